@@ -7,9 +7,13 @@ from typing import Protocol
 
 import anyio
 
+from aioflow.instants import Moment
 from aioflow.model import Instant
 
-__all__ = ("Clock", "SystemClock")
+__all__ = ("STEP_US", "Clock", "SteadyClock", "SystemClock")
+
+STEP_US = 100_000
+"""The wall clock has stepped if it moves this far against the monotonic clock."""
 
 
 class Clock(Protocol):
@@ -39,3 +43,51 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """See ``Clock``."""
         await anyio.sleep(seconds)
+
+
+class SteadyClock:
+    """Steady time: the wall clock without its steps, see ``Moment``.
+
+    It does not advance while the machine is suspended, nor does it ever go back. Over a restart it
+    advances by as much as the wall clock has since the moment that was stored last.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        now, monotonic, _ = self._read()
+        self._ahead = now - monotonic
+        self._shift = 0
+
+    def resume(self, *, wall: Instant | None, steady: Instant | None) -> None:
+        """Continue from the moment that was stored last, if one was."""
+        if wall is None or steady is None:
+            return
+        now, monotonic, _ = self._read()
+        shift = _step(wall - steady)
+        here = max(now - shift, steady)  # the clock may have been set back meanwhile
+        self._ahead = here - monotonic
+        self._shift = _step(now - here)
+
+    def look(self) -> Moment:
+        """Return the present moment."""
+        now, monotonic, uncertain = self._read()
+        steady = monotonic + self._ahead
+        moved = now - steady - self._shift
+        if abs(moved) > uncertain:
+            self._shift += _step(moved)
+        return Moment(now, steady, monotonic, self._shift)
+
+    def monotonic_at(self, steady: Instant) -> int:
+        """Return what the monotonic clock shows at an instant of steady time."""
+        return steady - self._ahead
+
+    def _read(self) -> tuple[int, int, int]:
+        """Return the wall and the monotonic clock, and how far apart they may have been read."""
+        before = self._clock.monotonic_us()
+        now = self._clock.now()
+        return now, before, self._clock.monotonic_us() - before
+
+
+def _step(moved_us: int) -> int:
+    """Return a difference that is a step of the wall clock; 0 for what is less than that."""
+    return moved_us if abs(moved_us) >= STEP_US else 0

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from importlib.metadata import version
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +17,8 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.answers import Answers
 from aioflow.catalog import Catalog, Limits
-from aioflow.catalog.plug_ins import warn_of_broken
+from aioflow.catalog.parsing import Parser
+from aioflow.catalog.scanning import list_loaded
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.children import Children
 from aioflow.clock import Clock, SystemClock
@@ -27,15 +26,16 @@ from aioflow.code_missing import CodeMissing
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
+from aioflow.db_wait import open_database
 from aioflow.deleting import Deleting
 from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
-from aioflow.errors import HomeBusy
+from aioflow.errors import HomeBusy, StoreUnavailable
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.home import check_writers, close_off, make_home
-from aioflow.inputs import Drain
+from aioflow.inputs import Continue, Drain, Noticed
 from aioflow.log import Logger
 from aioflow.masking import Masks
 from aioflow.owed import Alert
@@ -43,8 +43,9 @@ from aioflow.routing import Follower, Routes
 from aioflow.rows import NodeFacts, VersionRow
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
-from aioflow.store import Store, open_store
+from aioflow.store import Store
 from aioflow.store.lock import FileLock
+from aioflow.taking_over import Beating, prepare_claim
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
 from aioflow.tracing import Traces
@@ -74,12 +75,14 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """What a banner says.
 
     Attributes:
-        url: Of the page, with a token in it.
+        url: Of the page, with the token in it.
+        token_file: The file that holds the token.
         store: The database's URL, without its password.
         stopped: Set when the node is to end.
     """
 
     url: str
+    token_file: Path
     home: Path
     store: str
     dags: tuple[Path, ...]
@@ -87,7 +90,9 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     stopped: anyio.Event
 
 
-async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
+async def serve(
+    settings: Settings, ready: Callable[[Ready], None], *, take_over: bool = False
+) -> int:
     """Run a node until it is told to stop; return its exit status.
 
     SIGTERM and SIGINT drain it: nothing more is started, what runs may end within
@@ -97,24 +102,28 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
     Args:
         settings: What it was told.
         ready: Called once, when requests are answered and the hosts are up.
+        take_over: Whether to claim the database whoever serves it, and although no key of this
+            home opens what is sealed in it.
 
     Raises:
-        HomeBusy: If another daemon serves this home, whatever its database; nothing of it is
-            touched.
-        SettingsError: If anybody could have it run code of his own.
+        HomeBusy: If another daemon serves this home, whatever its database, or lives on this
+            database; nothing of it is touched.
+        SettingsError: If others could have it run their code, or no key of this home opens what
+            is sealed in the database.
         AioflowError: If it cannot start, or its database failed it for good; often inside
             an exception group, because a service was ended by it.
     """
-    check_writers(settings)
+    check_writers(settings, list_loaded(settings.dags))
     make_home(settings.home)
     close_off()
     with _alone(settings.home):
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
-        async with (
-            _tracing(settings) as traces,
-            open_store(settings.db, vault, durability=settings.durability) as store,
-        ):
-            await _serve(_Node(settings, store, vault, traces), ready)
+        async with _tracing(settings) as traces, AsyncExitStack() as stack:
+            store = await open_database(stack, settings, vault, SystemClock())
+            about = await prepare_claim(settings, store, take_over=take_over)
+            await _serve(_Node(settings, store, vault, traces, about), ready)
+            with suppress(StoreUnavailable):
+                await store.leave()
     return 0
 
 
@@ -168,6 +177,9 @@ class _Front(Protocol):
     def api(self) -> Follower:
         """Follows what is committed."""
 
+    async def look_at_plug_ins(self, parser: Parser) -> None:
+        """See ``front.Front``."""
+
     async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
         """See ``cleaning.Cleaning.run``."""
 
@@ -192,7 +204,12 @@ class _Node:
     """
 
     def __init__(
-        self, settings: Settings, store: Store, vault: Vault, traces: Traces | None
+        self,
+        settings: Settings,
+        store: Store,
+        vault: Vault,
+        traces: Traces | None,
+        about: NodeFacts,
     ) -> None:
         clock = SystemClock()
         self._started_at = clock.now()
@@ -204,7 +221,7 @@ class _Node:
         self._url = ""
         self._front: _Front | None = None
         self.stopped = anyio.Event()
-        self._engine = engine = _engine(settings, store, clock)
+        self._engine = engine = _engine(settings, store, clock, about)
         masks = Masks()
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
@@ -301,16 +318,19 @@ class _Node:
             front = self._front = await self._open_front()
             self._engine.connect(self._routes(front))
             await services.start(self._engine.run)
+            if not self._engine.has_queued:
+                self._let_begin()
             starting.start_soon(services.start, catalog.run)
             starting.start_soon(services.start, self._deliveries.run)
             starting.start_soon(self._start_web, services, front)
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
         services.start_soon(self._watch_store)
+        services.start_soon(self._examine_store)
         services.start_soon(self._code_missing.run)
         services.start_soon(self._deleting.run)
         await services.start(front.clean_up)
-        services.start_soon(warn_of_broken, catalog.parser)
+        services.start_soon(front.look_at_plug_ins, catalog.parser)
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
 
@@ -337,17 +357,27 @@ class _Node:
         return catalog
 
     async def _start_web(self, services: TaskGroup, front: _Front) -> None:
-        """Serve the API and the page, once what was waiting has been handed to its hosts."""
+        """Serve the API and the page, once what was waiting has been handed to its hosts.
+
+        Tasks wait for it: one that takes the daemon down can be cancelled before it does so again.
+        """
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
-            while self._engine.waiting_inputs:
+            while self._engine.waiting_inputs and not self._engine.slots.is_held:
                 await self._engine.next_turn()
         self._url = await services.start(front.serve)
+        self._let_begin()
+
+    def _let_begin(self) -> None:
+        """Begin what was queued or running when the last daemon ended."""
+        self._engine.slots.is_held = False
+        self._engine.report([Continue(-1)])  # a turn, about no run
 
     def describe(self) -> Ready:
         """Return what a banner says."""
         settings = self._settings
         return Ready(
             url=self._url,
+            token_file=settings.token_file,
             home=settings.home,
             store=settings.shown_db,
             dags=settings.dags,
@@ -393,9 +423,22 @@ class _Node:
 
     async def _watch_store(self) -> None:
         """End with the error of a database that is no longer ours, also while nothing commits."""
+        beating = Beating(self._store, self._clock)
         while True:
             await self._clock.sleep(_WATCH_STORE_SECONDS)
             self._store.verify()
+            await beating.beat(self._engine.memory.commit_no)
+
+    async def _examine_store(self) -> None:
+        """Check what the start had no time for, while the rest works."""
+        found = None
+        while found is None:
+            try:
+                found = await self._store.examine()
+            except StoreUnavailable as exc:
+                _log.warning("the database cannot be checked now", error=str(exc))
+                await self._clock.sleep(_WATCH_STORE_SECONDS)
+        self._engine.report([Noticed(reason=one.reason, message=one.message) for one in found])
 
     async def _stop_when_idle(self, catalog: Catalog) -> None:
         await catalog.first_sweep_done.wait()
@@ -406,22 +449,19 @@ class _Node:
         self.stopped.set()
 
 
-def _engine(settings: Settings, store: Store, clock: Clock) -> Engine:
+def _engine(settings: Settings, store: Store, clock: Clock, about: NodeFacts) -> Engine:
+    slots = Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots)
+    slots.is_held = True
     return Engine(
         store,
-        Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots),
+        slots,
         clock=clock,
         chance=random.SystemRandom().random,
         retries_per_run=settings.retries_per_run or None,
         retries_per_pool=settings.retries_per_pool or None,
         late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
         ends_when_idle=settings.until_idle,
-        about=NodeFacts(
-            started_at=clock.now(),
-            version=version("aioflow-engine"),
-            pid=os.getpid(),
-            host=socket.gethostname(),
-        ),
+        about=about,
     )
 
 

@@ -13,6 +13,7 @@ from aioflow.inputs import (
     FillBack,
     HandOver,
     LookBack,
+    MakeSlots,
     MoveClass,
     ReadOwed,
     Rehost,
@@ -167,7 +168,16 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 Again: TypeAlias = (
-    Asked | Continue | FillBack | HandOver | LookBack | MoveClass | ReadOwed | Rehost | StopWaits
+    Asked
+    | Continue
+    | FillBack
+    | HandOver
+    | LookBack
+    | MakeSlots
+    | MoveClass
+    | ReadOwed
+    | Rehost
+    | StopWaits
 )
 """What the engine takes again, as an input of a later turn."""
 

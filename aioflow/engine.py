@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 
 from aioflow.access import Actor
 from aioflow.askers import Askers
-from aioflow.clock import Clock
+from aioflow.clock import Clock, SteadyClock
 from aioflow.core import owing, undo
 from aioflow.core.clear import portion
 from aioflow.core.dag import has_slot_due
@@ -101,7 +101,8 @@ class Engine(Isolating):
         self._askers = Askers()
         self._turned = anyio.Event()
         self._recalling = Recalling(store)
-        self.timers = Timers(clock, self.report)
+        self._steady = SteadyClock(clock)
+        self.timers = Timers(self._steady, self.report)
 
     def connect(self, outlets: Outlets) -> None:
         """Say where effects go; once, before ``run``."""
@@ -146,6 +147,11 @@ class Engine(Isolating):
     def _is_still(self) -> bool:
         live = self.memory.live.objects.values()
         return not self._inbox and not any(one.state is TaskState.RUNNING for one in live)
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether a task waits for its place."""
+        return any(one.state is TaskState.QUEUED for one in self.memory.live.objects.values())
 
     async def next_turn(self) -> None:
         """Return after a turn; those who wait look at its outcome before the next one."""
@@ -218,7 +224,7 @@ class Engine(Isolating):
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
         self.measures.turns.add((self.turned_at - self._turning_since) / 1e6)
-        self.measures.taken(inputs, self._clock.now())
+        self.measures.taken(inputs, self._steady.look())
         self._turning_since = None
         self._turned.set()
 
@@ -238,12 +244,12 @@ class Engine(Isolating):
             self.memory,
             self.slots,
             inputs,
-            now=self._clock.now(),
+            at=self._steady.look(),
             chance=self._chance,
             numbers=self._numbers,
             granting=granting,
         )
-        if not batch.is_empty:
+        if not batch.is_empty or draft.step:  # a restart has to know the step
             await self._commit(batch, draft)
         draft.settle()
         self._act(effects)
@@ -347,6 +353,8 @@ class Engine(Isolating):
         self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no
         self.memory.retries_per_run, self.memory.retries_per_pool = self._retries
         self.memory.late_after_us = self._late_after_us
+        self._steady.resume(wall=claim.seen_at, steady=claim.steady_at)
+        self.memory.shift = self._steady.look().shift
         self.memory.rests_after = self._clock.now() if self._ends_when_idle else None
         self._store.damages.listen(lambda damage: self.report([DamageFound(damage)]))
         async with self._store.unfinished() as parts:
@@ -404,7 +412,8 @@ class Engine(Isolating):
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
 
     def _draft(self) -> Draft:
-        return Draft(self.memory, now=self._clock.now(), chance=self._chance, numbers=self._numbers)
+        at = self._steady.look()
+        return Draft(self.memory, at=at, chance=self._chance, numbers=self._numbers)
 
     async def _commit_if_any(self, draft: Draft) -> None:
         batch = draft.close()

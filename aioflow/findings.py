@@ -78,15 +78,17 @@ class ParserDied(_Wire, frozen=True):
     named: Named = Named()
 
 
-class TriggerKind(msgspec.Struct, frozen=True):
+class TriggerKind(msgspec.Struct, frozen=True, omit_defaults=True):
     """A trigger class of a plug-in.
 
     Attributes:
         summary: The first line of its docstring, if it has one.
+        public_fields: Names of the fields that viewers may read.
     """
 
     class_path: str
     summary: str
+    public_fields: tuple[str, ...] = ()
 
 
 class Inspected(_Wire, frozen=True):

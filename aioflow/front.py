@@ -15,6 +15,8 @@ from anyio.abc import TaskStatus
 from aioflow.api import Api
 from aioflow.api.slots import HostedTimetables
 from aioflow.api.views import CleanedView
+from aioflow.catalog.parsing import Parser
+from aioflow.catalog.plug_ins import warn_of_broken
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import Clock
@@ -101,6 +103,10 @@ class Front:
     async def clean_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Delete expired data until cancelled; see ``Cleaning.run``."""
         await self._cleaning.run(task_status=task_status)
+
+    async def look_at_plug_ins(self, parser: Parser) -> None:
+        """Learn which fields the triggers of plug-ins declare public; warn of broken plug-ins."""
+        await warn_of_broken(parser, self.api.public_fields.learn)
 
     async def serve(self, *, task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve the API and the page until stopped; see ``web.serve``.

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import resource
-import shlex
+import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from aioflow.errors import HomeUnusable, SettingsError
 from aioflow.settings import FILE_NAME, Settings
+from aioflow.writable import find_writable, how_to_mend
 
-__all__ = ("check_writers", "close_off", "make_home")
+__all__ = ("check_writers", "close_off", "identity", "make_home")
+
+_FOLDERS = ("run", "code", "results", "logs")
+_DATABASE_FILES = ("", "-wal", "-shm")
+_SQLITE = "sqlite:///"
 
 
 def make_home(home: Path) -> None:
@@ -20,11 +26,29 @@ def make_home(home: Path) -> None:
     Raises:
         HomeUnusable: If a folder cannot be made.
     """
-    for folder in (home, *(home / name for name in ("run", "code", "results", "logs"))):
+    for folder in (home, *(home / name for name in _FOLDERS)):
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as exc:
             raise HomeUnusable(str(folder), exc.strerror or type(exc).__name__) from exc
+
+
+def identity(home: Path) -> str:
+    """Return what tells this home from all others, drawn at its first start.
+
+    Raises:
+        HomeUnusable: If it cannot be kept.
+    """
+    path = home / "identity"
+    try:
+        if not path.exists():
+            temporary = path.with_suffix(".new")
+            temporary.touch(mode=0o600)
+            temporary.write_text(secrets.token_hex(16))
+            temporary.replace(path)
+        return path.read_text()
+    except OSError as exc:
+        raise HomeUnusable(str(path), exc.strerror or type(exc).__name__) from exc
 
 
 def close_off() -> None:
@@ -32,16 +56,41 @@ def close_off() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def check_writers(settings: Settings) -> None:
-    """Look whether anybody could have us run code of his own.
+def check_writers(settings: Settings, dag_files: Iterable[Path]) -> None:
+    """Refuse a home or a DAG folder through which other users could run code as this daemon.
+
+    Args:
+        dag_files: What lies in the DAG folders and may be loaded, with the folders themselves.
 
     Raises:
-        SettingsError: If everybody can write a folder of DAG files, or the file of settings.
+        SettingsError: If every user can write any of it, a folder that leads there, or the
+            target of a link. It names the path, and the command that mends it.
     """
-    for path in (*settings.dags, settings.home / FILE_NAME):
-        with suppress(OSError):  # one that is not there yet is made for us alone
-            if path.stat().st_mode & stat.S_IWOTH:
-                raise SettingsError(
-                    f"anybody here can write {path}, and so run code as us; "
-                    f"take that away (chmod o-w {shlex.quote(str(path))}), or name another one"
-                )
+    for folders, paths in (
+        ((settings.home,), _trusted(settings)),
+        (settings.dags, (*settings.dags, *dag_files)),
+    ):
+        if found := find_writable(paths):
+            raise SettingsError(f"{how_to_mend(found, folders)}; or name another folder")
+
+
+def _trusted(settings: Settings) -> Iterator[Path]:
+    """Give the paths of a home whose content is believed."""
+    home = settings.home
+    yield from (home, *(home / name for name in _FOLDERS))
+    yield from (home / FILE_NAME, settings.key_file, settings.token_file)
+    if settings.db.startswith(_SQLITE):
+        database = settings.db.removeprefix(_SQLITE).partition("?")[0]
+        yield from (Path(f"{database}{suffix}") for suffix in _DATABASE_FILES)
+    yield from _reachable(settings.code_folder)
+
+
+def _reachable(folder: Path) -> Iterator[Path]:
+    """Give what lies in a folder, unless its mode keeps other users out of it anyway."""
+    try:
+        is_open = folder.stat().st_mode & stat.S_IXOTH
+    except OSError:
+        return
+    if is_open:
+        for place, folders, files in os.walk(folder):
+            yield from (Path(place, name) for name in (*folders, *files))

@@ -41,6 +41,7 @@ from aioflow.requests import Request
 
 __all__ = (
     "Asked",
+    "ClockStepped",
     "CodeRestored",
     "Continue",
     "DamageFound",
@@ -56,13 +57,16 @@ __all__ = (
     "HostUp",
     "Input",
     "LookBack",
+    "MakeSlots",
     "MoveClass",
+    "Noticed",
     "ReadOwed",
     "Rehost",
     "Restarted",
     "RoomChanged",
     "Stalled",
     "StopWaits",
+    "WorkerSilent",
 )
 
 
@@ -219,6 +223,25 @@ class FillBack(msgspec.Struct, frozen=True):
     backfill_no: int
 
 
+class MakeSlots(msgspec.Struct, frozen=True):
+    """Make the runs of slots of a schedule that had none yet; it had run ahead of the clock.
+
+    Attributes:
+        cursor: Where the schedule stood when they were due.
+        slots: Those that are due, oldest first.
+        following: Where it stands after them.
+    """
+
+    dag_id: str
+    cursor: Instant
+    slots: tuple[Instant, ...]
+    following: Instant | None
+
+
+class ClockStepped(msgspec.Struct, frozen=True):
+    """The wall clock has stepped: a turn is needed, which looks at it."""
+
+
 class Drain(msgspec.Struct, frozen=True):
     """Start nothing more.
 
@@ -277,6 +300,20 @@ class Stalled(msgspec.Struct, frozen=True, kw_only=True):
     class_path: str = ""
 
 
+class WorkerSilent(msgspec.Struct, frozen=True):
+    """A slot worker neither answers nor computes, or does so again.
+
+    Attributes:
+        worker: Its slot.
+        since: ``None`` once it does.
+        until: When it will be killed.
+    """
+
+    worker: int
+    since: Instant | None = None
+    until: Instant | None = None
+
+
 class Delivered(msgspec.Struct, frozen=True):
     """An owed effect was done, or nothing will come of it any more."""
 
@@ -288,6 +325,13 @@ class CodeRestored(msgspec.Struct, frozen=True):
     """The code of a trigger is back, as far as it can be: its host may look again."""
 
     trigger_no: TriggerNo
+
+
+class Noticed(msgspec.Struct, frozen=True, kw_only=True):
+    """The people on call must hear of something that concerns the whole node: an alert."""
+
+    reason: str
+    message: str
 
 
 class ReadOwed(msgspec.Struct, frozen=True):
@@ -331,6 +375,8 @@ Input: TypeAlias = (
     | Continue
     | FillBack
     | LookBack
+    | MakeSlots
+    | ClockStepped
     | Rehost
     | RoomChanged
     | Restarted
@@ -341,8 +387,10 @@ Input: TypeAlias = (
     | MoveClass
     | StopWaits
     | Stalled
+    | WorkerSilent
     | Delivered
     | ReadOwed
     | CodeRestored
     | DamageFound
+    | Noticed
 )

@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Self
 
-__all__ = ("as_datetime", "as_instant")
+__all__ = ("Moment", "as_datetime", "as_instant")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+
+class Moment(NamedTuple):
+    """One moment as several clocks show it, microseconds.
+
+    Steady time is the wall clock without its steps: it advances with the monotonic clock. Every
+    length of time is measured in it, so that its end can be stored as an instant; what people
+    schedule, and what they read, is wall time.
+
+    Attributes:
+        now: The wall clock.
+        steady: Steady time.
+        monotonic: The monotonic clock of the machine.
+        shift: By how much the wall clock is ahead of steady time because it has stepped.
+    """
+
+    now: int
+    steady: int
+    monotonic: int
+    shift: int = 0
+
+    @classmethod
+    def of(cls, now: int) -> Self:
+        """Return a moment of a wall clock that has never stepped."""
+        return cls(now, now, now)
 
 
 def as_instant(moment: datetime) -> int:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from aioflow.askers import Askers
-from aioflow.clock import Clock
+from aioflow.clock import SteadyClock
 from aioflow.core import backfilling, late, restart, undo
 from aioflow.core.culprit import culprits
 from aioflow.core.dag import count_runs
@@ -26,7 +26,7 @@ from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
 from aioflow.core.turn import TurnFailed
 from aioflow.effects import Acknowledge
-from aioflow.inputs import Asked, Due, FillBack, Input
+from aioflow.inputs import Asked, Due, FillBack, Input, MakeSlots
 from aioflow.log import Logger
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import Failure
@@ -51,7 +51,7 @@ class Isolating:
     slots: Slots
     timers: Timers
     _store: Store
-    _clock: Clock
+    _steady: SteadyClock
     _askers: Askers
 
     @abstractmethod
@@ -162,6 +162,8 @@ class Isolating:
         if isinstance(entry, Asked):
             self._askers.answer(Acknowledge(entry.ticket, error=exc))
             return
+        if isinstance(entry, MakeSlots):
+            entry = Due(entry.cursor, dag_id=entry.dag_id)
         if isinstance(entry, Due) and entry.task_no < 0 and entry.run_no < 0:
             await self._put_off(entry, exc)
             return
@@ -198,7 +200,8 @@ class Isolating:
         one = self.memory.standing.get(due.trigger_no)
         dag_id = due.dag_id if one is None else one.row.dag_id
         _log.error("an instant of a DAG could not be taken, trying again", dag_id=dag_id)
-        self.timers.arm(due, at=self._clock.now() + _SLOT_AGAIN_US)
+        at = self._steady.look()
+        self.timers.arm(due, at=(at.now if due.dag_id else at.steady) + _SLOT_AGAIN_US)
         if due.dag_id:
             await self._lease_numbers()
             told = self._draft()

@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 
 from aioflow.model import ValueKind
 
-__all__ = ("LEAST", "MASK", "Masks", "Stream", "secret_texts")
+__all__ = ("LEAST", "MASK", "Masks", "Stream", "masked_url", "masked_urls", "secret_texts")
 
 MASK = b"***"
 
@@ -27,6 +27,11 @@ _LEAST_LINE = 12
 _TELLING = ("passw", "secret", "token", "key", "credential", "auth", "private")
 """What a variable, or an extra of a connection, is called that is hidden as a secret is. Others
 are words like ``prod``, and half of every log would go with them."""
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'<>]*")
+_CONTAINER_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
+"""What stands before the ``@`` of their URLs is a container, unless a password follows."""
 
 
 class Masks:
@@ -107,6 +112,29 @@ class Stream:
         """Return what was held back, once nothing more is to be expected."""
         held, self._held = self._held, b""
         return self._masks.masked(held)
+
+
+def masked_urls(text: str) -> str:
+    """Return a text whose URLs are masked; see ``masked_url``."""
+    return _URL.sub(lambda found: masked_url(found[0]), text)
+
+
+def masked_url(url: str) -> str:
+    """Return a URL without its user information, fragment and the values of its query."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return url
+    path, asked, query = rest.partition("#")[0].partition("?")
+    host, slash, behind = path.partition("/")
+    user, at, host = host.rpartition("@")
+    is_container = scheme.lower() in _CONTAINER_SCHEMES and ":" not in user
+    shown = f"{scheme}://{user + at if is_container else ''}{host}{slash}{behind}"
+    return shown + asked + "&".join(map(_masked_pair, re.split("[&;]", query)))
+
+
+def _masked_pair(pair: str) -> str:
+    name, sign, _ = pair.partition("=")
+    return f"{name}=***" if sign else "***" if name else ""
 
 
 def _forms(text: str) -> Iterable[bytes]:

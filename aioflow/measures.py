@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from aioflow.inputs import Due, Input
+from aioflow.instants import Moment
 from aioflow.messages import Fired
-from aioflow.model import Instant, RunState, TaskState
+from aioflow.model import RunState, TaskState
 from aioflow.rows import Batch
 
 __all__ = ("ROWS", "SECONDS", "Histogram", "Measures")
@@ -96,14 +97,14 @@ class Measures:
         self.run_steps = [0] * len(RunState)
         self.runs_made = 0
 
-    def taken(self, inputs: Sequence[Input], now: Instant) -> None:
+    def taken(self, inputs: Sequence[Input], at: Moment) -> None:
         """A turn has taken these, and acted on them."""
         for entry in inputs:
             kind = type(entry)
             if kind is Fired:
-                self.events.add(max(now - entry.at, 0) / 1e6)  # type: ignore[union-attr]
+                self.events.add(max(at.now - entry.at, 0) / 1e6)  # type: ignore[union-attr]
             elif kind is Due and entry.task_no >= 0:  # type: ignore[union-attr]
-                self.timers.add(max(now - entry.at, 0) / 1e6)  # type: ignore[union-attr]
+                self.timers.add(max(at.steady - entry.at, 0) / 1e6)  # type: ignore[union-attr]
 
     def committed(self, batch: Batch, seconds: float) -> None:
         """A batch is durable."""

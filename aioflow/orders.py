@@ -49,7 +49,7 @@ class Welcome(_Wire, frozen=True):
         results: Folder of large results.
         memory_limit_bytes: Above this a host lets parked coroutines go; 0 for no limit.
         stall_seconds: A step that holds up a shared loop for longer is named.
-        default_deferrable: What an operator's ``deferrable=None`` stands for.
+        default_deferrable: What an operator's ``deferrable=None`` stands for, if that is set.
         default_tries: What a task has that does not say.
         traces: Whether starts are handed the span they are.
     """
@@ -59,7 +59,7 @@ class Welcome(_Wire, frozen=True):
     results: str
     memory_limit_bytes: int = 0
     stall_seconds: float = 0.1
-    default_deferrable: bool = False
+    default_deferrable: bool | None = None
     default_tries: int = 3
     traces: bool = False
 
@@ -218,15 +218,18 @@ class Host(_Wire, frozen=True):
         version: The version of its run, whose code it is loaded from if ``newest`` does not
             take its fields.
         kwargs: msgpack of its fields.
+        since: When its task began to wait, by the wall clock.
         window: How many events it may be ahead of the store; 0 to end with the first.
         start: Of a task that waits straight from its start: what its trigger is made of. Of one
             whose result others expand over: what it takes to write that, if an event ends it.
         is_made_there: It waits straight from its start.
+        dag_id: The DAG of its task, or that it starts runs of.
         newest: The newest version of its DAG; empty where that is ``version``.
         last: Its last stored event: payload and key.
         priority: That of its task; the higher is hosted first where room is short.
         position: Where its task stands, for the log; so do ``map_index``, ``start_no`` and
             ``try_number``.
+        waits_since: As ``since``, by the monotonic clock of the machine.
     """
 
     trigger_no: TriggerNo
@@ -248,6 +251,8 @@ class Host(_Wire, frozen=True):
     start_no: StartNo = 0
     try_number: int = 1
     is_made_there: bool = False
+    dag_id: str = ""
+    waits_since: int | None = None
 
 
 class Foresee(_Wire, frozen=True):

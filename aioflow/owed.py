@@ -13,11 +13,13 @@ __all__ = (
     "CLEAR",
     "DEADLINE",
     "KEPT",
+    "TRIAL",
     "Alert",
     "Callback",
     "Clearing",
     "Deadline",
     "Marking",
+    "Trial",
     "callback_kind",
     "decoder_of",
     "is_callback",
@@ -29,7 +31,10 @@ CLEAR = "clear"
 DEADLINE = "deadline"
 """The kind of the outbox rows that wait for an instant, see ``Deadline``."""
 
-KEPT = frozenset({CLEAR, DEADLINE})
+TRIAL = "trial"
+"""The kind of the outbox row that says which tasks may have killed their process: ``Trial``."""
+
+KEPT = frozenset({CLEAR, DEADLINE, TRIAL})
 """The kinds that the engine works off itself: it has all such rows, and hands none out."""
 
 ALERT = "alert"
@@ -48,10 +53,35 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deadline(msgspec.Struct, frozen=True, array_like=True):
-    """A word that is owed if something of a run has not ended by then: the body of such a row."""
+    """A word that is owed if something of a run has not ended by then: the body of such a row.
+
+    Attributes:
+        at: In steady time.
+        length_us: How long after the run was made that is; 0 where an earlier version stored it.
+    """
 
     run_no: RunNo
     at: Instant
+    length_us: int = 0
+
+
+class Trial(msgspec.Struct, frozen=True, array_like=True):
+    """Tasks one of which may have killed its process: the body of such a row, of which one is kept.
+
+    Attributes:
+        process: What died: ``daemon`` or ``async``.
+        groups: Tasks in the order in which they begin, each group apart from everything else. The
+            first is on trial. Without groups everything may begin.
+        proof_us: How long a group has to run until it is cleared.
+        until: When the first group is judged.
+        alone: How often each task was the only one that may have done it.
+    """
+
+    process: str
+    groups: tuple[tuple[TaskNo, ...], ...] = ()
+    proof_us: int = 0
+    until: Instant = 0
+    alone: tuple[tuple[TaskNo, int], ...] = ()
 
 
 class Callback(msgspec.Struct, frozen=True, array_like=True):
@@ -158,6 +188,7 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     ALERT: msgspec.msgpack.Decoder(Alert),
     CLEAR: msgspec.msgpack.Decoder(Clearing),
     DEADLINE: msgspec.msgpack.Decoder(Deadline),
+    TRIAL: msgspec.msgpack.Decoder(Trial),
 }
 _ANY: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
 _OF_CALLBACKS = msgspec.msgpack.Decoder(Callback)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 import anyio
 
-from aioflow.core import backfilling, event_runs, lanes, mark, past, taken
+from aioflow.core import ahead, backfilling, event_runs, lanes, mark, past, taken
 from aioflow.core.clear import asks, key_of, needed
 from aioflow.core.line import Ended, last_rounds, stored_as
 from aioflow.core.live import Run
@@ -18,7 +18,7 @@ from aioflow.core.memory import Memory
 from aioflow.core.resealing import PAGE
 from aioflow.core.restoring import Restoring
 from aioflow.errors import AioflowError, RequestError, UnknownRun
-from aioflow.inputs import Asked, Continue, FillBack, Input, LookBack, ReadOwed
+from aioflow.inputs import Asked, Continue, FillBack, Input, LookBack, MakeSlots, ReadOwed
 from aioflow.log import Logger
 from aioflow.messages import Fired
 from aioflow.model import DagSpec, RunState, TaskNo, TriggerNo, ValueKind
@@ -30,7 +30,7 @@ __all__ = ("Recalling",)
 
 _log = Logger(__name__)
 
-_READING = (Asked, Continue, FillBack, LookBack, ReadOwed)
+_READING = (Asked, Continue, FillBack, LookBack, MakeSlots, ReadOwed)
 """The inputs that may need rows; a turn is full of others."""
 
 _DENSE = 2
@@ -68,7 +68,8 @@ class Recalling:
         That is the runs of ``load``; rows of tasks, in ``memory.recalled``, and of runs, in
         ``memory.recalled_runs``; what was answered before, in ``memory.answered``; whose ids
         and keys are taken, in ``memory.taken``; which run came before another, in
-        ``memory.lines``; which slots of a backfill have runs, in ``memory.found_slots``, and which
+        ``memory.lines``; which slots of a backfill have runs, in ``memory.found_slots``, or of a
+        schedule that ran ahead, in ``memory.found_ahead``, and which
         one a request has begun before, in ``memory.keyed_backfills``; what may be handed out, in
         ``memory.found_owed``; and what is to be sealed anew, in ``memory.sealed``.
 
@@ -77,7 +78,7 @@ class Recalling:
         """
         memory.recalled, memory.answered, memory.recalled_runs = {}, {}, {}
         memory.found_owed, memory.sealed = {}, ([], [])
-        memory.found_slots, memory.keyed_backfills = {}, {}
+        memory.found_slots, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
         taken.remember((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
         if not memory.loaded and not self._one_at_a_time.locked():
@@ -114,13 +115,20 @@ class Recalling:
             begun = await store.find_keyed_backfill(dag_id, key)
             if begun is not None:
                 memory.keyed_backfills[dag_id, key] = begun.backfill_no
-        for backfill, dates in backfilling.wanted(inputs, memory):
-            runs = await store.find_runs_at(backfill.dag_id, dates)
-            backfilling.found(backfill, dates, runs, memory)
+        await self._find_slots(inputs, memory)
         for dag_id, orders in past.wanted(inputs, memory):
             before = await store.find_runs_before(dag_id, orders)
             for order, row in zip(orders, before, strict=True):
                 memory.lines[dag_id].learn(order, await _ended(row, store, memory))
+
+    async def _find_slots(self, inputs: Sequence[Input], memory: Memory) -> None:
+        """Learn which slots have runs, of backfills and of schedules that ran ahead."""
+        for backfill, dates in backfilling.wanted(inputs, memory):
+            runs = await self._store.find_runs_at(backfill.dag_id, dates)
+            backfilling.found(backfill, dates, runs, memory)
+        for entry in ahead.wanted(inputs):
+            runs = await self._store.find_runs_at(entry.dag_id, entry.slots)
+            ahead.found(entry, runs, memory)
 
     async def _rows(self, numbers: Collection[TaskNo]) -> list[TaskRow]:
         first, end = min(numbers), max(numbers) + 1

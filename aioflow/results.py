@@ -52,6 +52,8 @@ _PATHS_KEPT = 64
 
 _OPEN_ATTEMPTS = 100
 
+_DAMAGED = "not an indexed result file, or damaged"
+
 _MAGIC = b"AFLIST1\n"
 _COUNT = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
@@ -113,6 +115,7 @@ def read_item(path: Path, index: int) -> bytes:
     Raises:
         FileNotFoundError: If that start left no file.
         IndexError: If the list is shorter.
+        ValueError: If the file is damaged.
     """
     return _open_list(path).item(index)
 
@@ -127,22 +130,32 @@ def read_one_item(path: Path, index: int) -> bytes:
 
 
 def read_items(path: Path) -> list[bytes]:
-    """Return the msgpack of all items of an indexed file, in order."""
+    """Return the msgpack of all items of an indexed file, in order.
+
+    Raises:
+        FileNotFoundError: If that start left no file.
+        ValueError: If the file is damaged.
+    """
     data = path.read_bytes()
-    count = _read_count(data[: len(_MAGIC) + _COUNT.size])
-    offsets = struct.unpack_from(f"<{count + 1}Q", data, len(_MAGIC) + _COUNT.size)
+    first = len(_MAGIC) + _COUNT.size
+    count = _read_count(data[:first], len(data))
+    offsets = struct.unpack_from(f"<{count + 1}Q", data, first)
+    if list(offsets) != sorted(offsets) or offsets[-1] != len(data):
+        raise ValueError(_DAMAGED)
     return [data[offsets[i] : offsets[i + 1]] for i in range(count)]
 
 
 class _OpenList:
     """An indexed file that stays open: the children of a fan-out read it one after the other."""
 
-    __slots__ = ("_count", "_descriptor")
+    __slots__ = ("_count", "_descriptor", "_size")
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._count = _read_count(os.pread(self._descriptor, len(_MAGIC) + _COUNT.size, 0))
+            self._size = os.fstat(self._descriptor).st_size
+            head = os.pread(self._descriptor, len(_MAGIC) + _COUNT.size, 0)
+            self._count = _read_count(head, self._size)
         except ValueError:
             os.close(self._descriptor)
             raise
@@ -152,6 +165,8 @@ class _OpenList:
             raise IndexError(f"item {index} of a list of {self._count}")
         place = len(_MAGIC) + _COUNT.size + 8 * index
         start, end = _PAIR.unpack(os.pread(self._descriptor, _PAIR.size, place))
+        if not place < start <= end <= self._size:
+            raise ValueError(_DAMAGED)
         return os.pread(self._descriptor, end - start, start)
 
     def close(self) -> None:
@@ -172,10 +187,13 @@ def _open_list(path: Path) -> _OpenList:
     return found
 
 
-def _read_count(head: bytes) -> int:
+def _read_count(head: bytes, size: int) -> int:
+    """Return how many items a file of that size has, whose offsets are all there."""
     if len(head) != len(_MAGIC) + _COUNT.size or not head.startswith(_MAGIC):
-        raise ValueError("not an indexed result file, or damaged")
+        raise ValueError(_DAMAGED)
     count: int = _COUNT.unpack_from(head, len(_MAGIC))[0]
+    if len(head) + 8 * (count + 1) > size:
+        raise ValueError(_DAMAGED)
     return count
 
 

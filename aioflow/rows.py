@@ -145,7 +145,8 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         map_index: -1 for an unmapped task, and for a mapped one that ended unexpanded.
         interruptions: Starts cut short by infrastructure; they cost no try.
-        due_at: When it goes on: the retry's instant, or a sensor's next look.
+        due_at: When it goes on: the retry's instant, or a sensor's next look. While a try is under
+            way that is limited, when its time is over. As ``deadline_at`` in steady time.
         deadline_at: When a sensor gives up; set at its first look, the same in every try.
         queued_at: When it could first have run in this try.
         failure: Why the last try failed; ``None`` once a later one succeeded.
@@ -221,7 +222,7 @@ class TriggerRow(msgspec.Struct, frozen=True, kw_only=True):
         since: When its task began to wait.
         deadline_at: When the wait fails.
         next_method: Where the task resumes.
-        next_kwargs: msgpack, handed to ``next_method``.
+        next_kwargs: msgpack, handed to ``next_method``; sealed at rest as well.
         event: msgpack of the payload, once it fired; of a stream the last event there was, once
             that is consumed. ``event_key`` is its key.
         timeout_method: Where the task resumes if its deadline comes first; empty to fail.
@@ -355,12 +356,19 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself when it claims the database."""
+    """What a node says of itself when it claims the database.
+
+    Attributes:
+        home: The identity of its home; empty if it does not tell.
+        after: The epoch it takes over from: with any other the claim is refused.
+    """
 
     started_at: Instant
     version: str
     pid: int
     host: str
+    home: str = ""
+    after: int | None = None
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -414,11 +422,12 @@ class Batch(msgspec.Struct, kw_only=True):
 
     Attributes:
         number, at: This node's commit number, one more than the last; and when it was decided.
+        steady_at: The same moment in steady time; ``at`` by default.
         steps: For the journal: ``(task_no, state)`` of each step in order; changes are net.
         labels, results: Replace what an earlier try left; ``(task_no, run_no, label)``.
         dags, dag_files, pools, values, backfills: Whole rows, put in place; values also deleted.
         gone_dags, gone_files, gone_pools: Those whose row is deleted.
-        resealed: Triggers whose fields are the same, sealed anew.
+        resealed: Triggers whose fields and ``next_kwargs`` are the same, sealed anew.
         dropped_records: ``(task_no, ordinal)``; they go before the new ones come.
         consumed_events: ``(trigger_no, sequence)``.
         gone_events, gone_items: Triggers, and tasks, all of whose such rows are deleted.
@@ -435,6 +444,7 @@ class Batch(msgspec.Struct, kw_only=True):
 
     number: int
     at: Instant
+    steady_at: Instant | None = None
     steps: list[tuple[TaskNo, TaskState]] = msgspec.field(default_factory=list)
     new_runs: list[RunRow] = msgspec.field(default_factory=list)
     run_changes: list[RunChange] = msgspec.field(default_factory=list)
@@ -472,7 +482,7 @@ class Batch(msgspec.Struct, kw_only=True):
     new_deletions: list[DeletionRow] = msgspec.field(default_factory=list)
     erased: dict[str, list[tuple[int | str, ...]]] = msgspec.field(default_factory=dict)
     drained: list[tuple[int, Instant | None]] = msgspec.field(default_factory=list)
-    resealed: list[tuple[TriggerNo, bytes]] = msgspec.field(default_factory=list)
+    resealed: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(default_factory=list)
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
     of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)
     accounts: list[AccountRow] = msgspec.field(default_factory=list)
@@ -487,4 +497,4 @@ class Batch(msgspec.Struct, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether committing it would change nothing."""
-        return not any(getattr(self, name) for name in self.__struct_fields__[2:])
+        return not any(getattr(self, name) for name in self.__struct_fields__[3:])

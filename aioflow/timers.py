@@ -1,15 +1,15 @@
 """Instants that somebody waits for: two heaps, one sleeper, a coarse tick.
 
 What people schedule follows the wall clock. A retry, a sensor's next look, a deadline, the quiet
-after an event are lengths of time that are stored as instants only so that they outlive the daemon:
-they are armed once, by the monotonic clock, and a wall clock that is set does not move them.
+after an event are lengths of time: their instants are those of steady time. They are armed once, by
+the monotonic clock, and a wall clock that is set does not move them.
 
 There may be a million lengths, so each is one number: when it is over by the monotonic clock,
 its instant, its task, run or trigger.
 
 The heaps are looked at no more often than every ``TICK_SECONDS``: sleeping to the exact next
 of many close instants would spin. They are looked at every ``LOOK_SECONDS`` at least, so that
-a step of the wall clock is noticed.
+a step of the wall clock is noticed; then the engine has a turn.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.clock import Clock
-from aioflow.inputs import Due, Input
+from aioflow.clock import SteadyClock
+from aioflow.inputs import ClockStepped, Due, Input
 from aioflow.model import Instant
 
 __all__ = ("LOOK_SECONDS", "TICK_SECONDS", "Timers")
@@ -43,7 +43,7 @@ class Timers:
         look_seconds: How long it sleeps at most; infinite where the wall clock cannot step.
     """
 
-    def __init__(self, clock: Clock, report: Callable[[Sequence[Input]], None]) -> None:
+    def __init__(self, clock: SteadyClock, report: Callable[[Sequence[Input]], None]) -> None:
         self.look_seconds = LOOK_SECONDS
         self._clock = clock
         self._report = report
@@ -63,7 +63,7 @@ class Timers:
             heapq.heappush(self._by_wall, (instant, self._armed, due))
             is_first = self._by_wall[0][1] == self._armed
         else:
-            over = self._clock.monotonic_us() + instant - self._clock.now()
+            over = self._clock.monotonic_at(instant)
             length = (over << 128) + (due.at << 64) + _whose(due)
             heapq.heappush(self._by_length, length)
             is_first = self._by_length[0] == length
@@ -73,17 +73,21 @@ class Timers:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Report instants as they come, until cancelled."""
         task_status.started()
+        shift = self._clock.look().shift
         while True:
             self._earlier = anyio.Event()
-            wall, monotonic = self._clock.now(), self._clock.monotonic_us()
-            due = _take(self._by_wall, wall) + _take_lengths(self._by_length, monotonic)
+            at = self._clock.look()
+            if at.shift != shift:
+                shift = at.shift
+                self._report([ClockStepped()])
+            due = _take(self._by_wall, at.now) + _take_lengths(self._by_length, at.monotonic)
             if due:
                 self._report(due)
             nearest = self.look_seconds
             if self._by_wall:
-                nearest = min(nearest, (self._by_wall[0][0] - wall) / 1e6)
+                nearest = min(nearest, (self._by_wall[0][0] - at.now) / 1e6)
             if self._by_length:
-                nearest = min(nearest, ((self._by_length[0] >> 128) - monotonic) / 1e6)
+                nearest = min(nearest, ((self._by_length[0] >> 128) - at.monotonic) / 1e6)
             with anyio.move_on_after(max(nearest, TICK_SECONDS)):
                 await self._earlier.wait()
 

@@ -121,7 +121,7 @@ class Traces:
         for task_no, state in batch.steps:
             steps.setdefault(task_no, []).append(state)
         if steps:
-            since = {row.task_no: row.since for row in draft.waits_before}
+            since = {row.task_no: row.since + draft.at.shift for row in draft.waits_before}
             for live in draft.touched:
                 states = steps.pop(live.task_no, None)
                 if states is not None:

@@ -210,7 +210,10 @@ class DaemonProcess:
             run = self.run(run_id, limit=1)
             return run if run["state"] not in {"queued", "running"} else None
 
-        return eventually(ended, timeout, lambda: json.dumps(self.run(run_id, limit=20))[:3000])
+        def shown() -> str:
+            return json.dumps(self.run(run_id, limit=20))[:3000]
+
+        return eventually(ended, timeout, shown, growth=0.05)
 
     def version(self, dag_id: str) -> str:
         """Which version a DAG has; empty while it is unknown."""
@@ -258,20 +261,26 @@ def eventually(
     describe: Callable[[], str] = lambda: "",
     *,
     look_seconds: float = 0.01,
+    growth: float = 0.0,
 ) -> Answer:
     """Return the first true answer.
+
+    Args:
+        look_seconds: The shortest pause between two calls of ``look``.
+        growth: The pause as a share of the time waited so far, if that is longer.
 
     Raises:
         AssertionError: If there is none in time; with what ``describe`` says.
     """
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
         answer = look()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout:
             raise AssertionError(f"not within {timeout} s: {describe()}")
-        time.sleep(look_seconds)
+        time.sleep(max(look_seconds, growth * waited))
 
 
 def put(path: Path, content: str | bytes) -> None:

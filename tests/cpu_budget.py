@@ -2,25 +2,28 @@
 
 A case's CPU time is that of its own process and of the child processes that ended during it: its
 set-up, its call and the teardown of its function-scoped fixtures. Fixtures of a larger scope are
-shared, so no single case is charged for them. CPU time, unlike wall time, hardly depends on what
-else the machine does, but it does depend on the machine: the budget grows on a slower one, as
-measured by a fixed piece of work when the session starts.
+shared, so no single case is charged for them. Of a process that cases share, a case is charged for
+what that process used while the case ran, whether it ended in it or not. CPU time, unlike wall
+time, hardly depends on what else the machine does, but it does depend on the machine: the budget
+grows on a slower one, as measured by a fixed piece of work when the session starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import time
 import tomllib
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-__all__ = ("BUDGET_SECONDS", "CpuBudget", "exceptions")
+__all__ = ("BUDGET_SECONDS", "CpuBudget", "exceptions", "measure", "uncharged")
 
 BUDGET_SECONDS = 2.0
 """CPU seconds of one case of ``make test`` on the reference machine."""
@@ -164,10 +167,54 @@ def _allowed(case: str, listed: dict[str, dict[str, Any]]) -> float:
     return BUDGET_SECONDS if entry is None else float(entry["seconds"])
 
 
-def _cpu() -> float:
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+class _Meter:
+    """CPU seconds of this process, of its ended children and of the processes that cases share.
+
+    A shared process counts while it runs. When it has been waited for, the kernel adds the same
+    figure to that of the ended children, so the sum does not jump.
+    """
+
+    def __init__(self) -> None:
+        self._shared: dict[int, psutil.Process] = {}
+        self._uncharged = 0.0
+
+    def __call__(self) -> float:
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        running = sum(map(self._of, list(self._shared)))
+        used = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+        return used + running - self._uncharged
+
+    def _of(self, pid: int) -> float:
+        try:
+            return sum(self._shared[pid].cpu_times()[:4])
+        except psutil.NoSuchProcess:
+            del self._shared[pid]
+            return 0.0
+
+    def add(self, pid: int) -> None:
+        self._shared[pid] = psutil.Process(pid)
+
+    def leave_out(self, seconds: float) -> None:
+        self._uncharged += seconds
+
+
+_cpu = _Meter()
+
+
+def measure(pid: int) -> None:
+    """Charge each case for what a child process of this one uses while the case runs."""
+    _cpu.add(pid)
+
+
+@contextlib.contextmanager
+def uncharged() -> Iterator[None]:
+    """Charge no case for what is done inside, for instance the start of a shared process."""
+    began = _cpu()
+    try:
+        yield
+    finally:
+        _cpu.leave_out(_cpu() - began)
 
 
 def _yardstick() -> float:

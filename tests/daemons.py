@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from benchmarks.daemon import DaemonProcess, eventually, put
+from tests import cpu_budget
 
 __all__ = ("SharedDaemon",)
 
@@ -40,6 +41,11 @@ class SharedDaemon(DaemonProcess):
         self.home.mkdir()
         (self.home / "aioflow.toml").write_text(settings)
 
+    def launch(self) -> None:
+        """Start it, as a process that cases share."""
+        super().launch()
+        cpu_budget.measure(self.process.pid)
+
     def add(self, name: str, content: str) -> None:
         """Write a DAG file; a daemon that lives has read it when this returns."""
         path = self.dags / name
@@ -63,7 +69,8 @@ class SharedDaemon(DaemonProcess):
     def lend(self) -> SharedDaemon:
         """Return it alive and without a run of an earlier test, also one that was killed."""
         if not self.is_alive:
-            self.start()
+            with cpu_budget.uncharged():  # an earlier case has killed it
+                self.start()
         self._cancel_all()
         return self
 

@@ -11,7 +11,7 @@ import pytest
 from aioflow.answers import Answers
 from aioflow.changes import ExpansionChange, RunChange, TaskChange
 from aioflow.clock import SystemClock
-from aioflow.errors import StoreUnavailable
+from aioflow.errors import BatchRefused, StoreUnavailable
 from aioflow.executors.wiring import refuse
 from aioflow.host.questions import (
     PAGE_BYTES,
@@ -84,6 +84,11 @@ class Tables:
         self.version = VersionRow(version="v", file="d.py", dags=(spec,), sources={}, created_at=0)
         self.reads = 0
         self.between = lambda: None
+        self.impossible = "\0"  # what no text of a database is
+
+    def _check(self, *texts):
+        if self.impossible in texts:
+            raise BatchRefused("no such text")
 
     async def _read(self, value):
         """Return what stood there before something happens."""
@@ -95,6 +100,7 @@ class Tables:
 
     async def find_runs(self, run_ids):
         wanted = set(run_ids)
+        self._check(*wanted)
         return await self._read([r for r in self.runs.values() if r.run_id in wanted])
 
     async def find_runs_at(self, dag_id, logical_dates):
@@ -137,6 +143,7 @@ class Tables:
         return await self._read(found[:limit])
 
     async def list_named_events(self, name, *, after=-1, limit=1000):
+        self._check(name)
         found = [e for e in self.events if e.name == name and e.event_no > after]
         return await self._read(found[:limit])
 
@@ -485,6 +492,37 @@ async def test_a_database_that_is_away_delays_the_answer():
     async with running(w.answers):
         w.ask_run(child, run_id="r7")
         assert (await child.ending()).state == "success"
+
+
+async def test_what_no_database_can_be_asked_is_refused_and_the_others_are_answered():
+    w = World()
+    w.commit(runs=[w.run(state=RunState.SUCCESS)])
+    strange, healthy = Child(), Child()
+    w.tables.impossible = "strange"
+    async with running(w.answers):
+        wanted = RunsWanted(
+            "d", None, [RunWanted(0, "strange", None, 0), RunWanted(1, "r7", None, 0)]
+        )
+        w.answers.ask(strange, Ask(1, 7, "runs", msgspec.msgpack.encode(wanted)))
+        w.answers.ask(
+            strange, Ask(2, 7, "events", msgspec.msgpack.encode(EventsWanted("strange", 0)))
+        )
+        w.ask_run(healthy, run_id="r7")
+        assert (await healthy.ending()).state == "success"
+        await anyio.wait_all_tasks_blocked()
+
+    refused = [answer for answer in strange.answers if answer.question == 2]
+    assert [answer.error for answer in refused] == ["no such text"]
+    told = [
+        ended
+        for answer in strange.answers
+        if answer.question == 1
+        for ended in msgspec.msgpack.decode(answer.body, type=list[RunEnded])
+    ]
+    assert {ended.number: isinstance(ended.ending, RunEnding) for ended in told} == {
+        0: False,
+        1: True,
+    }
 
 
 async def test_questions_of_dead_processes_do_not_pile_up():

@@ -35,6 +35,7 @@ from aioflow.results import result_path, write_list
 from aioflow.rows import ExpansionRow, RunRow
 from aioflow.secrets import Vault
 from aioflow.store import Store, open_store
+from aioflow.store.sqlite import SqliteStore
 from aioflow.tasklog import LogKey, TaskLog
 from tests.web.node import CHAIN, FAN, STREAM, node
 
@@ -578,6 +579,17 @@ async def test_the_node_is_ready_once_its_hosts_are_up(tmp_path):
 
     assert (before.status, before.checks["hosts"]) == ("not_ready", False)
     assert after.status == "ready"
+
+
+async def test_a_node_whose_database_is_damaged_is_not_ready(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.set_paused("chain", paused=False)
+        assert isinstance(n.store, SqliteStore)
+        n.store._damage.append("page 7 is never used")
+        health = await n.api.health()
+
+    assert (health.status, health.checks["database"]) == ("not_ready", False)
 
 
 async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path):

@@ -20,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 CLAIMED = {
     *("throughput", "hop", "due_resumed", "burst", "handed_over", "restart", "startup"),
     *("waiting", "density", "fairness", "clearing", "wide", "dag_files", "watchers"),
-    *("event_runs", "reads"),
+    *("event_runs", "reads", "files"),
 }
 
 SAMPLED = ("hop", "turn")

@@ -19,6 +19,7 @@ from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.inputs import FileBroken, FileGone, FileParsed
 from aioflow.rows import DagFileRow
+from aioflow.writable import find_writable
 from benchmarks.daemon import put
 from tests.executors.processes import is_alive, running, until
 
@@ -334,6 +335,48 @@ async def test_a_file_with_a_module_that_is_too_large_is_not_tried_again(tmp_pat
     ) as it:
         assert it.reports[0].reason == "too_large"
         assert not it.catalog._again
+
+
+async def test_a_file_that_every_user_may_write_is_not_loaded_until_that_is_mended(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.05)
+    proof = tmp_path / "ran"
+    async with watched(tmp_path, {"a.py": GOOD}) as it:
+        made = tmp_path / "b.py"
+        made.write_text(f"open({str(proof)!r}, 'w')\n" + DAG.format(name="b", value=1))
+        made.chmod(0o646)
+        made.rename(it.folder / "b.py")
+        refused = await it.reported(2)
+        was_run = proof.exists()
+        (it.folder / "b.py").chmod(0o644)
+        mended = await it.reported(3)
+
+    assert (refused.file, refused.reason, was_run) == ("b.py", "writable", False)
+    assert f"chmod o-w {it.folder / 'b.py'}" in refused.message
+    assert isinstance(mended, FileParsed)
+
+
+async def test_a_file_whose_module_every_user_may_write_is_not_loaded(tmp_path):
+    it = Watched(tmp_path)
+    it.write("a.py", "from helper import VALUE\n" + GOOD)
+    it.write("helper.py", "VALUE = 1")
+    (it.folder / "helper.py").chmod(0o666)
+    async with running(it.children, it.catalog):
+        refused = await it.reported(1)
+
+    assert (refused.file, refused.reason) == ("a.py", "writable")
+    assert f"chmod o-w {it.folder / 'helper.py'}" in refused.message
+
+
+async def test_a_snapshot_is_for_its_owner_to_write_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        write_snapshot(tmp_path, "0123", {"team/a.py": b"", "b.py": b""})
+    finally:
+        os.umask(before)
+
+    assert find_writable([*(tmp_path / "0123").rglob("*"), tmp_path / "0123"]) == []
 
 
 @pytest.mark.parametrize("half", [GOOD[:-20] + "(", "from aioflow import dag, task\n", ""])

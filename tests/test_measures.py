@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aioflow.executors.load import HostLoad, resident_bytes
 from aioflow.inputs import Due
+from aioflow.instants import Moment
 from aioflow.measures import Histogram, Measures
 from aioflow.messages import Fired
 from aioflow.web.metrics import exposition
@@ -36,7 +37,9 @@ def test_the_latency_of_a_resume_is_that_of_the_event_or_of_the_timer():
     measures = Measures()
     fired = Fired(trigger_no=1, hosting=1, index=0, at=4 * SECOND, payload=b"")
 
-    measures.taken([fired, Due(2 * SECOND, task_no=3), Due(SECOND, dag_id="a")], now=5 * SECOND)
+    measures.taken(
+        [fired, Due(2 * SECOND, task_no=3), Due(SECOND, dag_id="a")], at=Moment.of(5 * SECOND)
+    )
 
     assert (measures.events.count, measures.events.total) == (1, 1.0)
     assert (measures.timers.count, measures.timers.total) == (1, 3.0)
@@ -45,7 +48,7 @@ def test_the_latency_of_a_resume_is_that_of_the_event_or_of_the_timer():
 def test_a_clock_that_was_set_back_makes_no_negative_latency():
     measures = Measures()
 
-    measures.taken([Due(9 * SECOND, task_no=3)], now=SECOND)
+    measures.taken([Due(9 * SECOND, task_no=3)], at=Moment.of(SECOND))
 
     assert (measures.timers.count, measures.timers.total) == (1, 0.0)
 

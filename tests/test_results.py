@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 
-from aioflow.results import read_item, read_items, write_list
+from aioflow.results import read_item, read_items, read_one_item, write_list
 
 
 def _open_files():
@@ -70,3 +71,26 @@ def test_a_list_that_was_read_is_still_read_when_it_was_damaged_before(tmp_path)
 
     assert read_item(path, 1) == b"b"
     assert read_items(path) == [b"a", b"b"]
+
+
+def damaged_files():
+    """Yield what may become of an indexed file of three items."""
+    head, items = b"AFLIST1\n", b"abc"
+    sound = head + struct.pack("<5Q", 3, 48, 49, 50, 51) + items
+    yield sound[:20]
+    yield sound[:-1]
+    yield head + struct.pack("<Q", 2**63) + sound[16:]
+    yield head + struct.pack("<5Q", 3, 48, 2**62, 50, 51) + items
+    yield head + struct.pack("<5Q", 3, 51, 48, 50, 51) + items
+    yield b"nothing" + sound
+
+
+@pytest.mark.parametrize("content", list(damaged_files()), ids=range(6))
+def test_a_damaged_list_is_said_to_be(tmp_path, content):
+    path = tmp_path / "1"
+    path.write_bytes(content)
+
+    with pytest.raises(ValueError, match="damaged"):
+        read_items(path)
+    with pytest.raises(ValueError, match="damaged"):
+        _ = [read_one_item(path, index) for index in range(3)]

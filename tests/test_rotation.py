@@ -31,7 +31,7 @@ async def park(n: Node, count: int) -> None:
     await n.engine.ask(CreateRun(dag_id="dag"))
     for _ in range(count):
         start = (await n.outlets.next_start()).start
-        n.engine.report([_deferred(start, n.engine.timers._clock.now())])
+        n.engine.report([_deferred(start, n.engine.timers._clock.look().now)])
 
     async def parked() -> bool:
         return len(await n.store.list_triggers()) == count
@@ -41,14 +41,15 @@ async def park(n: Node, count: int) -> None:
 
 def _deferred(start: Any, at: int) -> Deferred:
     kwargs = b"\x81\xa1a\xa6canary"
-    return Deferred(start.task_no, start.start_no, at, at, "m:T", kwargs, "on_event", None)
+    given = b"\x81\xa1b\xa5given"
+    return Deferred(start.task_no, start.start_no, at, at, "m:T", kwargs, "on_event", given)
 
 
 def sealed(home: Path) -> list[bytes]:
     with sqlite3.connect(home / "aioflow.db") as raw:
         values = raw.execute("SELECT sealed FROM named_value ORDER BY name").fetchall()
-        triggers = raw.execute("SELECT kwargs FROM trigger_wait ORDER BY trigger_no").fetchall()
-    return [row[0] for row in (*values, *triggers)]
+        triggers = raw.execute("SELECT kwargs, next_kwargs FROM trigger_wait").fetchall()
+    return [cell for row in (*values, *triggers) for cell in row if cell is not None]
 
 
 def keys_of(home: Path) -> list[bytes]:
@@ -57,7 +58,8 @@ def keys_of(home: Path) -> list[bytes]:
 
 async def opened(n: Node) -> list[bytes | None]:
     values = [row.value for row in await n.store.list_values(SECRET)]
-    return values + [row.kwargs for row in await n.store.list_triggers()]
+    waits = await n.store.list_triggers()
+    return values + [cell for row in waits for cell in (row.kwargs, row.next_kwargs)]
 
 
 async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_path):

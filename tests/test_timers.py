@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from aioflow.inputs import Due, Input
+from aioflow.clock import SteadyClock
+from aioflow.inputs import ClockStepped, Due, Input
 from aioflow.timers import Timers
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
@@ -35,12 +36,16 @@ class Clock:
 class Heard:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.timers = Timers(clock, self.report)
+        self.timers = Timers(SteadyClock(clock), self.report)
         self.came: list[tuple[int, Due]] = []
+        self.steps = 0
         self.something = anyio.Event()
 
     def report(self, inputs: Sequence[Input]) -> None:
         for entry in inputs:
+            if isinstance(entry, ClockStepped):
+                self.steps += 1
+                continue
             assert isinstance(entry, Due)
             self.came.append((self.clock.monotonic_us(), entry))
         self.something.set()

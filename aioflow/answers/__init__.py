@@ -22,7 +22,7 @@ from aioflow.answers.pages import Reader, Refused, read_page, read_records
 from aioflow.answers.tasks import NoSuchTask, Specs
 from aioflow.answers.values import read_values
 from aioflow.clock import Clock
-from aioflow.errors import StoreUnavailable
+from aioflow.errors import BatchRefused, StoreUnavailable
 from aioflow.executors.wiring import Asker, refuse
 from aioflow.host.questions import (
     EventsPage,
@@ -185,6 +185,9 @@ class Answers:
             question = self._queue.popleft()
             try:
                 await self._look(question)
+            except BatchRefused as exc:  # it asks for what cannot be in a database
+                self._leave(question)
+                refuse(question.asker, question.ask, str(exc))
             except StoreUnavailable as exc:
                 _logger.warning("cannot answer now: %s", exc)
                 await self._clock.sleep(AWAY_SECONDS)

@@ -20,7 +20,7 @@ from aioflow.answers.pages import Reader
 from aioflow.answers.tasks import NoSuchTask, Specs, task_ending
 from aioflow.answers.waits import Asked, Wait, WaitNo, Waits, dated, named, of_dag
 from aioflow.clock import Clock
-from aioflow.errors import StoreUnavailable
+from aioflow.errors import BatchRefused, StoreUnavailable
 from aioflow.executors.wiring import Asker
 from aioflow.host.questions import PAGE_BYTES, RunEnded, RunEnding, RunsWanted
 from aioflow.messages import Ask
@@ -139,7 +139,7 @@ class Endings:
             numbers = [self._queue.popleft() for _ in range(min(AT_ONCE, len(self._queue)))]
             self._queued.difference_update(numbers)
             try:
-                await self._look(numbers)
+                await self._look_at(numbers)
             except StoreUnavailable as exc:
                 _logger.warning("cannot answer now: %s", exc)
                 await self._clock.sleep(AWAY_SECONDS)
@@ -168,6 +168,20 @@ class Endings:
             self._look_soon(self._waits.by_task.at(ended))
 
     # ── a look ──────────────────────────────────────────────────────────────────────────
+
+    async def _look_at(self, numbers: Sequence[WaitNo]) -> None:
+        """Look into waits together; where the database refuses that, refuse the one it is."""
+        try:
+            await self._look(numbers)
+        except BatchRefused as exc:
+            if len(numbers) > 1:
+                for no in numbers:
+                    await self._look_at([no])
+                return
+            looks = self._open(numbers)
+            for look in looks:
+                look.outcome = str(exc)
+            self._answer(looks)
 
     async def _look(self, numbers: Sequence[WaitNo]) -> None:
         looks = self._open(numbers)

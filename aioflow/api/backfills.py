@@ -12,7 +12,7 @@ import msgspec
 
 from aioflow.api.checks import checked_key, packed_conf
 from aioflow.api.reader import RunReader
-from aioflow.api.views import instant, iso, plain_bytes
+from aioflow.api.views import instant, iso, plain_fields
 from aioflow.backfills import BackfillRow, Reprocess
 from aioflow.clock import Clock
 from aioflow.core.backfilling import is_wanted, proposed, refuse_order, slots_of
@@ -235,7 +235,7 @@ def _view(row: BackfillRow, counts: Mapping[RunState, int]) -> BackfillView:
         reprocess=row.reprocess,
         max_active=row.max_active,
         reverse=row.is_reverse,
-        conf=plain_bytes(row.conf),
+        conf=None if row.conf is None else plain_fields(row.conf),
         state=row.state,
         next_slot=iso(row.next_at),
         made=row.made,

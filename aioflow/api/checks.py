@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aioflow.author.codec import encode
-from aioflow.errors import BadConf, RequestError, Unserializable
+from aioflow.errors import BadConf, RequestError, Unserializable, ValueTooLarge
 
 __all__ = ("checked_id", "checked_key", "packed_conf", "packed_payload")
 
@@ -51,10 +51,10 @@ def packed_conf(conf: Mapping[str, Any] | None) -> bytes | None:
     """
     if not conf:
         return None
-    body = encode(dict(sorted(conf.items())), "the conf")
-    if len(body) > _CONF_BYTES:
-        raise BadConf(f"the conf takes {len(body)} bytes; at most {_CONF_BYTES} are allowed")
-    return body
+    try:
+        return encode(dict(sorted(conf.items())), "the conf", _CONF_BYTES)
+    except ValueTooLarge as exc:
+        raise BadConf(str(exc)) from None
 
 
 def packed_payload(payload: Any) -> bytes:
@@ -64,11 +64,6 @@ def packed_payload(payload: Any) -> bytes:
         RequestError: If it is too large, or holds what cannot be stored.
     """
     try:
-        body = encode(payload, "the payload")
+        return encode(payload, "the payload", _PAYLOAD_BYTES)
     except Unserializable as exc:
         raise RequestError(str(exc)) from None
-    if len(body) > _PAYLOAD_BYTES:
-        raise RequestError(
-            f"the payload takes {len(body)} bytes; at most {_PAYLOAD_BYTES} are given by hand"
-        )
-    return body

@@ -9,7 +9,8 @@ import msgspec
 
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.parked import Parked
-from aioflow.api.reader import PAGE, RESULT_BYTES, RunReader
+from aioflow.api.reader import PAGE, RunReader
+from aioflow.api.results import RESULT_BYTES
 from aioflow.api.shapes import InputView, RecordView, TaskShownView, TryView
 from aioflow.api.views import ErrorView, TaskView, TriggerView, iso, plain_bytes
 from aioflow.core.mapping import leaves, pick, width
@@ -105,7 +106,7 @@ class OneTask:
             found[leaf.position] = (
                 await self._result(layout.task_no(leaf.position, index))
                 if row is None
-                else await self._reader.item(row, index)
+                else await self._reader.results.item(row, index)
             )
         return found
 
@@ -137,7 +138,7 @@ class OneTask:
         if number is None:
             return None
         rows = await self._reader.store.list_results(number, number + 1, limit=1)
-        return await self._reader.result(rows[0]) if rows else None
+        return await self._reader.results.shown(rows[0]) if rows else None
 
     @staticmethod
     def _goes_along(layout: Layout, parent: int, place: Place) -> bool:

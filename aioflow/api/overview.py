@@ -74,13 +74,17 @@ class Overview:
             import_errors=len(import_errors(known)),
             loop_lag_seconds=self._lag_seconds(),
             fires_per_second=round(sum(self._fires.per_second().values()), 3),
-            waiting_longest=await self._longest(looked),
+            waiting_longest=await self._longest(looked, engine.memory.shift),
             damaged=(await self._reader.damaged())[:_SHOWN],
             failed_runs=[summary(row, store.damages.of_run(row.run_no)) for row in failed],
         )
 
-    async def _longest(self, looked: Looked) -> list[WaitingView]:
-        """Return what waits for longest: parked, queued, or looking as a sensor."""
+    async def _longest(self, looked: Looked, shift: int) -> list[WaitingView]:
+        """Return what waits for longest: parked, queued, or looking as a sensor.
+
+        Args:
+            shift: By how much the wall clock is ahead of steady time, in which triggers stand.
+        """
         store = self._reader.store
         rows = await store.list_triggers(limit=_SHOWN)
         others = [one for one in looked.oldest if one[2].state in WAITING]
@@ -92,7 +96,8 @@ class Overview:
             place = None if run is None else (await self._reader.layout(run)).find(row.task_no)
             if run is not None and place is not None:
                 state = TaskState.DEFERRED.label
-                places.append((row.since, run, place.position, place.map_index, state))
+                since = row.since + shift
+                places.append((since, run, place.position, place.map_index, state))
         for since, _, live in others:
             run = runs.get(live.run.run_no)
             if run is not None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from anyio.lowlevel import checkpoint
 
 from aioflow.api.reader import RunReader
-from aioflow.api.views import TriggerView, iso, plain_bytes
+from aioflow.api.views import TriggerView, iso
 from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
 from aioflow.core.why import is_unwatched
@@ -18,12 +18,10 @@ from aioflow.model import TriggerNo, TriggerState, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
 __all__ = (
-    "DETAIL_LENGTH",
     "KINDS",
     "NODE_NO",
     "Describe",
     "Parked",
-    "detail_of",
     "kind_of",
     "nothing_known",
     "stored_state",
@@ -38,9 +36,6 @@ KINDS = {
     "aioflow_triggers.pages": "http",
     "aioflow_triggers.objects": "object",
 }
-
-DETAIL_LENGTH = 500
-"""What is told of a trigger's fields is cut here."""
 
 NODE_NO = 1
 """The node of this daemon."""
@@ -109,6 +104,7 @@ class Parked:
             state: Only those that stand so.
         """
         memory = self._memory()
+        shift = 0 if memory is None else memory.shift
         layouts = await self._reader.layouts(row.run_no for row in rows)
         watched = await self._watched([row.trigger_no for row in rows]) if rows else {}
         found = []
@@ -124,7 +120,9 @@ class Parked:
                 continue  # it has come to stand otherwise meanwhile
             task_id = layout.spec.tasks[place.position].task_id
             watch = watched.get(row.trigger_no)
-            found.append(_view(row, run, task_id, layout.shown(place), where, watch))
+            detail = self._reader.public_fields.detail(row.class_path, row.kwargs)
+            shown = layout.shown(place)
+            found.append(_view(row, run, task_id, shown, where, watch, detail, shift))
         return found
 
     async def standing_so(
@@ -204,7 +202,15 @@ def _view(
     shown: tuple[int, int],
     hosted: _Hosted,
     watch: Watched | None,
+    detail: str,
+    shift: int,
 ) -> TriggerView:
+    """Show a row.
+
+    Args:
+        shift: By how much the wall clock is ahead of steady time, in which it stands.
+    """
+    deadline = None if row.deadline_at is None else row.deadline_at + shift
     return TriggerView(
         trigger_id=row.trigger_no,
         kind=kind_of(row.class_path),
@@ -213,24 +219,12 @@ def _view(
         task_id=task_id,
         map_index=shown[0],
         round=shown[1],
-        since=iso(row.since) or "",
-        deadline=iso(row.deadline_at),
+        since=iso(row.since + shift) or "",
+        deadline=iso(deadline),
         node=hosted.node,
         shared_with=None if watch is None else watch.shared_with,
         next_check_at=None if watch is None else iso(watch.next_check_at),
         state=_state(row, hosted),
         events=None,
-        detail=detail_of(row.class_path, row.kwargs),
+        detail=detail,
     )
-
-
-def detail_of(class_path: str, kwargs: bytes | None) -> str:
-    """Name the class; its fields too, where they are known to hold no credentials."""
-    module, _, name = class_path.partition(":")
-    if module not in KINDS:
-        return class_path
-    fields = plain_bytes(kwargs)
-    if not isinstance(fields, dict):
-        return class_path
-    shown = ", ".join(f"{key}={value!r}" for key, value in fields.items() if value is not None)
-    return f"{name}({shown})"[:DETAIL_LENGTH]

@@ -12,6 +12,8 @@ from aioflow.api.catalogue import Catalogue, broken_view, import_error
 from aioflow.api.damage import DamageView, damage_view, quarantine, run_state
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.params import params_view
+from aioflow.api.public_fields import PublicFields
+from aioflow.api.results import ShownResults
 from aioflow.api.slots import Timetables, calendar_slots, foreseen, next_run_at
 from aioflow.api.task_views import task_view
 from aioflow.api.views import (
@@ -22,29 +24,23 @@ from aioflow.api.views import (
     TaskSpecView,
     TaskView,
     iso,
-    plain_bytes,
+    plain_fields,
     schedule_text,
     summary,
 )
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
-from aioflow.results import read_items, read_one_item, result_path
-from aioflow.rows import DagRow, ExpansionRow, ResultRow, RunRow, TaskRow
+from aioflow.rows import DagRow, ExpansionRow, RunRow, TaskRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
-from aioflow.threads import in_thread
 
-__all__ = ("PAGE", "RESULT_BYTES", "Counted", "DagsWanted", "Log", "RunReader")
+__all__ = ("PAGE", "Counted", "DagsWanted", "Log", "RunReader")
 
 PAGE = 1_000
 """Task rows in one answer."""
 
 _RUN = Place(-1, -1, -1)
-_ITEMS = 100
-
-RESULT_BYTES = 4 * 1024
-"""What a result may take in an answer."""
 
 _ROWS_AT_ONCE = 200
 """Result bodies are up to 64 KiB each, also those too large to be shown."""
@@ -71,7 +67,8 @@ class RunReader:
         self.store = store
         self.catalogue = Catalogue(store, follows=False)
         self._tasklog = tasklog
-        self._results = results
+        self.public_fields = PublicFields(tasklog.masks)
+        self.results = ShownResults(store, results)
         self._specs: dict[tuple[str, str], DagSpec] = {}
         self._counted: dict[tuple[RunNo, Instant | None], Counted] = {}
 
@@ -312,7 +309,7 @@ class RunReader:
             logical_date=iso(run.logical_date),
             started_at=iso(run.started_at),
             ended_at=iso(run.ended_at),
-            conf=plain_bytes(run.conf) or {},
+            conf=plain_fields(run.conf),
             version=run.version,
             quarantine=quarantine(run, self.store.damages.of_run(run.run_no)),
             counts=layout.counts(states, run.state),
@@ -331,7 +328,7 @@ class RunReader:
             rows |= {row.task_no: row for row in found}
             if any(row.state is TaskState.SUCCESS for row in found):
                 for row in await self.store.list_results(first, end, limit=end - first):
-                    results[row.task_no] = await self.result(row)
+                    results[row.task_no] = await self.results.shown(row)
             labels |= await self.store.list_labels(first, end, limit=end - first)
         absent = absent_state(run.state)
         waits = await self.waits(run, _waiting(places, rows, absent))
@@ -342,44 +339,6 @@ class RunReader:
             task_row = rows.get(place.task_no)
             views.append(task_view(layout, place, task_row, absent, waits, results, labels))
         return views
-
-    async def result(self, row: ResultRow) -> Any:
-        """Return a small result; a list that others expand over lies in a file of items."""
-        if row.size > RESULT_BYTES:
-            return {"size_bytes": row.size}
-        if row.body is not None:
-            return plain_bytes(row.body)
-        if row.width == 0:
-            return []
-        if row.width is not None and row.size == 0:
-            return await self._items(row)
-        if row.width is None or self._results is None:
-            return {"size_bytes": row.size}
-        path = result_path(self._results, row.task_no, row.start_no)
-        try:
-            items = await in_thread(read_items, path)
-        except (OSError, ValueError):
-            return {"size_bytes": row.size}  # deleted, or on another machine
-        return [plain_bytes(item) for item in items]
-
-    async def item(self, row: ResultRow, index: int) -> Any:
-        """Return one item of a list that others expand over, if it is small."""
-        if row.body is not None or self._results is None:
-            return {"index": index}
-        path = result_path(self._results, row.task_no, row.start_no)
-        try:
-            body = await in_thread(read_one_item, path, index)
-        except (OSError, ValueError, IndexError):
-            return {"index": index}  # deleted, or on another machine
-        return {"size_bytes": len(body)} if len(body) > RESULT_BYTES else plain_bytes(body)
-
-    async def _items(self, row: ResultRow) -> Any:
-        """Return what a task has given on, where that is small."""
-        items = await self.store.list_items(row.task_no, limit=_ITEMS)
-        size = sum(len(item.payload) for item in items)
-        if size > RESULT_BYTES or len(items) == _ITEMS:
-            return {"items": row.width}
-        return [plain_bytes(item.payload) for item in items]
 
     async def waits(
         self, run: RunRow, tasks: Sequence[tuple[int, int]]
@@ -475,10 +434,8 @@ def _run_state(name: str) -> RunState:
 def _waiting(
     places: Sequence[Place], rows: Mapping[TaskNo, TaskRow], absent: TaskState
 ) -> list[tuple[int, int]]:
-    found = []
-    for place in places:
-        row = rows.get(place.task_no)
-        state = absent if row is None else row.state
-        if state.is_live and state is not TaskState.RUNNING:
-            found.append((place.position, place.map_index))
-    return found
+    return [
+        (place.position, place.map_index)
+        for place in places
+        if (absent if (row := rows.get(place.task_no)) is None else row.state).is_live
+    ]

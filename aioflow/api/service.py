@@ -53,6 +53,7 @@ from aioflow.errors import (
     AioflowError,
     DaemonAway,
     RunExists,
+    StoreError,
     StoreUnavailable,
     UnknownRun,
     UnknownTask,
@@ -438,19 +439,19 @@ class Api(Actions):
         engine = self._running
         age_us = self.clock.monotonic_us() - engine.turned_at
         checks = {
-            "database": engine.store_away_since is None and await self._reads(),
+            "database": engine.store_away_since is None and await self._is_whole(),
             "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_US),
             "hosts": engine.memory.hosts_up >= _HOSTS,
         }
         status = "ready" if all(checks.values()) else "not_ready"
         return HealthView(status=status, checks=checks, owed=owed(engine.memory))
 
-    async def _reads(self) -> bool:
+    async def _is_whole(self) -> bool:
         try:
             await self.store.list_runs(limit=1)
-        except StoreUnavailable:
+        except StoreError:
             return False
-        return True
+        return not self.store.is_damaged
 
     async def metrics(self) -> Metrics:
         """Return what there is to count.

@@ -114,6 +114,7 @@ def host_order(row: DagTriggerRow, version: str, hosting: int) -> Host:
         kwargs=row.kwargs or b"",
         since=row.since,
         logical_date=None,
+        dag_id=row.dag_id,
     )
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from anyio.lowlevel import checkpoint
 
-from aioflow.api.parked import DETAIL_LENGTH, NODE_NO, detail_of, kind_of
+from aioflow.api.parked import NODE_NO, kind_of
+from aioflow.api.public_fields import DETAIL_LENGTH
 from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.views import TriggerView, iso
 from aioflow.core.memory import Memory
@@ -79,7 +80,9 @@ async def list_standing(
         one = None if memory is None else memory.standing.get(row.trigger_no)
         wait = None if memory is None or one is None else explain_dag_trigger(one, memory)
         is_hosted = one is not None and one.hosting != 0 and one.has_room
-        views.append(_view(row, spec, wait, NODE_NO if is_hosted else None))
+        fields = reader.public_fields.detail(row.class_path, row.kwargs)
+        detail = spec.name if spec.is_timetable else fields
+        views.append(_view(row, spec, wait, NODE_NO if is_hosted else None, detail))
     return views
 
 
@@ -97,9 +100,8 @@ def _kind(spec: DagTriggerSpec, class_path: str) -> str:
 
 
 def _view(
-    row: DagTriggerRow, spec: DagTriggerSpec, wait: Wait | None, node: int | None
+    row: DagTriggerRow, spec: DagTriggerSpec, wait: Wait | None, node: int | None, detail: str
 ) -> TriggerView:
-    detail = spec.name if spec.is_timetable else detail_of(row.class_path, row.kwargs)
     held = None if wait is None or wait.kind is WaitKind.TRIGGER else wait
     if held is not None and held.detail:
         detail = f"{detail}: {held.detail}"

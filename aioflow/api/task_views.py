@@ -48,7 +48,7 @@ def task_view(
         interruptions=0 if row is None else row.interruptions,
         started_at=None if row is None else iso(row.started_at),
         ended_at=None if row is None else iso(row.ended_at),
-        waiting_on=wait_view(waits.get((place.position, place.map_index))),
+        waiting_on=wait_view(waits.get((place.position, place.map_index)), state),
         error=None
         if failed is None
         else ErrorView(type=failed.type, message=failed.message, reason=failed.reason),

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from aioflow.api.damage import quarantine, run_state
-from aioflow.author.codec import decode
+from aioflow.author.codec import DEPTH_LIMIT, decode
 from aioflow.damage import Damage
-from aioflow.errors import RequestError, Unserializable
+from aioflow.errors import RequestError
 from aioflow.instants import as_datetime, as_instant
-from aioflow.model import DagSpec, Instant, Wait
+from aioflow.model import DagSpec, Instant, TaskState, Wait, WaitKind
 from aioflow.rows import RunRow
 from aioflow.schedules import ScheduleSpec
 
@@ -41,13 +41,21 @@ __all__ = (
     "iso",
     "plain",
     "plain_bytes",
+    "plain_fields",
     "schedule_text",
     "summary",
+    "unreadable",
     "wait_view",
 )
 
 _EXACT = 1 << 53
 """Beyond this a number in JSON is no longer the same number for every reader."""
+
+_LEVELS = DEPTH_LIMIT + 8
+"""Containers inside each other that are shown."""
+
+_REASON_LENGTH = 500
+"""Characters that say why a value cannot be shown."""
 
 
 class WaitView(msgspec.Struct, frozen=True, kw_only=True):
@@ -368,17 +376,37 @@ def instant(text: str, what: str) -> Instant:
 
 
 def plain_bytes(body: bytes | None) -> Any:
-    """Return a stored value as JSON has it; what is damaged is said to be."""
+    """Return a stored value as JSON has it; of a damaged one ``unreadable``, and why."""
     if body is None:
         return None
     try:
-        return plain(decode(body))
-    except Unserializable as exc:
-        return {"unreadable": str(exc)}
+        return plain(decode(body, where="the stored value"))
+    except Exception as exc:  # noqa: BLE001 - damaged bytes let anything raise anything
+        return unreadable(exc)
 
 
-def plain(value: Any) -> Any:
-    """Return the nearest JSON for a value that travels between tasks."""
+def plain_fields(body: bytes | None) -> dict[str, Any]:
+    """Return named values as JSON has them; of damaged ones ``unreadable``, and why."""
+    shown = {} if body is None else plain_bytes(body)
+    if isinstance(shown, dict):
+        return shown
+    return {"unreadable": f"{type(shown).__name__} instead of named values"}
+
+
+def unreadable(problem: Exception) -> dict[str, str]:
+    """Return what is shown in place of a damaged value, as short as it may have to be."""
+    message = _text(str(problem)) or type(problem).__name__
+    return {"unreadable": message[:_REASON_LENGTH]}
+
+
+def plain(value: Any, levels: int = _LEVELS) -> Any:
+    """Return the nearest JSON for a value that travels between tasks.
+
+    Raises:
+        ValueError: If it is nested deeper than such a value is.
+    """
+    if not levels:
+        raise ValueError(f"nested deeper than {_LEVELS}")
     match value:
         case None | bool():
             return value
@@ -389,9 +417,9 @@ def plain(value: Any) -> Any:
         case int():
             return value if -_EXACT <= value <= _EXACT else _digits(value)
         case Mapping():
-            return {_key(key): plain(item) for key, item in value.items()}
+            return {_key(key): plain(item, levels - 1) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [plain(item) for item in value]
+            return [plain(item, levels - 1) for item in value]
         case bytes():
             return base64.b64encode(value).decode()
         case datetime() | date() | time():
@@ -418,9 +446,14 @@ def _text(value: str) -> str:
     return value.encode(errors="backslashreplace").decode()
 
 
-def wait_view(wait: Wait | None) -> WaitView | None:
-    """Return a wait as JSON has it."""
-    if wait is None:
+def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | None:
+    """Return a wait as JSON has it.
+
+    Args:
+        state: Of the task that waits: one that runs does so without an answer of the engine.
+    """
+    is_unknown = wait is not None and wait.kind is WaitKind.DATABASE
+    if wait is None or (state is TaskState.RUNNING and is_unknown):
         return None
     return WaitView(
         kind=wait.kind.value, detail=wait.detail, since=iso(wait.since), until=iso(wait.until)

@@ -187,7 +187,7 @@ class Waiting:
         for path, since, ages in counted:
             kind = kind_of(path)
             counts[kind] += sum(ages)
-            oldest[kind] = min(since, oldest.get(kind, since))
+            oldest[kind] = min(since + self._shift, oldest.get(kind, since + self._shift))
         rates, fires = self._fires.per_second(), self._fires.counts
         return [
             KindView(
@@ -206,8 +206,15 @@ class Waiting:
         """Count all of them, at most every other second: it reads every row."""
         now = self._clock.monotonic_us()
         if self._counted is None or now - self._counted[0] > _FRESH_US:
-            self._counted = now, await self._reader.store.count_waits(self._clock.now())
+            instant = self._clock.now() - self._shift
+            self._counted = now, await self._reader.store.count_waits(instant)
         return self._counted[1]
+
+    @property
+    def _shift(self) -> int:
+        """By how much the wall clock is ahead of steady time, in which triggers stand."""
+        memory = self._memory()
+        return 0 if memory is None else memory.shift
 
     # ── events ──────────────────────────────────────────────────────────────────────────
 

@@ -21,6 +21,7 @@ __all__ = (
     "RunFollower",
     "asker",
     "named_events",
+    "own_dag_id",
     "run_ending",
     "run_start_id",
 )
@@ -90,6 +91,10 @@ class Asker(Protocol):
         ...
 
     def run_start_id(self) -> int:
+        """See the function of that name."""
+        ...
+
+    def own_dag_id(self) -> str:
         """See the function of that name."""
         ...
 
@@ -240,6 +245,17 @@ def run_start_id() -> int:
         RuntimeError: If no host runs this code, as in a plain script.
     """
     return _host("named events").run_start_id()
+
+
+def own_dag_id() -> str:
+    """Return the id of the DAG in whose name this code runs: of a hosted trigger, or of a task.
+
+    Empty where several DAGs share it, as in a watch. By it a library shares out what is scarce.
+
+    Raises:
+        RuntimeError: If no host runs this code, as in a plain script.
+    """
+    return _host("its own DAG").own_dag_id()
 
 
 class NamedEvents(Generic[Of]):

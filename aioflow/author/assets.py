@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from aioflow.author import codec
 from aioflow.dag_triggers import ASSET, AssetCondition
-from aioflow.errors import DagError
+from aioflow.errors import DagError, ValueTooLarge
 
 __all__ = (
     "Asset",
@@ -58,8 +58,10 @@ class Asset(_Combinable):
         good = isinstance(name, str) and 0 < len(name) <= NAME_LENGTH and name.isprintable()
         if not good:
             raise DagError(f"the name of an asset is 1 to {NAME_LENGTH} printable characters")
-        if len(codec.encode(self.extra, f"the extra of asset {self.name!r}")) > EXTRA_LIMIT:
-            raise DagError(f"the extra of asset {self.name!r} takes more than {EXTRA_LIMIT} bytes")
+        try:
+            codec.encode(self.extra, f"the extra of asset {self.name!r}", EXTRA_LIMIT)
+        except ValueTooLarge as exc:
+            raise DagError(str(exc)) from None
 
 
 @dataclass(frozen=True)
@@ -115,5 +117,7 @@ def outlets_of(said: object) -> tuple[tuple[str, bytes], ...]:
         raise ValueError(f"outlets must be a list of assets, got {said!r}")
     if len(assets) > OUTLETS_LIMIT:
         raise ValueError(f"a task may have {OUTLETS_LIMIT} outlets, not {len(assets)}")
-    named = {one.name: codec.encode(one.extra, f"asset {one.name!r}") for one in assets}
+    named = {
+        one.name: codec.encode(one.extra, f"asset {one.name!r}", EXTRA_LIMIT) for one in assets
+    }
     return tuple(named.items())

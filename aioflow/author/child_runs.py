@@ -8,8 +8,9 @@ from typing import Any, TypedDict
 from aioflow.author import codec
 from aioflow.author.dag import DAG
 from aioflow.author.place import here
+from aioflow.author.steps import Steps
 from aioflow.author.waiting import Call, current_calls
-from aioflow.errors import BadConf
+from aioflow.errors import BadConf, ValueTooLarge
 
 __all__ = ("CONF_LIMIT", "RunOutcome", "run_dag", "start_dag")
 
@@ -72,7 +73,8 @@ def start_dag(dag: DAG | str, /, **params: object) -> Coroutine[Any, Any, str]:
 
 async def _run_dag(call: Call, dag_id: str, params: dict[str, object], *, waits: bool) -> Any:
     made = current_calls(call.kind)
-    return await made.run_dag(call, dag_id, _conf(params), waits=waits)
+    conf = await made.packed(_conf(params)) if params else None
+    return await made.run_dag(call, dag_id, conf, waits=waits)
 
 
 def _named(dag: object, caller: str) -> str:
@@ -82,10 +84,9 @@ def _named(dag: object, caller: str) -> str:
     return dag_id
 
 
-def _conf(params: dict[str, object]) -> bytes | None:
-    if not params:
-        return None
-    conf = codec.encode(dict(sorted(params.items())), "the parameters of the run")
-    if len(conf) > CONF_LIMIT:
-        raise BadConf(f"the parameters take {len(conf)} bytes; at most {CONF_LIMIT} are allowed")
-    return conf
+def _conf(params: dict[str, object]) -> Steps[bytes]:
+    try:
+        named = dict(sorted(params.items()))
+        return (yield from codec.in_steps(named, "the parameters of the run", CONF_LIMIT))
+    except ValueTooLarge as exc:
+        raise BadConf(str(exc)) from None

@@ -8,76 +8,92 @@ again (``restoring``). Nothing is ever imported by name while decoding.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from datetime import date, datetime, time, timedelta, timezone
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
-from pathlib import Path, PurePath
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
-from msgspec.msgpack import Ext
 
-from aioflow.author.registered import Codec, codec_of
+from aioflow.author.packing import DEPTH_LIMIT, Packing
 from aioflow.author.restoring import restore
+from aioflow.author.scalars import Tag
+from aioflow.author.small import packed_small, packed_small_fields
+from aioflow.author.steps import Steps, at_once
 from aioflow.errors import Unserializable
 
-__all__ = ("DEPTH_LIMIT", "decode", "decode_fields", "encode", "encode_fields")
+__all__ = (
+    "DEPTH_LIMIT",
+    "VALUE_LIMIT",
+    "at_most",
+    "decode",
+    "decode_fields",
+    "encode",
+    "encode_fields",
+    "fields_in_steps",
+    "in_steps",
+)
 
-DEPTH_LIMIT = 64
-"""Containers inside each other. Deeper data is a mistake, or an attack on whoever reads it."""
-
-ITEM_LIMIT = 64 * 1024 * 1024
-"""Items of one sequence. More cannot fit into a result anyway."""
-
-
-class Tag:
-    """Codes of the extensions. Stored for good: never change one, never use one again."""
-
-    INT = 1
-    DATE = 2
-    DATETIME = 3
-    TIME = 4
-    TIMEDELTA = 5
-    DECIMAL = 6
-    UUID = 7
-    PATH = 8
-    TUPLE = 9
-    SET = 10
-    FROZENSET = 11
-    MAP = 12
+VALUE_LIMIT = 64 * 1024 * 1024
+"""Bytes of msgpack any value may take; most places allow less."""
 
 
-_INT_LOW, _INT_HIGH = -(1 << 63), (1 << 64) - 1
-_encoder = msgspec.msgpack.Encoder()
-_CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
-_Packed: TypeAlias = Any  # what msgspec encodes without further help
-
-
-def encode(value: object, where: str) -> bytes:
+def encode(value: object, where: str, limit: int = VALUE_LIMIT) -> bytes:
     """Return a value as msgpack.
 
     Args:
         value: What is to travel.
         where: Names it in the error, such as ``the result of 'settle'``.
+        limit: Bytes it may take.
 
     Raises:
+        ValueTooLarge: If it takes more; the error names the place.
         Unserializable: If it, or something inside it, cannot travel; the error names the place.
     """
-    return _encoder.encode(_pack(value, where, ()))
+    body = packed_small(value)
+    if body is None or len(body) > limit:
+        body = at_once(_packed(Packing(value, where, limit)))
+    return body
 
 
-def encode_fields(fields: Mapping[str, object], owner: str) -> bytes:
+def encode_fields(fields: Mapping[str, object], owner: str, limit: int = VALUE_LIMIT) -> bytes:
     """Return named values as one msgpack map; errors name them ``owner.field``."""
-    return _encoder.encode(
-        {name: _pack(value, f"{owner}.{name}", ()) for name, value in fields.items()}
-    )
+    body = packed_small_fields(fields)
+    if body is None or len(body) > limit:
+        body = at_once(_packed(Packing(fields, owner, limit, is_fields=True)))
+    return body
+
+
+def at_most(value: object, limit: int) -> bytes | None:
+    """Return a small value as msgpack; ``None`` if it takes ``encode`` or ``in_steps`` to tell."""
+    body = packed_small(value)
+    return None if body is None or len(body) > limit else body
+
+
+def in_steps(value: object, where: str, limit: int) -> Steps[bytes]:
+    """As ``encode``, for a loop that has other things to do."""
+    body = packed_small(value)
+    if body is None or len(body) > limit:
+        body = yield from _packed(Packing(value, where, limit))
+    return body
+
+
+def fields_in_steps(fields: Mapping[str, object], owner: str, limit: int) -> Steps[bytes]:
+    """As ``encode_fields``, for a loop that has other things to do."""
+    body = packed_small_fields(fields)
+    if body is None or len(body) > limit:
+        body = yield from _packed(Packing(fields, owner, limit, is_fields=True))
+    return body
+
+
+def _packed(packing: Packing) -> Steps[bytes]:
+    while not packing.run():
+        yield
+    return packing.body
 
 
 def decode(data: bytes | memoryview, annotation: Any = Any, where: str = "the value") -> Any:
@@ -91,8 +107,9 @@ def decode(data: bytes | memoryview, annotation: Any = Any, where: str = "the va
     """
     try:
         value = _decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as exc:
-        raise Unserializable(where, "damaged value", str(exc)) from exc
+    except Exception as exc:
+        reason = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+        raise Unserializable(where, "damaged value", reason) from exc
     return restore(value, annotation, where)
 
 
@@ -107,179 +124,6 @@ def decode_fields(data: bytes, annotations: Mapping[str, Any], owner: str) -> di
         if value is not None:
             fields[name] = restore(value, annotation, f"{owner}.{name}")
     return fields
-
-
-# ── there ───────────────────────────────────────────────────────────────────────────────
-
-
-def _pack(value: Any, where: str, above: tuple[int, ...]) -> _Packed:
-    """Return ``value`` in terms of msgpack; ``above`` are the containers it stands in."""
-    if value is None or value is True or value is False:
-        return value
-    pack = _PACKERS.get(type(value))
-    if pack is not None:
-        return pack(value, where)
-    codec = None if type(value) in _CONTAINERS else codec_of(type(value))
-    if codec is not None:
-        return _pack_registered(value, codec, where, above)
-    if isinstance(value, Enum):
-        return _pack(value.value, where, above)
-    if isinstance(value, str | int | float | bytes | datetime | date | PurePath | Decimal):
-        return _by_base(value, where)
-    if id(value) in above:
-        raise Unserializable(where, type(value).__name__, "it contains itself")
-    if len(above) >= DEPTH_LIMIT:
-        raise Unserializable(where, type(value).__name__, f"nested deeper than {DEPTH_LIMIT}")
-    return _pack_container(value, where, (*above, id(value)))
-
-
-def _pack_registered(value: Any, codec: Codec[Any], where: str, above: tuple[int, ...]) -> _Packed:
-    """Return what a codec of the author makes of a value; it may hold others that have one."""
-    if id(value) in above or len(above) >= DEPTH_LIMIT:
-        raise Unserializable(where, type(value).__qualname__, "its codec does not come to an end")
-    try:
-        plain = codec.encode(value)
-    except Exception as exc:
-        why = f"its codec raised {type(exc).__name__}: {exc}"
-        raise Unserializable(where, type(value).__qualname__, why) from exc
-    return _pack(plain, where, (*above, id(value)))
-
-
-def _pack_container(value: Any, where: str, above: tuple[int, ...]) -> _Packed:
-    if isinstance(value, Mapping):
-        return _pack_map(value, where, above)
-    if isinstance(value, list):
-        return _pack_items(value, where, above)
-    if isinstance(value, tuple):
-        return _nested(Tag.TUPLE, _pack_items(value, where, above))
-    if isinstance(value, AbstractSet):
-        tag = Tag.FROZENSET if isinstance(value, frozenset) else Tag.SET
-        return _nested(tag, _pack_items(list(value), where, above))
-    if isinstance(value, Sequence):
-        return _pack_items(value, where, above)
-    names = _field_names(value)
-    if names is None:
-        is_builtin = type(value).__module__ == "builtins"
-        why = "" if is_builtin else "register_codec() can have its class travel"
-        raise Unserializable(where, type(value).__qualname__, why)
-    return {name: _pack(getattr(value, name), f"{where}.{name}", above) for name in names}
-
-
-def _field_names(value: object) -> tuple[str, ...] | None:
-    if isinstance(value, type):
-        return None
-    if dataclasses.is_dataclass(value):
-        return tuple(field.name for field in dataclasses.fields(value))
-    if isinstance(value, msgspec.Struct):
-        return value.__struct_fields__
-    return None
-
-
-def _pack_items(items: Sequence[Any], where: str, above: tuple[int, ...]) -> list[_Packed]:
-    if len(items) > ITEM_LIMIT:
-        raise Unserializable(where, type(items).__name__, f"{len(items)} items")
-    return [_pack(item, f"{where}[{index}]", above) for index, item in enumerate(items)]
-
-
-def _pack_map(value: Mapping[Any, Any], where: str, above: tuple[int, ...]) -> _Packed:
-    if all(type(key) is str for key in value):
-        return {
-            _pack_text(key, where): _pack(item, f"{where}[{key!r}]", above)
-            for key, item in value.items()
-        }
-    pairs = [
-        (
-            _pack(key, f"a key of {where}", above),
-            _pack(item, f"{where}[a {type(key).__name__}]", above),
-        )
-        for key, item in value.items()
-    ]
-    return _nested(Tag.MAP, pairs)
-
-
-def _nested(tag: int, items: Sequence[_Packed]) -> Ext:
-    return Ext(tag, _encoder.encode(items))
-
-
-def _pack_text(value: str, where: str) -> str:
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as exc:
-            raise Unserializable(where, "str", f"a lone surrogate at {exc.start}") from exc
-    return value
-
-
-def _pack_int(value: int, where: str) -> int | Ext:
-    if _INT_LOW <= value <= _INT_HIGH:
-        return value
-    return Ext(Tag.INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
-
-
-def _pack_float(value: float, where: str) -> float:
-    if not math.isfinite(value):
-        raise Unserializable(where, "float", f"{value} is no number")
-    return value
-
-
-def _pack_decimal(value: Decimal, where: str) -> Ext:
-    if not value.is_finite():
-        raise Unserializable(where, "Decimal", f"{value} is no number")
-    return Ext(Tag.DECIMAL, str(value).encode())
-
-
-def _pack_datetime(value: datetime, where: str) -> Ext:
-    """Keep the time on the wall, its zone by name if it has one, and which of two it is."""
-    zone = getattr(value.tzinfo, "key", None)
-    if isinstance(value.tzinfo, ZoneInfo) and zone is not None:
-        wall = datetime.isoformat(value.replace(tzinfo=None))
-        return Ext(Tag.DATETIME, f"{wall};{value.fold};{zone}".encode())
-    return Ext(Tag.DATETIME, f"{datetime.isoformat(value)};{value.fold};".encode())
-
-
-def _pack_time(value: time, where: str) -> Ext:
-    if value.tzinfo is not None and not isinstance(value.tzinfo, timezone):
-        raise Unserializable(where, "time with a zone", "its offset depends on the day")
-    return Ext(Tag.TIME, f"{value.isoformat()};{value.fold}".encode())
-
-
-def _pack_timedelta(value: timedelta, where: str) -> Ext:
-    return _nested(Tag.TIMEDELTA, (value.days, value.seconds, value.microseconds))
-
-
-def _by_base(value: object, where: str) -> _Packed:
-    """Pack an instance of a derived class, such as a str of a template library, as its base."""
-    if isinstance(value, str):
-        return _pack_text(str.__str__(value), where)
-    if isinstance(value, int):
-        return _pack_int(int(value), where)
-    if isinstance(value, float):
-        return _pack_float(float(value), where)
-    if isinstance(value, bytes):
-        return bytes(value)
-    if isinstance(value, datetime):
-        return _pack_datetime(value, where)
-    if isinstance(value, date):
-        return Ext(Tag.DATE, date.isoformat(value).encode())
-    if isinstance(value, Decimal):
-        return _pack_decimal(value, where)
-    return Ext(Tag.PATH, os.fsencode(str(value)))
-
-
-_PACKERS: dict[type, Callable[[Any, str], _Packed]] = {
-    str: _pack_text,
-    int: _pack_int,
-    float: _pack_float,
-    bytes: lambda value, where: value,
-    bytearray: lambda value, where: bytes(value),
-    memoryview: lambda value, where: bytes(value),
-    date: lambda value, where: Ext(Tag.DATE, value.isoformat().encode()),
-    datetime: _pack_datetime,
-    time: _pack_time,
-    timedelta: _pack_timedelta,
-    Decimal: _pack_decimal,
-    UUID: lambda value, where: Ext(Tag.UUID, value.bytes),
-}
 
 
 # ── and back ────────────────────────────────────────────────────────────────────────────

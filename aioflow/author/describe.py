@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from aioflow.author.binding import Literal
@@ -12,6 +11,7 @@ from aioflow.author.event_schedule import clock_schedule, dag_trigger_spec
 from aioflow.author.fitting import misfits
 from aioflow.author.node import CHOOSING, Node, Part, Source
 from aioflow.author.operator import missing_method
+from aioflow.author.param import json_text
 from aioflow.author.retry import Retry
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
@@ -217,7 +217,7 @@ def _params(dag: DAG) -> Iterator[ParamSpec]:
     for name, parameter in dag.parameters.items():
         if parameter.schema:
             known = parameter.default
-            default = json.dumps(known.value) if isinstance(known, Literal) else None
+            default = json_text(known.value) if isinstance(known, Literal) else None
             yield ParamSpec(name=name, schema=parameter.schema, default=default)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from aioflow.author import codec
 from aioflow.author.place import here
+from aioflow.author.steps import Steps, at_once, begun
 from aioflow.author.waiting import Call, Calls, current_calls
-from aioflow.errors import BadEvent
+from aioflow.errors import BadEvent, ValueTooLarge
 
 __all__ = ("EVENT_LIMIT", "NAME_LENGTH", "checked_event", "emit")
 
@@ -51,11 +52,11 @@ def emit(name: str, *, key: str | None = None, data: object = None) -> Coroutine
             f"emit() was called in a thread, as in a `def` step; {_INSTEAD}"
         ) from None
     call = Call("emit", "emit", here())
-    return _emit(made, call, name, key, checked_event(name, key, data))
+    return _emit(made, call, name, key, begun(_checked(name, key, data)))
 
 
-async def _emit(made: Calls, call: Call, name: str, key: str | None, data: bytes) -> None:
-    await made.emit(call, name, key, data)
+async def _emit(made: Calls, call: Call, name: str, key: str | None, data: Steps[bytes]) -> None:
+    await made.emit(call, name, key, await made.packed(data))
 
 
 def checked_event(name: str, key: str | None, data: object) -> bytes:
@@ -65,17 +66,18 @@ def checked_event(name: str, key: str | None, data: object) -> bytes:
         BadEvent: If the event cannot be stored like that.
         Unserializable: If the data cannot travel.
     """
+    return at_once(_checked(name, key, data))
+
+
+def _checked(name: str, key: str | None, data: object) -> Steps[bytes]:
     _check_name(name, "name")
     if key is not None:
         _check_name(key, "key")
-    packed = codec.encode(data, f"the data of event {name!r}")
-    size = len(packed) + len(name.encode()) + len((key or "").encode()) + _FRAME_BYTES
-    if size > EVENT_LIMIT:
-        raise BadEvent(
-            f"event {name!r} has {size} bytes, {EVENT_LIMIT} are allowed; "
-            "write the data to a file or a bucket and emit where it is"
-        )
-    return packed
+    room = EVENT_LIMIT - len(name.encode()) - len((key or "").encode()) - _FRAME_BYTES
+    try:
+        return (yield from codec.in_steps(data, f"the data of event {name!r}", room))
+    except ValueTooLarge as exc:
+        raise BadEvent(str(ValueTooLarge(exc.where, EVENT_LIMIT))) from None
 
 
 def _check_name(text: object, what: str) -> None:

@@ -12,9 +12,13 @@ from typing import Any, Self
 
 from aioflow.author.place import wrong
 
-__all__ = ("Param", "misfit")
+__all__ = ("JSON_LIMIT", "Param", "json_text", "misfit")
+
+JSON_LIMIT = 1024 * 1024
+"""Characters of a schema, and of a default."""
 
 _MISSING: Any = object()
+_json = json.JSONEncoder(allow_nan=False)
 
 
 class Param(Any):  # type: ignore[misc]  # fits wherever its value does
@@ -52,6 +56,23 @@ class Param(Any):  # type: ignore[misc]  # fits wherever its value does
         return f"Param({'' if self.required else repr(self.default)})"
 
 
+def json_text(value: object) -> str:
+    """Return a value as JSON.
+
+    Raises:
+        ValueError: If it takes more than ``JSON_LIMIT`` characters, or holds itself or a NaN.
+        TypeError: If it is no JSON.
+    """
+    parts: list[str] = []
+    size = 0
+    for part in _json.iterencode(value):
+        size += len(part)
+        if size > JSON_LIMIT:
+            raise ValueError(f"it takes more than {JSON_LIMIT >> 10} KiB")
+        parts.append(part)
+    return "".join(parts)
+
+
 def misfit(schemas: Mapping[str, str], values: Mapping[str, Any]) -> str | None:
     """Say which value does not fit its schema, and why; ``None`` if all of them do.
 
@@ -83,7 +104,7 @@ def _checked(schema: Mapping[str, Any]) -> str:
     from jsonschema.exceptions import SchemaError
 
     try:
-        text = json.dumps(schema, allow_nan=False)
+        text = json_text(schema)
         Draft202012Validator.check_schema(json.loads(text))
     except (TypeError, ValueError, RecursionError) as exc:
         raise wrong(f"the schema of a Param is no JSON: {exc}") from None
@@ -108,7 +129,7 @@ def _references(schema: object) -> Iterator[object]:
 
 def _check_default(default: Any, schema: str) -> None:
     try:
-        plain = json.loads(json.dumps(default, allow_nan=False))
+        plain = json.loads(json_text(default))
     except (TypeError, ValueError, RecursionError) as exc:
         raise wrong(f"the default of a Param must be JSON: {exc}") from None
     try:

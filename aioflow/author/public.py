@@ -8,6 +8,7 @@ from aioflow.author.asking import (
     RunEnding,
     RunEndings,
     named_events,
+    own_dag_id,
     run_ending,
     run_start_id,
 )
@@ -116,6 +117,7 @@ __all__ = (
     "latest_only",
     "named_events",
     "now",
+    "own_dag_id",
     "register_codec",
     "run_dag",
     "run_ending",

@@ -10,7 +10,13 @@ from typing import Any
 from aioflow.author import codec
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.many_events import HANDLER
-from aioflow.author.trigger import Trigger, TriggerEvent, class_path, never_yields
+from aioflow.author.trigger import (
+    FIELDS_LIMIT,
+    Trigger,
+    TriggerEvent,
+    class_path,
+    never_yields,
+)
 from aioflow.errors import DagError
 from aioflow.model import StartTriggerSpec
 
@@ -120,13 +126,15 @@ def start_spec(owner: Any) -> StartTriggerSpec:
         raise DagError(f"{name} has many_events = True, so it needs a next_method that takes each")
     for field, value in (said.trigger_kwargs or {}).items():
         if inspect.isroutine(value):  # what else cannot travel may yet be made of a reference
-            codec.encode(value, f"{field!r} in trigger_kwargs of {name}")
+            codec.encode(value, f"{field!r} in trigger_kwargs of {name}", FIELDS_LIMIT)
     _check_class(said.trigger_cls, name)
-    where = f"next_kwargs of {name}"
+    more = None
+    if said.next_kwargs:
+        more = codec.encode(dict(said.next_kwargs), f"next_kwargs of {name}", FIELDS_LIMIT)
     return StartTriggerSpec(
         class_path=said.class_path,
         next_method=method,
-        next_kwargs=codec.encode(dict(said.next_kwargs), where) if said.next_kwargs else None,
+        next_kwargs=more,
         timeout_us=None if said.timeout is None else microseconds(said.timeout, "timeout"),
     )
 

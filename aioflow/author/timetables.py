@@ -27,6 +27,7 @@ __all__ = (
     "until",
 )
 
+_SET_BACK = timedelta(minutes=1)
 _LONGEST_SLEEP_SECONDS = 60.0
 _AT_ONCE = 100
 """Slots asked for before others on the loop have their turn."""
@@ -130,9 +131,11 @@ class SlotTrigger(Trigger[None]):
         after = self._begins_after()
         while (slot := await self._next(after)) is not None:
             self._tell(slot)
-            await until(slot)
-            after = slot
-            yield TriggerEvent(None, key=str(as_instant(slot)))
+            if await self._has_come(slot, after):
+                after = slot
+                yield TriggerEvent(None, key=str(as_instant(slot)))
+            else:
+                after = self._from_now_on()
         self._tell(None)
         await asyncio.Event().wait()  # there is none any more, and nothing to begin again
 
@@ -144,6 +147,21 @@ class SlotTrigger(Trigger[None]):
             return since
         first = as_datetime(self.begin - 1)
         return first if self.catchup else max(first, since)
+
+    async def _has_come(self, slot: datetime, after: datetime) -> bool:
+        """Return once a slot has come, or the clock was set back far behind ``after``.
+
+        A clock that is set meanwhile costs a minute at most.
+        """
+        while (left := (slot - _now()) / timedelta(seconds=1)) > 0:
+            if self._from_now_on() < after - _SET_BACK:
+                return False
+            await _rest(min(left, _LONGEST_SLEEP_SECONDS))
+        return True
+
+    def _from_now_on(self) -> datetime:
+        """Return where slots begin once the clock was set back; a known key has no second run."""
+        return _now() if self.begin is None else max(_now(), as_datetime(self.begin - 1))
 
     async def _next(self, after: datetime) -> datetime | None:
         """Return the next slot that counts."""

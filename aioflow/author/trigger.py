@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from aioflow.author import codec
@@ -16,11 +16,13 @@ from aioflow.author.annotations import hints
 from aioflow.author.event import TriggerEvent
 from aioflow.author.fields import check_fields
 from aioflow.author.restoring import is_plain
+from aioflow.author.steps import Steps, at_once
 from aioflow.author.watch import Share, alone
 from aioflow.errors import Unserializable
 from aioflow.model import TriggerNo
 
 __all__ = (
+    "FIELDS_LIMIT",
     "Trigger",
     "TriggerEvent",
     "class_path",
@@ -29,8 +31,12 @@ __all__ = (
     "note_last",
     "prepare",
     "serialize",
+    "serialized",
     "shares",
 )
+
+FIELDS_LIMIT = 1024 * 1024
+"""Bytes of msgpack the fields of a trigger may have, and the arguments of the method behind it."""
 
 T = TypeVar("T")
 
@@ -42,7 +48,11 @@ class Trigger(Generic[T]):
     path and the arguments that make an equal one. ``T`` is the type of the payloads.
     """
 
+    public_fields: ClassVar[Sequence[str]] = ()
+    """Names of the fields that viewers may read; the others are masked."""
+
     _hosted_since: datetime | None = None
+    _hosted_since_us: int | None = None
     _hosted_last: TriggerEvent[T] | None = None
     _hosted_number: TriggerNo | None = None
 
@@ -112,6 +122,20 @@ class Trigger(Generic[T]):
         return self._hosted_since
 
     @property
+    def since_monotonic(self) -> float:
+        """As ``since``, by the clock of the event loop: measure lengths of time from this.
+
+        ``loop.time() - self.since_monotonic`` is how long its task has waited in seconds, after
+        a restart, too. A wall clock that is set does not change it.
+
+        Raises:
+            RuntimeError: Unless it is hosted.
+        """
+        if self._hosted_since_us is None:
+            raise RuntimeError("a trigger knows `since_monotonic` only while it is hosted")
+        return self._hosted_since_us / 1e6
+
+    @property
     def last(self) -> TriggerEvent[T] | None:
         """Its last stored event, from an earlier hosting too; only a stream has one.
 
@@ -129,13 +153,19 @@ def prepare(
     trigger: Trigger[T],
     *,
     since: datetime,
+    since_us: int | None = None,
     last: TriggerEvent[T] | None = None,
     number: TriggerNo | None = None,
 ) -> Trigger[T]:
-    """Tell a trigger what it may know while it is hosted, and return it."""
+    """Tell a trigger what it may know while it is hosted, and return it.
+
+    Args:
+        since_us: As ``since``, by the monotonic clock, in microseconds.
+    """
     # Also a frozen dataclass is told: these are no fields of it. Nor is its dict asked for, which
     # is not made until somebody does.
     object.__setattr__(trigger, "_hosted_since", since)
+    object.__setattr__(trigger, "_hosted_since_us", since_us)
     object.__setattr__(trigger, "_hosted_number", number)
     if last is not None:
         object.__setattr__(trigger, "_hosted_last", last)
@@ -192,8 +222,14 @@ def serialize(trigger: Trigger[Any]) -> tuple[str, bytes]:
     The way back is tried at once, so that what cannot be hosted fails where it was written.
 
     Raises:
+        ValueTooLarge: If the fields have more than ``FIELDS_LIMIT`` bytes.
         Unserializable: If a field cannot travel, or no equal trigger can be made of them.
     """
+    return at_once(serialized(trigger))
+
+
+def serialized(trigger: Trigger[Any]) -> Steps[tuple[str, bytes]]:
+    """As ``serialize``, for a loop that has other things to do."""
     cls = type(trigger)
     path = class_path(cls)
     written = getattr(trigger, "serialize", None)
@@ -203,7 +239,7 @@ def serialize(trigger: Trigger[Any]) -> tuple[str, bytes]:
             path = ":".join(named.rpartition(".")[::2])
     else:
         kwargs = _fields(trigger)
-    data = codec.encode_fields(kwargs, cls.__name__)
+    data = yield from codec.fields_in_steps(kwargs, cls.__name__, FIELDS_LIMIT)
     if path == class_path(cls):
         construct(cls, data)
     return path, data

@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 from aioflow.author.annotations import hints
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.place import Place, here, wrong
+from aioflow.author.steps import Steps
 from aioflow.author.trigger import Trigger
 
 __all__ = (
@@ -98,6 +99,10 @@ class Calls(Protocol):
         self, call: Call, work: Callable[[], Any], annotation: Any, *, in_thread: bool
     ) -> Any:
         """Return what ``work`` returned, from the record if it has run before."""
+        ...
+
+    async def packed(self, steps: Steps[bytes]) -> bytes:
+        """Pack what goes along with a call; a large value does not hold up others meanwhile."""
         ...
 
     async def emit(self, call: Call, name: str, key: str | None, data: bytes) -> None:

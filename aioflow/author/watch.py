@@ -57,8 +57,11 @@ class Watch(Generic[Wanted, T]):
         """Yield what has come, with its event, or with what its triggers fail with.
 
         Written ``async def`` with ``yield``, and cancelled when nobody wants anything any more.
-        What is yielded is not wanted after that; to yield what nobody wants does no harm. What
-        it raises fails every trigger of this watch, and so does ending.
+        What is yielded is not wanted after that; to yield what nobody wants does no harm.
+
+        Where it raises, or ends, another watch is made after a short delay. Where that fails
+        soon, too, the triggers are divided among several, until the ones that want the thing no
+        watch survives are alone: only these fail. Yield the error of one instead: it is cheaper.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method run()")
 

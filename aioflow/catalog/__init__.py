@@ -40,6 +40,7 @@ from aioflow.findings import DagFailure, Parsed
 from aioflow.inputs import FileBroken, FileGone, FileParsed, Input
 from aioflow.rows import DagFileRow
 from aioflow.threads import in_thread
+from aioflow.writable import find_writable, how_to_mend
 
 __all__ = ("Catalog", "Limits")
 
@@ -60,6 +61,9 @@ WRITING_SECONDS = 2.0
 
 _FINAL = frozenset({"encoding", "patched", "recursion", "syntax_error", "too_large"})
 """What a file has of itself, and will have again."""
+
+_WRITABLE = "writable"
+"""The reason of a file that every user may write; its mode changes without its content."""
 
 _logger = logging.getLogger(__name__)
 
@@ -284,9 +288,21 @@ class Catalog:
         if seen is not None and seen.is_too_large and not seen.is_ignored:
             parsed = Parsed((), (_too_large(file),), (file,))
         elif seen is not None and not seen.is_ignored:
+            parsed = await self._refuse_writable(seen.folder, (file,))
             with contextlib.suppress(NoRoom):  # not the file's fault: the next sweep tries again
-                parsed = await self.parser.parse(seen.folder, file)
+                parsed = parsed or await self.parser.parse(seen.folder, file)
         return _Looked(before, places, parsed)
+
+    async def _refuse_writable(self, folder: Path, files: Sequence[str]) -> Parsed | None:
+        """Return why files are not loaded that every user may write; ``None`` if none is so.
+
+        A start is refused because of them, but they also come, or change, while it runs.
+        """
+        paths = [folder / file for file in files]
+        found = await in_thread(find_writable, paths, limiter=self._threads)
+        if not found:
+            return None
+        return Parsed((), (DagFailure(_WRITABLE, how_to_mend(found)),), tuple(files))
 
     async def _conclude(self, file: str, looked: _Looked, is_slow: bool) -> None:
         """Take what came of a file, and see to it that it is looked at again when it has to be."""
@@ -348,6 +364,9 @@ class Catalog:
         large = [name for name in parsed.modules if before[name].is_too_large]
         if large:
             return _broken(file, (_too_large(large[0]),))
+        refused = await self._refuse_writable(before[file].folder, parsed.modules)
+        if refused is not None:
+            return _broken(file, refused.failures)
         try:
             return await self._keep_code(file, parsed, before)
         except OSError as exc:
@@ -449,5 +468,7 @@ def _is_final(reason: str) -> bool:
 
 def _pause(known: _Known) -> float:
     """Return how long to leave alone what gave nothing, by how often it has."""
+    if known.reason == _WRITABLE:
+        return SWEEP_SECONDS
     first = _KILLED_AGAIN_SECONDS if known.reason == "killed" else AGAIN_SECONDS
     return min(first * 2.0 ** min(known.times - 1, 20), AGAIN_AT_MOST_SECONDS)

@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         processes: How many others a file may start before it is killed with all of them.
-        default_deferrable: What an operator's ``deferrable=None`` stands for.
+        default_deferrable: What an operator's ``deferrable=None`` stands for, if that is set.
         default_tries: What a task has that does not say.
     """
 
@@ -46,7 +46,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 1536 * 1024 * 1024
     output_bytes: int = 10 * 1024 * 1024
     processes: int = 64
-    default_deferrable: bool = False
+    default_deferrable: bool | None = None
     default_tries: int = DEFAULT_TRIES
 
 

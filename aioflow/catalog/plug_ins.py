@@ -6,6 +6,7 @@ class path like any other. One that is broken is said, and nobody else is concer
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
 import anyio.to_thread
@@ -65,8 +66,14 @@ async def look_at(plug_in: PlugIn, parser: Parser) -> PlugIn:
     return msgspec.structs.replace(plug_in, kinds=seen.kinds, failure=seen.failure)
 
 
-async def warn_of_broken(parser: Parser) -> None:
-    """Say in the log which plug-ins of other packages than our own cannot be imported."""
+async def warn_of_broken(
+    parser: Parser, learn: Callable[[Sequence[TriggerKind]], None] = lambda _: None
+) -> None:
+    """Say in the log which plug-ins of other packages than our own cannot be imported.
+
+    Args:
+        learn: Called with the triggers of each plug-in.
+    """
     for plug_in in await anyio.to_thread.run_sync(plug_ins):
         if plug_in.package == _OURS:
             continue
@@ -75,6 +82,7 @@ async def warn_of_broken(parser: Parser) -> None:
         except OSError as exc:
             _log.warning("a plug-in was not looked at", plug_in=plug_in.name, error=str(exc))
             continue
+        learn(seen.kinds)
         if seen.failure is not None:
             facts = {"plug_in": seen.name, "module": seen.module, "package": seen.package}
             _log.warning("a plug-in cannot be imported", **facts, error=seen.failure.message)

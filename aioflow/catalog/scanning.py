@@ -27,6 +27,7 @@ __all__ = (
     "Found",
     "Seen",
     "list_folders",
+    "list_loaded",
     "places_of",
     "read_sources",
     "scan",
@@ -161,6 +162,16 @@ def list_folders(folders: Sequence[Path]) -> list[Path]:
     return [place.path for folder in folders for place in _walk(folder, lambda place, exc: None)]
 
 
+def list_loaded(folders: Sequence[Path]) -> Iterator[Path]:
+    """Give all that may be loaded from the DAG folders: folders, Python files, patterns."""
+    for folder in folders:
+        for place in _walk(folder, lambda place, exc: None):
+            yield place.path
+            yield from (place.path / file for file in place.files)
+            if place.has_patterns:
+                yield place.path / NAME
+
+
 def read_sources(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Return the contents of these files of a folder, and their digests.
 
@@ -209,12 +220,14 @@ class _Place(msgspec.Struct, frozen=True):
 
     Attributes:
         prefix: What stands before these below the DAG folder: a path and a slash, or nothing.
+        has_patterns: Whether it says itself what is ignored.
     """
 
     path: Path
     prefix: str
     files: list[str]
     ignored: Ignored
+    has_patterns: bool
 
 
 def _walk(folder: Path, on_error: _OnError) -> Iterator[_Place]:
@@ -236,7 +249,7 @@ def _walk(folder: Path, on_error: _OnError) -> Iterator[_Place]:
             continue
         if has_patterns:
             ignored = ignored.below(place, prefix, on_error)
-        yield _Place(place, prefix, files, ignored)
+        yield _Place(place, prefix, files, ignored, has_patterns)
         waiting += [
             (place / name, f"{prefix}{name}/", above | {inode}, ignored)
             for name in reversed(folders)

@@ -157,6 +157,7 @@ def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> bo
         for name, content in sources.items():
             _write_file(temporary / name, content)
         for place, _, _ in os.walk(temporary):
+            Path(place).chmod(0o755)  # whatever the umask: no other user adds code to it
             _sync_folder(Path(place))
         _take_place(temporary, target, sources)
         _sync_folder(code)

@@ -25,13 +25,14 @@ from anyio.abc import TaskStatus
 from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.environment import MARK, child_environment
 from aioflow.children.leftovers import boot_id, home_mark, kill_marked, sweep
+from aioflow.children.memory import memory_limit_bytes
 from aioflow.children.process import Child, Footprint, Plumbing, write_record
 from aioflow.children.room import NoRoom, Room
 from aioflow.clock import Clock, SystemClock
 from aioflow.messages import Report
 from aioflow.threads import in_thread
 
-__all__ = ("PROGRAM", "Child", "Children", "NoRoom", "describe_ending")
+__all__ = ("PROGRAM", "Child", "Children", "NoRoom", "describe_ending", "memory_limit_bytes")
 
 PROGRAM = (sys.executable, "-P", "-m", "aioflow.host")
 """Without the working directory on the path: a file there must not shadow a library."""

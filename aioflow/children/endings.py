@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
+from aioflow.children.memory import cgroup_files
 from aioflow.model import Failure
 
 __all__ = ("OomCounter", "describe_ending")
@@ -33,8 +33,8 @@ class OomCounter:
     @classmethod
     def of_this_process(cls, root: Path = Path("/sys/fs/cgroup")) -> OomCounter:
         """Return the counter of the cgroup this process, and so its children, lives in."""
-        memberships = Path("/proc/self/cgroup").read_text()
-        return cls(next((path for path in _candidates(memberships, root) if path.exists()), None))
+        names = "memory.events", "memory.oom_control"
+        return cls(next((path for path in cgroup_files(*names, root) if path.exists()), None))
 
     def claim(self) -> bool:
         """Say whether it rose; each kill is blamed on one death only."""
@@ -51,19 +51,6 @@ class OomCounter:
         except OSError:
             return 0  # the cgroup file system was taken away: nothing to blame
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-
-
-def _candidates(memberships: str, root: Path) -> Iterator[Path]:
-    """Where the counter may be: inside a container the path is often that of the host."""
-    for line in memberships.splitlines():
-        _, controllers, path = line.split(":", 2)
-        inside = path.lstrip("/")
-        if "memory" in controllers.split(","):
-            yield root / "memory" / inside / "memory.oom_control"
-            yield root / "memory" / "memory.oom_control"
-        elif not controllers:
-            yield root / inside / "memory.events"
-            yield root / "memory.events"
 
 
 def describe_ending(returncode: int, *, out_of_memory: bool, last_words: bytes = b"") -> Failure:

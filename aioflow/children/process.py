@@ -21,6 +21,7 @@ import msgspec
 from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.leftovers import Record, kill_marked, read_start_ticks
 from aioflow.clock import Clock
+from aioflow.host import processes
 from aioflow.host.link import Link, daemon_link
 from aioflow.messages import Report
 from aioflow.model import Failure
@@ -38,6 +39,7 @@ SWEEP_AGAIN_SECONDS = 1.0
 
 LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
+_TICKS = os.sysconf("SC_CLK_TCK")
 _WORD = struct.Struct("=q")
 _MARKER = re.compile(rb"\x1e[0-9a-f]{16} \d+ \d+\n")
 _STALL = re.compile(rb"\x1e[0-9a-f]{16} stall [^\n]*\n")
@@ -147,6 +149,11 @@ class Child:
             return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
         except (OSError, ValueError, IndexError):
             return 0.0
+
+    def processor_seconds(self) -> float:
+        """Return how long all its threads have been on a processor; 0 once it is gone."""
+        found = processes.stat(self.pid)
+        return 0.0 if found is None else found.processor_ticks / _TICKS
 
     def memory_bytes(self) -> int:
         """Return its resident memory; 0 once it is gone."""

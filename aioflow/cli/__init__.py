@@ -34,13 +34,18 @@ from aioflow.cli import (
 )
 from aioflow.cli.client import Refused
 from aioflow.cli.output import safe
-from aioflow.errors import AioflowError, SettingsError
+from aioflow.errors import AioflowError, Fenced, SettingsError
 
-__all__ = ("command_parser", "main")
+__all__ = ("FENCED", "command_parser", "main")
 
 _WORK = (up, demo, dags, runs, backfills, triggers, events, pools, nodes, values, top)
 _NOUNS = (*_WORK, users, tokens, audit, db, config, bench, completion)
 _INTERRUPTED = 130
+
+FENCED = 75
+"""The exit status of a daemon whose database another one has taken over. A supervisor that starts
+it again would have the two fence each other for ever."""
+
 _DEBUG = "AIOFLOW_DEBUG"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FILES = ("home", "file", "files", "dags", "plot")
@@ -104,6 +109,8 @@ def _failed(error: AioflowError) -> int:
     """Say it in one line."""
     code = error.told_code if isinstance(error, Refused) else error.code
     print(f"aioflow: {safe(_one_line(str(error)))} [{code}]", file=sys.stderr)
+    if isinstance(error, Fenced):
+        return FENCED
     return 2 if isinstance(error, SettingsError) else 1
 
 

@@ -1,19 +1,28 @@
-"""What a daemon says of itself when it is up."""
+"""What a daemon says of itself when it is up.
+
+The token goes to terminals alone: anything else may be kept, such as a journal or the log of a
+container, and read by others. There the file that holds it is named.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from aioflow.daemon import Ready
 
-__all__ = ("banner_facts", "banner_lines")
+__all__ = ("banner_facts", "banner_lines", "shown_url")
 
 
-def banner_facts(ready: Ready) -> dict[str, Any]:
-    """Return it for machines."""
+def banner_facts(ready: Ready, stream: TextIO) -> dict[str, Any]:
+    """Return the banner for machines.
+
+    Args:
+        stream: Where it will be printed.
+    """
     return {
-        "url": ready.url,
+        "url": shown_url(ready, stream),
+        "token_file": str(ready.token_file),
         "home": str(ready.home),
         "store": ready.store,
         "dags": [str(folder) for folder in ready.dags],
@@ -21,17 +30,27 @@ def banner_facts(ready: Ready) -> dict[str, Any]:
     }
 
 
-def banner_lines(ready: Ready) -> str:
-    """Return it for people: where the page is, what it serves, how to stop it."""
-    return "\n".join(
-        (
-            f"aioflow is up: {ready.url}",
-            f"  DAGs   {', '.join(map(_folder, ready.dags))}",
-            f"  store  {ready.store}",
-            f"  home   {ready.home}",
-            f"  stop   Ctrl-C, or: kill {ready.pid}",
-        )
-    )
+def banner_lines(ready: Ready, stream: TextIO) -> str:
+    """Return the banner for people: where the page is, what it serves, how to stop it.
+
+    Args:
+        stream: Where it will be printed.
+    """
+    lines = [
+        f"aioflow is up: {shown_url(ready, stream)}",
+        f"  DAGs   {', '.join(map(_folder, ready.dags))}",
+        f"  store  {ready.store}",
+        f"  home   {ready.home}",
+        f"  stop   Ctrl-C, or: kill {ready.pid}",
+    ]
+    if not stream.isatty():
+        lines.insert(1, f"  token  in the file {ready.token_file}")
+    return "\n".join(lines)
+
+
+def shown_url(ready: Ready, stream: TextIO) -> str:
+    """Return the address of the page; it has the token in it on a terminal."""
+    return ready.url if stream.isatty() else ready.url.partition("?")[0]
 
 
 def _folder(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""``aioflow db``: whether the database says the same as its journal; what may go; copies."""
+"""``aioflow db``: whether the database is whole, and says what its journal says; copies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "check",
         _check,
-        text="read every row, and compare the tables with a replay of the journal; "
+        text="look for damage, read every row, and compare the tables with the journal; "
         "a daemon may run meanwhile",
         example="aioflow db check",
         remote=False,
@@ -101,7 +101,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
     vault = Vault.open(settings.key_file)
 
     async def migrate() -> None:
-        async with open_store(settings.db, vault, migrate=True):
+        async with open_store(settings.db, vault, migrate=True, home=settings.home):
             pass  # opening it is all there is to do
 
     anyio.run(migrate)
@@ -121,7 +121,7 @@ def _copy(arguments: argparse.Namespace) -> int:
 
     settings = Settings.read(arguments.home)
     vault = Vault.open(settings.key_file)
-    counts = anyio.run(copy, settings.db, arguments.to, vault)
+    counts = anyio.run(copy, settings.db, arguments.to, vault, settings.home)
     if arguments.json:
         print_json({"rows": counts})
     else:
@@ -166,11 +166,15 @@ def _check(arguments: argparse.Namespace) -> int:
     from aioflow.cli.database import opened
     from aioflow.settings import Settings
     from aioflow.store.replay import compare
+    from aioflow.store.soundness import damage_of
 
     async def compared() -> list[str]:
-        async with opened(Settings.read(arguments.home)) as store:
-            damaged = [str(damage) for damage in await store.find_damage()]
-            return [*damaged, *await compare(store), *await audit_faults(store)]
+        settings = Settings.read(arguments.home)
+        if damaged := damage_of(settings.db):
+            return [f"damaged: {line}" for line in damaged]
+        async with opened(settings) as store:
+            rows = [str(damage) for damage in await store.find_damage()]
+            return [*rows, *await compare(store), *await audit_faults(store)]
 
     differences = anyio.run(compared)
     if arguments.json:

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from aioflow import log
-from aioflow.cli.banner import banner_lines
+from aioflow.cli.banner import banner_lines, shown_url
 from aioflow.cli.board import Board
 from aioflow.cli.guest import Guest, with_daemon
 from aioflow.cli.output import hint, print_json
@@ -62,7 +62,7 @@ async def _tour(arguments: argparse.Namespace, folder: Path) -> int:
     settings = Settings.read(arguments.home or folder / "home", overrides)
 
     async def visit(guest: Guest, ready: Ready) -> int:
-        hint(banner_lines(ready))
+        hint(banner_lines(ready, sys.stderr))
         if await guest.find_dag(DAG, seconds=_PARSE_SECONDS) is None:
             raise UnknownDag(DAG)
         made = await guest.post(
@@ -72,7 +72,7 @@ async def _tour(arguments: argparse.Namespace, folder: Path) -> int:
         expected, run = await _settle(guest, made["run_id"], data, arguments.after)
         status = _report(run, expected, is_json=arguments.json)
         if not arguments.exit:
-            hint(f"Still up: {ready.url}\nStop it with Ctrl-C.")
+            hint(f"Still up: {shown_url(ready, sys.stderr)}\nStop it with Ctrl-C.")
         return status
 
     return await with_daemon(settings, visit, stay=not arguments.exit)

@@ -6,6 +6,7 @@ import argparse
 import gc
 import logging
 import sys
+from functools import partial
 from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command
@@ -37,6 +38,11 @@ def add_parser(nouns: Nouns) -> None:
         help="folder of DAG files, may be given again (default ./dags, else HOME/dags)",
     )
     parser.add_argument("--db", metavar="URL", help="default sqlite:///HOME/aioflow.db")
+    parser.add_argument(
+        "--db-wait",
+        metavar="SECONDS",
+        help="wait this long for a PostgreSQL server that does not answer, default 300",
+    )
     parser.add_argument("--host", metavar="ADDRESS", help="default 127.0.0.1")
     parser.add_argument("--port", metavar="N", help="default 8793; 0 for any free one")
     parser.add_argument(
@@ -51,6 +57,11 @@ def add_parser(nouns: Nouns) -> None:
     parser.add_argument(
         "--until-idle", action="store_true", default=None, help="end when nothing is left to do"
     )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="claim the database even if another daemon serves it, or sealed it with another key",
+    )
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
 
 
@@ -58,6 +69,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "dags": arguments.dags,
         "db.url": arguments.db,
+        "db.wait_seconds": arguments.db_wait,
         "web.host": arguments.host,
         "web.port": arguments.port,
         "web.allow_remote": arguments.allow_remote,
@@ -96,8 +108,9 @@ def _run(arguments: argparse.Namespace) -> int:
     def announce(ready: Ready) -> None:
         _spare_what_stays()
         if arguments.json:
-            print_json(banner_facts(ready), line=True)
+            print_json(banner_facts(ready, sys.stdout), line=True)
         else:
-            print(banner_lines(ready), flush=True)
+            print(banner_lines(ready, sys.stdout), flush=True)
 
-    return anyio.run(serve, settings, announce, backend_options={"use_uvloop": True})
+    start = partial(serve, settings, announce, take_over=arguments.take_over)
+    return anyio.run(start, backend_options={"use_uvloop": True})

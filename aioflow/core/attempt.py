@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.core import budget, named_events, retry, rounds
+from aioflow.core import budget, named_events, retry, rounds, trials
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
 from aioflow.core.live import Live, Run
-from aioflow.core.order import order, time_left
+from aioflow.core.order import order
 from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Grant, Slots
+from aioflow.core.try_time import time_left, time_limit
 from aioflow.effects import RestoreCode, StartTry, StopTry
 from aioflow.messages import RecordDropped, Succeeded
 from aioflow.model import CODE_MISSING, Body, Failure, Instant, TaskState, TriggerState
@@ -19,6 +20,8 @@ from aioflow.rows import ResultRow, TryRow
 
 __all__ = (
     "await_code",
+    "begin_try",
+    "cut_short",
     "drop_record",
     "fail",
     "fail_or_retry",
@@ -38,6 +41,8 @@ __all__ = (
 
 CODE_AGAIN_US = 2_000_000
 
+_REPORTED_WITHIN_US = 60_000_000
+
 
 def start(grant: Grant, draft: Draft) -> None:
     """Commit a task to the place it was granted, and order its start."""
@@ -48,6 +53,7 @@ def start(grant: Grant, draft: Draft) -> None:
         live.run.live[live.task_no] = live
         draft.memory.live[live.task_no] = live
     live.start_no += 1
+    draft.memory.unclaimed.discard(live.task_no)
     if live.spec.sensor is not None:
         _first_look(live, draft)
     if grant.is_claimed or live.state is TaskState.SENSING:
@@ -57,19 +63,33 @@ def start(grant: Grant, draft: Draft) -> None:
     else:
         draft.move(live, TaskState.RUNNING)
     if live.started_at is None and not grant.is_claimed:
-        live.started_at = draft.now
+        begin_try(live, draft)
     draft.effects.append(
         StartTry(
             live.spec.body,
             grant.worker,
             live.run.info,
-            order(live, draft.now),
+            order(live, draft.steady),
             grant.is_claimed,
-            time_left(live, draft.now),
+            time_left(live, draft.steady),
             int(live.run.durations[live.position]),
             _resumed(live),
         )
     )
+
+
+def begin_try(live: Live, draft: Draft, started_at: Instant | None = None) -> None:
+    """Note when a try began, and when it has had its time.
+
+    Args:
+        started_at: What a child says, by the wall clock; now by default. Where that is not within
+            the last minute the clock has stepped meanwhile, and the time is counted from now.
+    """
+    live.started_at = draft.now if started_at is None else started_at
+    limit = time_limit(live.spec)
+    if limit is not None:
+        ago = draft.now - live.started_at
+        live.ends_at = draft.steady + limit - (ago if 0 <= ago <= _REPORTED_WITHIN_US else 0)
 
 
 def _resumed(live: Live) -> Resume | None:
@@ -86,7 +106,7 @@ def _first_look(live: Live, draft: Draft) -> None:
     sensor = live.spec.sensor
     assert sensor is not None  # noqa: S101 - the caller looked
     if live.deadline_at is None:
-        live.deadline_at = draft.now + sensor.timeout_us
+        live.deadline_at = draft.steady + sensor.timeout_us
         draft.wake_task(live, live.deadline_at)
 
 
@@ -175,7 +195,7 @@ def fail_or_retry(
         at = retry.next_try_at(
             live.spec.retry,
             try_number=live.try_number,
-            now=draft.now,
+            now=draft.steady,
             chance=draft.chance(),
             retry_after_us=retry_after_us,
         )
@@ -202,14 +222,31 @@ def fail(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
     end(live, TaskState.FAILED, draft, slots)
 
 
-def interrupt(live: Live, failure: Failure, limit: int, draft: Draft, slots: Slots) -> None:
-    """Infrastructure cut a start short: run again at once, unless that happens too often."""
+def cut_short(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
+    """The process that a task shared died: run again, unless the task is what killed it.
+
+    However often that happens, a task is not charged for what ran beside it; see ``trials``.
+    """
+    guilt = trials.guilt(live, draft.memory)
+    if guilt is None:
+        interrupt(live, failure, None, draft, slots)
+    else:
+        alert(live.run, live.position, guilt, draft)
+        interrupt(live, guilt, 0, draft, slots)
+
+
+def interrupt(live: Live, failure: Failure, limit: int | None, draft: Draft, slots: Slots) -> None:
+    """Infrastructure cut a start short: run again at once, unless that happens too often.
+
+    Args:
+        limit: Interruptions that a task survives; ``None`` if it survives any number.
+    """
     live.interruptions += 1
     unpark(live)
-    live.started_at = None  # the time it lost is not its own
+    live.started_at = live.ends_at = None  # the time it lost is not its own
     slots.release(live)
     slots.unblock(live)
-    if live.interruptions > limit:
+    if limit is not None and live.interruptions > limit:
         message = f"interrupted {live.interruptions} times; the last time: {failure.message}"
         fail(live, Failure(type=failure.type, message=message, reason="interrupted"), draft, slots)
         return
@@ -219,7 +256,7 @@ def interrupt(live: Live, failure: Failure, limit: int, draft: Draft, slots: Slo
 def await_code(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
     """The code of its version was not on the disk: the same try, when that has come back."""
     live.failure = failure
-    live.due_at = draft.now + CODE_AGAIN_US
+    live.due_at = draft.steady + CODE_AGAIN_US
     draft.move(live, TaskState.RETRYING)
     unpark(live)
     slots.release(live)
@@ -250,7 +287,7 @@ def look_again(live: Live, draft: Draft, slots: Slots, *, recheck_in_us: int | N
     live.due_at = retry.sensor_next_look(
         sensor,
         looks=live.looks,
-        now=draft.now,
+        now=draft.steady,
         recheck_in_us=recheck_in_us,
         deadline=live.deadline_at,
     )
@@ -272,7 +309,7 @@ def wake_due(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
             live.failure = None
         else:
             live.try_number += 1
-        live.started_at = None
+        live.started_at = live.ends_at = None
         requeue(live, draft, slots)
     elif live.state is TaskState.SENSING:
         requeue(live, draft, slots)

@@ -50,7 +50,7 @@ def _over_pool(live: Live, draft: Draft) -> str:
     most, pool = draft.memory.retries_per_pool, live.spec.pool
     if most is None:
         return ""
-    minutes, now = draft.memory.retries, draft.now
+    minutes, now = draft.memory.retries, draft.steady
     minute = minutes.get(pool, RetryMinute(now))
     if not 0 <= now - minute.began < _MINUTE_US:
         is_next = 0 <= now - minute.began < 2 * _MINUTE_US

@@ -15,6 +15,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import SLEEP
 from aioflow.core.live import Live, WaitRecord
 from aioflow.core.slots import Slots
+from aioflow.core.try_time import try_ends_at
 from aioflow.effects import ConfirmCall
 from aioflow.messages import (
     Awaiting,
@@ -47,7 +48,6 @@ __all__ = (
     "park",
     "record",
     "time_out",
-    "try_ends_at",
     "wait_for",
 )
 
@@ -81,7 +81,7 @@ def await_triggers(live: Live, report: Awaiting, draft: Draft, slots: Slots) -> 
     if report.ordinal != live.recorded:
         raise ValueError(f"call {report.ordinal} of task {live.task_no} after {live.recorded}")
     park(live, report, draft, slots)
-    until = deadline(live, report.timeout_us, draft.now)
+    until = deadline(live, report.timeout_us, draft.steady)
     triggers = report.triggers or ((SLEEP, b"\x80"),)
     live.waits = tuple(
         wait_for(live, branch, trigger, until, draft) for branch, trigger in enumerate(triggers)
@@ -112,7 +112,7 @@ def next_event(live: Live, report: NextWanted, draft: Draft, slots: Slots) -> Fa
     if payload is None and wait is not None and not streams.is_over(wait):
         park(live, report, draft, slots)
         live.waits = (wait,)
-        live.deadline_at = deadline(live, report.timeout_us, draft.now)
+        live.deadline_at = deadline(live, report.timeout_us, draft.steady)
         draft.wake_task(live, live.deadline_at)
         return None
     if payload is None and wait is not None and wait.row.failure is not None:
@@ -239,24 +239,13 @@ def _note_failure(live: Live, failure: Failure | None) -> None:
         live.first_failed = live.recorded - 1
 
 
-def deadline(live: Live, timeout_us: int | None, now: Instant) -> Instant | None:
+def deadline(live: Live, timeout_us: int | None, steady: Instant) -> Instant | None:
     """Return when a wait that begins now ends: at its own limit, or with the try."""
-    own = None if timeout_us is None else now + timeout_us
-    ends = try_ends_at(live)
+    own = None if timeout_us is None else steady + timeout_us
+    ends = try_ends_at(live, steady)
     if own is None or ends is None:
         return ends if own is None else own
     return min(own, ends)
-
-
-def try_ends_at(live: Live) -> Instant | None:
-    """Return when the time of a try is over, running and deferred together.
-
-    A sensor's ``execution_timeout`` is that of one look, so no wait of it ends by that.
-    """
-    limit = live.spec.execution_timeout_us
-    if limit is None or live.started_at is None or live.spec.sensor is not None:
-        return None
-    return live.started_at + limit
 
 
 def wait_for(
@@ -278,7 +267,7 @@ def wait_for(
         state=TriggerState.WAITING,
         class_path=class_path,
         kwargs=kwargs,
-        since=draft.now,
+        since=draft.steady,
         deadline_at=deadline_at,
         ordinal=live.recorded - 1,
         branch=branch,

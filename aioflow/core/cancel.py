@@ -52,7 +52,7 @@ def run_due(run_no: RunNo, at: Instant, draft: Draft, slots: Slots) -> None:
     """An instant of a run has come: a deadline, or the end of the time it may take."""
     deadlines.told(run_no, at, draft)
     run = draft.memory.runs.get(run_no)
-    if run is None or not deadlines.is_timed_out(run, at):
+    if run is None or not deadlines.is_timed_out(run, at, draft.memory):
         return
     alert(run, -1, _timed_out(run), draft)
     _cut_short(run, RunState.FAILED, draft, slots, at)
@@ -83,14 +83,14 @@ def cancel_tasks(run: Run, draft: Draft, slots: Slots, now: Instant | None = Non
     Only a person's word undoes what triggers have started; time that is over lets go of them.
 
     Args:
-        now: At least this late is it, whatever the clock says.
+        now: At least this late is it, in steady time.
     """
     state = TaskState.SUCCESS if run.state is RunState.SUCCESS else TaskState.CANCELLED
     for live in run.live.values():
         if draft.is_full:
             draft.put_off(run)
             return
-        _stop(live, state, draft.now if now is None else max(now, draft.now), draft, slots)
+        _stop(live, state, draft.steady if now is None else max(now, draft.steady), draft, slots)
     for position, map_index in list(islice(cleared_places(run), BATCH_ROWS)):
         if draft.is_full:
             break
@@ -115,7 +115,7 @@ def cancel_tasks(run: Run, draft: Draft, slots: Slots, now: Instant | None = Non
 
 def _stop(live: Live, state: TaskState, now: Instant, draft: Draft, slots: Slots) -> None:
     run = live.run
-    if run.state is RunState.FAILED and deadlines.is_over(run, now):
+    if run.state is RunState.FAILED and deadlines.is_over(run, now, draft.memory):
         waits.stop(live, "timeout", draft, slots)
         live.failure = _timed_out(run)
     else:

@@ -49,7 +49,7 @@ def call(live: Live, report: RunCalled, draft: Draft, slots: Slots) -> None:
         calls.confirm(live, report.ordinal, draft, answer, None)
         return
     calls.park(live, report, draft, slots)
-    until = calls.deadline(live, None, draft.now)
+    until = calls.deadline(live, None, draft.steady)
     kwargs = _encode({"dag": run.row.dag_id, "run_id": run.row.run_id})
     live.waits = (calls.wait_for(live, 0, (RUN, kwargs), until, draft, number=number),)
     draft.wake_task(live, until)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
-from aioflow.core import deadlines, late, past, timetable
+from aioflow.core import ahead, deadlines, late, past, timetable
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -19,7 +20,7 @@ from aioflow.core.taken import same_run
 from aioflow.core.versions import arm_schedule, put_dag, slot_starts_at
 from aioflow.dag_triggers import BY_EVENT
 from aioflow.errors import BadConf, DagBroken, RequestError, UnknownDag
-from aioflow.inputs import FillBack
+from aioflow.inputs import FillBack, MakeSlots
 from aioflow.model import DagSpec, Instant, RunState, TriggerNo
 from aioflow.requests import CreateRun
 from aioflow.rows import DagRow, RunRow
@@ -35,6 +36,7 @@ __all__ = (
     "has_slot_due",
     "is_running",
     "make_run",
+    "make_slots",
     "rests",
     "run_ended",
     "run_reopened",
@@ -354,12 +356,39 @@ def _make_due(row: DagRow, plan: Plan, limit: int, draft: Draft, slots: Slots) -
             last=spec.end_date,
             salt=spec.dag_id,
         )
+    if due and ahead.is_ahead(row):
+        draft.effects.append(MakeSlots(row.dag_id, cursor, tuple(due), following))
+        return
     dealt = due[-1] if due else min(draft.now, (following or draft.now) - 1)
-    row = msgspec.structs.replace(row, next_run_at=following, last_slot=dealt)
+    _put_made(row, plan, due, following, dealt, draft, slots)
+
+
+def _put_made(
+    row: DagRow,
+    plan: Plan,
+    due: Sequence[Instant],
+    following: Instant | None,
+    dealt: Instant,
+    draft: Draft,
+    slots: Slots,
+) -> None:
+    last = max(dealt, row.last_slot) if ahead.is_ahead(row) and row.last_slot else dealt
+    row = msgspec.structs.replace(row, next_run_at=following, last_slot=last)
     put_dag(row, draft)
     for slot in due:
         _add_run(plan, draft, slots, cause="schedule", logical_date=slot)
     arm_schedule(row, draft)
+
+
+def make_slots(entry: MakeSlots, draft: Draft, slots: Slots) -> None:
+    """Make the runs of slots that were due, but for those that had one."""
+    row = draft.memory.dags.get(entry.dag_id)
+    known = draft.memory.found_ahead.get(entry.dag_id)
+    if row is None or row.gone or row.paused or row.next_run_at != entry.cursor or known is None:
+        return  # its cursor was moved, and whatever did so has armed the next slot
+    plan = draft.memory.plans[row.version, entry.dag_id]
+    due = [slot for slot in entry.slots if slot not in known]
+    _put_made(row, plan, due, entry.following, entry.slots[-1], draft, slots)
 
 
 def _run_on(row: DagRow, plan: Plan, gap_us: int, draft: Draft, slots: Slots) -> None:

@@ -109,18 +109,13 @@ def place(one: DagTrigger, draft: Draft) -> None:
     elif one.hosting:
         if _is_outdated(one, memory):
             _leave(one, _REASSIGNED, draft)
-    elif one.retry_at is None or one.retry_at <= draft.now:
+    elif one.retry_at is None or one.retry_at <= draft.steady:
         _host(one, draft)
 
 
-def wake(one: DagTrigger, at: Instant, draft: Draft, *, within_us: int | None = None) -> None:
-    """Have an instant come for it.
-
-    Args:
-        within_us: In so long at the latest, whatever the clock says now.
-    """
-    armed = None if within_us is None else min(at, draft.now + within_us)
-    draft.effects.append(WakeAt(Due(at, trigger_no=one.row.trigger_no), armed))
+def wake(one: DagTrigger, at: Instant, draft: Draft) -> None:
+    """Have an instant come for it."""
+    draft.effects.append(WakeAt(Due(at, trigger_no=one.row.trigger_no)))
 
 
 def retry(one: DagTrigger, at: Instant, draft: Draft) -> None:
@@ -183,7 +178,7 @@ def fail(one: DagTrigger, failure: Failure | None, draft: Draft) -> None:
     wait_us = min(FIRST_WAIT_US << min(one.failures, 20), LONGEST_WAIT_US)
     one.failures += 1
     one.failure = failure
-    one.retry_at = draft.now + wait_us
+    one.retry_at = draft.steady + wait_us
     wake(one, one.retry_at, draft)
     if is_news and failure is not None:
         message = f"the trigger of DAG {one.row.dag_id} has failed: {failure.message}"
@@ -213,9 +208,11 @@ def _host(one: DagTrigger, draft: Draft) -> None:
         class_path=row.class_path,
         kwargs=row.kwargs,
         since=row.since,
+        waits_since=draft.at.monotonic - (draft.now - row.since),
         logical_date=None,
         window=WINDOW,
         last=last,
+        dag_id=row.dag_id,
     )
     draft.effects.append(HostTrigger(host, None, role))
 

@@ -25,14 +25,17 @@ __all__ = ("arm", "arm_timeout", "index", "is_over", "is_timed_out", "owe", "tol
 _decode = msgspec.msgpack.Decoder(Deadline).decode
 _encode = msgspec.msgpack.Encoder().encode
 
+_FEW = 1_000
+
 
 def owe(run: Run, draft: Draft) -> None:
     """A run is made: its deadlines begin to be owed, one row for those of one instant."""
     lengths = {task.deadline_us for task in run.spec.tasks} | {run.spec.deadline_us}
     for length in sorted(length for length in lengths if length is not None):
-        at = run.row.created_at + length
-        number = draft.owing.owe(DEADLINE, _encode(Deadline(run.run_no, at)))
-        draft.memory.deadlines.setdefault(run.run_no, {})[number] = at
+        at = draft.steady + length
+        owed = Deadline(run.run_no, at, length)
+        number = draft.owing.owe(DEADLINE, _encode(owed))
+        draft.memory.deadlines.setdefault(run.run_no, {})[number] = owed
         draft.wake_run(run.run_no, at)
 
 
@@ -42,37 +45,40 @@ def index(memory: Memory) -> None:
     for number, (kind, body) in memory.outbox.items():
         if kind == DEADLINE:
             owed = _decode(body)
-            memory.deadlines.setdefault(owed.run_no, {})[number] = owed.at
+            memory.deadlines.setdefault(owed.run_no, {})[number] = owed
 
 
 def arm(draft: Draft) -> None:
     """After a restart: have all that are owed come, at once where they have passed."""
     for run_no, deadlines in draft.memory.deadlines.items():
-        for at in deadlines.values():
-            draft.effects.append(WakeAt(Due(at, run_no=run_no)))
+        for owed in deadlines.values():
+            draft.effects.append(WakeAt(Due(owed.at, run_no=run_no)))
 
 
 def arm_timeout(run: Run, draft: Draft) -> None:
     """A run has started, or goes on after a restart: it may take so long."""
-    at = _over_at(run)
-    if at is not None:
+    length, began = run.spec.run_timeout_us, run.row.started_at
+    if length is not None and began is not None:
+        # What its row says is wall time: after a restart that may have stepped since.
+        at = min(began - draft.at.shift, draft.steady) + length
+        ends = draft.memory.run_ends
+        ends[run.run_no] = at
+        if len(ends) > 2 * len(draft.memory.runs) + _FEW:
+            for run_no in [number for number in ends if number not in draft.memory.runs]:
+                del ends[run_no]
         draft.wake_run(run.run_no, at)
 
 
-def _over_at(run: Run) -> Instant | None:
-    length, began = run.spec.run_timeout_us, run.row.started_at
-    return None if length is None or began is None else began + length
-
-
-def is_timed_out(run: Run, at: Instant) -> bool:
+def is_timed_out(run: Run, at: Instant, memory: Memory) -> bool:
     """Whether the instant that has come is the one at which a run has taken too long."""
-    return run.state is RunState.RUNNING and run.row.quarantine is None and _over_at(run) == at
+    is_running = run.state is RunState.RUNNING and run.row.quarantine is None
+    return is_running and memory.run_ends.get(run.run_no) == at
 
 
-def is_over(run: Run, now: Instant) -> bool:
+def is_over(run: Run, steady: Instant, memory: Memory) -> bool:
     """Whether a run has had all the time it may take."""
-    at = _over_at(run)
-    return at is not None and at <= now
+    at = memory.run_ends.get(run.run_no)
+    return at is not None and at <= steady
 
 
 def told(run_no: RunNo, at: Instant, draft: Draft) -> None:
@@ -83,11 +89,12 @@ def told(run_no: RunNo, at: Instant, draft: Draft) -> None:
     memory = draft.memory
     owed = memory.deadlines.get(run_no, {})
     run = memory.runs.get(run_no)
-    for number in [number for number, due in owed.items() if due == at]:
+    for number, due in [(number, due) for number, due in owed.items() if due.at == at]:
         del owed[number]
         draft.owing.write_off(number)
         if run is not None and run.state.is_live:
-            _tell(run, at - run.row.created_at, draft)
+            # One that an earlier version has stored does not say its length.
+            _tell(run, due.length_us or at - run.row.created_at, draft)
 
 
 def _tell(run: Run, length: int, draft: Draft) -> None:

@@ -21,8 +21,10 @@ from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
 from aioflow.core.standing import StandingChanges
 from aioflow.core.transitions import IllegalMove, is_legal, is_legal_run
+from aioflow.core.try_time import stored_due
 from aioflow.effects import Effect, TakeEvents, WakeAt
 from aioflow.inputs import Continue, Due
+from aioflow.instants import Moment
 from aioflow.model import (
     DagSpec,
     Failure,
@@ -56,7 +58,9 @@ class Draft:
     """One turn being decided.
 
     Attributes:
-        now: The wall time of the whole turn.
+        at: The moment at which the whole turn happens.
+        now, steady: Its wall time, for what people read and schedule; its steady time, for lengths.
+        step: By how much the wall clock has stepped since the turn before.
         chance: Draws from [0, 1); the engine's dice.
         runs: Every run it touched, so that they can be read again if it is refused.
         ended_runs: Those that ended in it.
@@ -77,13 +81,14 @@ class Draft:
     """
 
     def __init__(
-        self, memory: Memory, *, now: Instant, chance: Callable[[], float], numbers: NumberBlock
+        self, memory: Memory, *, at: Moment, chance: Callable[[], float], numbers: NumberBlock
     ) -> None:
         self.memory = memory
-        self.now = now
+        self.at, self.now, self.steady = at, at.now, at.steady
+        self.step = 0
         self.chance = chance
         self.numbers = numbers
-        self.batch = Batch(number=memory.commit_no + 1, at=now)
+        self.batch = Batch(number=memory.commit_no + 1, at=at.now, steady_at=at.steady)
         self.effects: list[Effect] = []
         self.runs: dict[RunNo, Run] = {}
         self.ended_runs: list[Run] = []
@@ -285,14 +290,9 @@ class Draft:
     def new_item(self, live: Live, index: int, payload: bytes) -> None:
         """A task gives an item on."""
         self.runs[live.run.run_no] = live.run
-        self.batch.new_items.append(
-            ItemRow(
-                task_no=live.task_no,
-                item_index=index,
-                run_no=live.run.run_no,
-                payload=payload,
-            )
-        )
+        number, run_no = live.task_no, live.run.run_no
+        item = ItemRow(task_no=number, item_index=index, run_no=run_no, payload=payload)
+        self.batch.new_items.append(item)
 
     def new_record(self, live: Live, row: RecordRow) -> None:
         """A durable call gets its record."""
@@ -386,6 +386,7 @@ class Draft:
     def settle(self) -> None:
         """The batch is durable: what was decided is what is stored."""
         self.access.settle()
+        self.memory.shift += self.step
         loose, waits, pending = self.memory.parking.loose, TaskState.DEFERRED, TaskState.PENDING
         for live in self._tasks.values():
             live.stored_state = live.state
@@ -443,7 +444,7 @@ class Draft:
                     try_number=live.try_number,
                     start_no=live.start_no,
                     interruptions=live.interruptions,
-                    due_at=live.due_at,
+                    due_at=stored_due(live),
                     deadline_at=live.deadline_at,
                     queued_at=live.queued_at,
                     started_at=live.started_at,
@@ -461,7 +462,7 @@ class Draft:
                     live.try_number,
                     live.start_no,
                     live.interruptions,
-                    live.due_at,
+                    stored_due(live),
                     live.deadline_at,
                     live.queued_at,
                     live.started_at,

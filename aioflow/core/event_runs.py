@@ -137,8 +137,8 @@ def _store(
 def _hold(one: DagTrigger, quiet_us: int, event_no: int, report: Fired, draft: Draft) -> None:
     """Have it wait until it has been quiet; the one that waited until now never starts a run."""
     before = one.row.held
-    since = draft.now if before is None else before.since
-    due_at = min(draft.now + quiet_us, since + LONGEST_HOLD * quiet_us)
+    since = draft.steady if before is None else before.since
+    due_at = min(draft.steady + quiet_us, since + LONGEST_HOLD * quiet_us)
     held = Held(one.row.sequence - 1, event_no, report.key, report.payload, since, due_at)
     one.row = msgspec.structs.replace(one.row, held=held)
     if before is not None:
@@ -158,11 +158,9 @@ def due(trigger_no: TriggerNo, at: Instant, draft: Draft, slots: Slots) -> None:
     if held is None or one.looks_at != at:
         return
     draft.standing.note(one)
-    # Others came: how much later, their instants say, but a clock may have been set in between.
-    left_us = 0 if spec is None else min(held.due_at - at, spec.debounce_us or 0)
-    if left_us > 0:
+    if spec is not None and held.due_at > at:  # others came
         one.looks_at = held.due_at
-        wake(one, held.due_at, draft, within_us=left_us)
+        wake(one, held.due_at, draft)
         return
     one.looks_at = None
     one.row = msgspec.structs.replace(one.row, held=None)

@@ -4,8 +4,12 @@ What begins to wait is given a *turn*: how many of its DAG will have been served
 the same queue, but never less than the present, which is the turn of whoever was served last.
 So eight thousand tasks of one DAG stand in a row, and the first of another stands beside the
 head of that row, not behind its end. A task that is expected to take less than 5 ms counts
-for as much less; within one turn the oldest goes first, so that short tasks of one DAG are
-still claimed together. Pools that wait for the same places share them in the same way.
+for as much less. Within one turn the DAG whose first task of that turn is the oldest goes first,
+with all its tasks of that turn: short tasks of one DAG are claimed together and find its code
+loaded, also where runs of many DAG files began in between. The price is bounded: of each DAG,
+tasks that were ready later pass an older one of the same rank and priority for less than 5 ms of
+expected work and one task more, and only once. Pools that wait for the same places share them in
+the same way.
 """
 
 from __future__ import annotations
@@ -18,9 +22,14 @@ STEP_US = 5_000
 
 _WORTH_SWEEPING = 256
 _AGE_BITS = 40
+_TURN_BITS = 2 * _AGE_BITS
 
 _Line: TypeAlias = tuple[str, str]
 _Class: TypeAlias = tuple[_Line, int, int]
+_Next: TypeAlias = tuple[float, int, int]
+"""When the next of a DAG may go; the turn of its last, and the age of its first in that turn."""
+
+_FIRST: _Next = (0.0, -1, 0)
 
 
 class Fairness:
@@ -29,7 +38,7 @@ class Fairness:
     def __init__(self) -> None:
         self._age = 0
         self._now: dict[_Class, float] = {}
-        self._next: dict[tuple[_Class, str], float] = {}
+        self._next: dict[tuple[_Class, str], _Next] = {}
         self._swept = 0
         self._lane_now: dict[str, float] = {}
         self._line_next: dict[_Line, float] = {}
@@ -47,13 +56,17 @@ class Fairness:
         Args:
             line: The lane and the pool it waits in.
             cost_us: How long it is expected to take; 0 if that is not known.
-            age: Decides within one turn.
+            age: Decides within one turn: that of the DAG's first task in it, then its own.
         """
         kind = (line, rank, priority)
-        at = max(self._now.get(kind, 0.0), self._next.get((kind, dag_id), 0.0))
-        self._next[kind, dag_id] = at + _counts(cost_us)
+        following, last, first_age = self._next.get((kind, dag_id), _FIRST)
+        at = max(self._now.get(kind, 0.0), following)
+        number = int(at // STEP_US)
+        if number != last:
+            first_age = age
+        self._next[kind, dag_id] = (at + _counts(cost_us), number, first_age)
         self._sweep()
-        return (int(at // STEP_US) << _AGE_BITS) + age
+        return (number << _TURN_BITS) + (first_age << _AGE_BITS) + age
 
     def line_turn(self, line: _Line) -> int:
         """Return whose turn it is among the pools of a lane."""
@@ -63,7 +76,7 @@ class Fairness:
     def served(self, line: _Line, rank: int, priority: int, turn: int, cost_us: float) -> None:
         """One of them was given its place."""
         kind = (line, rank, priority)
-        self._now[kind] = max(self._now.get(kind, 0.0), float((turn >> _AGE_BITS) * STEP_US))
+        self._now[kind] = max(self._now.get(kind, 0.0), float((turn >> _TURN_BITS) * STEP_US))
         at = max(self._lane_now.get(line[0], 0.0), self._line_next.get(line, 0.0))
         self._lane_now[line[0]] = at
         self._line_next[line] = at + _counts(cost_us)
@@ -72,7 +85,7 @@ class Fairness:
         """Forget DAGs that have no more of a turn than anybody."""
         if len(self._next) > max(_WORTH_SWEEPING, 2 * self._swept):
             self._next = {
-                key: at for key, at in self._next.items() if at > self._now.get(key[0], 0.0)
+                key: of for key, of in self._next.items() if of[0] > self._now.get(key[0], 0.0)
             }
             self._swept = len(self._next)
 

@@ -9,7 +9,7 @@ two starts the task is ``deferred`` and holds no place, as long as no event has 
 from __future__ import annotations
 
 from aioflow.core import streaming, streams
-from aioflow.core.attempt import fail_or_retry, forget_calls, requeue, succeed
+from aioflow.core.attempt import begin_try, fail_or_retry, forget_calls, requeue, succeed
 from aioflow.core.calls import deadline
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import host, let_go
@@ -34,7 +34,7 @@ __all__ = (
 def begin_to_wait(live: Live, wait: WaitRecord, draft: Draft) -> None:
     """The task is deferred until events have come; its limit counts from now."""
     live.waits, live.resumed = (wait,), None
-    live.deadline_at = deadline(live, timeout_of(wait), draft.now)
+    live.deadline_at = deadline(live, timeout_of(wait), draft.steady)
     draft.wake_task(live, live.deadline_at)
 
 
@@ -61,7 +61,7 @@ def take(wait: WaitRecord, live: Live, report: Fired, draft: Draft, slots: Slots
     if len(stream.pending) >= spec.batch or not spec.delay_us:
         go_on(live, draft, slots)
     elif before == 0:
-        draft.wake_task(live, draft.now + spec.delay_us)
+        draft.wake_task(live, draft.steady + spec.delay_us)
 
 
 def ended(wait: WaitRecord, failure: Failure | None, draft: Draft, slots: Slots) -> None:
@@ -128,7 +128,7 @@ def wait_again(live: Live, draft: Draft) -> None:
     wait = live.resumed
     assert wait is not None  # noqa: S101 - the caller looked
     live.start_no += 1
-    live.started_at = draft.now
+    begin_try(live, draft)
     draft.move(live, TaskState.DEFERRED)
     row = wait.row
     draft.move_wait(wait, TriggerState.WAITING, event=row.event, key=row.event_key)

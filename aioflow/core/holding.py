@@ -16,7 +16,7 @@ __all__ = ("holders",)
 
 def holders(pool: str, memory: Memory, slots: Slots, *, limit: int) -> list[Holder]:
     """Return those that have a part of a pool, what runs first; at most ``limit``."""
-    return [_holder(live) for live in islice(_having(pool, memory, slots), limit)]
+    return [_holder(live, memory) for live in islice(_having(pool, memory, slots), limit)]
 
 
 def _having(pool: str, memory: Memory, slots: Slots) -> Iterator[Live]:
@@ -34,12 +34,12 @@ def _having(pool: str, memory: Memory, slots: Slots) -> Iterator[Live]:
             yield kept
 
 
-def _holder(live: Live) -> Holder:
+def _holder(live: Live, memory: Memory) -> Holder:
     row = live.run.row
     is_waiting = live.state is TaskState.DEFERRED
     since = live.started_at if live.started_at is not None else live.queued_at
     if is_waiting and live.wait is not None:
-        since = live.wait.row.since
+        since = memory.on_wall(live.wait.row.since)
     return Holder(
         row.run_id, row.dag_id, live.position, live.map_index, live.spec.slots, since, is_waiting
     )

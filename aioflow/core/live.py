@@ -134,6 +134,8 @@ class Live:
         streams: Those its coroutine has opened, by the ordinal of the call that did.
         recorded: How many durable calls of its coroutine have a record.
         first_failed: The first of them that failed; -1 if none did.
+        ends_at: When its try has had its ``execution_timeout``, in steady time; ``None`` while
+            no try has begun, and without a limit.
         open_kind: The kind of the last one while it waits, else empty.
         parked_start: The start in which its coroutine is parked in the async host; 0 if it is
             not, and has to run again from the top.
@@ -146,6 +148,7 @@ class Live:
         "deadline_at",
         "due_at",
         "ended_at",
+        "ends_at",
         "failure",
         "first_failed",
         "interruptions",
@@ -189,6 +192,7 @@ class Live:
         self.queued_at: Instant | None = None
         self.started_at: Instant | None = None
         self.ended_at: Instant | None = None
+        self.ends_at: Instant | None = None
         self.failure: Failure | None = None
         self.stored_state = TaskState.PENDING
         self.stored_start: StartNo = 0

@@ -18,7 +18,7 @@ from aioflow.core.standing import Standing
 from aioflow.core.suspects import Suspects
 from aioflow.errors import RequestError
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TriggerNo
-from aioflow.owed import CLEAR, Clearing
+from aioflow.owed import CLEAR, TRIAL, Clearing, Deadline, Trial
 from aioflow.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 
 __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
@@ -26,6 +26,7 @@ __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
 _DIGITS = 20
 
 _decode = msgspec.msgpack.Decoder(Clearing).decode
+_decode_trial = msgspec.msgpack.Decoder(Trial).decode
 
 WAITS_LIMIT = 100
 """Triggers a coroutine may wait for at once."""
@@ -61,6 +62,7 @@ class Memory:
         keyed_backfills: The number of what a request of this turn has begun before, by DAG and key.
         found_slots: The newest runs of slots that backfills of this turn look at, and by which
             version of their DAGs those are slots.
+        found_ahead: Of the DAGs of which this turn makes ``MakeSlots``, the slots with a run.
         parking: What is behind runs, live and waits: what only waits is folded.
         run_keys: Runs by DAG and idempotency key.
         lines: Of the DAGs with a task that waits for the run before: which run that is.
@@ -78,7 +80,7 @@ class Memory:
         lanes: How much is owed of each other kind.
         found_owed: Rows of these that were read for this turn.
         callbacks_failed: How many came to nothing; not over a restart.
-        deadlines: Those that are owed, by run: numbers of the outbox, and their instants.
+        deadlines: Those that are owed, by run: they, by their numbers in the outbox.
         hosting: The last hosting number given out. It begins above every number of an
             earlier incarnation, because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
@@ -91,6 +93,10 @@ class Memory:
             ``quarantine`` says why. Not over a restart, which tries them again.
         untold: Those of them whose rows do not say so yet.
         clearings: What of which run has to begin anew, and the number of the outbox it has.
+        trial: Tasks that begin apart from others, see ``trials``; ``None`` if none does.
+        trial_no: The number of the outbox it has.
+        unclaimed: Queued tasks that may have begun in the process that died: none is claimed behind
+            another, so that its next start is stored before it begins.
         loaded: Ended runs that a request waits for, by their ids and the idempotency key of that;
             or why they cannot be.
         touched: In which commits runs that had ended were marked, deleted or had begun to go on,
@@ -109,9 +115,11 @@ class Memory:
         retries: Those of the present minute by pool. Neither taken back with a turn nor kept over
             a restart.
         late_after_us: How late the run of a slot may be before people are told; ``None`` for never.
+        run_ends: When runs that are limited have had their time, in steady time.
         schedules_late: How often they were; not over a restart.
         rests_after: Where the daemon ends once it is idle: a DAG whose runs follow each other
             has one after this instant, and no more.
+        shift: By how much the wall clock is ahead of steady time, as the last turn found it.
         commit_us: How long a commit takes lately, as the engine measured it.
     """
 
@@ -132,6 +140,7 @@ class Memory:
         self.backfills: dict[int, BackfillRow] = {}
         self.keyed_backfills: dict[tuple[str, str], int] = {}
         self.found_slots: dict[int, tuple[str, dict[Instant, RunRow | None]]] = {}
+        self.found_ahead: dict[str, set[Instant | None]] = {}
         self.lines: dict[str, Line] = {}
         self.live: Shelf[Live] = self.parking.tasks
         self.waits: Shelf[WaitRecord] = self.parking.triggers
@@ -144,7 +153,7 @@ class Memory:
         self.lanes: dict[str, Lane] = {}
         self.found_owed: dict[str, list[OutboxRow]] = {}
         self.callbacks_failed = 0
-        self.deadlines: dict[RunNo, dict[int, Instant]] = {}
+        self.deadlines: dict[RunNo, dict[int, Deadline]] = {}
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
         self.node_no = 1
@@ -154,6 +163,9 @@ class Memory:
         self.isolated: dict[RunNo, RunRow] = {}
         self.untold: list[RunRow] = []
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
+        self.trial: Trial | None = None
+        self.trial_no = -1
+        self.unclaimed: set[TaskNo] = set()
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}
         self.admitted = Admitted()
@@ -170,21 +182,30 @@ class Memory:
         self.late_after_us: int | None = None
         self.schedules_late = 0
         self.rests_after: Instant | None = None
+        self.shift = 0
+        self.run_ends: dict[RunNo, Instant] = {}
         self.commit_us = 1_000.0
         self.commit_no = 0
         self.numbers_needed = WAITS_LIMIT + 1
+
+    def on_wall(self, steady: Instant | None) -> Instant | None:
+        """Return what the wall clock shows at an instant of steady time, as far as is known."""
+        return None if steady is None else steady + self.shift
 
     def touch(self, run_id: str) -> None:
         """The rows of a run that had ended change with this turn."""
         self.touched[run_id] = self.commit_no + 1
 
-    def index_clearings(self) -> None:
-        """Learn from what is owed what is to begin anew."""
+    def index_outbox(self) -> None:
+        """Learn from what is owed what is to begin anew, and what is on trial."""
         self.clearings.clear()
+        self.trial, self.trial_no = None, -1
         for number, (kind, body) in self.outbox.items():
             if kind == CLEAR:
                 clearing = _decode(body)
                 self.clearings[clearing.run_no] = (number, clearing)
+            elif kind == TRIAL:
+                self.trial, self.trial_no = _decode_trial(body), number
 
     def add_plan(self, version: str, spec: DagSpec) -> Plan:
         """Know a version of a DAG. A second call returns the first plan."""

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from aioflow.core.growing import source_of
 from aioflow.core.live import Live, WaitRecord
 from aioflow.core.mapping import leaves
+from aioflow.core.try_time import time_left
 from aioflow.model import Instant, MapSpec
 from aioflow.orders import Start
 
-__all__ = ("EVENT_BYTES", "order", "time_left")
+__all__ = ("EVENT_BYTES", "order")
 
 _Items: TypeAlias = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]
 """Where a child finds its items: ``(sources, widths)`` of its ``Start``."""
@@ -25,17 +26,17 @@ EVENT_BYTES = 4 * 1024 * 1024
 """Payloads an operator is given at once; one event always is."""
 
 
-def order(live: Live, now: Instant, *, resumes: bool = True) -> Start:
+def order(live: Live, steady: Instant, *, resumes: bool = True) -> Start:
     """Return the order to start a task, with what it needs that the engine has at hand.
 
     Args:
         resumes: Whether it goes on from an event; else it is told as from its beginning.
     """
     resumed = live.resumed if resumes else None
-    return _begins(live, now) if resumed is None else _goes_on(live, resumed, now)
+    return _begins(live, steady) if resumed is None else _goes_on(live, resumed, steady)
 
 
-def _begins(live: Live, now: Instant) -> Start:
+def _begins(live: Live, steady: Instant) -> Start:
     """As ``order``, of what runs from its beginning: so do the children of a fan-out."""
     run, spec = live.run, live.spec
     given = run.items.get(live.task_no) if run.items else None
@@ -53,18 +54,18 @@ def _begins(live: Live, now: Instant) -> Start:
         sources=sources,
         widths=widths,
         recorded=live.recorded,
-        timeout_us=time_left(live, now),
+        timeout_us=time_left(live, steady),
         stored=0 if given is None else given.count,
         item=_item(live) if run.items else None,
     )
 
 
-def _goes_on(live: Live, resumed: WaitRecord, now: Instant) -> Start:
+def _goes_on(live: Live, resumed: WaitRecord, steady: Instant) -> Start:
     """As ``order``, of what goes on from an event."""
     wait = resumed.row
     events, upto = _events(live, resumed)
     return replace(
-        _begins(live, now),
+        _begins(live, steady),
         method=_method(live, resumed, upto),
         kwargs=wait.next_kwargs,
         event=None if wait.window else wait.event,
@@ -126,15 +127,3 @@ def _items(live: Live, mapped: MapSpec) -> _Items:
     )
     group.origin = (sources, widths)
     return group.origin
-
-
-def time_left(live: Live, now: Instant) -> int | None:
-    """The try's time runs on while it is deferred; a microsecond is left to say so.
-
-    A sensor has it anew for each look: between two of them it waits, as long as its own
-    ``timeout`` allows.
-    """
-    limit = live.spec.execution_timeout_us
-    if limit is None or live.started_at is None or live.spec.sensor is not None:
-        return limit
-    return max(1, limit - (now - live.started_at))

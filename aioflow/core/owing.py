@@ -149,7 +149,7 @@ def begin(memory: Memory, rows: Iterable[OutboxRow], others: Mapping[str, tuple[
             read when the turn of the restart is over, see ``Owing.read_on``.
     """
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows}
-    memory.index_clearings()
+    memory.index_outbox()
     memory.lanes = {
         kind: Lane(waiting=count, after=first - 1) for kind, (count, first) in others.items()
     }

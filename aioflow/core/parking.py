@@ -19,6 +19,7 @@ from aioflow.core.pages import Numbers, Pages, Rows, packed
 from aioflow.core.parked_runs import ParkedRuns
 from aioflow.core.plan import Plan
 from aioflow.core.shared import Shared
+from aioflow.core.try_time import stored_instants
 from aioflow.model import Failure, Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
 from aioflow.rows import TaskRow, TriggerRow
 from aioflow.unfinished import Progress
@@ -79,6 +80,7 @@ class Folded(msgspec.Struct, frozen=True, array_like=True):
     parked_in: int
     queued_at: int | None
     started_at: int | None
+    ends_at: int | None
     due_at: int | None
     deadline_at: int | None
     until: int | None
@@ -215,12 +217,18 @@ class Parking:
 
     # ── folding ─────────────────────────────────────────────────────────────────────────
 
-    def lay(self, run: Run, task: TaskRow, row: TriggerRow, progress: Progress | None) -> None:
+    def lay(
+        self, run: Run, task: TaskRow, row: TriggerRow, progress: Progress | None, shift: int
+    ) -> None:
         """Remember a task that only waits by its rows, folded, and its trigger with it.
 
         It is deferred, and the one trigger it has waits for its only event, hosted by nobody.
+
+        Args:
+            shift: By how much the wall clock is ahead of steady time.
         """
         since = row.since
+        due_at, ends_at = stored_instants(run.spec.tasks[task.position], task, shift)
         form = Form(
             run.plan,
             task.position,
@@ -233,7 +241,7 @@ class Parking:
             "triggers",
             True,
             run.row.version,
-            not (task.due_at is task.deadline_at is row.deadline_at is None),
+            not (due_at is task.deadline_at is row.deadline_at is None),
         )
         one = Folded(
             self.forms.enter(form),
@@ -252,7 +260,8 @@ class Parking:
             0,
             None if task.queued_at is None else task.queued_at - since,
             None if task.started_at is None else task.started_at - since,
-            None if task.due_at is None else task.due_at - since,
+            None if ends_at is None else ends_at - since,
+            None if due_at is None else due_at - since,
             None if task.deadline_at is None else task.deadline_at - since,
             None if row.deadline_at is None else row.deadline_at - since,
             row.kwargs,
@@ -323,6 +332,7 @@ class Parking:
             self._async_lives if live.parked_start else 0,
             None if live.queued_at is None else live.queued_at - since,
             None if live.started_at is None else live.started_at - since,
+            None if live.ends_at is None else live.ends_at - since,
             None if live.due_at is None else live.due_at - since,
             None if live.deadline_at is None else live.deadline_at - since,
             None if row.deadline_at is None else row.deadline_at - since,
@@ -374,6 +384,7 @@ class Parking:
         live.parked_start = one.start_no if one.parked_in == self._async_lives else 0
         live.queued_at = None if one.queued_at is None else since + one.queued_at
         live.started_at = None if one.started_at is None else since + one.started_at
+        live.ends_at = None if one.ends_at is None else since + one.ends_at
         live.due_at = None if one.due_at is None else since + one.due_at
         live.deadline_at = None if one.deadline_at is None else since + one.deadline_at
         live.failure = one.failure

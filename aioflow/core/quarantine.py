@@ -32,9 +32,9 @@ def stalled(report: Stalled, draft: Draft) -> None:
     found = _staller(report, draft.memory)
     if found is None:
         return  # its task ended meanwhile
-    draft.memory.stalls.note(found, report, draft.now)
+    draft.memory.stalls.note(found, report, draft.at)
     _tell(found, report, draft)
-    if found.kind == "trigger" and not found.is_quarantined and found.is_offender(draft.now):
+    if found.kind == "trigger" and not found.is_quarantined and found.is_offender(draft.steady):
         draft.effects.append(MoveClass(found.name, is_quarantined=True))
 
 
@@ -135,9 +135,9 @@ def _staller(report: Stalled, memory: Memory) -> Staller | None:
 
 
 def _tell(found: Staller, report: Stalled, draft: Draft) -> None:
-    if not found.may_tell(draft.now):
+    if not found.may_tell(draft.steady):
         return
-    found.told_at = draft.now
+    found.told_at = draft.steady
     facts: dict[str, str | int] = {
         found.kind: found.name,
         "run_id": found.run_id,

@@ -25,7 +25,16 @@ from aioflow.core.live import Group, Live, Run
 from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
-__all__ = ("SENSOR_LANE", "Ready", "Room", "head", "is_hosted_sensor", "is_start", "still_waits")
+__all__ = (
+    "SENSOR_LANE",
+    "START_LANE",
+    "Ready",
+    "Room",
+    "head",
+    "is_hosted_sensor",
+    "is_start",
+    "still_waits",
+)
 
 Room: TypeAlias = Callable[[Live | Group], bool]
 """Whether its pool has room for what waits."""

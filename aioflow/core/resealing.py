@@ -25,7 +25,9 @@ def reseal(request: Reseal, draft: Draft) -> Resealed:
     changed = {(row.kind, row.name) for row in batch.values}
     opened = [row for row in values if row.value is not None]
     batch.values += [row for row in opened if (row.kind, row.name) not in changed]
-    readable = [(row.trigger_no, row.kwargs) for row in triggers if row.kwargs is not None]
+    readable = [
+        (row.trigger_no, row.kwargs, row.next_kwargs) for row in triggers if row.kwargs is not None
+    ]
     batch.resealed += readable
     if request.after is None:
         draft.access.reseal()

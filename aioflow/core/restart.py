@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from aioflow.changes import RunChange, TriggerChange
-from aioflow.core import dag, deadlines, event_runs, handling, versions
-from aioflow.core.attempt import interrupt
+from aioflow.core import ahead, dag, deadlines, event_runs, handling, trials, versions
+from aioflow.core.attempt import cut_short
 from aioflow.core.cancel import cancel_tasks
 from aioflow.core.draft import Draft
 from aioflow.core.live import Live, Run
 from aioflow.core.memory import Memory
-from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.run import resume
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
@@ -37,6 +36,7 @@ def restarted(entry: Restarted, draft: Draft, slots: Slots) -> None:
         _sweep(draft)
         deadlines.index(memory)
         dag.count_runs(memory)  # if this is repeated, they were counted before
+        _suspect(draft)
     numbers = memory.runs if entry.runs is None else entry.runs
     for run in [memory.runs[number] for number in numbers if number in memory.runs]:
         _go_on(run, draft, slots)
@@ -123,6 +123,17 @@ def _sweep(draft: Draft) -> None:
             draft.drop_wait(wait)
 
 
+def _suspect(draft: Draft) -> None:
+    """Find out what ran when the daemon died, and what may have."""
+    lives = [live for live in draft.memory.live.objects.values() if live.run.state.is_live]
+    running = [live for live in lives if live.state is TaskState.RUNNING]
+    trials.crashed(trials.DAEMON, running, draft)
+    for live in lives:
+        has_begun = live.resumed is not None or live.recorded
+        if live.state is TaskState.QUEUED and live.start_no and not has_begun:
+            draft.memory.unclaimed.add(live.task_no)
+
+
 def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
     if not run.state.is_live and run.clearing is None:
         cancel_tasks(run, draft, slots)
@@ -146,7 +157,7 @@ def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
     match live.state:
         case TaskState.RUNNING:
             failure = Failure(type="Interrupted", message="the daemon ended", reason="interrupted")
-            interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
+            cut_short(live, failure, draft, slots)
         case TaskState.QUEUED:
             slots.offer(live)
         case TaskState.SENSING if live.waits_for_host:
@@ -159,6 +170,7 @@ def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
 
 def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
     memory = draft.memory
+    ahead.take_back(draft)
     for row in memory.dags.values():
         if not row.gone:
             versions.arm_schedule(row, draft)

@@ -16,6 +16,7 @@ from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.pages import Pages, Rows, packed
 from aioflow.core.recount import recount
+from aioflow.core.try_time import stored_instants
 from aioflow.model import TaskState, TriggerState
 from aioflow.rows import EventRow, ExpansionRow, TaskRow, TriggerRow
 from aioflow.unfinished import LiveRun, Progress
@@ -160,10 +161,10 @@ class Restoring:
         live.start_no = live.stored_start = row.start_no
         live.try_number = row.try_number
         live.interruptions = row.interruptions
-        live.due_at = row.due_at
         live.deadline_at = row.deadline_at
         live.queued_at = row.queued_at
         live.started_at = row.started_at
+        live.due_at, live.ends_at = stored_instants(live.spec, row, self._memory.shift)
         live.failure = row.failure
         self.run.live[row.task_no] = live
         self._memory.live[row.task_no] = live
@@ -179,7 +180,8 @@ class Restoring:
             streams = self.run.spec.tasks[task.position].streams
             # What is known is made whole: a host may have it.
             if _only_waits(row) and not streams and row.trigger_no not in memory.waits:
-                memory.parking.lay(self.run, task, row, self._progress.get(row.task_no))
+                progress = self._progress.get(row.task_no)
+                memory.parking.lay(self.run, task, row, progress, memory.shift)
                 return
             self._add(task)
         _restore_wait(self.run, row, self._events[row.trigger_no], memory)

@@ -19,7 +19,7 @@ INTERRUPTION_LIMIT_OWN = 5
 """Interruptions a task survives when they were the death of a worker that ran it alone."""
 
 INTERRUPTION_LIMIT_SHARED = 25
-"""The same for shared hosts and the daemon, whose death is seldom the task's doing."""
+"""The same for stops of the daemon, which are no task's doing."""
 
 _OWED_ATTEMPTS = 12
 _OWED_FIRST_SECONDS, _OWED_LONGEST_SECONDS = 5.0, 600.0

@@ -106,7 +106,7 @@ def end(
     draft.move(live, state)
     ended_at = draft.now if at is None else at
     live.ended_at = max(ended_at, live.started_at or ended_at)  # the clock may have been set
-    live.due_at = None
+    live.due_at = live.ends_at = None
     if live.spec.sensor is None:  # that of a sensor is part of its story
         live.deadline_at = None
     run = live.run

@@ -11,14 +11,15 @@ room from its wait until it goes on, and goes on in that. In such a pool nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from aioflow.core.across import Queue
 from aioflow.core.graph import is_identifier
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_sensor
+from aioflow.core.trials import on_trial
 from aioflow.errors import BadPool
+from aioflow.inputs import WorkerSilent
 from aioflow.model import DEFAULT_POOL, Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
@@ -40,10 +41,11 @@ class Worker:
         current: The try that runs in it.
         claims: Sent behind it, in the order in which they will begin.
         pool: Where its slot counts, as long as it has anything.
+        silence: Since when its process neither answers nor computes.
         slow: A try that took so long that those claimed behind it were called back.
     """
 
-    __slots__ = ("claims", "current", "number", "pool", "slow", "version", "weight")
+    __slots__ = ("claims", "current", "number", "pool", "silence", "slow", "version", "weight")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -51,6 +53,7 @@ class Worker:
         self.current: Live | None = None
         self.claims: list[Live] = []
         self.slow: Live | None = None
+        self.silence: WorkerSilent | None = None
         self.pool = DEFAULT_POOL
         self.weight = 0
 
@@ -101,6 +104,7 @@ class Slots:
             a sensor never holds a slot.
         at_work: Those that do, by number: what began first comes first.
         is_open: Whether anything is granted at all; a draining node closes.
+        is_held: Nothing is granted yet, until people can see it and cancel it.
         ready: Who waits for them.
         kept: What keeps its room in a pool that counts what waits: that pool, and its weight.
     """
@@ -110,6 +114,7 @@ class Slots:
         self.coroutines = async_slots
         self.at_work: dict[TaskNo, Live] = {}
         self.is_open = True
+        self.is_held = False
         self.kept: dict[TaskNo, tuple[str, int]] = {}
         self.ready = Ready(self.kept)
         self.pools: dict[str, PoolRow] = {}
@@ -265,6 +270,12 @@ class Slots:
         worker.slow = worker.current
         self.release(live)
 
+    def note_silence(self, report: WorkerSilent) -> None:
+        """A worker became silent, or answers again."""
+        worker = self.workers[report.worker]
+        is_over = report.since is None or worker.is_idle
+        worker.silence = None if is_over else report
+
     def _leave_worker(self, live: Live) -> None:
         worker = self.workers[live.worker]
         live.worker = -1
@@ -272,6 +283,7 @@ class Slots:
             live.is_claimed = False
             worker.claims.remove(live)
         else:
+            worker.silence = None
             worker.current = worker.slow = None  # its run may end, and is not held on to
         self._leave_run(live)
         if worker.is_idle:
@@ -337,7 +349,7 @@ class Slots:
 
         The caller starts each before it asks for the next, and may stop at any time.
         """
-        if not self.is_open:
+        if not self.is_open or self.is_held:
             return
         self.ready.readmit()
         self.ready.came_back = True
@@ -346,8 +358,26 @@ class Slots:
             yield from self._grant_starts()
             if "async" in memory.hosts_up:
                 yield from self._grant_hosted(SENSOR_LANE)
-                yield from self._grant_hosted(Body.COROUTINE.value)
-            yield from self._grant_workers(memory.commit_us)
+            suspects = on_trial(memory)
+            if suspects is None:
+                if "async" in memory.hosts_up:
+                    yield from self._grant_hosted(Body.COROUTINE.value)
+                yield from self._grant_workers(memory)
+            else:
+                yield from self._grant_alone(suspects, "async" in memory.hosts_up)
+
+    def _grant_alone(self, suspects: Iterable[Live], is_host_up: bool) -> Iterator[Grant]:
+        """Grant these and nothing else. They ran together before, so no limit is passed."""
+        for live in filter(self._may_start, suspects):
+            idle = [worker for worker in self.workers if worker.is_idle]
+            self.ready.across.passed(live)
+            if live.spec.body is Body.FUNCTION and idle:
+                worker = _best_idle(idle, live.run.row.version)
+                self._occupy(worker, live)
+                yield Grant(live, worker.number)
+            elif live.spec.body is Body.COROUTINE and is_host_up:
+                self._host(live)
+                yield Grant(live)
 
     def _grant_starts(self) -> Iterator[Grant]:
         while (queue := self.ready.best(START_LANE, self._may_wait, self.pools)) is not None:
@@ -357,26 +387,27 @@ class Slots:
 
     def _grant_hosted(self, lane: str) -> Iterator[Grant]:
         while lane == SENSOR_LANE or self.running_coroutines < self.coroutines:
-            queue = self._best(lane)
+            queue = self.ready.best(lane, self._may_start, self.pools)
             if queue is None:
                 return
             live = self.ready.draw(queue)
-            self.stop_keeping(live)
-            live.is_hosted = True
+            self._host(live)
             if lane != SENSOR_LANE:
-                self.at_work[live.task_no] = live
-                self._take(live.spec.pool, live.spec.slots)
-                self._enter_run(live)
                 self.ready.admit_more(live)
             yield Grant(live)
 
-    def _best(self, lane: str) -> Queue | None:
-        return self.ready.best(lane, self._may_start, self.pools)
+    def _host(self, live: Live) -> None:
+        self.stop_keeping(live)
+        live.is_hosted = True
+        if not is_hosted_sensor(live.spec):
+            self.at_work[live.task_no] = live
+            self._take(live.spec.pool, live.spec.slots)
+            self._enter_run(live)
 
-    def _grant_workers(self, commit_us: float) -> Iterator[Grant]:
+    def _grant_workers(self, memory: Memory) -> Iterator[Grant]:
         idle = [worker for worker in self.workers if worker.is_idle]
         while idle:
-            queue = self._best(Body.FUNCTION.value)
+            queue = self.ready.best(Body.FUNCTION.value, self._may_start, self.pools)
             if queue is None:
                 break
             live = self.ready.draw(queue)
@@ -385,13 +416,13 @@ class Slots:
             self._occupy(worker, live)
             self.ready.admit_more(live)
             yield Grant(live, worker.number)
-        horizon = max(_LEAST_CLAIM_US, 2 * commit_us)
         for worker in self.workers:
             if worker.current is not None:
-                yield from self._claim(worker, horizon)
+                yield from self._claim(worker, memory)
 
-    def _claim(self, worker: Worker, horizon: float) -> Iterator[Grant]:
+    def _claim(self, worker: Worker, memory: Memory) -> Iterator[Grant]:
         """Claim behind a running try what is expected to fit into the horizon."""
+        horizon = max(_LEAST_CLAIM_US, 2 * memory.commit_us)
 
         def room(entry: Live | Group) -> bool:
             spec = entry.spec
@@ -406,7 +437,9 @@ class Slots:
         expected = worker.expected_us()
         while len(worker.claims) < CLAIM_LIMIT and expected < horizon:
             queue = self.ready.best(Body.FUNCTION.value, room, self.pools)
-            if queue is None or not worker.is_like(head(queue)):
+            if queue is None or not worker.is_like(first := head(queue)):
+                return
+            if isinstance(first, Live) and first.task_no in memory.unclaimed:
                 return
             if expected + _expected(head(queue)) > horizon:
                 return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.inputs import Stalled
+from aioflow.instants import Moment
 from aioflow.model import Instant
 
 __all__ = ("AT_ONCE_MS", "OFFENCES", "WITHIN_US", "Staller", "Stalls")
@@ -57,14 +58,14 @@ class Staller(msgspec.Struct, kw_only=True):
     is_quarantined: bool = False
     told_at: Instant = 0
 
-    def is_offender(self, now: Instant) -> bool:
+    def is_offender(self, steady: Instant) -> bool:
         """Whether it has held up its loop too often, or for too long."""
-        recent = [at for at in self.offences if now - at <= WITHIN_US]
+        recent = [at for at in self.offences if steady - at <= WITHIN_US]
         return len(recent) >= OFFENCES
 
-    def may_tell(self, now: Instant) -> bool:
+    def may_tell(self, steady: Instant) -> bool:
         """Whether the log can take another line of it: one in a second."""
-        return abs(now - self.told_at) >= _SILENCE_US  # the clock may have been set
+        return abs(steady - self.told_at) >= _SILENCE_US
 
 
 class Stalls:
@@ -99,20 +100,20 @@ class Stalls:
             self._forget_one()
         return known
 
-    def note(self, known: Staller, report: Stalled, now: Instant) -> None:
+    def note(self, known: Staller, report: Stalled, at: Moment) -> None:
         """Count what is reported; what is said again of the same stall is not another one."""
         if report.incident != known.incident:
             known.incident, known.incident_ms = report.incident, 0
             known.count += 1
             self._counts[known.kind] += 1
             if not report.is_loading:
-                known.offences = (*known.offences[1 - OFFENCES :], now)
+                known.offences = (*known.offences[1 - OFFENCES :], at.steady)
         if report.milliseconds >= AT_ONCE_MS and not report.is_loading:
-            known.offences = (now,) * OFFENCES
+            known.offences = (at.steady,) * OFFENCES
         known.total_ms += max(0, report.milliseconds - known.incident_ms)
         known.incident_ms = max(known.incident_ms, report.milliseconds)
         known.longest_ms = max(known.longest_ms, report.milliseconds)
-        known.number, known.place, known.last_at = report.culprit, report.place, now
+        known.number, known.place, known.last_at = report.culprit, report.place, at.now
 
     def _forget_one(self) -> None:
         free = (key for key, known in self._known.items() if not known.is_quarantined)

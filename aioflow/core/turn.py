@@ -8,8 +8,10 @@ the runs it touched from their rows, and repeats the inputs one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from aioflow.core import (
+    ahead,
     assets,
     backfilling,
     calls,
@@ -26,12 +28,14 @@ from aioflow.core import (
     restart,
     streaming,
     succession,
+    trials,
     versions,
     waits,
 )
 from aioflow.core.answering import answer
 from aioflow.core.attempt import (
     await_code,
+    begin_try,
     drop_record,
     fail_or_retry,
     interrupt,
@@ -57,6 +61,7 @@ from aioflow.effects import Effect, RestoreCode
 from aioflow.errors import AioflowError
 from aioflow.inputs import (
     Asked,
+    ClockStepped,
     CodeRestored,
     Continue,
     DamageFound,
@@ -72,14 +77,18 @@ from aioflow.inputs import (
     HostUp,
     Input,
     LookBack,
+    MakeSlots,
     MoveClass,
+    Noticed,
     ReadOwed,
     Rehost,
     Restarted,
     RoomChanged,
     Stalled,
     StopWaits,
+    WorkerSilent,
 )
+from aioflow.instants import Moment
 from aioflow.messages import (
     Awaiting,
     Began,
@@ -103,7 +112,7 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import CODE_MISSING, IMPORT_ERROR, Instant, RunState, TaskState
+from aioflow.model import CODE_MISSING, IMPORT_ERROR, RunState, TaskState
 from aioflow.requests import ClearTasks, Mark
 from aioflow.rows import Batch
 
@@ -117,6 +126,20 @@ _OUTLIER = 10
 
 _RECENT = 0.2
 """Weight of the newest measurement in a task's expected duration."""
+
+
+_Word: TypeAlias = (
+    Asked
+    | Due
+    | Delivered
+    | ReadOwed
+    | Continue
+    | LookBack
+    | FillBack
+    | MakeSlots
+    | ClockStepped
+    | DamageFound
+)
 
 
 class TurnFailed(AioflowError):
@@ -134,7 +157,7 @@ def decide(
     slots: Slots,
     inputs: Sequence[Input],
     *,
-    now: Instant,
+    at: Moment,
     chance: Callable[[], float],
     numbers: NumberBlock,
     granting: bool = True,
@@ -142,6 +165,7 @@ def decide(
     """Decide one turn.
 
     Args:
+        at: The moment at which all of it happens.
         granting: Whether what may start then does; without, only the inputs are taken.
         numbers: Must have ``memory.numbers_needed`` left for each input.
 
@@ -152,8 +176,9 @@ def decide(
     Raises:
         TurnFailed: If a step raised, which is a defect.
     """
-    draft = Draft(memory, now=now, chance=chance, numbers=numbers)
+    draft = Draft(memory, at=at, chance=chance, numbers=numbers)
     try:
+        ahead.heed_step(draft)
         for entry in inputs:
             _take(entry, draft, slots)
             succession.settle(draft, slots)
@@ -173,7 +198,7 @@ def decide(
 
 def runs_beyond(inputs: Sequence[Input]) -> int:
     """Return how many runs these inputs may make beyond one each."""
-    slots = sum(isinstance(entry, Due) and bool(entry.dag_id) for entry in inputs)
+    slots = sum(bool(entry.dag_id) for entry in inputs if isinstance(entry, Due | MakeSlots))
     filled = {entry.backfill_no for entry in inputs if isinstance(entry, FillBack)}
     return slots * dag.MISSED_SLOTS_AT_ONCE + len(filled) * backfilling.SLOTS_AT_ONCE
 
@@ -188,6 +213,7 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
 
 def _grant(draft: Draft, slots: Slots) -> None:
     """Start what may start; what does not fit into the batch follows in the next turn."""
+    trials.go_on(draft)
     for grant in slots.grant(draft.memory):
         if grant.is_waiting:
             waits.start(grant.live, draft)
@@ -225,19 +251,26 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_recalled(entry, draft, slots)
         case FileParsed() | FileBroken() | FileGone():
             _take_file(entry, draft, slots)
-        case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
+        case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain() | Noticed():
             processes.take(entry, draft, slots)
-        case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
+        case WorkerSilent():
+            slots.note_silence(entry)
+        case (
+            Asked()
+            | Due()
+            | Delivered()
+            | ReadOwed()
+            | Continue()
+            | LookBack()
+            | FillBack()
+            | MakeSlots()
+            | ClockStepped()
+            | DamageFound()
+        ):
             _take_word(entry, draft, slots)
-        case DamageFound(damage=damage):
-            restart.damage_found(damage, draft)
 
 
-def _take_word(
-    entry: Asked | Due | Delivered | ReadOwed | Continue | LookBack | FillBack,
-    draft: Draft,
-    slots: Slots,
-) -> None:
+def _take_word(entry: _Word, draft: Draft, slots: Slots) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
         case Asked(request=ClearTasks() | Mark() as request) if has_to_wait(request, draft.memory):
@@ -257,6 +290,12 @@ def _take_word(
             succession.looked_back(entry, draft, slots)
         case FillBack():
             backfilling.go_on(entry, draft, slots)
+        case MakeSlots():
+            dag.make_slots(entry, draft, slots)
+        case ClockStepped():
+            pass  # every turn looks at the clock
+        case DamageFound(damage=damage):
+            restart.damage_found(damage, draft)
 
 
 def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft, slots: Slots) -> None:
@@ -292,7 +331,8 @@ def _take_report(report: Began | Ended, draft: Draft, slots: Slots) -> None:
         return  # late: it was cancelled, or started again
     if slots.begin(live):
         if live.started_at is None:  # else it resumes: the time of its try runs on
-            live.started_at = report.at if isinstance(report, Began) else report.began_at
+            started_at = report.at if isinstance(report, Began) else report.began_at
+            begin_try(live, draft, started_at)
         draft.move(live, TaskState.RUNNING)
     if live.state is not TaskState.RUNNING and not live.is_hosted:
         if isinstance(report, Failed) and live.parked_start == report.start_no:
@@ -408,7 +448,7 @@ def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
             draft.displace(live)
             slots.offer(live)
         else:  # the first in its process, which died before it could begin
-            live.started_at = None
+            live.started_at = live.ends_at = None
             requeue(live, draft, slots)
 
 
@@ -475,6 +515,7 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
         return
     live = draft.memory.live.get(due.task_no)
     if live is None:
+        trials.look_again(due, draft)
         return
     if live.spec.sensor is not None and live.deadline_at == due.at:
         # Whatever it is doing: a look that hangs has no more time than one that does not.

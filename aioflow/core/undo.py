@@ -64,7 +64,7 @@ def forget(memory: Memory, draft: Draft) -> Places:
     for version in draft.batch.new_versions:
         memory.stored_versions.discard(version.version)
     deadlines.index(memory)
-    memory.index_clearings()
+    memory.index_outbox()
     return places
 
 

@@ -176,6 +176,8 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Ins
     dealt = row.last_slot
     if dealt is None and row.next_run_at is not None:
         dealt = row.next_run_at - 1
+    ahead = dealt if dealt is not None and dealt > now else None  # see ``core.ahead``
+    dealt = dealt if ahead is None else now
     if not schedule.has_slots:
         begin = now if spec.start_date is None else spec.start_date
         if schedule.gap_us is not None or (dealt is not None and begin <= dealt):
@@ -189,7 +191,9 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Ins
     after = after if dealt is None else max(after, dealt)
     first = timetable.next_slot(schedule, spec.timezone, after=after)
     dealt = min(after, now if dealt is None else max(now, dealt))
-    return msgspec.structs.replace(row, next_run_at=first, last_slot=dealt, told_late=now)
+    return msgspec.structs.replace(
+        row, next_run_at=first, last_slot=dealt if ahead is None else ahead, told_late=now
+    )
 
 
 def _is_unchanged(spec: DagSpec, known: DagRow, draft: Draft) -> bool:

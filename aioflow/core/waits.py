@@ -12,6 +12,7 @@ import msgspec
 
 from aioflow.core import calls, handling, quarantine, streams
 from aioflow.core.attempt import (
+    begin_try,
     fail_or_retry,
     forget_calls,
     forget_event,
@@ -65,9 +66,9 @@ def defer(live: Live, report: Deferred, draft: Draft, slots: Slots) -> None:
         let_go(live.resumed, "finished", draft)
         live.resumed = None
     forget_calls(live, 0, draft)  # the method it resumes in makes calls of its own
-    deadline = calls.deadline(live, report.timeout_us, draft.now)
+    deadline = calls.deadline(live, report.timeout_us, draft.steady)
     if live.spec.events is not None:  # of each wait for an event, not of all together
-        deadline = None if report.timeout_us is None else draft.now + report.timeout_us
+        deadline = None if report.timeout_us is None else draft.steady + report.timeout_us
     row = TriggerRow(
         trigger_no=draft.numbers.take(),
         task_no=live.task_no,
@@ -75,7 +76,7 @@ def defer(live: Live, report: Deferred, draft: Draft, slots: Slots) -> None:
         state=TriggerState.WAITING,
         class_path=report.class_path,
         kwargs=report.kwargs,
-        since=draft.now,
+        since=draft.steady,
         deadline_at=deadline,
         next_method=report.next_method,
         next_kwargs=report.next_kwargs,
@@ -111,10 +112,10 @@ def start(live: Live, draft: Draft) -> None:
         live.run.live[live.task_no] = live
         draft.memory.live[live.task_no] = live
     live.start_no += 1
-    live.started_at = draft.now
-    deadline = calls.deadline(live, trigger.timeout_us, draft.now)
+    begin_try(live, draft)
+    deadline = calls.deadline(live, trigger.timeout_us, draft.steady)
     if live.spec.events is not None:
-        deadline = None if trigger.timeout_us is None else draft.now + trigger.timeout_us
+        deadline = None if trigger.timeout_us is None else draft.steady + trigger.timeout_us
     row = TriggerRow(
         trigger_no=draft.numbers.take(),
         task_no=live.task_no,
@@ -122,7 +123,7 @@ def start(live: Live, draft: Draft) -> None:
         state=TriggerState.WAITING,
         class_path=trigger.class_path,
         kwargs=b"\x80",
-        since=draft.now,
+        since=draft.steady,
         deadline_at=deadline,
         next_method=trigger.next_method,
         next_kwargs=trigger.next_kwargs,
@@ -338,7 +339,7 @@ def time_out(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
         return
     if wait is None or at != (live.deadline_at if wait.stream else wait.row.deadline_at):
         return  # it waits for something else by now
-    ends_try = _ends_try(live, max(at, draft.now))  # the clock may have been set
+    ends_try = live.ends_at is not None and live.ends_at <= max(at, draft.steady)
     if wait.row.ordinal >= 0 and not ends_try:
         calls.time_out(live, draft, slots)
         _let_go_of_waits(live, None, draft, reason="timeout")
@@ -385,11 +386,6 @@ def _resume_late(live: Live, wait: WaitRecord, draft: Draft, slots: Slots) -> No
     draft.new_wait(late)
     live.waits, live.resumed = (), late
     requeue(live, draft, slots)
-
-
-def _ends_try(live: Live, now: Instant) -> bool:
-    ends_at = calls.try_ends_at(live)
-    return ends_at is not None and now >= ends_at
 
 
 def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:

@@ -18,6 +18,7 @@ from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
 from aioflow.core.streaming import full_window
 from aioflow.core.tallies import TALLY
+from aioflow.core.trials import DAEMON
 from aioflow.model import (
     CODE_MISSING,
     DEFAULT_POOL,
@@ -39,6 +40,7 @@ __all__ = (
 )
 
 DRAINED = "the node is drained; see `aioflow nodes undrain`"
+HELD = "the web server does not answer yet; what ran or was queued begins when it does"
 STOPPING = "the daemon is stopping; its next start goes on with it"
 
 
@@ -79,7 +81,7 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
     elif row.trigger_no in memory.lacking_code:
         kind = WaitKind.CODE_MISSING
     elif one.retry_at is not None:
-        kind, until = WaitKind.RETRY_AT, one.retry_at
+        kind, until = WaitKind.RETRY_AT, memory.on_wall(one.retry_at)
         detail = "it had come to its end" if one.failure is None else one.failure.message
     else:
         kind = WaitKind.HOST
@@ -157,8 +159,10 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
         case TaskState.RETRYING:
             detail = "" if live.failure is None else live.failure.message
             if live.failure is not None and live.failure.reason == CODE_MISSING:
-                return Wait(kind=WaitKind.CODE_MISSING, detail=detail, until=live.due_at)
-            return Wait(kind=WaitKind.RETRY_AT, detail=detail, until=live.due_at)
+                kind = WaitKind.CODE_MISSING
+            else:
+                kind = WaitKind.RETRY_AT
+            return Wait(kind=kind, detail=detail, until=memory.on_wall(live.due_at))
         case TaskState.SENSING:
             if live.due_at is None and not live.is_hosted:
                 return Wait(kind=WaitKind.HOST, detail="async host", since=live.queued_at)
@@ -166,12 +170,21 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
                 kind=WaitKind.INTERVAL,
                 detail="the next look" if live.due_at is not None else _looks(live),
                 since=live.started_at,
-                until=live.due_at or live.deadline_at,
+                until=memory.on_wall(live.due_at or live.deadline_at),
             )
         case TaskState.DEFERRED:
             return _explain_window(live, memory, slots) or _explain_wait(live, memory)
         case _:
-            return _explain_window(live, memory, slots)
+            return _explain_silence(live, slots) or _explain_window(live, memory, slots)
+
+
+def _explain_silence(live: Live, slots: Slots) -> Wait | None:
+    """Say since when the process of a running task neither answers nor computes."""
+    silence = slots.workers[live.worker].silence if live.worker >= 0 else None
+    if silence is None:
+        return None
+    detail = f"the worker of slot {silence.worker} neither answers nor computes"
+    return Wait(kind=WaitKind.EXECUTOR, detail=detail, since=silence.since, until=silence.until)
 
 
 def _looks(live: Live) -> str:
@@ -216,7 +229,8 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
     until = live.deadline_at if wait.is_handled else wait.row.deadline_at
-    return Wait(kind=kind, detail=detail, since=wait.row.since, until=until)
+    since, until = memory.on_wall(wait.row.since), memory.on_wall(until)
+    return Wait(kind=kind, detail=detail, since=since, until=until)
 
 
 def is_unwatched(wait: WaitRecord, memory: Memory) -> bool:
@@ -236,9 +250,12 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
     run = entry.run
     spec = run.spec.tasks[entry.position]
     since = entry.queued_at if isinstance(entry, Live) else None
-    if memory.is_drained or not slots.is_open:
-        detail = DRAINED if memory.is_drained else STOPPING
+    if memory.is_drained or not slots.is_open or slots.is_held:
+        detail = HELD if slots.is_held else STOPPING
+        detail = DRAINED if memory.is_drained else detail
         return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
+    if (trial := _explain_trial(entry, memory)) is not None:
+        return Wait(kind=WaitKind.SLOT, detail=trial, since=since)
     has_room = isinstance(entry, Live) and entry.task_no in slots.kept
     full = None if has_room else _explain_pool(spec, memory, slots)
     if full is not None and is_start(entry) and slots.counts_deferred(spec):
@@ -259,6 +276,18 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
     places = len(slots.workers) if spec.body.value == "def" else slots.coroutines
     name = "" if spec.pool == DEFAULT_POOL else f" of pool {spec.pool}"
     return Wait(kind=WaitKind.SLOT, detail=f"all {places} slots{name} are taken", since=since)
+
+
+def _explain_trial(entry: Live | Group, memory: Memory) -> str | None:
+    """Say how many tasks begin before this one, because one of them may kill its process."""
+    trial = memory.trial
+    if trial is None or not trial.groups or is_start(entry):
+        return None
+    if isinstance(entry, Live) and entry.task_no in trial.groups[0]:
+        return None
+    whose = "the daemon" if trial.process == DAEMON else "the async host"
+    count = sum(map(len, trial.groups))
+    return f"{count} tasks ran when {whose} died again; they begin first, in groups"
 
 
 def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:

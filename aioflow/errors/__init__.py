@@ -13,6 +13,7 @@
     │   ├── ReferenceMisused
     │   └── BadSchedule
     ├── Unserializable            a value cannot travel; raised where it was written
+    │   ├── ValueTooLarge
     │   └── WrongField
     ├── RequestError              the caller asked for what cannot be done
     │   ├── UnknownDag
@@ -54,6 +55,7 @@
     │   └── OutOfScope
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
+    │   ├── SyncFailed            the disk did; what was written since may be lost
     │   ├── StoreSlow             a question took too long, and was given up
     │   ├── BatchRefused          the content of a batch; repeating it cannot help
     │   ├── Fenced                this node was declared dead
@@ -96,6 +98,7 @@ from aioflow.errors.author import (
     ReferenceMisused,
     UnknownParent,
     Unserializable,
+    ValueTooLarge,
     WrongField,
 )
 from aioflow.errors.daemon import (
@@ -159,6 +162,7 @@ from aioflow.errors.store import (
     StoreSlow,
     StoreUnavailable,
     StrangeDatabase,
+    SyncFailed,
 )
 from aioflow.errors.tasks import (
     CallCutShort,
@@ -222,6 +226,7 @@ __all__ = (
     "StoreSlow",
     "StoreUnavailable",
     "StrangeDatabase",
+    "SyncFailed",
     "TaskError",
     "TaskTimeout",
     "TimetableAway",
@@ -245,6 +250,7 @@ __all__ = (
     "UnknownValue",
     "UnknownVersion",
     "Unserializable",
+    "ValueTooLarge",
     "WrongField",
     "WrongPassword",
 )

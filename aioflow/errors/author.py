@@ -17,6 +17,7 @@ __all__ = (
     "ReferenceMisused",
     "UnknownParent",
     "Unserializable",
+    "ValueTooLarge",
     "WrongField",
 )
 
@@ -155,6 +156,34 @@ class Unserializable(AioflowError):
         self.value_type = value_type
 
 
+class ValueTooLarge(Unserializable):
+    """A value takes more bytes than its place has.
+
+    Attributes:
+        limit: The bytes.
+    """
+
+    code = "unserializable.too_large"
+
+    def __init__(self, where: str, limit: int) -> None:
+        AioflowError.__init__(
+            self,
+            f"{where} is too large: {in_words(limit)} are allowed; "
+            "write the data to a file or a bucket and pass where it is",
+        )
+        self.where = where
+        self.value_type = "value"
+        self.limit = limit
+
+
+def in_words(size: int) -> str:
+    """Return a number of bytes as people write it, such as ``64 MiB``."""
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} bytes"
+
+
 class WrongField(Unserializable):
     """A field of a trigger is not what it is annotated with.
 
@@ -164,8 +193,9 @@ class WrongField(Unserializable):
 
     code = "unserializable.field"
 
-    def __init__(self, where: str, value: object, wanted: str) -> None:
-        AioflowError.__init__(self, f"{where} is to be {wanted}, not {reprlib.repr(value)}")
+    def __init__(self, where: str, value: object, wanted: str, *, is_shown: bool) -> None:
+        shown = reprlib.repr(value) if is_shown else f"a {type(value).__name__}"
+        AioflowError.__init__(self, f"{where} is to be {wanted}, not {shown}")
         self.where = where
         self.value_type = type(value).__name__
         self.wanted = wanted

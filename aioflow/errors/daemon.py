@@ -15,16 +15,21 @@ __all__ = (
 )
 
 
+ANOTHER_HOME = "use --home for a second one"
+ANOTHER_DATABASE = "use --db for a database of its own, or --take-over if that one is to end"
+
+
 class HomeBusy(AioflowError):
-    """Another daemon holds the lock of this database file or home."""
+    """Another daemon serves this home, or this database.
+
+    Args:
+        otherwise: What to do instead of stopping it.
+    """
 
     code = "home.busy"
 
-    def __init__(self, path: str, holder: str) -> None:
-        super().__init__(
-            f"another daemon ({holder}) serves {path}; stop it first, "
-            "or use --home for a second one"
-        )
+    def __init__(self, path: str, holder: str, otherwise: str = ANOTHER_HOME) -> None:
+        super().__init__(f"another daemon ({holder}) serves {path}; stop it first, or {otherwise}")
         self.path = path
         self.holder = holder
 

@@ -13,6 +13,7 @@ __all__ = (
     "StoreSlow",
     "StoreUnavailable",
     "StrangeDatabase",
+    "SyncFailed",
 )
 
 
@@ -27,9 +28,24 @@ class StoreUnavailable(StoreError):
 
     Nothing was written, or it cannot be known whether it was: the same batch may be
     committed again, the fence tells the two apart.
+
+    Attributes:
+        may_pass: Whether it may be reached later without a change to its settings or ours.
     """
 
     code = "store.unavailable"
+
+    may_pass = True
+
+
+class SyncFailed(StoreError):
+    """The disk failed to sync the database: what was written since the last sync may be lost.
+
+    The system shows those bytes until the machine stops, and never syncs them again. So the
+    process ends; the next one writes them again.
+    """
+
+    code = "store.sync"
 
 
 class StoreSlow(StoreError):

@@ -1,34 +1,59 @@
-"""Slot workers: a bounded number of processes for bodies that compute."""
+"""Slot workers: a bounded number of processes that compute at a time, others idle beside them."""
 
 from __future__ import annotations
 
 import anyio
 from anyio.abc import TaskStatus
 
+from aioflow.children import memory_limit_bytes
 from aioflow.effects import RecallTries, StartTry, StopTry
+from aioflow.executors.heartbeat import FROZEN_SECONDS
+from aioflow.executors.processes import Processes
 from aioflow.executors.wiring import Wiring
 from aioflow.executors.worker import Worker
 from aioflow.model import RunNo
 
-__all__ = ("SlotExecutor",)
+__all__ = ("IDLE_SECONDS", "MEMORY_SHARE", "SlotExecutor")
+
+IDLE_SECONDS = 600.0
+"""An idle process beyond the number of slots is dismissed when it was not used for so long."""
+MEMORY_SHARE = 4
+"""Idle processes beyond it may take one part in so many of the memory together."""
 
 
 class SlotExecutor:
-    """Runs ``def`` bodies in ``slots`` processes, numbered from 0.
+    """Runs ``def`` bodies in ``slots`` slots, numbered from 0.
 
     The verbs never block and never fail: what becomes of a try is reported. A worker that
     dies is replaced; a try that had begun in it is reported ``Failed``, a claimed one
     ``Recalled``.
+
+    Args:
+        idle_seconds: How long a process that is not used is kept beyond the number of slots.
+        frozen_seconds: How long a process with work may neither answer nor compute.
     """
 
-    def __init__(self, wiring: Wiring, slots: int) -> None:
-        self._workers = tuple(Worker(number, wiring) for number in range(slots))
+    def __init__(
+        self,
+        wiring: Wiring,
+        slots: int,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        frozen_seconds: float = FROZEN_SECONDS,
+    ) -> None:
+        self._processes = Processes(
+            wiring,
+            slots,
+            idle_seconds=idle_seconds,
+            frozen_seconds=frozen_seconds,
+            memory_bytes=memory_limit_bytes() / MEMORY_SHARE,
+        )
+        self._workers = tuple(Worker(n, wiring, self._processes) for n in range(slots))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep a process for each slot until cancelled; then all are killed."""
+        """Keep processes for the slots until cancelled; then all are killed."""
         async with anyio.create_task_group() as group:
-            for worker in self._workers:
-                group.start_soon(worker.run)
+            group.start_soon(self._processes.run)
             task_status.started()
 
     def start(self, effect: StartTry) -> None:
@@ -45,5 +70,4 @@ class SlotExecutor:
 
     def forget(self, run_no: RunNo) -> None:
         """A run has ended: its processes may forget it."""
-        for worker in self._workers:
-            worker.forget(run_no)
+        self._processes.forget(run_no)

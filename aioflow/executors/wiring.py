@@ -61,7 +61,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     ask: AskSink
     memory_limit_bytes: int = 0
     stall_seconds: float = 0.1
-    default_deferrable: bool = False
+    default_deferrable: bool | None = None
     default_tries: int = 3
     traces: bool = False
 

@@ -38,10 +38,18 @@ class LineAsker:
     Fulfils ``aioflow.author.asking.Asker``.
     """
 
-    __slots__ = ("_channels", "_place", "_run_no")
+    __slots__ = ("_channels", "_dag_id", "_place", "_run_no")
 
-    def __init__(self, channels: Channels, run_no: int, place: tuple[int, int] = NOWHERE) -> None:
+    def __init__(
+        self,
+        channels: Channels,
+        run_no: int,
+        place: tuple[int, int] = NOWHERE,
+        *,
+        dag_id: str = "",
+    ) -> None:
         self._channels = channels
+        self._dag_id = dag_id
         self._run_no = run_no
         self._place = place
 
@@ -100,6 +108,9 @@ class LineAsker:
         # Numbers are of one series: whatever was stored since the run was made is behind its own.
         return self.run_no
 
+    def own_dag_id(self) -> str:
+        return self._dag_id
+
 
 class GuestAsker(LineAsker):
     """Asks for the run of whatever trigger, or watch, asks: one for all that a host has."""
@@ -127,6 +138,9 @@ class GuestAsker(LineAsker):
         return EventFollower(
             self._channels.events, name, lambda: getattr(of, "run_no", NO_RUN), tell
         )
+
+    def own_dag_id(self) -> str:
+        return getattr(guest.get(), "dag_id", "")
 
     @property
     def _declaring(self) -> int:

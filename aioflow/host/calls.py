@@ -14,14 +14,23 @@ from typing import Any, NoReturn, Protocol
 
 from aioflow.author import codec
 from aioflow.author.signals import Fail, NotReady, RetryAfter, Skip, TaskDeferred
-from aioflow.author.trigger import Trigger, class_path, serialize
+from aioflow.author.steps import Steps
+from aioflow.author.trigger import Trigger, class_path, serialized
 from aioflow.author.waiting import Call
-from aioflow.errors import CallCutShort, CallMismatch, StepFailed, TaskError, Unserializable
-from aioflow.host.failures import failure_of
+from aioflow.errors import (
+    CallCutShort,
+    CallMismatch,
+    StepFailed,
+    TaskError,
+    Unserializable,
+    ValueTooLarge,
+)
+from aioflow.host.failures import failure_of, text_of
 from aioflow.host.loader import portable
-from aioflow.host.outcome import bounded, now
+from aioflow.host.outcome import now
 from aioflow.host.positions import Positions
 from aioflow.host.questions import RecordItem
+from aioflow.host.slices import Slices
 from aioflow.host.values import hidden
 from aioflow.messages import (
     Awaiting,
@@ -78,12 +87,18 @@ class DurableCalls:
     """
 
     def __init__(
-        self, talk: Conversation, recorded: list[RecordItem], threads: Executor, code: str
+        self,
+        talk: Conversation,
+        recorded: list[RecordItem],
+        threads: Executor,
+        code: str,
+        slices: Slices,
     ) -> None:
         self._talk = talk
         self._recorded = deque(recorded)
         self._threads = threads
         self._code = code
+        self._slices = slices
         self._made = 0
         self._under_way: Call | None = None
         self._is_told = False
@@ -107,9 +122,9 @@ class DurableCalls:
             if known is not None:
                 answer = self._outcome(known.answer, known.failure)
             else:
-                placed = (self._positions.place(trigger) for trigger in triggers)
-                sealed = tuple(_serialized(trigger) for trigger in placed)
-                self._tell(self._awaiting(call, sealed, timeout_us))
+                placed = [self._positions.place(trigger) for trigger in triggers]
+                stored = [await self._slices.run(_serialized(trigger)) for trigger in placed]
+                self._tell(self._awaiting(call, tuple(stored), timeout_us))
                 answer = self._outcome(*await self._awaited_answer(call))
             self._positions.note(call.kind, triggers, answer)
             return answer
@@ -147,7 +162,7 @@ class DurableCalls:
             self._positions.open(ordinal, trigger)
             if known is None:
                 start = self._talk.start
-                placed = self._positions.place(trigger)
+                stored = await self._slices.run(_serialized(self._positions.place(trigger)))
                 self._tell(
                     StreamOpened(
                         start.task_no,
@@ -156,7 +171,7 @@ class DurableCalls:
                         call.kind,
                         call.name,
                         self._place(call),
-                        *_serialized(placed),
+                        *stored,
                         window,
                     )
                 )
@@ -189,6 +204,9 @@ class DurableCalls:
             taken = self._outcome(answer, failure)
             self._positions.took(stream, taken)
             return (taken,)
+
+    async def packed(self, steps: Steps[bytes]) -> bytes:
+        return await self._slices.run(steps)
 
     async def emit(self, call: Call, name: str, key: str | None, data: bytes) -> None:
         async with self._making(call) as known:
@@ -361,11 +379,11 @@ class DurableCalls:
                 value = work()
             if inspect.isawaitable(value):
                 value = await value
-            return _encoded(value, call.name), None
+            return await self.packed(_encoded(value, call.name)), None
         except _PASSED_ON:
             raise
         except Exception as exc:  # noqa: BLE001 - whatever a step raises is what it came to
-            return _arguments(exc), exc
+            return await self.packed(_arguments(exc)), exc
 
     def _outcome(self, answer: bytes | None, failure: Failure | None, annotation: Any = Any) -> Any:
         if failure is not None:
@@ -389,30 +407,34 @@ class DurableCalls:
         return str(call.place).removeprefix(self._code)
 
 
-def _encoded(value: object, name: str) -> bytes:
-    answer = codec.encode(value, f"the result of {name}")
-    if len(answer) > ANSWER_LIMIT:
-        raise TaskError(
-            f"the result of {name} has {len(answer)} bytes, {ANSWER_LIMIT} are allowed; "
-            "write it to a file or a bucket and return where it is"
-        )
-    return answer
+def _encoded(value: object, name: str) -> Steps[bytes]:
+    try:
+        return (yield from codec.in_steps(value, f"the result of {name}", ANSWER_LIMIT))
+    except ValueTooLarge as exc:
+        raise TaskError(str(exc)) from None
 
 
-def _serialized(trigger: Trigger[Any]) -> tuple[str, bytes]:
-    path, kwargs = serialize(trigger)
-    return portable(path), bounded(type(trigger).__name__, kwargs)
+def _serialized(trigger: Trigger[Any]) -> Steps[tuple[str, bytes]]:
+    path, kwargs = yield from serialized(trigger)
+    return portable(path), kwargs
 
 
 def _shown(call: Call, place: str) -> str:
     return f"{call.kind}({call.name}) at {place}"
 
 
-def _arguments(problem: Exception) -> bytes:
+def _arguments(problem: Exception) -> Steps[bytes]:
     try:
-        return codec.encode([hidden(arg) for arg in problem.args], "the arguments of an exception")
+        hidden_args = [hidden(arg) for arg in problem.args]
+        where = "the arguments of an exception"
+        return (yield from codec.in_steps(hidden_args, where, ANSWER_LIMIT))
     except Unserializable:
-        return codec.encode([hidden(str(problem))], "the message of an exception")
+        pass
+    where = "the message of an exception"
+    try:
+        return codec.encode([hidden(text_of(problem))], where, ANSWER_LIMIT)
+    except Unserializable:
+        return codec.encode([failure_of(problem).message], where, ANSWER_LIMIT)
 
 
 def _failure(problem: Exception) -> Failure:

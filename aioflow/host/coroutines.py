@@ -13,6 +13,7 @@ import msgspec
 
 from aioflow.author.asking import asker
 from aioflow.author.node import Node
+from aioflow.author.steps import Steps, at_once
 from aioflow.author.values import Held, held
 from aioflow.author.waiting import calls
 from aioflow.errors import LinkClosed, TaskError, TaskTimeout, UnknownValue
@@ -45,6 +46,7 @@ from aioflow.host.questions import (
 )
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
+from aioflow.host.slices import Slices
 from aioflow.host.span_context import enter
 from aioflow.messages import (
     Awaiting,
@@ -133,6 +135,10 @@ class HostedTry(Hosted):
         """See ``calls.Conversation``."""
         self._host.report_for(self, report)
 
+    async def packed(self, steps: Steps[bytes]) -> bytes:
+        """See ``giving.Talk``."""
+        return await self._host.packed(steps)
+
     def find_class(self, path: str) -> Any:
         """See ``calls.Conversation``."""
         return self._host.find_class(self.start, path)
@@ -167,6 +173,7 @@ class CoroutineHost:
         self._pressure = Pressure(welcome.memory_limit_bytes, own_memory)
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
+        self._slices = Slices()
         self._output = OutputPump(line, self._nursery.serve, guest.get)
         self._channels = Channels(line)
         self.evicted = 0
@@ -243,6 +250,10 @@ class CoroutineHost:
             self._parked[hosted.start.task_no] = hosted
             self._relieve()
 
+    async def packed(self, steps: Steps[bytes]) -> bytes:
+        """Pack a value; a large one does not hold up the loop."""
+        return await self._slices.run(steps)
+
     def cancel(self, hosted: HostedTry, reason: str) -> None:
         """Cancel a try; it reports nothing more but that it has left."""
         self._nursery.cancel(hosted, reason)
@@ -270,7 +281,9 @@ class CoroutineHost:
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
         place = (start.position, start.map_index)
-        asker.set(LineAsker(self._channels, start.run_no, place))
+        info = self._runs.info(start.run_no)
+        dag_id = "" if info is None else info.dag_id
+        asker.set(LineAsker(self._channels, start.run_no, place, dag_id=dag_id))
         held.set({})
         try:
             run = self._runs.of(start)
@@ -284,7 +297,7 @@ class CoroutineHost:
         if node.sensor is None:
             recorded = await self._records(start) if start.recorded else []
             code = f"{self._code}/{run.info.version}/"
-            hosted.calls = DurableCalls(hosted, recorded, self._steps, code)
+            hosted.calls = DurableCalls(hosted, recorded, self._steps, code, self._slices)
             calls.set(hosted.calls)
         ended = await self._outcome(run, node, hosted)
         if not hosted.abandoned and hosted.ending in {"", _TIMEOUT}:
@@ -305,8 +318,9 @@ class CoroutineHost:
             if hosted.calls is not None:
                 hosted.calls.end()
             if gives_items(node, hosted.start) and hosted.ending != _TIMEOUT:
-                return handled(node, hosted.start, hosted.began_at, value)
-            packed = pack(node, hosted.start, value, self._results)
+                items = handled(node, hosted.start, hosted.began_at, value)
+                return await self._slices.run(items)
+            packed = await self._slices.run(pack(node, hosted.start, value, self._results))
             if packed.write is not None:
                 await self._loop.run_in_executor(self._writers, packed.write)
             if hosted.ending != _TIMEOUT:
@@ -315,7 +329,8 @@ class CoroutineHost:
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             problem = exc if hosted.calls is None else hosted.calls.explained(exc)
             problem = problem if hosted.ending != _TIMEOUT else _too_long(node, exc)
-        return ended_badly(node, hosted.start, hosted.began_at, problem, attempt.operator)
+        steps = ended_badly(node, hosted.start, hosted.began_at, problem, attempt.operator)
+        return await self._slices.run(steps)
 
     async def _values(self, start: Start, names: tuple[tuple[ValueKind, str], ...]) -> Held:
         question = values.question(start.position, names)
@@ -359,7 +374,8 @@ class CoroutineHost:
         self._forget(hosted)
         if hosted.ending == _TIMEOUT and hosted.node is not None:
             problem = _too_long(hosted.node)
-            self._report(hosted, ended_badly(hosted.node, hosted.start, hosted.began_at, problem))
+            steps = ended_badly(hosted.node, hosted.start, hosted.began_at, problem)
+            self._report(hosted, at_once(steps))
         self._line.give_up_if(self._nursery.abandoned_count)
 
     # ── reports ─────────────────────────────────────────────────────────────────────────

@@ -18,18 +18,15 @@ from aioflow.author import codec
 from aioflow.author.asking import RunEnding
 from aioflow.core.digests import Digests
 from aioflow.core.pages import Pages
-from aioflow.errors import AioflowError, TaskError, Unserializable
+from aioflow.errors import AioflowError, TaskError
 from aioflow.host import questions
 from aioflow.host.failures import print_traceback
-from aioflow.host.questions import PAGE_ITEMS, RunsWanted, RunWanted
+from aioflow.host.questions import PAGE_ITEMS, RunsWanted, RunWanted, check_name
 from aioflow.host.shared import Line
 from aioflow.model import RunNo
 from aioflow.orders import Answer
 
-__all__ = ("NAME_LIMIT", "Endings", "SingleEndings")
-
-NAME_LIMIT = 1_000
-"""Characters of a name that is asked for; none that exists has as many."""
+__all__ = ("Endings", "SingleEndings")
 
 Tell: TypeAlias = Callable[[Hashable, RunEnding | AioflowError], None]
 
@@ -86,8 +83,10 @@ class Endings:
             Unserializable: If the question cannot travel: the others are not to suffer.
         """
         _, dag_id, task_id = target
-        for name, text in (("dag_id", dag_id), ("task_id", task_id), ("run_id", run_id)):
-            _check(name, text)
+        check_name("dag_id", dag_id)
+        for name, text in (("task_id", task_id), ("run_id", run_id)):
+            if text is not None:
+                check_name(name, text)
         number = next(self._count)
         self._note(of, (*self._noted(of), number))
         self._told.put(number, of)
@@ -196,15 +195,6 @@ class SingleEndings:
 
 def _digest(of: Hashable) -> int:
     return hash(of) & (1 << 64) - 1
-
-
-def _check(name: str, text: object) -> None:
-    if text is None and name != "dag_id":
-        return
-    if not isinstance(text, str):
-        raise Unserializable(name, type(text).__name__, "a name was expected")
-    if len(text) > NAME_LIMIT or any("\ud800" <= char <= "\udfff" for char in text):
-        raise Unserializable(name, "name", "it is too long, or no text")
 
 
 def _settle(of: Hashable, outcome: RunEnding | AioflowError) -> None:

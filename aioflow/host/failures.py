@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import reprlib
 import sys
 import traceback
 from types import TracebackType
+from typing import Any
 
 from aioflow.host.values import masks
 from aioflow.model import Failure
 
-__all__ = ("MESSAGE_LIMIT", "failure_of", "one_line", "print_traceback", "traceback_of")
+__all__ = (
+    "MESSAGE_LIMIT",
+    "failure_of",
+    "one_line",
+    "print_traceback",
+    "text_of",
+    "traceback_of",
+)
 
 MESSAGE_LIMIT = 4 * 1024
 """Bytes of UTF-8."""
+
+_SHOWN_ITEMS = 100_000
+"""Items of an argument of an exception whose text is made, each as often as it stands in it."""
 
 _OURS = (__file__.rpartition("/")[0], "<frozen importlib.", importlib.__file__)
 
@@ -45,16 +57,64 @@ def failure_of(problem: BaseException, reason: str = "") -> Failure:
 
 def _message(problem: BaseException) -> str:
     try:
-        return one_line(masks.masked_text(str(problem)))
+        return one_line(masks.masked_text(text_of(problem)))
     except BaseException as exc:  # noqa: BLE001 - user code's __str__ may do anything
         return f"(its message cannot be shown: __str__ raised {type(exc).__name__})"
 
 
 def _exit_message(problem: SystemExit) -> str:
     try:
-        return one_line(masks.masked_text(f"sys.exit({problem.code!r}) was called"))
+        code = problem.code if _can_be_shown(problem.code) else reprlib.repr(problem.code)
+        return one_line(masks.masked_text(f"sys.exit({code!r}) was called"))
     except BaseException:  # noqa: BLE001 - user code's __repr__ may do anything
         return "sys.exit was called"
+
+
+def text_of(problem: BaseException) -> str:
+    """Return its text, shortened where that would take too much memory.
+
+    The text of a list has each item as often as it stands in it, however deep: that of a few dozen
+    lists that hold one another twice has no end.
+    """
+    if _can_be_shown(problem.args):
+        return str(problem)
+    return ", ".join(map(reprlib.repr, problem.args))
+
+
+def _shorten_args(problem: BaseException) -> None:
+    """Replace arguments whose text would take too much memory, of what caused it as well."""
+    seen: dict[int, BaseException] = {}
+    left: list[BaseException | None] = [problem]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if not _can_be_shown(one.args):
+            one.args = tuple(arg if _can_be_shown(arg) else reprlib.repr(arg) for arg in one.args)
+        left += (one.__cause__, one.__context__)
+        if isinstance(one, BaseExceptionGroup):
+            left += one.exceptions
+
+
+def _can_be_shown(value: Any) -> bool:
+    """Whether the text of a value of Python's own containers has an end that is near."""
+    items, count = [value], 0
+    while items:
+        item = items.pop()
+        kind = type(item)
+        if kind is dict:
+            count += 2 * len(item)
+        elif kind in _CONTAINERS:
+            count += len(item)
+        if count > _SHOWN_ITEMS:
+            return False
+        if kind is dict:
+            items += item.keys()
+            items += item.values()
+        elif kind in _CONTAINERS:
+            items += item
+    return True
 
 
 def print_traceback(problem: BaseException) -> None:
@@ -68,11 +128,15 @@ def print_traceback(problem: BaseException) -> None:
 def traceback_of(problem: BaseException) -> str:
     """Return what ``print_traceback`` prints."""
     try:
+        _shorten_args(problem)
         trace = _without_ours(problem.__traceback__)
         lines = traceback.format_exception(type(problem), problem, trace)
         return "".join(lines).encode("utf-8", "backslashreplace").decode()
     except BaseException as exc:  # noqa: BLE001 - __str__ or __cause__ of user code
         return f"{type(problem).__name__}, whose traceback raised {type(exc).__name__}\n"
+
+
+_CONTAINERS = frozenset({list, tuple, set, frozenset})
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Protocol
 
+from aioflow.author.steps import Steps
 from aioflow.host.items import encoded
 from aioflow.messages import Item, Report
 from aioflow.orders import Start
@@ -21,6 +22,9 @@ class Talk(Protocol):
 
     def report(self, report: Report) -> None:
         """Send a report to the engine."""
+
+    async def packed(self, steps: Steps[bytes]) -> bytes:
+        """Pack a yielded item; other coroutines run between the steps of a large one."""
 
 
 class Giver:
@@ -38,7 +42,8 @@ class Giver:
         async with aclosing(items):
             async for value in items:
                 if self._made >= known:
-                    await self._give(encoded(value, f"item {self._made} of {name}"))
+                    what = f"item {self._made} of {name}"
+                    await self._give(await self._talk.packed(encoded(value, what)))
                 self._made += 1
         if self._made < known:
             print(  # noqa: T201 - into the log of the task

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Hashable
+from sys import intern
 from typing import Any
 
 from aioflow.author.trigger import Trigger, TriggerEvent, note_last
@@ -134,6 +135,7 @@ class HostedTrigger(Hosted):
         is_over: It has fired or failed and is letting go; no longer to be cancelled.
         failure: Why its hosting ends badly; ``None`` while or if it does not.
         flow: Of a stream.
+        dag_id: Of the DAG of its task.
         place: The position and ``map_index`` of its task.
         start: Of a task whose result it may have to write.
         trigger: Itself, once it is made.
@@ -142,6 +144,7 @@ class HostedTrigger(Hosted):
 
     __slots__ = (
         "_number",
+        "dag_id",
         "failure",
         "flow",
         "hosting",
@@ -160,6 +163,7 @@ class HostedTrigger(Hosted):
         self._number = order.trigger_no
         self.hosting = order.hosting
         self.run_no = kind.run_no if kind.run_no == order.run_no else order.run_no
+        self.dag_id = intern(order.dag_id)
         self.place = (order.position, order.map_index)
         self.kind = kind
         self.stage = stage

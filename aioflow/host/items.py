@@ -7,6 +7,8 @@ from typing import Any
 
 from aioflow.author import codec
 from aioflow.author.node import Node
+from aioflow.author.steps import Steps
+from aioflow.errors import ValueTooLarge
 from aioflow.host.fan_in import Pages
 from aioflow.model import TaskNo
 from aioflow.results import RESULT_LIMIT
@@ -17,30 +19,28 @@ ITEM_LIMIT = 1024 * 1024
 """Bytes of msgpack an item may have."""
 
 
+_ITEM_BYTES = 32
+"""What an item takes at least until it is sent, however small it is."""
+
+
 class ItemTooLarge(Exception):
     """An item, or all a handler returned at once, has more bytes than may travel."""
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"{what} has {size} bytes, {limit} are allowed; "
-            "write it to a file or a bucket and give on where it is"
-        )
 
-
-def encoded(value: object, what: str) -> bytes:
+def encoded(value: object, what: str) -> Steps[bytes]:
     """Return an item as it travels.
 
     Raises:
         ItemTooLarge: If it has more than ``ITEM_LIMIT`` bytes.
         Unserializable: If it cannot travel.
     """
-    payload = codec.encode(value, what)
-    if len(payload) > ITEM_LIMIT:
-        raise ItemTooLarge(what, len(payload), ITEM_LIMIT)
-    return payload
+    try:
+        return (yield from codec.in_steps(value, what, ITEM_LIMIT))
+    except ValueTooLarge as exc:
+        raise ItemTooLarge(str(exc)) from None
 
 
-def gathered(node: Node, value: object) -> tuple[bytes, ...]:
+def gathered(node: Node, value: object) -> Steps[tuple[bytes, ...]]:
     """Return what a handler adds to its task's output: the items of a list, or one value.
 
     Raises:
@@ -54,10 +54,12 @@ def gathered(node: Node, value: object) -> tuple[bytes, ...]:
     items: list[bytes] = []
     size = 0
     for item in values:  # type: ignore[attr-defined]  # one of the three
-        items.append(encoded(item, f"item {len(items)} of what {node.task_id!r} returned"))
-        size += len(items[-1])
+        what = f"item {len(items)} of what {node.task_id!r} returned"
+        items.append((yield from encoded(item, what)))
+        size += max(len(items[-1]), _ITEM_BYTES)
         if size > RESULT_LIMIT:
-            raise ItemTooLarge(f"what {node.task_id!r} returned", size, RESULT_LIMIT)
+            raise ItemTooLarge(str(ValueTooLarge(f"what {node.task_id!r} returned", RESULT_LIMIT)))
+        yield
     return tuple(items)
 
 

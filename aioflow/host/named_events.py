@@ -18,7 +18,13 @@ import msgspec
 from aioflow.author import codec
 from aioflow.author.asking import NamedEvent
 from aioflow.errors import AioflowError, TaskError
-from aioflow.host.questions import EventItem, EventsPage, EventsWanted
+from aioflow.host.questions import (
+    EventItem,
+    EventsPage,
+    EventsWanted,
+    check_name,
+    check_number,
+)
 from aioflow.host.shared import Line
 from aioflow.model import RunNo
 from aioflow.orders import Answer
@@ -61,8 +67,11 @@ class Subscriptions:
         """Have somebody told of the events of a name, until it leaves.
 
         Raises:
-            Unserializable: If the name cannot travel; then nobody has entered.
+            Unserializable: If no such name or position can exist. The listener is not entered,
+                and the others are not affected.
         """
+        check_name("name", name)
+        check_number("after", listener.position)
         subscription = self._by_name.get(name)
         if subscription is None:
             subscription = self._by_name[name] = Subscription(name, self._line)
@@ -192,7 +201,11 @@ class EventFollower:
         if of not in self._asking:
             return  # whoever was told before it has had it forgotten
         if self._last is None or self._last[0] is not item:
-            self._last = (item, _event(self._name, item))
+            try:
+                self._last = (item, _event(self._name, item))
+            except AioflowError as exc:  # the others, and what comes after it, are not to suffer
+                self.failed(of, str(exc))
+                return
         self.forget(of)
         self._tell(of, self._last[1])
 
@@ -285,14 +298,21 @@ class Subscription:
         self._late = _Audience()
         self._latest: dict[Listener, None] = {}
         self._tip = 0
+        self._known = 0
+        self._is_due = False
         self.members = 0
         self._waiting: int | None = None
         self._reading: int | None = None
 
     def join(self, listener: Listener) -> None:
         """Tell a listener of everything behind its position."""
-        if not self._present and self._waiting is None:
+        if self._waiting is None and not (self._present or self._late or self._latest):
             self._tip = listener.position
+        elif self._known < self._tip and listener.position < self._tip:
+            # The tip is only what an earlier listener claimed: no event up to it is known, and
+            # one may not exist for years. Start from the lower position.
+            self._tip = max(listener.position, self._known)
+            self._ask_again_soon()
         if listener.position >= self._tip:
             self._present.add(listener)
             self._wait_for_more()
@@ -317,12 +337,26 @@ class Subscription:
 
     def _wait_for_more(self) -> None:
         """Ask for what comes next, for all who have had everything before."""
-        if self._waiting is None and self._present:
+        if self._waiting is None and self._present and not self._is_due:
             wanted = EventsWanted(self._name, self._tip)
             self._waiting = self._ask(wanted, self._present, self._take_new)
 
+    def _ask_again_soon(self) -> None:
+        """Ask for what comes after the tip, which is lower than it was: once for all who join."""
+        if self._waiting is not None:
+            self._line.withdraw(self._waiting)  # its answer would be of what comes later
+            self._waiting = None
+        if not self._is_due:
+            self._is_due = True
+            self._line.gather(self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._is_due = False
+        self._wait_for_more()
+
     def _take_new(self, page: EventsPage) -> None:
         self._waiting = None
+        self._known = max(self._known, page.last)
         for item in page.items:
             self._present.tell(item)
         self._tip = max(self._tip, page.last)

@@ -18,7 +18,8 @@ from aioflow.author.signals import (
     Skip,
     TaskDeferred,
 )
-from aioflow.author.trigger import serialize
+from aioflow.author.steps import Steps
+from aioflow.author.trigger import FIELDS_LIMIT, serialized
 from aioflow.core.mapping import check_cap
 from aioflow.errors import (
     BadConf,
@@ -28,11 +29,11 @@ from aioflow.errors import (
     TaskTimeout,
     UnknownValue,
     Unserializable,
+    ValueTooLarge,
 )
 from aioflow.host.arguments import BadArgument, spec_of
 from aioflow.host.choices import BadChoice, skipped_by
 from aioflow.host.failures import failure_of, one_line, print_traceback
-from aioflow.host.fan_in import Results
 from aioflow.host.frames import packed
 from aioflow.host.items import ItemTooLarge, gathered
 from aioflow.host.loader import CodeMissing, portable
@@ -51,11 +52,9 @@ from aioflow.orders import Start
 from aioflow.results import INLINE_LIMIT, RESULT_LIMIT, result_path, write_list, write_value
 
 __all__ = (
-    "KWARGS_LIMIT",
     "LostInHost",
     "Packed",
     "ResultTooLarge",
-    "bounded",
     "ended_badly",
     "gives_items",
     "handled",
@@ -67,35 +66,8 @@ __all__ = (
 )
 
 
-KWARGS_LIMIT = 1024 * 1024
-"""Bytes of msgpack the fields of a trigger may have, and the arguments of the method behind it."""
-
-
-class KwargsTooLarge(Exception):
-    """A task waits with more data than a wait may hold.
-
-    Args:
-        whose: The trigger's class, or the method that resumes.
-        kwargs: msgpack of a map.
-    """
-
-    def __init__(self, whose: str, kwargs: bytes) -> None:
-        sizes = msgspec.msgpack.decode(kwargs, type=dict[str, msgspec.Raw])
-        field = max(sizes, key=lambda name: memoryview(sizes[name]).nbytes)
-        super().__init__(
-            f"the arguments of {whose} have {len(kwargs)} bytes, {KWARGS_LIMIT} are allowed; "
-            f"the largest is {field!r}: write it to a file or a bucket and pass where it is"
-        )
-
-
 class ResultTooLarge(Exception):
     """A result has more bytes than may travel."""
-
-    def __init__(self, task_id: str) -> None:
-        super().__init__(
-            f"the result of {task_id!r} is larger than {RESULT_LIMIT // 1024**2} MiB; "
-            "write it to a file or a bucket and return where it is"
-        )
 
 
 class NotAList(Exception):
@@ -151,8 +123,10 @@ def now() -> int:
 
 _NOTHING = Packed()
 
+_ITEMS_PER_STEP = 8
 
-def pack(node: Node, start: Start, value: object, results: Path) -> Packed:
+
+def pack(node: Node, start: Start, value: object, results: Path) -> Steps[Packed]:
     """Encode what a task returned, within the limits; runs user code if it is a generator.
 
     Raises:
@@ -167,45 +141,47 @@ def pack(node: Node, start: Start, value: object, results: Path) -> Packed:
     if node.part is Part.UNTIL:
         return Packed(again=not value)
     skips = skipped_by(node, value)
-    made = _pack(node, start, value, results)
+    try:
+        made = yield from _pack(node, start, value, results)
+    except ValueTooLarge as exc:
+        raise ResultTooLarge(str(ValueTooLarge(exc.where, RESULT_LIMIT))) from None
     return msgspec.structs.replace(made, skips=skips) if skips else made
 
 
-def _pack(node: Node, start: Start, value: object, results: Path) -> Packed:
+def _pack(node: Node, start: Start, value: object, results: Path) -> Steps[Packed]:
     limit = spec_of(node).feeds_limit
     if limit is not None:
-        return _pack_list(node, start, value, results, limit)
+        return (yield from _pack_list(node, start, value, results, limit))
     if value is None:
         return _NOTHING
-    if isinstance(value, Results):
-        value = list(value)
-    body = codec.encode(value, f"the result of {node.task_id!r}")
+    body = yield from codec.in_steps(value, f"the result of {node.task_id!r}", RESULT_LIMIT)
     size = len(body)
     if size <= INLINE_LIMIT:
         return Packed(body, size)
-    if size > RESULT_LIMIT:
-        raise ResultTooLarge(node.task_id)
     path = result_path(results, start.task_no, start.start_no)
     return Packed(None, size, None, lambda: write_value(path, body))
 
 
-def _pack_list(node: Node, start: Start, value: object, results: Path, limit: int) -> Packed:
+def _pack_list(node: Node, start: Start, value: object, results: Path, limit: int) -> Steps[Packed]:
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | dict):
         raise NotAList(node.task_id, value)
     if isinstance(value, list | tuple):
         _check(len(value), limit)
-    # A __len__ of somebody else's class may lie, a generator has none: count what comes.
+    # A __len__ of an author's class may be wrong, a generator has none: count the items.
     bodies: list[bytes] = []
     size = 0
     for item in islice(value, limit + 1):
         _check(len(bodies) + 1, limit)
-        body = codec.encode(item, f"item {len(bodies)} of the result of {node.task_id!r}")
-        size += len(body)
-        if size > RESULT_LIMIT:
-            raise ResultTooLarge(node.task_id)
+        body = codec.at_most(item, RESULT_LIMIT - size)
+        if body is None:
+            where = f"item {len(bodies)} of the result of {node.task_id!r}"
+            body = yield from codec.in_steps(item, where, RESULT_LIMIT - size)
         bodies.append(body)
+        size += len(body)
+        if not len(bodies) % _ITEMS_PER_STEP:
+            yield
     if not bodies:
-        empty = codec.encode([], "")
+        empty = codec.encode([], "", RESULT_LIMIT)
         return Packed(empty, len(empty), 0)
     path = result_path(results, start.task_no, start.start_no)
     return Packed(None, size, len(bodies), lambda: write_list(path, bodies))
@@ -237,14 +213,14 @@ def gives_items(node: Node, start: Start) -> bool:
     return bool(start.upto) or (start.is_closing and spec_of(node).streams)
 
 
-def handled(node: Node, start: Start, began_at: int, value: object) -> EventsHandled:
+def handled(node: Node, start: Start, began_at: int, value: object) -> Steps[EventsHandled]:
     """Return the report of a start that took events, or came at their end.
 
     Raises:
         ItemTooLarge: If what it returned has too many bytes.
         Unserializable: If that cannot travel.
     """
-    items = gathered(node, value)
+    items = yield from gathered(node, value)
     ended = (start.task_no, start.start_no, began_at, now())
     return EventsHandled(*ended, start.upto, items, start.is_closing)
 
@@ -269,24 +245,23 @@ def not_begun(start: Start, problem: BaseException) -> Failed:
 
 def ended_badly(
     node: Node, start: Start, began_at: int, problem: BaseException, operator: object = None
-) -> Ended:
+) -> Steps[Ended]:
     """Return the report of a try whose user code raised, signals of ours included."""
     try:
-        return _ended_badly(node, start, began_at, problem, operator)
+        if isinstance(problem, TaskDeferred):
+            return (yield from _deferred(node, start, began_at, problem, operator))
+        return _ended_badly(node, start, began_at, problem)
     except Unserializable as exc:
-        return _failed(start, began_at, exc, "unserializable", retryable=False)
-    except KwargsTooLarge as exc:
-        return _failed(start, began_at, exc, "payload_too_large", retryable=False)
+        reason, retryable = _KNOWN[
+            ValueTooLarge if isinstance(exc, ValueTooLarge) else Unserializable
+        ]
+        return _failed(start, began_at, exc, reason, retryable=retryable)
     except BaseException as exc:  # noqa: BLE001 - unless= and fields of triggers are user code
         return _failed(start, began_at, exc)
 
 
-def _ended_badly(
-    node: Node, start: Start, began_at: int, problem: BaseException, operator: object
-) -> Ended:
+def _ended_badly(node: Node, start: Start, began_at: int, problem: BaseException) -> Ended:
     match problem:
-        case TaskDeferred():
-            return _deferred(node, start, began_at, problem, operator)
         case Skip():
             message = failure_of(problem).message
             return Skipped(start.task_no, start.start_no, began_at, now(), message)
@@ -332,6 +307,7 @@ _KNOWN: dict[type[BaseException], tuple[str, bool]] = {
     ResultTooLarge: ("result_too_large", False),
     ItemTooLarge: ("payload_too_large", False),
     NotAList: ("not_a_list", False),
+    ValueTooLarge: ("payload_too_large", False),
     Unserializable: ("unserializable", False),
     BadConf: ("conf", False),
     BadArgument: ("argument", True),
@@ -367,7 +343,7 @@ def _failed(
 
 def _deferred(
     node: Node, start: Start, began_at: int, wish: TaskDeferred, operator: object
-) -> Ended:
+) -> Steps[Ended]:
     events = spec_of(node).events
     if start.upto:
         message = f"{node.task_id!r} deferred while it took events; its stream goes on by itself"
@@ -382,16 +358,16 @@ def _deferred(
         message = f"{node.task_id!r} is {kind} and cannot resume in {named}"
         failure = Failure(type="TaskDeferred", message=one_line(message), reason="no_such_method")
         return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
-    class_path, kwargs = serialize(wish.trigger)
+    class_path, kwargs = yield from serialized(wish.trigger)
     deferred = Deferred(
         start.task_no,
         start.start_no,
         began_at,
         now(),
         portable(class_path),
-        bounded(type(wish.trigger).__name__, kwargs),
+        kwargs,
         wish.method_name or "",
-        _next_kwargs(wish) if wish.kwargs else None,
+        (yield from _next_kwargs(wish)) if wish.kwargs else None,
         wish.timeout_us,
         wish.on_timeout or "",
     )
@@ -399,17 +375,6 @@ def _deferred(
     return deferred
 
 
-def _next_kwargs(wish: TaskDeferred) -> bytes:
+def _next_kwargs(wish: TaskDeferred) -> Steps[bytes]:
     method = wish.method_name or "the method that takes its events"
-    return bounded(method, codec.encode(wish.kwargs, f"kwargs of {method}"))
-
-
-def bounded(whose: str, kwargs: bytes) -> bytes:
-    """Return the fields of a trigger, or the arguments behind it, unless they are too many.
-
-    Raises:
-        KwargsTooLarge: If they have more than ``KWARGS_LIMIT`` bytes.
-    """
-    if len(kwargs) > KWARGS_LIMIT:
-        raise KwargsTooLarge(whose, kwargs)
-    return kwargs
+    return (yield from codec.fields_in_steps(wish.kwargs, f"kwargs of {method}", FIELDS_LIMIT))

@@ -42,4 +42,5 @@ def _kinds(found: list[object], package: str) -> Iterator[TriggerKind]:
             summary = (inspect.getdoc(cls) or "").partition("\n")[0]
             # A dataclass without a docstring is given its signature as one.
             has_own = "__doc__" in vars(cls) and not summary.startswith(f"{cls.__name__}(")
-            yield TriggerKind(class_path(cls), summary if has_own else "")
+            public = tuple(map(str, cls.public_fields))
+            yield TriggerKind(class_path(cls), summary if has_own else "", public)

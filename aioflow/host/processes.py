@@ -18,6 +18,7 @@ class Stat(NamedTuple):
     Attributes:
         is_zombie: It is dead, and its parent has not looked yet.
         start_ticks: When it was started, in the kernel's clock ticks since boot.
+        processor_ticks: How long its threads have been on a processor, in the same ticks.
     """
 
     is_zombie: bool
@@ -25,6 +26,7 @@ class Stat(NamedTuple):
     group: int
     session: int
     start_ticks: int
+    processor_ticks: int
 
 
 def numbers() -> Iterator[int]:
@@ -48,4 +50,5 @@ def stat(pid: int) -> Stat | None:
         group=int(fields[2]),
         session=int(fields[3]),
         start_ticks=int(fields[19]),
+        processor_ticks=int(fields[11]) + int(fields[12]),
     )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
+from aioflow.errors import Unserializable
 from aioflow.model import Failure, Instant, TaskState, ValueKind
 
 __all__ = (
+    "NAME_LIMIT",
     "PAGE_BYTES",
     "PAGE_ITEMS",
     "EventItem",
@@ -27,9 +29,14 @@ __all__ = (
     "ValuesFound",
     "ValuesWanted",
     "asked_alone",
+    "check_name",
+    "check_number",
     "only",
     "refused",
 )
+
+NAME_LIMIT = 1_000
+"""Characters of a name that is asked for; none that exists has as many."""
 
 PAGE_ITEMS = 1_000
 PAGE_BYTES = 4 * 1024 * 1024
@@ -233,3 +240,29 @@ def refused(kind: str, body: bytes, why: str) -> bytes:
     except msgspec.DecodeError:
         return b""
     return msgspec.msgpack.encode([RunEnded(run.number, why) for run in wanted.runs])
+
+
+def check_name(what: str, text: object) -> None:
+    """Refuse what can be the name of nothing: no database could be asked for it.
+
+    Args:
+        what: What it names, for the error.
+
+    Raises:
+        Unserializable: If it is no text, too long, or has characters that no name has.
+    """
+    if not isinstance(text, str):
+        raise Unserializable(what, type(text).__name__, "a name was expected")
+    is_text = not any("\ud800" <= char <= "\udfff" or char == "\0" for char in text)
+    if len(text) > NAME_LIMIT or not is_text:
+        raise Unserializable(what, "name", "it is too long, or no text")
+
+
+def check_number(what: str, number: object) -> None:
+    """Refuse what cannot be the number of anything that is stored.
+
+    Raises:
+        Unserializable: If it is no whole number, or one of more than 64 bits.
+    """
+    if not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
+        raise Unserializable(what, type(number).__name__, "a number of 64 bits was expected")

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.author.signals import sensor_saw
+from aioflow.author.steps import at_once
 from aioflow.author.values import Held, in_process
 from aioflow.errors import TaskError, UnknownValue
 from aioflow.host import values
@@ -73,13 +74,14 @@ def run_body(
             if not done:
                 return NotReadyYet(start.task_no, start.start_no, began_at, now())
         if gives_items(node, start):
-            return handled(node, start, began_at, value)
-        packed = pack(node, start, value, results)
+            return at_once(handled(node, start, began_at, value))
+        packed = at_once(pack(node, start, value, results))
         if packed.write is not None:
             packed.write()
         return succeeded(start, began_at, packed)
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-        return ended_badly(node, start, began_at, exc, None if body is None else body.operator)
+        operator = None if body is None else body.operator
+        return at_once(ended_badly(node, start, began_at, exc, operator))
     finally:
         in_process({})
 

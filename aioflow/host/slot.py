@@ -25,8 +25,8 @@ from aioflow.host.run_body import run_body
 from aioflow.host.runs import Runs
 from aioflow.host.span_context import within
 from aioflow.host.streams import IDLE, Descriptors, configure_logging, flush, line_by_line, put_back
-from aioflow.messages import Ask, Began, Ended, Labelled, Recalled
-from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
+from aioflow.messages import Ask, Began, Ended, Labelled, Pong, Recalled
+from aioflow.orders import Answer, ForgetRun, Order, Ping, Recall, RunInfo, Start, Welcome
 
 __all__ = ("Slot",)
 
@@ -103,6 +103,8 @@ class Slot:
                 self._runs.tell(order)
             case ForgetRun():
                 self._runs.forget(order.run_no)
+            case Ping():
+                self._send([Pong()])
             case Recall():
                 back = tuple(key for key in order.tries if self._claimed.pop(key, None))
                 self._send([Recalled(back)])

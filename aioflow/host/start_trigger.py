@@ -12,10 +12,13 @@ from aioflow.author import codec
 from aioflow.author.node import Node
 from aioflow.author.signals import Skip
 from aioflow.author.start import START_KWARGS, StartTriggerArgs, TaskSkippedEvent
-from aioflow.author.trigger import Trigger, TriggerEvent
+from aioflow.author.steps import Steps
+from aioflow.author.trigger import FIELDS_LIMIT, Trigger, TriggerEvent
+from aioflow.errors import ValueTooLarge
 from aioflow.host.arguments import Arguments, KnownRun
 from aioflow.host.failures import failure_of
 from aioflow.host.pages import FetchPage, fetch_ahead
+from aioflow.host.trigger_events import TriggerWrong
 from aioflow.orders import Start
 
 __all__ = ("NoStartTrigger", "start_trigger")
@@ -43,8 +46,8 @@ async def start_trigger(
     fetch: FetchPage,
     results: Path,
     find_class: Callable[[str], Any],
-) -> tuple[type[Trigger[Any]], bytes]:
-    """Return the trigger class of a task, and the msgpack of its fields. Runs user code.
+) -> tuple[type[Trigger[Any]], Steps[bytes]]:
+    """Return the trigger class of a task, and what packs its fields. Runs user code.
 
     An unmapped task is made an instance of, so that ``__init__`` may say what it waits for; of
     a mapped one ``__init__`` is skipped, and the class says what its item does not.
@@ -60,7 +63,8 @@ async def start_trigger(
     try:
         arguments = resolved.all()
     except Skip as exc:  # of a function given to map
-        return Skipping, codec.encode_fields({"message": failure_of(exc).message}, "Skipping")
+        why = failure_of(exc).message
+        return Skipping, _fields({"message": why}, Skipping)
     own = arguments.pop(START_KWARGS, None) or {}
     owner: Any = node.make_operator(arguments) if node.instance is not None else node.operator
     said = getattr(owner, "start_trigger_args", None)
@@ -72,4 +76,11 @@ async def start_trigger(
     if isinstance(owner, type) or "start_trigger_args" not in vars(owner):
         fields = resolved.rendered(fields)  # they stand in the file; those of __init__ need not
     kwargs = {**fields, **own}
-    return found, codec.encode_fields(kwargs, found.__name__)
+    return found, _fields(kwargs, found)
+
+
+def _fields(named: dict[str, Any], cls: type[Trigger[Any]]) -> Steps[bytes]:
+    try:
+        return (yield from codec.fields_in_steps(named, cls.__name__, FIELDS_LIMIT))
+    except ValueTooLarge as exc:
+        raise TriggerWrong("payload_too_large", str(exc)) from None

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 
 from aioflow.author import codec
 from aioflow.author.start import TaskFailedEvent, TaskSuccessEvent
+from aioflow.author.steps import Steps
 from aioflow.author.trigger import TriggerEvent
+from aioflow.errors import ValueTooLarge
 from aioflow.host.failures import one_line
 from aioflow.results import INLINE_LIMIT
 
@@ -71,30 +73,27 @@ def check(event: object, name: str) -> TriggerEvent[object]:
     return event
 
 
-def payload_of(event: TriggerEvent[object], name: str) -> bytes:
+def payload_of(event: TriggerEvent[object], name: str) -> Steps[bytes]:
     """Return the msgpack of an event's payload; of one that fails its task, of the message.
 
     Raises:
         TriggerWrong: If it is too large.
         Unserializable: If it cannot travel.
     """
-    limit = PAYLOAD_LIMIT
-    payload = codec.encode(event.payload, f"the event of {name}")
+    # The result of a task goes into a row as it is.
+    limit = INLINE_LIMIT if isinstance(event, TaskSuccessEvent) else PAYLOAD_LIMIT
+    try:
+        payload = yield from codec.in_steps(event.payload, f"the event of {name}", limit)
+    except ValueTooLarge as exc:
+        raise TriggerWrong("payload_too_large", str(exc)) from None
     match event:
         case TaskFailedEvent():
             said = f"{name} gave no reason" if event.payload is None else str(event.payload)
-            payload = codec.encode(one_line(said), name)
-        case TaskSuccessEvent():
-            limit = INLINE_LIMIT  # it goes into a row as it is
-            payload = b"" if event.payload is None else payload
+            return codec.encode(one_line(said), name, limit)
+        case TaskSuccessEvent() if event.payload is None:
+            return b""
         case _:
-            pass
-    if len(payload) > limit:
-        raise TriggerWrong(
-            "payload_too_large",
-            f"the event of {name} has {len(payload)} bytes, {limit} are allowed",
-        )
-    return payload
+            return payload
 
 
 def _check_key(key: object, name: str) -> None:

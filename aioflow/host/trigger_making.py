@@ -17,6 +17,7 @@ from aioflow.host.loader import CodeMissing, portable
 from aioflow.host.pages import fetch_page
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
+from aioflow.host.slices import Slices
 from aioflow.host.start_trigger import start_trigger
 from aioflow.host.trigger_events import TriggerWrong
 from aioflow.orders import Host, Start
@@ -36,14 +37,21 @@ class TriggerMaker:
 
     Args:
         in_use: Says which versions the triggers hosted now are of.
+        slices: Pack on the loop of the host.
     """
 
     def __init__(
-        self, line: Line, shelf: CodeShelf, results: Path, in_use: Callable[[], Collection[str]]
+        self,
+        line: Line,
+        shelf: CodeShelf,
+        results: Path,
+        in_use: Callable[[], Collection[str]],
+        slices: Slices,
     ) -> None:
         self._line = line
         self._results = results
         self._in_use = in_use
+        self._slices = slices
         self._shelf = shelf
         self._classes: dict[tuple[str, str], type[Trigger[Any]]] = {}
         self.runs = Runs(self._shelf)
@@ -109,7 +117,8 @@ class TriggerMaker:
 
         fetch = partial(fetch_page, self._line)
         async with asyncio.timeout(MAKE_SECONDS):
-            return await start_trigger(run, node, start, fetch, self._results, find)
+            cls, fields = await start_trigger(run, node, start, fetch, self._results, find)
+            return cls, await self._slices.run(fields)
 
     def _class(self, version: str, path: str) -> type[Trigger[Any]]:
         known = self._classes.get((version, path))

@@ -25,6 +25,7 @@ from aioflow.host.nursery import Nursery, guest
 from aioflow.host.outcome import LostInHost, now, pack
 from aioflow.host.pump import OutputPump
 from aioflow.host.shared import Line
+from aioflow.host.slices import Slices
 from aioflow.host.trigger_events import TriggerWrong, check, events_of, payload_of
 from aioflow.host.trigger_making import LOAD, TriggerMaker
 from aioflow.host.watches import HostedWatch, Told, Watches
@@ -80,10 +81,11 @@ class TriggerHost:
         )
         self._watches = Watches(self._nursery, self)
         self._results = Path(welcome.results)
+        self._slices = Slices()
         self._hosted: dict[int, HostedTrigger | Wait] = {}
         self._kinds = Kinds()
         shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
-        self._maker = TriggerMaker(line, shelf, self._results, self._kinds.versions)
+        self._maker = TriggerMaker(line, shelf, self._results, self._kinds.versions, self._slices)
         self._output = OutputPump(line, self._nursery.serve, guest.get)
 
     def obey(self, order: Order) -> None:
@@ -195,12 +197,12 @@ class TriggerHost:
         self._hosted[wait.number] = wait
         return True
 
-    def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
+    async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
         """See ``Finder``: what an event is like on the wire is worked out once."""
         ends = event.ends if isinstance(event, EndEvent) else ""
         payload, fail = b"", None
         try:
-            payload = payload_of(event, name)
+            payload = await self._slices.run(payload_of(event, name))
             packed(Fired(0, 0, 0, 0, payload, event.key, ends))
         except Exception as exc:  # noqa: BLE001 - what an event holds is user code
             fail = self.failed(exc)
@@ -318,7 +320,8 @@ class TriggerHost:
 
     def _told(self, trigger: Trigger[Any], order: Host) -> Trigger[Any]:
         since, last = as_datetime(order.since), None if order.last is None else _last(*order.last)
-        return prepare(trigger, since=since, last=last, number=order.trigger_no)
+        number, since_us = order.trigger_no, order.waits_since
+        return prepare(trigger, since=since, since_us=since_us, last=last, number=number)
 
     def _over(self, hosted: HostedTrigger) -> None:
         """From here on it is bounded by the clock alone."""
@@ -344,7 +347,8 @@ class TriggerHost:
         else:
             ends = checked.ends if isinstance(checked, EndEvent) else ""
             at = (*hosted.key, sent, now())
-            fired = Fired(*at, payload_of(checked, name), checked.key, ends)
+            payload = await self._slices.run(payload_of(checked, name))
+            fired = Fired(*at, payload, checked.key, ends)
         self._output.flush(hosted.key)
         self._line.report(fired)
         hosted.enter(_RUN)
@@ -361,7 +365,7 @@ class TriggerHost:
     ) -> Fired:
         """Write the result as the task itself would have; what says so succeeds it."""
         node = self._maker.runs.of(start).dag.nodes[start.position]
-        packed = pack(node, start, event.payload, self._results)
+        packed = await self._slices.run(pack(node, start, event.payload, self._results))
         if packed.write is not None:
             await asyncio.to_thread(packed.write)
         body = b"" if packed.body is None else packed.body

@@ -2,11 +2,16 @@
 
 What a shared trigger costs is a ``Wait``, its place among the wanted, and what the watch itself
 keeps of what is wanted.
+
+A watch that fails is started again, after a delay that grows. Where it fails again soon, its
+triggers are divided in halves, each with a watch of its own, until those of one wanted thing are
+alone: only these are charged. So one trigger that no watch survives costs the others a delay.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterable
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
@@ -27,6 +32,12 @@ BUDGET_SECONDS = 0.01
 """How long a watch may hand out what it found before the loop comes round."""
 
 _EMPTY = "finished"
+_FIRST_DELAY_SECONDS = 0.05
+_LONGEST_DELAY_SECONDS = 5.0
+_SOUND_SECONDS = 60.0
+"""A watch that ran for this long has not failed because of how it was started."""
+_SPREAD = 0.618
+_KNOWN = object()
 _CLASSES_TOLD = 50
 _ASKED = 20
 
@@ -43,20 +54,48 @@ class HostedWatch(Hosted):
         count: How many want something.
         class_path: Of the trigger that wanted something first.
         is_telling: It hands out what it found, and is not to be disturbed.
+        watch: Made when it begins; ``None`` before that.
+        unknown: What is wanted and the watch does not know yet, while it starts again.
+        failures: How often it has failed in a row, before this one.
+        delay_seconds: Until it begins.
+        began: When, in seconds on the loop's clock.
     """
 
-    __slots__ = ("_signer", "at", "class_path", "count", "is_telling", "name", "wants", "watch")
+    __slots__ = (
+        "_signer",
+        "at",
+        "began",
+        "class_path",
+        "count",
+        "delay_seconds",
+        "failures",
+        "is_telling",
+        "name",
+        "unknown",
+        "wants",
+        "watch",
+    )
 
-    def __init__(self, watch: Watch[Any, Any], at: _Key, first: Wait) -> None:
+    def __init__(self, at: _Key, first: Wait) -> None:
         super().__init__()
-        self.watch = watch
+        self.watch: Watch[Any, Any] | None = None
         self.at = at
-        self.name = type(watch).__name__
+        self.name = at[0].__name__
         self.wants: dict[Hashable, _Crowd] = {}
+        self.unknown: dict[Hashable, None] = {}
         self.count = 0
         self.class_path = first.kind.class_path
         self.is_telling = False
+        self.failures = 0
+        self.delay_seconds = 0.0
+        self.began = math.inf
         self._signer = first
+
+    def make(self) -> Watch[Any, Any]:
+        """Make the watch itself. Runs user code, so it may raise anything."""
+        self.watch = self.at[0](*self.at[1])
+        show_wanted(self.watch, self.wants.keys())
+        return self.watch
 
     @property
     def signer(self) -> Wait:
@@ -64,8 +103,7 @@ class HostedWatch(Hosted):
         if self._signer.watch is not self and self.wants:
             # Not at each leaving: finding the first of many in a dict that is being emptied
             # from its beginning takes longer and longer.
-            first = next(iter(self.wants.values()))
-            self._signer = first if isinstance(first, Wait) else next(iter(first))
+            self._signer = self.first(next(iter(self.wants)))
         return self._signer
 
     @property
@@ -78,11 +116,20 @@ class HostedWatch(Hosted):
         """The run in whose name it asks."""
         return self.signer.run_no
 
+    def first(self, wanted: Hashable) -> Wait:
+        """Return one of those that want this."""
+        crowd = self.wants[wanted]
+        return crowd if isinstance(crowd, Wait) else next(iter(crowd))
+
     def add(self, wait: Wait) -> bool:
-        """Take one in; whether it is the first that wants this."""
+        """Take one in; whether it is the first that wants this.
+
+        Raises:
+            TypeError: If what it wants cannot be a key; then it is not taken in.
+        """
+        crowd = self.wants.get(wait.wanted)
         wait.watch = self
         self.count += 1
-        crowd = self.wants.get(wait.wanted)
         if crowd is None:
             self.wants[wait.wanted] = wait
             return True
@@ -114,6 +161,8 @@ class HostedWatch(Hosted):
 
     def next_check(self, box: BlackBox) -> Instant | None:
         """Return when it looks next, if that is known. Runs user code, and does not raise."""
+        if self.watch is None:
+            return None
         try:
             with signed(box, self.number):
                 moment = self.watch.next_check()
@@ -132,7 +181,7 @@ Told: TypeAlias = tuple[tuple[str, int, Instant | None], ...]
 class Finder(Protocol):
     """Whoever hosts the triggers of the watches. Neither of these raises."""
 
-    def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
+    async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
         """Return what tells one trigger of an event; called once for each that wanted it."""
 
     def failed(self, problem: BaseException) -> Callable[[Wait], None]:
@@ -152,7 +201,8 @@ class Watches:
         self._finder = finder
         self._loop = asyncio.get_running_loop()
         self._open: dict[_Key, HostedWatch] = {}
-        self._of_class: dict[str, dict[_Key, HostedWatch]] = {}
+        self._of_class: dict[str, dict[HostedWatch, None]] = {}
+        self._restarts = 0
 
     def join(self, wait: Wait, share: Share) -> None:
         """Have a trigger wait in its watch.
@@ -163,16 +213,14 @@ class Watches:
         hosted = self._open.get(at)
         if hosted is None:
             hosted = self._begin(at, wait)
-        if hosted.add(wait):
-            token = watching.set(hosted)
-            try:
-                hosted.watch.joined(wait.wanted)
-            except BaseException:
+        try:
+            if hosted.add(wait):
+                self._joined(hosted, wait.wanted)
+        except BaseException:
+            if wait.watch is not None:
                 hosted.discard(wait)
-                self._close_if_empty(hosted)
-                raise
-            finally:
-                watching.reset(token)
+            self._close_if_empty(hosted)
+            raise
 
     def leave(self, wait: Wait) -> None:
         """A trigger waits no more."""
@@ -180,10 +228,7 @@ class Watches:
         if hosted is None:
             return
         if hosted.discard(wait):
-            try:
-                hosted.watch.left(wait.wanted)
-            except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-                print_traceback(exc)  # the one who leaves is not to suffer, nor are the others
+            self._left(hosted, wait.wanted)
         self._close_if_empty(hosted)
 
     def told(self, box: BlackBox) -> Told:
@@ -192,7 +237,7 @@ class Watches:
         Of many of a class not all are asked: they look at much the same time.
         """
         return tuple(
-            (class_path, len(of_class), _first(islice(of_class.values(), _ASKED), box))
+            (class_path, len(of_class), _first(islice(of_class, _ASKED), box))
             for class_path, of_class in islice(self._of_class.items(), _CLASSES_TOLD)
         )
 
@@ -207,12 +252,16 @@ class Watches:
         named: Any = at[0]
         if not (isinstance(named, type) and issubclass(named, Watch)):
             raise TriggerWrong("trigger", f"share() names {named!r}, which is no Watch class")
-        watch = named(*at[1])
-        hosted = self._open[at] = HostedWatch(watch, at, first)
-        self._of_class.setdefault(hosted.class_path, {})[at] = hosted
-        show_wanted(watch, hosted.wants.keys())
+        hosted = HostedWatch(at, first)
+        hosted.make()
+        self._enter(hosted)
         self._nursery.start(hosted, self._run(hosted))
         return hosted
+
+    def _enter(self, hosted: HostedWatch) -> None:
+        """Count it, and have it taken by who comes, unless there is another one for that."""
+        self._open.setdefault(hosted.at, hosted)
+        self._of_class.setdefault(hosted.class_path, {})[hosted] = None
 
     def _close_if_empty(self, hosted: HostedWatch) -> None:
         if not hosted.wants and not hosted.is_telling:
@@ -222,28 +271,128 @@ class Watches:
     def _forget(self, hosted: HostedWatch) -> None:
         if self._open.get(hosted.at) is hosted:
             del self._open[hosted.at]
-            of_class = self._of_class[hosted.class_path]
-            del of_class[hosted.at]
-            if not of_class:
-                del self._of_class[hosted.class_path]
+        of_class = self._of_class.get(hosted.class_path, {})
+        of_class.pop(hosted, None)
+        if not of_class:
+            self._of_class.pop(hosted.class_path, None)
+
+    def _joined(self, hosted: HostedWatch, wanted: Hashable) -> None:
+        """Call ``joined``; a watch that has not begun learns of all wants when it does.
+
+        Runs user code, so it may raise anything.
+        """
+        if hosted.watch is None:
+            return
+        token = watching.set(hosted)
+        try:
+            hosted.watch.joined(wanted)
+        finally:
+            watching.reset(token)
+
+    def _left(self, hosted: HostedWatch, wanted: Hashable) -> None:
+        """Tell a watch that this is wanted no more, unless it never knew that it was."""
+        if hosted.watch is None:
+            return
+        if hosted.unknown and hosted.unknown.pop(wanted, _KNOWN) is not _KNOWN:
+            return
+        try:
+            hosted.watch.left(wanted)
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            print_traceback(exc)  # the one who leaves is not to suffer, nor are the others
 
     # ── one watch ───────────────────────────────────────────────────────────────────────
 
     async def _run(self, hosted: HostedWatch) -> None:
-        try:
-            await self._look(hosted)
-            problem: BaseException = TriggerWrong(
-                "trigger_ended", f"{hosted.name}.run ended with triggers that wait in it"
-            )
-        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-            problem = exc
+        problem = await self._problem(hosted)
         self._forget(hosted)
-        if hosted.wants:
-            await self._each(hosted, hosted.take_all(), self._finder.failed(problem))
+        if len(hosted.wants) > 1:
+            print_traceback(problem)
+            await self._start_again(hosted)
+        elif hosted.wants:
+            [alone] = hosted.wants
+            crowd = hosted.take(alone)
+            self._left(hosted, alone)
+            await self._each(hosted, crowd, self._finder.failed(problem))
         elif not isinstance(problem, TriggerWrong | asyncio.CancelledError):
             print_traceback(problem)  # what it raised while it let go
 
+    async def _problem(self, hosted: HostedWatch) -> BaseException:
+        """Look until nothing is wanted any more, or it fails; return what has ended it."""
+        try:
+            if hosted.delay_seconds:
+                await asyncio.sleep(hosted.delay_seconds)
+            if hosted.watch is None:
+                hosted.unknown = dict.fromkeys(hosted.wants)
+                hosted.make()
+                await self._tell_what_is_wanted(hosted)
+            hosted.began = self._loop.time()
+            await self._look(hosted)
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            return exc
+        return TriggerWrong(
+            "trigger_ended", f"{hosted.name}.run ended with triggers that wait in it"
+        )
+
+    async def _tell_what_is_wanted(self, hosted: HostedWatch) -> None:
+        """Tell a watch that begins again; what it does not take fails those who want that."""
+        until = self._loop.time() + BUDGET_SECONDS
+        for wanted in list(hosted.unknown):
+            if wanted not in hosted.unknown:
+                continue  # given up meanwhile
+            del hosted.unknown[wanted]
+            try:
+                self._joined(hosted, wanted)
+            except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+                await self._each(hosted, hosted.take(wanted), self._finder.failed(exc))
+            if self._loop.time() > until:
+                await asyncio.sleep(0)
+                until = self._loop.time() + BUDGET_SECONDS
+
+    async def _start_again(self, hosted: HostedWatch) -> None:
+        """Have those it looked for looked for again, in halves if it has failed before."""
+        is_sound = self._loop.time() - hosted.began > _SOUND_SECONDS
+        failures = 1 if is_sound else hosted.failures + 1
+        wants = list(hosted.wants)
+        middle = len(wants) // 2 if failures > 1 else len(wants)
+        hosted.is_telling = True
+        for part in (wants[:middle], wants[middle:]):
+            left = [wanted for wanted in part if wanted in hosted.wants]
+            if left:
+                await self._move(hosted, left, failures)
+
+    async def _move(self, hosted: HostedWatch, part: Iterable[Hashable], failures: int) -> None:
+        """Begin another watch, some time later, for a part of what this one looked for."""
+        other = HostedWatch(hosted.at, hosted.first(next(iter(part))))
+        other.failures = failures
+        other.delay_seconds = self._delay_seconds(failures)
+        other.is_telling = True
+        self._enter(other)
+        until = self._loop.time() + BUDGET_SECONDS
+        for wanted in part:
+            crowd = hosted.take(wanted)
+            if not crowd:
+                continue  # given up meanwhile
+            self._left(hosted, wanted)
+            for wait in crowd:
+                other.add(wait)
+            if self._loop.time() > until:
+                await asyncio.sleep(0)
+                until = self._loop.time() + BUDGET_SECONDS
+        other.is_telling = False
+        if other.wants:
+            self._nursery.start(other, self._run(other))
+        else:
+            self._forget(other)
+
+    def _delay_seconds(self, failures: int) -> float:
+        """Return how long a watch rests; not all of them equally long, as many may have failed."""
+        self._restarts += 1
+        spread = 1 + self._restarts * _SPREAD % 1
+        longest = _FIRST_DELAY_SECONDS * float(1 << min(failures - 1, 20))
+        return spread * min(longest, _LONGEST_DELAY_SECONDS) / 2
+
     async def _look(self, hosted: HostedWatch) -> None:
+        assert hosted.watch is not None  # noqa: S101 - it has been made
         events = await events_of(hosted.watch.run(), hosted.name)
         until = self._loop.time() + BUDGET_SECONDS
         try:
@@ -273,18 +422,16 @@ class Watches:
             return
         hosted.is_telling = True
         try:
-            try:
-                hosted.watch.left(wanted)
-            finally:
-                await self._each(hosted, crowd, self._telling(event, hosted.name))
+            self._left(hosted, wanted)
+            await self._each(hosted, crowd, await self._telling(event, hosted.name))
         finally:
             hosted.is_telling = False
 
-    def _telling(self, event: object, name: str) -> Callable[[Wait], None]:
+    async def _telling(self, event: object, name: str) -> Callable[[Wait], None]:
         if isinstance(event, Exception):
             return self._finder.failed(event)
         try:
-            return self._finder.found(check(event, name), name)
+            return await self._finder.found(check(event, name), name)
         except BaseException as exc:  # noqa: BLE001 - an event that cannot travel
             return self._finder.failed(exc)
 

@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         dags: Folders of DAG files.
+        db_wait_seconds: How long a start waits for a database server that does not answer.
         port: 0 takes any free one.
         keep_runs_days: How long ended runs are kept; 0 for ever, as for the five below.
         trusted_proxies: Addresses and networks that are believed whom they pass on.
@@ -60,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dags: tuple[Path, ...]
     db: str
     durability: Literal["full", "normal"] = "full"
+    db_wait_seconds: float = 300.0
     host: str = "127.0.0.1"
     port: int = 8793
     allow_remote: bool = False
@@ -76,7 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["auto", "pretty", "json"] = "auto"
     log_cap_bytes: int = 10 * 1024 * 1024
     parse_timeout_seconds: float = 30.0
-    default_deferrable: bool = False
+    default_deferrable: bool | None = None
     default_tries: int = 3
     callback_processes: int = 2
     callbacks_per_second: float = 100.0

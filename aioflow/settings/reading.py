@@ -43,6 +43,7 @@ class _Section(BaseModel):
 class _Db(_Section):
     url: str = ""
     durability: Literal["full", "normal"] = "full"
+    wait_seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 300.0
 
 
 class _Web(_Section):
@@ -94,7 +95,7 @@ class _Parse(_Section):
 
 
 class _Operators(_Section):
-    default_deferrable: bool = False
+    default_deferrable: bool | None = None
 
 
 class _Callbacks(_Section):
@@ -228,6 +229,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         dags=dags,
         db=db_url,
         durability=document.db.durability,
+        db_wait_seconds=document.db.wait_seconds,
         host=web.host,
         port=web.port,
         allow_remote=web.allow_remote,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -42,9 +43,10 @@ from aioflow.rows import (
 from aioflow.secrets import Vault
 from aioflow.store.browsed import Browsed
 from aioflow.store.damaged import Damages
+from aioflow.store.holders import Holder
 from aioflow.unfinished import LiveRun, Unfinished
 
-__all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Store", "open_store")
+__all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Finding", "Store", "open_store")
 
 Durability: TypeAlias = Literal["full", "normal"]
 """What a commit survives: ``full`` a power cut, ``normal`` the death of the process alone."""
@@ -70,11 +72,22 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         epoch: One more than that of whoever wrote as this node before.
         commit_no: Of the last batch applied; the next one is one more.
+        seen_at, steady_at: When that was, by the wall clock and in steady time; ``None`` where no
+            batch was applied, or an earlier version of the program applied it.
     """
 
     node_no: int
     epoch: int
     commit_no: int
+    seen_at: Instant | None = None
+    steady_at: Instant | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What people must hear of a database."""
+
+    reason: str
+    message: str
 
 
 class Store(Browsed, Protocol):
@@ -94,6 +107,7 @@ class Store(Browsed, Protocol):
             whether it was; the same call may be made again.
         StrangeDatabase: From any method, if this is not the database it was: the file was
             replaced, a table is missing, it is damaged. It is not written to any more.
+        SyncFailed: From any method, once the disk failed to sync it. The process has to end.
     """
 
     damages: Damages
@@ -108,7 +122,30 @@ class Store(Browsed, Protocol):
         """Advance this node's epoch and return it; whoever wrote under the old one is fenced.
 
         Called once before the first ``commit``.
+
+        Raises:
+            ForeignDatabase: If the check after an unclean end finds damage. As much of the file is
+                checked before as there is time for.
         """
+
+    async def find_holder(self) -> Holder | None:
+        """Return the daemon that claimed the database last and has not left it, if it tells.
+
+        Of a file there is none: its lock says whether one lives.
+        """
+
+    async def opens_sealed(self) -> bool:
+        """Return whether a key at hand opens any of what is sealed, if there is any."""
+
+    async def beat(self, at: Instant) -> None:
+        """Say that this daemon lives, where others watch for that. Any commit says so, too.
+
+        Raises:
+            Fenced: If another daemon has claimed the database.
+        """
+
+    async def leave(self) -> None:
+        """Say that this daemon has ended well: the next one need not wait for it."""
 
     async def commit(self, batch: Batch) -> None:
         """Apply every change of ``batch`` in one transaction, or none of them.
@@ -400,6 +437,16 @@ class Store(Browsed, Protocol):
             StrangeDatabase: If it is not.
         """
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether damage was found since it was opened."""
+
+    async def examine(self) -> list[Finding]:
+        """Return what people must hear of the last life of this database, and of its state.
+
+        Checks what was left unchecked after an unclean end, which may take minutes.
+        """
+
     async def size_bytes(self) -> int:
         """Return what the database takes on disk, logs of its own included."""
 
@@ -418,6 +465,7 @@ async def open_store(
     durability: Durability = "full",
     exclusive: bool = True,
     migrate: bool = False,
+    home: Path | None = None,
 ) -> AsyncIterator[Store]:
     """Open a database; it is closed at the end of the block.
 
@@ -431,6 +479,7 @@ async def open_store(
         exclusive: For the daemon. A SQLite file is locked against other daemons; without
             it, the store only reads, and neither creates nor migrates anything.
         migrate: See above.
+        home: A SQLite file must be of this home, and how it is closed is noted there.
 
     Raises:
         SettingsError: If the URL cannot be used, or its driver is not installed.
@@ -438,11 +487,12 @@ async def open_store(
         SchemaMismatch: If the schema is newer than this program, or older and may not be
             migrated.
         ForeignDatabase: If aioflow did not make it, or it is damaged.
+        StrangeDatabase: If it is of another home, or has the log of another file.
         StoreUnavailable: If it cannot be reached, read or written.
     """
     from aioflow.store.opening import opened  # SQLAlchemy takes a while to import
 
     async with opened(
-        url, vault, durability=durability, exclusive=exclusive, migrate=migrate
+        url, vault, durability=durability, exclusive=exclusive, migrate=migrate, home=home
     ) as store:
         yield store

@@ -411,7 +411,7 @@ def _wait_count(values: rows.Values) -> WaitCount:
 
 
 def _node_row(values: rows.Values) -> NodeRow:
-    node_no, epoch, commit_no, started_at, seen_at, version, pid, host, is_drained = values
+    node_no, epoch, commit_no, started_at, seen_at, version, pid, host, _, is_drained = values
     return NodeRow(
         node_no=node_no,
         epoch=epoch,

@@ -251,7 +251,7 @@ KINDS: tuple[Kind, ...] = (
         tables.trigger_wait,
         Action.UPDATE,
         wait_rows.resealed_triggers,
-        columns=("kwargs",),
+        columns=("kwargs", "next_kwargs"),
         guards=("trigger_no",),
     ),
     _kind("new trigger", tables.trigger_wait, Action.INSERT, wait_rows.new_triggers),

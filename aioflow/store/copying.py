@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy
@@ -30,10 +31,13 @@ _ROWS_AT_ONCE = 500
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
 
-async def copy(source: str, target: str, vault: Vault) -> dict[str, int]:
+async def copy(source: str, target: str, vault: Vault, home: Path | None = None) -> dict[str, int]:
     """Copy all of a database into an empty one; return how many rows of which table.
 
     All of it is there afterwards, or nothing. No daemon may use either meanwhile.
+
+    Args:
+        home: Whose the source is, and the copy will be.
 
     Raises:
         SettingsError: If the target is no URL, is the source, or has rows.
@@ -48,8 +52,8 @@ async def copy(source: str, target: str, vault: Vault) -> dict[str, int]:
         raise SettingsError("a database cannot be copied to itself")
     counts: dict[str, int] = {}
     async with (
-        open_store(source, vault),
-        open_store(target, vault, migrate=True),
+        open_store(source, vault, home=home),
+        open_store(target, vault, migrate=True, home=home),
         _opened(source) as taken,
         _opened(target) as given,
     ):

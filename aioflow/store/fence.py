@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aioflow.errors import Fenced, StrangeDatabase
-from aioflow.rows import NodeFacts
+import msgspec
+from sqlalchemy import select
 
-__all__ = ("NODE_NO", "claiming", "confirm_applied")
+from aioflow.errors import Fenced, StrangeDatabase
+from aioflow.rows import Batch, NodeFacts
+from aioflow.store import Claim, tables
+from aioflow.store.checking import checker
+
+__all__ = ("NODE_NO", "claimed", "claiming", "committed_at", "confirm_applied")
 
 NODE_NO = 1
+
+_node = tables.node
+_CLAIMED = select(_node.c.epoch, _node.c.commit_no, _node.c.seen_at, _node.c.steady_at)
 
 
 def claiming(about: NodeFacts | None) -> dict[str, Any]:
@@ -23,6 +31,28 @@ def claiming(about: NodeFacts | None) -> dict[str, Any]:
         "pid": None if about is None else about.pid,
         "host": None if about is None else about.host,
     }
+
+
+def claimed(row: Sequence[Any]) -> Claim:
+    """Return what the statement that claims the database has returned.
+
+    Raises:
+        StrangeDatabase: If the row of this node is damaged: nothing can be committed then.
+    """
+    try:
+        checker(_CLAIMED).checked([row])
+    except msgspec.ValidationError as exc:
+        found = f"damaged: table node, row node_no={NODE_NO}: {tuple(row)}: {exc}"
+        raise StrangeDatabase(found) from exc
+    epoch, commit_no, seen_at, steady_at = row
+    return Claim(
+        node_no=NODE_NO, epoch=epoch, commit_no=commit_no, seen_at=seen_at, steady_at=steady_at
+    )
+
+
+def committed_at(batch: Batch) -> dict[str, Any]:
+    """Return when a batch was decided, as it is bound to the statement that advances the node."""
+    return {"at": batch.at, "steady": batch.at if batch.steady_at is None else batch.steady_at}
 
 
 def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> None:

@@ -20,8 +20,9 @@ import anyio.lowlevel
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store.lock import FileLock
-from aioflow.store.sqlite import SqliteStore, Writer
+from aioflow.store.sqlite import SqliteStore
 from aioflow.store.sqlite_file import open_reader, open_writer, prepare, translated
+from aioflow.store.writer import Writer, transaction
 
 __all__ = (
     "InlineReader",
@@ -77,6 +78,19 @@ class InlineWriter(Writer):
 
     def verify(self) -> None:
         """The file is nobody else's."""
+
+    async def checked(self) -> bool:
+        """It has just been made."""
+        return True
+
+    def raise_sync_failure(self, cause: BaseException | None = None) -> None:
+        """Nothing is synced."""
+
+    @contextmanager
+    def transaction(self, raw: sqlite3.Connection) -> Iterator[None]:
+        """See ``Writer``."""
+        with transaction(raw):
+            yield
 
     def after_commit(self, raw: sqlite3.Connection) -> None:
         """The file goes before its log is long."""

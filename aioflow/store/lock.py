@@ -91,11 +91,11 @@ class FileLock:
         if _inode(status) != self._inode:
             raise StrangeDatabase(f"the database file {self.path} was replaced by another one")
         if status.st_size < self._size:  # SQLite never makes a file of ours smaller
-            self._sever()
+            self.sever()
             raise StrangeDatabase(f"the database file {self.path} was cut")
         self._size = status.st_size
 
-    def _sever(self) -> None:
+    def sever(self) -> None:
         """Take the file out of SQLite's hands: at its close it would copy its log back into it.
 
         Its descriptors lead to nothing that can be written, so what it tries fails.

@@ -16,7 +16,13 @@ __all__ = ("opened",)
 
 
 def opened(
-    url: str, vault: Vault, *, durability: Durability, exclusive: bool, migrate: bool
+    url: str,
+    vault: Vault,
+    *,
+    durability: Durability,
+    exclusive: bool,
+    migrate: bool,
+    home: Path | None,
 ) -> AbstractAsyncContextManager[Store]:
     """Return the block in which a database is open; see ``open_store``."""
     try:
@@ -30,7 +36,7 @@ def opened(
             from aioflow.store.sqlite import open_sqlite
 
             path = Path(parsed.database)
-            return open_sqlite(path, vault, durability=durability, exclusive=exclusive)
+            return open_sqlite(path, vault, durability=durability, exclusive=exclusive, home=home)
         case "postgresql":
             try:
                 from aioflow.store.postgres import open_postgres

@@ -16,12 +16,15 @@ import anyio
 import asyncpg
 from sqlalchemy.engine import URL
 
-from aioflow.errors import BatchRefused, StoreSlow, StoreUnavailable
+from aioflow.errors import BatchRefused, Fenced, HomeBusy, StoreSlow, StoreUnavailable
+from aioflow.errors.daemon import ANOTHER_DATABASE
+from aioflow.model import Instant
 from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
-from aioflow.store import Claim, Durability, Store, journal
+from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.changes import Changes, bind, named_by
-from aioflow.store.fence import NODE_NO, claiming, confirm_applied
+from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
+from aioflow.store.holding import BEAT, FORGET_HOLDER, NOTE_HOLDER, READ_EPOCH
 from aioflow.store.in_order import Fetch
 from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
 from aioflow.store.reading import Question, Reading
@@ -41,6 +44,12 @@ from aioflow.store.sql import (
 __all__ = ("PostgresStore", "open_postgres")
 
 _COMMAND_SECONDS = 30
+_IDLE_SECONDS = 3
+"""How long a daemon that stands still may keep its rows locked: the next one needs them."""
+
+_READING_SECONDS = 300
+"""The same for readers, which lock nothing."""
+
 _READERS = 4
 _ASKED = 3
 """Connections of those who may have to wait, besides; opened when they are needed."""
@@ -55,7 +64,7 @@ async def open_postgres(
     where = url.render_as_string(hide_password=True)
     with translated(where):
         if exclusive:
-            await prepare(url, migrate=migrate)
+            await prepare(url, migrate=migrate, vault=vault)
         else:
             await check_schema(url)
     async with AsyncExitStack() as stack:
@@ -81,6 +90,8 @@ async def _open_readers(dsn: str, *, least: int, most: int) -> asyncpg.Pool:
         server_settings={
             "application_name": "aioflow",
             "default_transaction_read_only": "on",
+            "statement_timeout": f"{_READING_SECONDS}s",
+            "idle_in_transaction_session_timeout": f"{_READING_SECONDS}s",
         },
     )
 
@@ -99,6 +110,11 @@ class Writer:
         self._settings = {
             "application_name": "aioflow",
             "synchronous_commit": "on" if durability == "full" else "off",
+            "statement_timeout": f"{_COMMAND_SECONDS}s",
+            "idle_in_transaction_session_timeout": f"{_IDLE_SECONDS}s",
+            "tcp_keepalives_idle": "5",
+            "tcp_keepalives_interval": "2",
+            "tcp_keepalives_count": "3",
         }
         self._turn = anyio.Lock()
         self._connection: asyncpg.Connection | None = None
@@ -175,9 +191,40 @@ class PostgresStore(Reading):
         """See ``Store``."""
         statement = compiled(CLAIM_NODE[POSTGRES], POSTGRES)
         async with self._writing().transaction() as connection:
+            if about is not None:
+                await self._take_over(connection, about)
             row = await _row(connection, statement, claiming(about))
-        self._epoch, commit_no = row
-        return Claim(node_no=NODE_NO, epoch=self._epoch, commit_no=commit_no)
+        claim = claimed(row)
+        self._epoch = claim.epoch
+        return claim
+
+    async def _take_over(self, connection: asyncpg.Connection, about: NodeFacts) -> None:
+        """Note whose home claims the database, unless another daemon was faster.
+
+        Raises:
+            HomeBusy: If one was.
+        """
+        epoch = await connection.fetchval(compiled(READ_EPOCH, POSTGRES).sql)
+        if about.after is not None and epoch != about.after:
+            raise HomeBusy(self._where, "started at the same time", ANOTHER_DATABASE)
+        note = compiled(NOTE_HOLDER, POSTGRES)
+        await connection.execute(note.sql, *note.placed({"home": about.home}))
+
+    async def beat(self, at: Instant) -> None:
+        """See ``Store``."""
+        statement = compiled(BEAT, POSTGRES)
+        values = {"of_epoch": self._epoch, "at": at}
+        async with self._writing().transaction() as connection:
+            status = await connection.execute(statement.sql, *statement.placed(values))
+        if not _count(status):
+            raise Fenced(f"this node writes under epoch {self._epoch}, but another has begun")
+
+    async def leave(self) -> None:
+        """See ``Store``."""
+        async with self._writing().transaction() as connection:
+            epoch = await connection.fetchval(compiled(READ_EPOCH, POSTGRES).sql)
+            if epoch == self._epoch:
+                await connection.execute(compiled(FORGET_HOLDER, POSTGRES).sql)
 
     async def lease_numbers(self, count: int) -> int:
         """See ``Store``."""
@@ -220,6 +267,15 @@ class PostgresStore(Reading):
 
     def verify(self) -> None:
         """See ``Store``. The server watches over its own files; the fence over whose they are."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """See ``Store``. Its server looks after that."""
+        return False
+
+    async def examine(self) -> list[Finding]:
+        """See ``Store``."""
+        return []
 
     async def size_bytes(self) -> int:
         """See ``Store``."""
@@ -288,7 +344,7 @@ async def _advanced(connection: asyncpg.Connection, epoch: int, batch: Batch) ->
     """Advance the commit number; ``False`` if the batch was applied earlier."""
     fence = compiled(FENCE, POSTGRES)
     number = batch.number
-    moved = {"before": number - 1, "number": number, "at": batch.at}
+    moved = {"before": number - 1, "number": number, **committed_at(batch)}
     values = {"node_no": NODE_NO, "epoch": epoch, **moved}
     if _count(await connection.execute(fence.sql, *fence.placed(values))) == 1:
         return True

@@ -19,6 +19,7 @@ from aioflow.errors import (
     StoreUnavailable,
     StrangeDatabase,
 )
+from aioflow.secrets import Vault
 from aioflow.store.schema import REVISION_TABLE, check_revision, upgrade
 
 __all__ = ("CONNECT_SECONDS", "check_schema", "prepare", "translated")
@@ -29,8 +30,13 @@ CONNECT_SECONDS = 10
 _MIGRATION_LOCK = int.from_bytes(b"aiof", "big")
 
 
-async def prepare(url: URL, *, migrate: bool) -> None:
+async def prepare(url: URL, *, migrate: bool, vault: Vault | None = None) -> None:
     """Make sure that the database is ours and current; an empty one gets its tables.
+
+    Args:
+        url: The database.
+        migrate: Bring an older schema up to date.
+        vault: See ``upgrade``.
 
     Raises:
         ForeignDatabase: If there are tables that aioflow did not make.
@@ -51,7 +57,7 @@ async def prepare(url: URL, *, migrate: bool) -> None:
                     "`aioflow db migrate`"
                 )
             if state != "current":
-                await connection.run_sync(upgrade)
+                await connection.run_sync(upgrade, vault)
     finally:
         await engine.dispose()
 
@@ -107,6 +113,8 @@ def _state(connection: sqlalchemy.Connection, where: str) -> str:
 _REFUSED = ("22", "23", "54")
 # Tables, columns or rights are not there any more.
 _STRANGE = ("42", "0A", "XX")
+# A wrong password, or no such database.
+_NOT_OURS = ("28", "3D")
 
 
 # The driver's internal error comes, too, where the server hung up on an idle connection.
@@ -145,4 +153,6 @@ def _meaning(where: str, exc: BaseException) -> Exception:
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
         return BatchRefused(f"the database refused the batch: {exc}")
     detail = str(exc) or type(exc).__name__
-    return StoreUnavailable(f"the database {where} cannot be used: {detail}")
+    away = StoreUnavailable(f"the database {where} cannot be used: {detail}")
+    away.may_pass = not (getattr(exc, "sqlstate", None) or "").startswith(_NOT_OURS)
+    return away

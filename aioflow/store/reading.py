@@ -41,6 +41,7 @@ from aioflow.store.dag_rows import DagTriggerReader
 from aioflow.store.damaged import Damages, marked
 from aioflow.store.erasing import ErasingReader
 from aioflow.store.event_reading import EventReader
+from aioflow.store.holding import HoldingReader
 from aioflow.store.in_order import PAGE_ROWS
 from aioflow.store.live_reading import LiveReader
 from aioflow.store.sound import damage_in, row_of
@@ -59,6 +60,7 @@ Row = TypeVar("Row")
 
 class Reading(
     LiveReader,
+    HoldingReader,
     ErasingReader,
     AgingReader,
     BackfillReader,

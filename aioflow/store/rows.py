@@ -9,7 +9,15 @@ from typing import Any, TypeAlias
 import msgspec
 
 from aioflow.backfills import BackfillRow
-from aioflow.model import DagSpec, Failure, RecordState, RunState, TaskState, TriggerState
+from aioflow.model import (
+    DagSpec,
+    Failure,
+    RecordState,
+    RunState,
+    TaskState,
+    TriggerNo,
+    TriggerState,
+)
 from aioflow.owed import decoder_of
 from aioflow.rows import (
     DagFileRow,
@@ -48,6 +56,7 @@ __all__ = (
     "record_row",
     "result_row",
     "run_row",
+    "sealed_kwargs",
     "task_row",
     "trigger_row",
     "try_row",
@@ -59,6 +68,9 @@ Values: TypeAlias = Sequence[Any]
 
 TRIGGER_TABLE = "trigger_wait"
 """What the sealed kwargs are bound to, with the number of their row."""
+
+_NEXT_KWARGS = "trigger_wait.next_kwargs"
+"""The same for those of the method behind it: neither of the two can stand in for the other."""
 
 # An enum called with a number takes four times as long.
 _TASK_STATES = dict(enumerate(TaskState))
@@ -197,19 +209,19 @@ def result_row(values: Values) -> ResultRow:
 
 
 def trigger_row(values: Values, vault: Vault) -> TriggerRow:
-    """Return a row of ``trigger_wait`` with its kwargs unsealed, where a key opens them."""
-    sealed = values[5]
+    """Return a row of ``trigger_wait`` with its kwargs unsealed, where a key opens them all."""
+    kwargs, next_kwargs = _opened_kwargs(vault, values[0], values[5], values[9])
     return TriggerRow(
         trigger_no=values[0],
         task_no=values[1],
         run_no=values[2],
         state=_TRIGGER_STATES[values[3]],
         class_path=values[4],
-        kwargs=None if sealed is None else vault.unseal(TRIGGER_TABLE, values[0], sealed),
+        kwargs=kwargs,
         since=values[6],
         deadline_at=values[7],
         next_method=values[8],
-        next_kwargs=values[9],
+        next_kwargs=next_kwargs,
         event=values[10],
         event_key=values[11],
         ordinal=values[12],
@@ -218,6 +230,29 @@ def trigger_row(values: Values, vault: Vault) -> TriggerRow:
         failure=_failure(values[15]),
         timeout_method=values[16],
     )
+
+
+def sealed_kwargs(
+    vault: Vault, trigger_no: TriggerNo, kwargs: bytes | None, next_kwargs: bytes | None
+) -> tuple[bytes | None, bytes | None]:
+    """Return a trigger's fields, and what the method behind it is called with, sealed."""
+    return (
+        None if kwargs is None else vault.seal(TRIGGER_TABLE, trigger_no, kwargs),
+        None if next_kwargs is None else vault.seal(_NEXT_KWARGS, trigger_no, next_kwargs),
+    )
+
+
+def _opened_kwargs(
+    vault: Vault, trigger_no: TriggerNo, kwargs: bytes | None, next_kwargs: bytes | None
+) -> tuple[bytes | None, bytes | None]:
+    """Unseal both; ``None`` for both where one does not open: such a task cannot resume."""
+    if kwargs is None:
+        return None, None
+    opened = vault.unseal(TRIGGER_TABLE, trigger_no, kwargs)
+    if next_kwargs is None or opened is None:
+        return opened, None
+    next_opened = vault.unseal(_NEXT_KWARGS, trigger_no, next_kwargs)
+    return (None, None) if next_opened is None else (opened, next_opened)
 
 
 def event_row(values: Values) -> EventRow:

@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy
 
 from aioflow.errors import ForeignDatabase, SchemaMismatch
+from aioflow.secrets import Vault
 
 __all__ = (
     "HEAD",
@@ -22,7 +23,7 @@ __all__ = (
     "upgrade",
 )
 
-HEAD = "0021"
+HEAD = "0023"
 """The revision this program works with. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"
@@ -64,8 +65,13 @@ def sqlite_script() -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
-def upgrade(connection: sqlalchemy.Connection) -> None:
-    """Bring the schema up to ``HEAD`` inside the transaction that is open."""
+def upgrade(connection: sqlalchemy.Connection, vault: Vault | None = None) -> None:
+    """Bring the schema up to ``HEAD`` inside the transaction that is open.
+
+    Args:
+        connection: The database.
+        vault: Seals what older revisions stored unsealed. An empty database needs none.
+    """
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext
     from alembic.runtime.migration import MigrationContext, RevisionStep
@@ -80,5 +86,5 @@ def upgrade(connection: sqlalchemy.Connection) -> None:
         return script._upgrade_revs(HEAD, revision)  # noqa: SLF001
 
     with EnvironmentContext(config, script, fn=steps, destination_rev=HEAD) as environment:
-        environment.configure(connection=connection, version_table=REVISION_TABLE)
+        environment.configure(connection=connection, version_table=REVISION_TABLE, vault=vault)
         environment.run_migrations()

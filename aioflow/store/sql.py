@@ -180,7 +180,11 @@ FENCE = (
         _node.c.epoch == _bound(_node, "epoch", "epoch"),
         _node.c.commit_no == _bound(_node, "commit_no", "before"),
     )
-    .values(commit_no=_bound(_node, "commit_no", "number"), seen_at=_bound(_node, "seen_at", "at"))
+    .values(
+        commit_no=_bound(_node, "commit_no", "number"),
+        seen_at=_bound(_node, "seen_at", "at"),
+        steady_at=_bound(_node, "steady_at", "steady"),
+    )
 )
 """Advances the commit number of this node under its epoch; must find one row."""
 
@@ -209,9 +213,9 @@ def _claim(dialect: Any) -> Insert:
         index_elements=["node_no"],
         set_={
             "epoch": _node.c.epoch + literal_column("1"),
-            **{name: first.excluded[name] for name in facts},
+            **{name: first.excluded[name] for name in facts if name != "seen_at"},
         },
-    ).returning(_node.c.epoch, _node.c.commit_no)
+    ).returning(_node.c.epoch, _node.c.commit_no, _node.c.seen_at, _node.c.steady_at)
     return claimed
 
 
@@ -228,7 +232,7 @@ def _lease(dialect: Any) -> Insert:
 
 
 CLAIM_NODE = {SQLITE: _claim(sqlite), POSTGRES: _claim(postgresql)}
-"""Makes the row of a node or advances its epoch; returns epoch and commit number."""
+"""Makes the row of a node or advances its epoch; returns that and what was committed last."""
 
 LEASE_NUMBERS = {SQLITE: _lease(sqlite), POSTGRES: _lease(postgresql)}
 """Takes a block of numbers; returns the first number after it. The first block starts at 1."""

@@ -9,7 +9,7 @@ transaction stays half open.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -26,17 +26,16 @@ import aiosqlite
 import anyio
 
 from aioflow.clock import SystemClock
-from aioflow.errors import BatchRefused, StoreSlow, StoreUnavailable, StrangeDatabase
+from aioflow.errors import BatchRefused, StoreError, StoreSlow
 from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
-from aioflow.store import Claim, Durability, Store, journal
+from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.changes import Changes, bind, named_by
-from aioflow.store.checkpointer import Checkpointer
-from aioflow.store.fence import NODE_NO, claiming, confirm_applied
+from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
 from aioflow.store.in_order import Fetch
-from aioflow.store.lock import FileLock
 from aioflow.store.reading import Question, Reading
 from aioflow.store.rows import Values
+from aioflow.store.soundness import damage, damaged
 from aioflow.store.sql import (
     CLAIM_NODE,
     FENCE,
@@ -49,23 +48,19 @@ from aioflow.store.sql import (
 )
 from aioflow.store.sqlite_file import (
     check_reader,
-    is_input_output_error,
-    open_checkpointer,
     open_reader,
-    open_writer,
-    prepare,
     translated,
 )
 from aioflow.store.sqlite_text import LongAnswer, answered
+from aioflow.store.writer import Writer, cross, open_to_write, threaded
 from aioflow.threads import in_thread
 
-__all__ = ("SqliteStore", "Writer", "open_sqlite")
+__all__ = ("SqliteStore", "open_sqlite")
 
 _READERS = 2
 _ASKED = 2
 """Of those who may have to wait, besides."""
 
-_ROWS_AT_ONCE = 64
 _STEPS_BETWEEN_LOOKS = 20_000
 """Of SQLite's machine: some hundred microseconds."""
 
@@ -76,13 +71,18 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def open_sqlite(
-    path: Path, vault: Vault, *, durability: Durability, exclusive: bool
+    path: Path,
+    vault: Vault,
+    *,
+    durability: Durability,
+    exclusive: bool,
+    home: Path | None,
 ) -> AsyncIterator[Store]:
     """Open a file; see ``open_store``."""
     async with AsyncExitStack() as stack:
         writer = None
         if exclusive:
-            writer = await stack.enter_async_context(_writing(path, durability))
+            writer = await stack.enter_async_context(open_to_write(path, vault, durability, home))
         readers = [await stack.enter_async_context(_reader(path)) for _ in range(_READERS)]
         asked = [
             await stack.enter_async_context(_reader(path))
@@ -92,111 +92,15 @@ async def open_sqlite(
 
 
 @asynccontextmanager
-async def _writing(path: Path, durability: Durability) -> AsyncIterator[Writer]:
-    lock = await in_thread(FileLock.take, path)
-    try:
-        await in_thread(prepare, path, lock)
-        writer = Writer(path, lock, synchronous="FULL" if durability == "full" else "NORMAL")
-        try:
-            await writer.open()
-            yield writer
-        finally:
-            with anyio.CancelScope(shield=True):
-                await writer.close()
-    finally:
-        lock.release()
-
-
-@asynccontextmanager
 async def _reader(path: Path) -> AsyncIterator[aiosqlite.Connection]:
-    connection = await _opened(partial(open_reader, path), path)
+    connection = await threaded(partial(open_reader, path), path)
     try:
         with translated(path):
-            await _in_thread(connection, partial(check_reader, path))
+            await cross(connection, partial(check_reader, path))
         yield connection
     finally:
         with anyio.CancelScope(shield=True):
             await connection.close()
-
-
-async def _opened(connector: Callable[[], sqlite3.Connection], path: Path) -> aiosqlite.Connection:
-    # Opened before aiosqlite has it: where its connector fails, it leaves its thread behind.
-    with translated(path):
-        raw = await in_thread(connector)
-        return await aiosqlite.Connection(lambda: raw, _ROWS_AT_ONCE)
-
-
-async def _in_thread(
-    connection: aiosqlite.Connection, function: Callable[[sqlite3.Connection], T]
-) -> T:
-    # The whole function crosses, not its statements. aiosqlite has no public name for that.
-    cross: Callable[..., Awaitable[T]] = connection._execute  # noqa: SLF001
-    return await cross(function, connection._conn)  # noqa: SLF001
-
-
-class Writer:
-    """The connection that writes, and what keeps its file in order."""
-
-    def __init__(self, path: Path, lock: FileLock, *, synchronous: str) -> None:
-        self._path = path
-        self._lock = lock
-        self._synchronous = synchronous
-        self._clock = SystemClock()
-        self._turn = anyio.Lock()
-        self._connection: aiosqlite.Connection | None = None
-        self._checkpointer: Checkpointer | None = None
-
-    @property
-    def checkpointer(self) -> Checkpointer:
-        """Of the open file."""
-        if self._checkpointer is None:
-            raise StoreUnavailable(f"the database {self._path} is not open")
-        return self._checkpointer
-
-    async def open(self) -> None:
-        """Open the file; it must have been prepared."""
-        with translated(self._path):
-            raw = await in_thread(open_checkpointer, self._path)
-        self._checkpointer = Checkpointer(self._path, raw, self._clock)
-        connector = partial(open_writer, self._path, synchronous=self._synchronous)
-        self._connection = await _opened(connector, self._path)
-
-    async def close(self) -> None:
-        """Wait for what is under way, and close the file. The log is copied back."""
-        checkpointer, self._checkpointer = self._checkpointer, None
-        if checkpointer is not None:
-            await in_thread(checkpointer.close)
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
-
-    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a function in the thread of the connection.
-
-        Raises:
-            StoreError: What the errors of SQLite mean.
-        """
-        async with self._turn:
-            if self._connection is None:
-                await self.open()
-            assert self._connection is not None  # noqa: S101 - open() raises otherwise
-            try:
-                with translated(self._path):
-                    return await _in_thread(self._connection, function)
-            except StoreUnavailable as exc:
-                # A disk that failed to write may have dropped what SQLite believes it holds.
-                if is_input_output_error(exc.__cause__):
-                    with anyio.CancelScope(shield=True):
-                        await self.close()
-                raise
-
-    def after_commit(self, raw: sqlite3.Connection) -> None:
-        """Keep the log short; in the thread of the connection."""
-        self.checkpointer.after_commit(raw)
-
-    def verify(self) -> None:
-        """Check that the file is still the one that was locked."""
-        self._lock.verify()
 
 
 class SqliteStore(Reading):
@@ -226,6 +130,7 @@ class SqliteStore(Reading):
         self._open_another = open_another
         self._epoch: int | None = None
         self._seconds: float | None = None
+        self._damage: list[str] = []
 
     def limited(self, seconds: float) -> Store:
         """See ``Store``."""
@@ -235,12 +140,12 @@ class SqliteStore(Reading):
 
     async def claim(self, about: NodeFacts | None = None) -> Claim:
         """See ``Store``."""
+        await self._writing().checked()
         statement = compiled(CLAIM_NODE[SQLITE], SQLITE)
         row = await self._write_one(statement.sql, statement.placed(claiming(about)))
-        if not all(isinstance(value, int) for value in row):
-            raise StrangeDatabase(f"damaged: table node, row node_no={NODE_NO}: {row}")
-        self._epoch, commit_no = row
-        return Claim(node_no=NODE_NO, epoch=self._epoch, commit_no=commit_no)
+        claim = claimed(row)
+        self._epoch = claim.epoch
+        return claim
 
     async def lease_numbers(self, count: int) -> int:
         """See ``Store``."""
@@ -271,24 +176,50 @@ class SqliteStore(Reading):
 
     async def checkpoint(self) -> None:
         """See ``Store``."""
-        with translated(self._path):
+        with self._told():
             await in_thread(self._writing().checkpointer.run)
 
     def verify(self) -> None:
         """See ``Store``."""
         self._writing().verify()
 
+    @property
+    def is_damaged(self) -> bool:
+        """See ``Store``."""
+        return bool(self._damage)
+
+    async def examine(self) -> list[Finding]:
+        """See ``Store``."""
+        writer = self._writing()
+        found = []
+        if writer.last_end.sync_failed:
+            found.append(Finding(reason="sync", message=writer.last_end.sync_failed))
+        if not await writer.checked():
+            self._damage += await self._damage_found()
+        if self._damage:
+            message = str(damaged(self._path, "; ".join(self._damage)))
+            found.append(Finding(reason="damaged", message=message))
+        return found
+
+    async def _damage_found(self) -> list[str]:
+        async with self._open_another(self._path) as connection:
+            try:
+                with self._told():
+                    return await cross(connection, damage) or []
+            finally:
+                await connection.interrupt()  # it may have been cancelled
+
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
         if self._writer is not None:
             self._writer.verify()
-        with translated(self._path):
+        with self._told():
             if self._seconds is None:
-                return await _in_thread(next(self._readers), partial(_answers, questions))
+                return await cross(next(self._readers), partial(_answers, questions))
             answers = partial(_answers_within, questions, self._seconds)
             async with self._admitted:
                 connection = self._free.pop(0)
                 try:
-                    return await _in_thread(connection, answers)
+                    return await cross(connection, answers)
                 finally:
                     self._free.append(connection)
 
@@ -298,12 +229,12 @@ class SqliteStore(Reading):
             self._writer.verify()
         # A connection of its own: its transaction stays open, and what it cached goes with it.
         async with self._open_another(self._path) as connection:
-            with translated(self._path):
-                answers = await _in_thread(connection, partial(_opened_answers, questions))
+            with self._told():
+                answers = await cross(connection, partial(_opened_answers, questions))
 
             async def fetch(answer: LongAnswer, count: int) -> Sequence[Values]:
-                with translated(self._path):
-                    return await _in_thread(connection, lambda _: answer.fetch(count))
+                with self._told():
+                    return await cross(connection, lambda _: answer.fetch(count))
 
             yield [partial(fetch, answer) for answer in answers]
 
@@ -312,11 +243,22 @@ class SqliteStore(Reading):
 
         def write(raw: sqlite3.Connection) -> tuple[int, ...]:
             writer.verify()
-            with _transaction(raw):
+            with writer.transaction(raw):
                 row: tuple[int, ...] = raw.execute(sql, values).fetchone()
             return row
 
         return await writer.run(write)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raise what the errors of SQLite mean; once a sync has failed, that."""
+        try:
+            with translated(self._path):
+                yield
+        except StoreError:
+            if self._writer is not None:
+                self._writer.raise_sync_failure()
+            raise
 
     def _writing(self) -> Writer:
         if self._writer is None:
@@ -333,7 +275,7 @@ class SqliteStore(Reading):
         writer.verify()
         changes = bind(batch, self._vault)
         body = journal.encode(batch, changes)
-        with _transaction(raw):
+        with writer.transaction(raw):
             if not _advanced(raw, epoch, batch):
                 return
             _run(raw, changes)
@@ -347,24 +289,11 @@ class SqliteStore(Reading):
 # ── in the thread ───────────────────────────────────────────────────────────────────────
 
 
-@contextmanager
-def _transaction(raw: sqlite3.Connection) -> Iterator[None]:
-    # Immediate: a transaction that reads first and then writes fails where another came in
-    # between, and no waiting helps it.
-    raw.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        raw.execute("COMMIT")
-    finally:
-        if raw.in_transaction:
-            raw.execute("ROLLBACK")
-
-
 def _advanced(raw: sqlite3.Connection, epoch: int, batch: Batch) -> bool:
     """Advance the commit number; ``False`` if the batch was applied earlier."""
     fence = compiled(FENCE, SQLITE)
     number = batch.number
-    moved = {"before": number - 1, "number": number, "at": batch.at}
+    moved = {"before": number - 1, "number": number, **committed_at(batch)}
     values = {"node_no": NODE_NO, "epoch": epoch, **moved}
     if raw.execute(fence.sql, fence.placed(values)).rowcount == 1:
         return True

@@ -15,15 +15,28 @@ from aioflow.errors import (
     SchemaMismatch,
     StoreUnavailable,
     StrangeDatabase,
+    SyncFailed,
+)
+from aioflow.secrets import Vault
+from aioflow.store import wal_file
+from aioflow.store.belonging import (
+    check_home,
+    check_log,
+    first_log,
+    next_log,
+    number_logs,
+    settle_identity,
 )
 from aioflow.store.lock import FileLock
 from aioflow.store.schema import REVISION_TABLE, check_revision, sqlite_script, upgrade
+from aioflow.store.soundness import damaged
 
 __all__ = (
     "APPLICATION_ID",
     "BUSY_MS",
     "check_reader",
     "is_input_output_error",
+    "is_sync_failure",
     "open_checkpointer",
     "open_reader",
     "open_writer",
@@ -48,37 +61,78 @@ _CACHE_KIB = 2 * 1024
 _WAL_KEPT_BYTES = 4 * 1024 * 1024
 
 
-def prepare(path: Path, lock: FileLock) -> None:
+def prepare(
+    path: Path, lock: FileLock, vault: Vault | None = None, home: Path | None = None
+) -> None:
     """Make sure that the file is ours and has the current schema; an empty one gets it.
 
     A file that is not ours is only looked at, through the handle of the lock: even opening
-    it with SQLite could change it, where it was left in the middle of a transaction.
+    it with SQLite could change it, where it was left in the middle of a transaction, or where
+    the log of another one lies beside it.
+
+    Args:
+        path: The file.
+        lock: Held on it.
+        vault: See ``upgrade``.
+        home: The home that the file must be of.
 
     Raises:
         ForeignDatabase: If aioflow did not make it, or it is damaged.
         SchemaMismatch: If the schema is newer than this program.
+        StrangeDatabase: If it belongs to another log or another home.
         StoreUnavailable: If it cannot be written.
+        SyncFailed: If the disk failed to sync it.
     """
     header = lock.head(_HEADER_BYTES)
     if header and not _is_ours(header):
         raise ForeignDatabase(f"{path} is a file that aioflow did not make; it is left alone")
-    with translated(path), closing(_connect(path)) as raw:
-        # Asked, not read from the header: whoever was killed while setting it left a page
-        # that SQLite takes back now, and then the file is empty after all.
-        if _application_id(raw) != APPLICATION_ID:
-            if lock.head(1):
-                raise ForeignDatabase(f"{path} became another file while it was opened")
-            # First of all, and before the log exists: whatever kills us from here on, the
-            # file is either still empty or known as ours.
-            raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        (mode,) = raw.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
-            raise StoreUnavailable(f"{path} is on a file system without a write-ahead log")
-        raw.execute("PRAGMA synchronous = FULL")
-        if _is_empty(raw) and (script := sqlite_script()):
-            raw.executescript(script)
-        elif not _is_current(path, raw):
-            _migrate(raw)
+    check_log(path, header)
+    if home is not None:
+        check_home(path, home)
+    with translated(path):
+        _doubt_log(path)
+        with closing(_connect(path, "synchronous = FULL", "wal_autocheckpoint = 0")) as raw:
+            _complete(path, lock, raw, vault)
+            if home is not None:
+                settle_identity(path, home, raw)
+
+
+def _doubt_log(path: Path) -> None:
+    """Have all of a log that was left written, copied and synced again.
+
+    Nothing tells which syncs failed before, and in the life of which process.
+    """
+    if not wal_file.log_head(path):
+        return
+    try:
+        wal_file.write_again(path)
+        wal_file.copy_again(path)
+    except OSError as exc:
+        raise SyncFailed(f"the log of {path} cannot be written again: {exc.strerror}") from exc
+
+
+def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection, vault: Vault | None) -> None:
+    # Asked, not read from the header: whoever was killed while setting it left a page
+    # that SQLite takes back now, and then the file is empty after all.
+    if _application_id(raw) != APPLICATION_ID:
+        if lock.head(1):
+            raise ForeignDatabase(f"{path} became another file while it was opened")
+        # First of all, and before the log exists: whatever kills us from here on, the
+        # file is either still empty or known as ours.
+        raw.execute("BEGIN IMMEDIATE")
+        raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        first_log(raw)
+        raw.execute("COMMIT")
+    (mode,) = raw.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreUnavailable(f"{path} is on a file system without a write-ahead log")
+    number_logs(raw)
+    if _is_empty(raw) and (script := sqlite_script()):
+        next_log(raw)
+        raw.executescript(script)
+    elif not _is_current(path, raw):
+        next_log(raw)
+        _migrate(raw, vault)
 
 
 def _is_empty(raw: sqlite3.Connection) -> bool:
@@ -106,13 +160,13 @@ def _is_current(path: Path, raw: sqlite3.Connection) -> bool:
     return check_revision(str(path), product and product[0], revision and revision[0])
 
 
-def _migrate(raw: sqlite3.Connection) -> None:
+def _migrate(raw: sqlite3.Connection, vault: Vault | None) -> None:
     """Migrate in one transaction: killed in between, the file keeps its old schema."""
     engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
     # SQLAlchemy commits or rolls back; Alembic leaves a transaction alone that it finds begun.
     with engine.begin() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        upgrade(connection)
+        upgrade(connection, vault)
 
 
 def check_reader(path: Path, raw: sqlite3.Connection) -> None:
@@ -192,9 +246,11 @@ def _meaning(path: Path, exc: sqlite3.Error) -> Exception:
     code = getattr(exc, "sqlite_errorcode", 0)
     if code == sqlite3.SQLITE_READONLY_DBMOVED:
         return StrangeDatabase(f"the database file {path} was moved away: {exc}")
+    if is_sync_failure(exc):
+        return SyncFailed(f"the disk failed to sync the database {path}: {exc}")
     match code & 0xFF:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return ForeignDatabase(f"{path} is damaged or no SQLite database: {exc}")
+            return damaged(path, str(exc))
         case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_SCHEMA:
             return StrangeDatabase(f"{path} is not the database it was: {exc}")
         case _:
@@ -205,3 +261,9 @@ def is_input_output_error(exc: BaseException | None) -> bool:
     """Return whether the disk failed, after which a connection is not to be trusted."""
     code: int = getattr(exc, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_IOERR
+
+
+def is_sync_failure(exc: BaseException | None) -> bool:
+    """Return whether a sync failed, after which not even the file is to be trusted."""
+    code: int = getattr(exc, "sqlite_errorcode", 0)
+    return code in {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}

@@ -87,6 +87,7 @@ node = Table(
     text("version", null=True),
     number("pid", null=True),
     text("host", null=True),
+    instant("steady_at", null=True),
     sqlite_strict=True,
 )
 

@@ -9,7 +9,7 @@ from aioflow.model import RecordState
 from aioflow.rows import Batch, NamedEventRow, RecordRow, TriggerRow
 from aioflow.secrets import Vault
 from aioflow.store.packing import packed_failure
-from aioflow.store.rows import TRIGGER_TABLE
+from aioflow.store.rows import sealed_kwargs
 
 __all__ = (
     "dropped_records",
@@ -27,8 +27,7 @@ def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the waits that begin, what they were made with sealed."""
 
     def values(row: TriggerRow) -> tuple[Any, ...]:
-        kwargs = row.kwargs
-        sealed = None if kwargs is None else vault.seal(TRIGGER_TABLE, row.trigger_no, kwargs)
+        sealed, next_sealed = sealed_kwargs(vault, row.trigger_no, row.kwargs, row.next_kwargs)
         return (
             row.trigger_no,
             row.task_no,
@@ -39,7 +38,7 @@ def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
             row.since,
             row.deadline_at,
             row.next_method,
-            row.next_kwargs,
+            next_sealed,
             row.event,
             row.event_key,
             row.ordinal,
@@ -55,7 +54,8 @@ def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 def resealed_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return those that are sealed anew."""
     return [
-        (vault.seal(TRIGGER_TABLE, number, kwargs), number) for number, kwargs in batch.resealed
+        (*sealed_kwargs(vault, number, kwargs, next_kwargs), number)
+        for number, kwargs, next_kwargs in batch.resealed
     ]
 
 

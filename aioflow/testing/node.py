@@ -81,7 +81,7 @@ class Node:
             clock=clock,
             ask=self._answers.ask,
         )
-        self._slot = SlotExecutor(wiring, CPU_SLOTS)
+        self._slot = _unwatched_slots(wiring)
         self._async = AsyncExecutor(wiring, health_seconds=_NOT_WATCHED)
         self._triggerers = {
             role: Triggerer(wiring, role=role, health_seconds=_NOT_WATCHED)
@@ -127,3 +127,9 @@ class Node:
 
 async def _nothing_is_missing(_: VersionRow) -> None:
     """All code is in this process."""
+
+
+def _unwatched_slots(wiring: Wiring) -> SlotExecutor:
+    """Return slots whose processes are no processes: none idles away memory, and none freezes."""
+    never = math.inf
+    return SlotExecutor(wiring, CPU_SLOTS, idle_seconds=never, frozen_seconds=never)

@@ -85,6 +85,19 @@ class _Server(uvicorn.Server):
             await self.serve(sockets=[listening])
 
 
+def check_address(settings: Settings) -> None:
+    """Check that other machines may reach the address, or cannot.
+
+    Raises:
+        SettingsError: If they could, and may not.
+    """
+    if not is_loopback(settings.host) and not settings.allow_remote:
+        raise SettingsError(
+            f"web.host is {settings.host}, which other machines can reach; "
+            "add --allow-remote if that is meant"
+        )
+
+
 async def serve(
     api: Api,
     settings: Settings,
@@ -100,11 +113,7 @@ async def serve(
         PortInUse: If the address is taken.
         SettingsError: If it cannot be used, or others could reach it and may not.
     """
-    if not is_loopback(settings.host) and not settings.allow_remote:
-        raise SettingsError(
-            f"web.host is {settings.host}, which other machines can reach; "
-            "add --allow-remote if that is meant"
-        )
+    check_address(settings)
     token = await anyio.to_thread.run_sync(Token.open, settings.token_file)
     lag = LoopLag(api.clock)
     api.reads.lag_seconds = lag.worst_seconds

@@ -34,6 +34,7 @@ from aioflow.author.asking import (
     RunEnding,
     asker,
     named_events,
+    own_dag_id,
     run_start_id,
 )
 from aioflow.author.codec import encode_fields
@@ -276,7 +277,7 @@ def test_fields_given_in_order_are_told_apart_though_one_between_is_given_by_wor
     given: list[Any] = [1, "", 1.0, Decimal(1), NOW, timedelta(1), 1.0, "a", (), [], {}]
     given += [Colour.RED, None, None, None, None, (), None, "x"]
 
-    with pytest.raises(WrongField, match=r"Choosy\.end is to be int, not 'x'"):
+    with pytest.raises(WrongField, match=r"Choosy\.end is to be int, not a str"):
         Choosy(*given)
 
 
@@ -418,6 +419,9 @@ class Recorder:
     def run_start_id(self) -> int:
         return 5
 
+    def own_dag_id(self) -> str:
+        return "mine"
+
     async def run_ending(self, dag_id: str, **wanted: Any) -> RunEnding:
         return RunEnding("r1", "success", (dag_id, wanted))
 
@@ -473,6 +477,7 @@ async def test_a_question_about_many_events_is_told_each_by_its_name():
     events: NamedEvents[str] = NamedEvents("n", lambda of, event: told.append((of, event)))
     events.ask("mine", key="k", after=run_start_id())
     events.forget("mine")
+    assert own_dag_id() == "mine"
 
     asker.reset(token)
     assert told[0] == ("mine", NamedEvent(7, "n", data={"key": "k", "after": 5}))
@@ -484,6 +489,8 @@ def test_nobody_asks_for_events_outside_of_a_host():
         NamedEvents("n", lambda of, event: None)
     with pytest.raises(RuntimeError, match="hosted"):
         run_start_id()
+    with pytest.raises(RuntimeError, match="hosted"):
+        own_dag_id()
 
 
 async def test_nobody_answers_outside_of_a_host():

@@ -239,7 +239,7 @@ def stranger(
 
 def address(daemon: DaemonProcess) -> str:
     """Return where the daemon's page is, without the token."""
-    banner = re.compile(r"(http://[^/\s]+)/\?token=")
+    banner = re.compile(r"aioflow is up: (http://[^/\s]+)/")
     found = eventually(lambda: banner.findall(daemon.log.read_text(errors="replace")))
     return found[-1]
 

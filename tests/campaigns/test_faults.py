@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from tests.campaigns.record import record
-from tests.faults import clocks, crowds, machine, stepping, storage
+from tests.faults import clocks, crowds, machine, server, stepping, storage
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(1800)]
 
@@ -19,10 +19,19 @@ def test_log_lost_while_stopped(tmp_path):
     record("faults", fault="log_lost", **storage.log_lost_while_stopped(tmp_path))
 
 
+@pytest.mark.postgres
+def test_postgres_down_at_start(tmp_path):
+    record("faults", fault="postgres_down_at_start", **server.postgres_down_at_start(tmp_path))
+
+
 def test_clock_steps(tmp_path):
     figures = clocks.clock_steps(tmp_path, 6 * clocks.HOUR, -2 * clocks.HOUR, 0)
     record("faults", fault="clock", **figures)
     assert figures["tasks"] >= 90
+
+
+def test_clock_steps_of_lengths(tmp_path):
+    record("faults", fault="clock_lengths", **clocks.length_steps(tmp_path))
 
 
 def test_clock_steps_of_a_schedule(tmp_path):
@@ -34,6 +43,11 @@ def test_stand_still(role, tmp_path):
     figures = clocks.stand_still(tmp_path, role, 10.0)
     record("faults", fault="stopped", role=role, **figures)
     assert figures["tasks"] >= 22
+
+
+@pytest.mark.timeout(400)
+def test_frozen_worker(tmp_path):
+    record("faults", fault="frozen", **clocks.frozen_worker(tmp_path))
 
 
 @pytest.mark.parametrize("role", ["slot", "async"])

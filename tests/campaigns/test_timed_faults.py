@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(1800
 
 LIMITS: dict[str, dict[str, float]] = {
     "call_fails": {"resumed_seconds": 5.0},
+    "sync_fails": {"resumed_seconds": 5.0},
     "disk_full": {"resumed_seconds": 5.0, "slowest_read_seconds": 0.8},
     "busy": {"slowest_read_seconds": 0.8},
     "strange": {"noticed_seconds": 5.0},
@@ -42,10 +43,17 @@ def judge(fault: str, parameters: dict[str, Any], figures: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("seconds", [0.0, 3.0])
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
-@pytest.mark.parametrize("call", ["pwrite64", "fdatasync"])
-def test_calls_that_fail(call, error, seconds, tmp_path):
-    figures = storage.calls_that_fail(tmp_path, call, error, seconds)
-    judge("call_fails", {"call": call, "error": error, "seconds": seconds}, figures)
+def test_calls_that_fail(error, seconds, tmp_path):
+    figures = storage.calls_that_fail(tmp_path, "pwrite64", error, seconds)
+    judge("call_fails", {"call": "pwrite64", "error": error, "seconds": seconds}, figures)
+    assert figures["runs"] >= 2
+
+
+@pytest.mark.parametrize("starts", [0, 2])
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+def test_syncs_that_fail(error, starts, tmp_path):
+    figures = storage.sync_that_fails(tmp_path, error, starts_that_fail=starts)
+    judge("sync_fails", {"error": error, "starts_that_fail": starts}, figures)
     assert figures["runs"] >= 2
 
 
@@ -69,6 +77,10 @@ def test_strange_database(stranger, tmp_path):
 @pytest.mark.parametrize("stranger", storage.REFUSED)
 def test_refused_at_start(stranger, tmp_path):
     judge("refused", {"stranger": stranger}, storage.refused_at_start(tmp_path, stranger))
+
+
+def test_damaged_after_a_kill(tmp_path):
+    judge("refused", {"stranger": "damaged"}, storage.damaged_after_a_kill(tmp_path))
 
 
 def test_read_only_home(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from aioflow.backfills import BackfillRow
-from aioflow.core import backfilling, mark, taken
+from aioflow.core import ahead, backfilling, mark, taken
 from aioflow.core.clear import asks, key_of, needed
 from aioflow.core.memory import Memory
 from aioflow.core.restoring import Restoring
@@ -368,6 +368,10 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
         dated = (run for run in rows.seen() if run.logical_date in dates)
         runs = [run for run in dated if run.dag_id == backfill.dag_id]
         backfilling.found(backfill, dates, runs, memory)
+    memory.found_ahead = {}
+    for entry in ahead.wanted(inputs):
+        made = [run for run in rows.seen() if run.dag_id == entry.dag_id]
+        ahead.found(entry, [run for run in made if run.logical_date in entry.slots], memory)
     marks = list(mark.asks(inputs))
     seen = {run.run_id: run for run in rows.seen()} if marks else {}
     memory.recalled_runs = {

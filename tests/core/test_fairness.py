@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from aioflow.core.fairness import Fairness
+from aioflow.core.fairness import STEP_US, Fairness
 from aioflow.messages import Succeeded
 from aioflow.model import Body, DagSpec, MapSource, MapSpec, TaskSpec
 from tests.core.world import World
@@ -120,6 +123,71 @@ def test_short_tasks_of_one_dag_are_claimed_together_though_another_waits():
     assert len(world.starts) > 20
 
 
+def test_short_runs_of_several_files_are_taken_together_file_by_file():
+    world = World(cpu_slots=1)
+    for dag_id in ("one", "other", "third"):
+        load(world, dag_id, TaskSpec(task_id="t"))
+        world.trigger(dag_id)
+    while world.starts:
+        turn_over(world, took_us=100)  # what they take is learned
+    load(world, "ahead", TaskSpec(task_id="t"))
+    world.trigger("ahead")
+    for _ in range(20):
+        for dag_id in ("one", "other", "third"):
+            world.trigger(dag_id)
+    order = []
+    while world.starts:
+        (first, *_) = world.starts.values()
+        order.append(first.info.version)
+        del world.starts[first.start.task_no]
+        world.now += 100
+        world.turn(Succeeded(first.start.task_no, first.start.start_no, world.now - 100, world.now))
+
+    switches = sum(before != after for before, after in pairwise(order))
+    assert len(order) == 61
+    assert switches == 3
+
+
+@given(
+    arrivals=st.lists(
+        st.tuples(
+            st.sampled_from("abcdef"),
+            st.sampled_from([0, 20, 100, 1_000, 4_000, 50_000]),
+            st.integers(0, 4),
+        ),
+        max_size=200,
+    )
+)
+def test_what_is_taken_together_passes_an_older_task_for_a_bounded_time(arrivals):
+    """Whatever arrives, and however many were served in between."""
+    fairness, waiting = Fairness(), []
+    passed: dict[int, Counter[str]] = {}
+    line = ("def", "default")
+    costs: dict[int, float] = {}
+    for dag_id, cost_us, served in arrivals:
+        age = fairness.age()
+        costs[age] = min(cost_us or STEP_US, STEP_US)
+        waiting.append((fairness.turn(line, 2, 0, dag_id, cost_us, age), age, dag_id))
+        for _ in range(min(served, len(waiting))):
+            serve(fairness, line, waiting, passed, costs)
+    while waiting:
+        serve(fairness, line, waiting, passed, costs)
+
+    for by_dag in passed.values():
+        assert all(cost_us < 2 * STEP_US for cost_us in by_dag.values())
+
+
+def serve(fairness, line, waiting, passed, costs):
+    """Serve the first; note how much work of its DAG passed those of its turn that are older."""
+    first = min(waiting)
+    waiting.remove(first)
+    turn, age, dag_id = first
+    fairness.served(line, 2, 0, turn, costs[age])
+    for other, older, other_dag in waiting:
+        if older < age and other >> 80 == turn >> 80 and other_dag != dag_id:
+            passed.setdefault(older, Counter())[dag_id] += costs[age]
+
+
 def test_within_a_dag_the_oldest_goes_first_and_priority_before_all():
     world = World(cpu_slots=1)
     load(world, "wide", *(TaskSpec(task_id=f"t{i}") for i in range(5)))
@@ -141,6 +209,6 @@ def test_dags_that_have_no_more_of_a_turn_than_others_are_forgotten():
     for number in range(10_000):
         line = ("def", "default")
         turn = fairness.turn(line, 2, 0, f"dag{number}", 0, number)
-        fairness.served(line, 2, 0, turn + (10 << 40), 0)
+        fairness.served(line, 2, 0, turn + (10 << 80), 0)
 
     assert len(fairness._next) < 1_000

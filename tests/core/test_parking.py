@@ -115,7 +115,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     links = {"run", "spec", "waits", "task_no", "position", "state", "stored_state"}
     folded = {"map_index", "try_number", "start_no", "stored_start", "parked_start", "looks"}
     folded |= {"interruptions", "due_at", "deadline_at", "queued_at", "started_at", "failure"}
-    folded |= {"recorded", "first_failed", "open_kind"}
+    folded |= {"recorded", "first_failed", "open_kind", "ends_at"}
     looked_at = {"resumed", "streams", "answer", "stored_place", "worker", "is_hosted"}
     without_meaning = {"is_claimed", "ended_at"}  # of a task that has no place, and has not ended
 

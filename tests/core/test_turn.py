@@ -31,6 +31,7 @@ from aioflow.inputs import (
     FileParsed,
     HostLost,
     HostUp,
+    Noticed,
 )
 from aioflow.messages import (
     Began,
@@ -723,9 +724,11 @@ def test_a_task_that_takes_every_incarnation_down_fails_in_the_end():
     world = World()
     run = world.begin(task("deadly"))
 
-    for _ in range(26):
+    for _ in range(7):
         assert world.state(run, "deadly") == "running"
         world.restart()
+        while world.state(run, "deadly") == "queued":  # the daemon lives as long as it has to wait
+            world.pass_time(1)
 
     assert world.state(run, "deadly") == "failed"
     assert world.run_state(run) == "failed"
@@ -975,6 +978,15 @@ def test_a_broken_file_keeps_its_last_good_version():
     run = world.trigger()
     assert world.state(run, "a") == "running"
     assert world.memory.files["dag.py"].reason == "syntax_error"
+
+
+def test_what_is_noticed_of_the_whole_node_is_told_to_the_people_on_call():
+    world = World()
+
+    world.turn(Noticed(reason="damaged", message="page 7"))
+
+    [alert] = world.alerts()
+    assert b"page 7" in alert.body
 
 
 def test_a_file_that_breaks_is_told_to_the_people_on_call_once():

@@ -319,7 +319,7 @@ def test_a_turn_that_grants_nothing_starts_nothing():
         world.memory,
         world.slots,
         [ended(world, "a")],
-        now=world.now,
+        at=world.moment,
         chance=lambda: 0.0,
         numbers=world.numbers,
         granting=False,

@@ -20,11 +20,13 @@ from aioflow.dag_triggers import Fate
 from aioflow.effects import Acknowledge, Again, Deliver, Effect, StartTry, StopTry, WakeAt
 from aioflow.inputs import (
     Asked,
+    ClockStepped,
     FileParsed,
     HostUp,
     Input,
     Restarted,
 )
+from aioflow.instants import Moment
 from aioflow.messages import Failed, Succeeded
 from aioflow.model import DagSpec, Failure, TaskSpec
 from aioflow.requests import CreateRun
@@ -48,6 +50,7 @@ class World:
         self.now = 1_700_000_000 * SECOND
         self.cpu_slots, self.async_slots = cpu_slots, async_slots
         self.chance = chance
+        self.shift = 0
         self.epoch = 0
         self._tickets = itertools.count()
         self.first_number = 1
@@ -59,6 +62,7 @@ class World:
         self.epoch += 1
         self.memory = Memory(epoch=self.epoch)
         self.memory.commit_no = self.rows.commit_no
+        self.memory.shift = self.shift
         self.slots = Slots(cpu_slots=self.cpu_slots, async_slots=self.async_slots)
         self.numbers = NumberBlock(self.first_number, self.first_number + 10**9)
         self.first_number += 10**9
@@ -100,7 +104,7 @@ class World:
             self.memory,
             self.slots,
             list(inputs),
-            now=self.now,
+            at=self.moment,
             chance=lambda: self.chance,
             numbers=self.numbers,
         )
@@ -150,7 +154,7 @@ class World:
 
     def aside(self, change: Callable[[Draft], None]) -> None:
         """What the engine commits beside its turns."""
-        draft = Draft(self.memory, now=self.now, chance=lambda: self.chance, numbers=self.numbers)
+        draft = Draft(self.memory, at=self.moment, chance=lambda: self.chance, numbers=self.numbers)
         change(draft)
         self._commit(draft.close(), draft)
         self.effects.extend(draft.effects)
@@ -165,10 +169,24 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and everything armed come."""
         self.now += int(seconds * SECOND)
-        due = [wake for wake in self.armed if instant(wake) <= self.now]
-        self.armed = [wake for wake in self.armed if instant(wake) > self.now]
+        due = [wake for wake in self.armed if self._has_come(wake)]
+        self.armed = [wake for wake in self.armed if not self._has_come(wake)]
         if due:
             self.turn(*(wake.due for wake in due))
+
+    def _has_come(self, wake: WakeAt) -> bool:
+        return instant(wake) <= (self.now if wake.due.dag_id else self.moment.steady)
+
+    @property
+    def moment(self) -> Moment:
+        steady = self.now - self.shift
+        return Moment(self.now, steady, steady, self.shift)
+
+    def set_clock(self, seconds: float) -> None:
+        """Have the wall clock step; a turn notices it."""
+        self.now += int(seconds * SECOND)
+        self.shift += int(seconds * SECOND)
+        self.turn(ClockStepped())
 
     def refuse(self, *inputs: Input) -> None:
         """A turn whose batch is refused: it is taken back, and its inputs come one by one."""

@@ -113,6 +113,8 @@ def read():
                 elif isinstance(order, Recall):
                     back = tuple(key for key in order.tries if claimed.pop(key, None))
                     link.send([Recalled(back)])
+                elif isinstance(order, Ping):
+                    link.send([Pong()])
                 else:
                     orders.append(order)
     except LinkClosed:

@@ -163,16 +163,16 @@ async def test_a_coroutine_runs_in_the_async_host_and_its_output_is_kept(tmp_pat
     assert await n.tasklog.read(7, 2) == b"hosted\n"
 
 
-@pytest.mark.parametrize("value", [False, True])
+@pytest.mark.parametrize("value", [False, True, None])
 async def test_every_child_is_told_whether_operators_defer_by_default(tmp_path, value):
     async with node(tmp_path, default_deferrable=value) as n:
         in_a_worker = await n.run("told_in_a_worker")
         in_a_host = await n.run("told_in_a_host")
     [parsed] = [report for report in n.reports if isinstance(report, FileParsed)]
 
-    assert msgspec.msgpack.decode(in_a_worker.body) is value
-    assert msgspec.msgpack.decode(in_a_host.body) is value
-    assert parsed.dags[0].tasks[-1].doc == f"defers: {value}"
+    assert msgspec.msgpack.decode(in_a_worker.body) is (value or False)
+    assert msgspec.msgpack.decode(in_a_host.body) is (value or False)
+    assert parsed.dags[0].tasks[-1].doc == f"defers: {value or False}"
 
 
 @pytest.mark.parametrize("tries", [1, 3])

@@ -12,12 +12,13 @@ import anyio
 import msgspec
 import pytest
 
-from aioflow.children import Children
+from aioflow.children import Child, Children
 from aioflow.clock import SystemClock
 from aioflow.effects import RecallTries, StartTry, StopTry
-from aioflow.executors import worker
+from aioflow.executors import process
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
+from aioflow.inputs import WorkerSilent
 from aioflow.messages import Ask, Began, Failed, Recalled, Succeeded
 from aioflow.model import Body
 from aioflow.orders import Answer, RunInfo, Start
@@ -51,7 +52,7 @@ class LeapingClock(SystemClock):
 class Node:
     """An executor, and what it reported."""
 
-    def __init__(self, home, slots):
+    def __init__(self, home, slots, **options):
         self.reports, self.asked = [], []
         self.clock = LeapingClock()
         self.tasklog = TaskLog(home / "logs", SystemClock())
@@ -65,7 +66,11 @@ class Node:
             clock=self.clock,
             ask=lambda child, ask: self.asked.append((child, ask)),
         )
-        self.executor = SlotExecutor(wiring, slots)
+        self.executor = SlotExecutor(wiring, slots, **options)
+
+    def unloaded(self):
+        """Return the processes that are ready for a version that has none."""
+        return self.executor._processes._unloaded
 
     def of(self, kind, number=None):
         """Return the reports of a kind, of one task."""
@@ -91,8 +96,8 @@ class Node:
 
 
 @asynccontextmanager
-async def node(tmp_path, slots=1):
-    node = Node(tmp_path, slots)
+async def node(tmp_path, slots=1, **options):
+    node = Node(tmp_path, slots, **options)
     async with running(node.children, node.tasklog, node.executor):
         yield node
 
@@ -156,7 +161,7 @@ async def test_a_run_is_told_once_and_forgotten_when_it_has_ended(tmp_path):
 async def test_a_process_that_knows_many_runs_forgets_the_one_it_had_nothing_of_for_longest(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(worker, "RUNS_KEPT", 2)
+    monkeypatch.setattr(process, "RUNS_KEPT", 2)
     tell = """
 told = [(type(o).__name__, o.run_no) for o in orders]
 value = msgspec.msgpack.encode(told[-2:])
@@ -172,12 +177,97 @@ value = msgspec.msgpack.encode(told[-2:])
 
 
 async def test_a_run_is_not_forgotten_while_a_try_of_it_is_on_its_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "RUNS_KEPT", 2)
+    monkeypatch.setattr(process, "RUNS_KEPT", 2)
     tell = "value = msgspec.msgpack.encode([type(o).__name__ for o in orders])"
     async with node(tmp_path) as n:
         for number, run_no in ((1, 7), (2, 8), (3, 9)):
             n.executor.start(start(number, tell, run_no=run_no, claimed=number > 1))
         assert "ForgetRun" not in await n.value(3)
+
+
+async def test_work_that_alternates_between_versions_costs_a_process_for_each_of_them(tmp_path):
+    async with node(tmp_path, slots=2) as n:
+        pids = {"v1": set(), "v2": set(), "v3": set(), "v4": set(), "v5": set()}
+        for number in range(1, 41):
+            version = f"v{number % 5 + 1}"
+            n.executor.start(start(number, PID, at=number % 2, version=version))
+            pids[version].add(await n.value(number))
+
+    assert [len(of_version) for of_version in pids.values()] == [1] * 5
+    assert len(set.union(*pids.values())) == 5
+
+
+async def test_a_slot_that_waits_for_a_process_is_given_one_that_another_slot_puts_back(
+    tmp_path, monkeypatch
+):
+    async with node(tmp_path, slots=2) as n:
+        await until(lambda: len(n.unloaded()) == 2)
+
+        def fail(*arguments, **options):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        monkeypatch.setattr(n.children, "_spawn", fail)
+        n.executor.start(start(1, until_there(tmp_path / "go") + "\n" + PID))
+        n.executor.start(start(2, at=1, version="v2"))
+        await n.began(1)
+        await n.ended(2)
+        n.executor.start(start(3, PID, at=1))
+        (tmp_path / "go").touch()
+        assert await n.value(1) == await n.value(3)
+
+
+async def test_one_process_stands_ready_for_a_version_that_has_none(tmp_path):
+    async with node(tmp_path) as n:
+        for number in range(1, 5):
+            await until(n.unloaded)
+            [ready] = [process._child.pid for process in n.unloaded()]
+            n.executor.start(start(number, PID, version=f"v{number}"))
+            assert await n.value(number) == ready
+
+
+async def test_idle_processes_that_take_too_much_memory_go_the_least_recently_used_first(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor._processes._memory_bytes = 0  # none beyond the number of slots
+        pids = {}
+        for number, version in ((1, "v1"), (2, "v2"), (3, "v1"), (4, "v1")):
+            n.executor.start(start(number, PID, version=version))
+            pids[number] = await n.value(number)
+
+    assert len({pids[1], pids[2], pids[3]}) == 3
+    assert pids[3] == pids[4]  # one for each slot stays
+
+
+async def test_idle_processes_that_are_not_used_for_long_are_dismissed(tmp_path):
+    async with node(tmp_path, idle_seconds=0.05) as n:
+        pids = []
+        for number in range(1, 5):
+            n.executor.start(start(number, PID, version=f"v{number}"))
+            pids.append(await n.value(number))
+        await until(lambda: not any(map(is_alive, pids[:3])))
+        assert is_alive(pids[3])
+
+
+async def test_an_idle_process_gives_way_where_the_machine_has_no_room_for_another(
+    tmp_path, monkeypatch
+):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, PID))
+        idle = await n.value(1)
+        await until(n.unloaded)
+        spawn = n.children._spawn
+
+        def fail_beside_the_idle_one(*arguments, **options):
+            if is_alive(idle):
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            return spawn(*arguments, **options)
+
+        monkeypatch.setattr(n.children, "_spawn", fail_beside_the_idle_one)
+        n.executor.start(start(2, version="v2"))
+        await n.ended(2)
+        n.executor.start(start(3, version="v3"))
+        await n.ended(3)
+
+    assert not n.of(Failed)
 
 
 async def test_another_version_gets_another_process(tmp_path):
@@ -259,6 +349,7 @@ async def test_without_processes_to_be_had_tries_wait(tmp_path, monkeypatch):
     async with node(tmp_path) as n:
         n.executor.start(start(1))
         await n.ended(1)
+        await until(lambda: n.unloaded())
         spawn, failures = n.children._spawn, []
 
         def fail(*arguments, **options):
@@ -268,11 +359,13 @@ async def test_without_processes_to_be_had_tries_wait(tmp_path, monkeypatch):
             return spawn(*arguments, **options)
 
         monkeypatch.setattr(n.children, "_spawn", fail)
-        n.executor.start(start(2, version="v2"))
+        n.executor.start(start(2, version="v2"))  # the unloaded process takes it
         await n.ended(2)
+        n.executor.start(start(3, version="v3"))
+        await n.ended(3)
 
     assert len(failures) == 2
-    assert n.of(Succeeded, 2)
+    assert n.of(Succeeded, 3)
 
 
 # ── time ────────────────────────────────────────────────────────────────────────────────
@@ -340,6 +433,120 @@ async def test_claimed_tries_behind_one_as_slow_as_expected_stay(tmp_path):
     assert not n.recalled()
 
 
+# ── frozen, or only busy ────────────────────────────────────────────────────────────────
+
+
+def silences(n):
+    return [(report.worker, report.since is not None) for report in n.of(WorkerSilent)]
+
+
+async def test_a_worker_that_is_frozen_is_killed_and_its_try_interrupted(tmp_path):
+    async with node(tmp_path, frozen_seconds=0.4) as n:
+        n.executor.start(start(1, PID))
+        pid = await n.value(1)
+        n.executor.start(start(2, "time.sleep(1000)"))
+        n.executor.start(start(3, claimed=True))
+        await n.began(2)
+        os.kill(pid, signal.SIGSTOP)
+        await n.ended(2)
+        n.executor.start(start(4))
+        await n.ended(4)
+        assert not is_alive(pid)
+
+    [failed] = n.of(Failed)
+    assert failed.interrupted
+    assert "neither answered nor computed" in failed.failure.message
+    assert n.recalled() == [3]
+    assert silences(n) == [(0, True)]
+    [silent] = n.of(WorkerSilent)
+    assert silent.since < silent.until
+
+
+async def test_a_worker_that_is_frozen_for_a_while_goes_on_and_is_charged_nothing(tmp_path):
+    async with node(tmp_path, frozen_seconds=8) as n:
+        n.executor.start(start(1, PID))
+        pid = await n.value(1)
+        n.executor.start(start(2, until_there(tmp_path / "go")))
+        await n.began(2)
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: silences(n) == [(0, True)])
+        os.kill(pid, signal.SIGCONT)
+        await until(lambda: silences(n) == [(0, True), (0, False)])
+        (tmp_path / "go").touch()
+        await n.ended(2)
+
+    assert n.of(Succeeded, 2)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("sum(range(110_000_000))", id="in C, which lets no thread run"),
+        pytest.param(
+            "until = time.monotonic() + 1.5\nwhile time.monotonic() < until: pass",
+            id="in Python",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param("time.sleep(1.5)", id="asleep", marks=pytest.mark.nightly),
+    ],
+)
+async def test_a_worker_that_is_only_busy_is_never_taken_for_frozen(tmp_path, source):
+    async with node(tmp_path, frozen_seconds=0.8) as n:
+        n.executor.start(start(1, source))
+        await n.ended(1)
+
+    assert n.of(Succeeded, 1)
+
+
+async def test_a_worker_that_hangs_in_the_kernel_keeps_no_slot(tmp_path, monkeypatch):
+    async with node(tmp_path, frozen_seconds=0.4) as n:
+        n.executor.start(start(1, PID))
+        pid = await n.value(1)
+        n.executor.start(start(2, "time.sleep(1000)"))
+        await n.began(2)
+        with monkeypatch.context() as patch:
+            patch.setattr(Child, "kill", lambda _: None)  # it does not die
+            os.kill(pid, signal.SIGSTOP)
+            await n.ended(2)
+            n.executor.start(start(3))
+            await n.ended(3)
+            assert is_alive(pid)
+
+    [failed] = n.of(Failed)
+    assert failed.interrupted
+
+
+async def test_a_process_frozen_while_idle_gives_its_next_try_back_uncharged(tmp_path):
+    async with node(tmp_path, frozen_seconds=0.4) as n:
+        n.executor.start(start(1, PID))
+        os.kill(await n.value(1), signal.SIGSTOP)
+        n.executor.start(start(2))
+        await until(n.recalled)
+
+    assert n.recalled() == [2]
+    assert not n.of(Failed)
+
+
+async def test_what_a_leftover_thread_says_takes_nothing_from_the_slot(tmp_path):
+    talk = f"""
+def talk():
+    {until_there(tmp_path / "talk")}
+    link.send([Ask(5, 7, "results", b"what")])
+threading.Thread(target=talk).start()
+"""
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, talk))
+        await n.ended(1)
+        n.executor.start(start(2, PID, version="v2"))
+        pid = await n.value(2)
+        n.executor.start(start(3, "time.sleep(1000)", version="v2"))
+        await n.began(3)
+        (tmp_path / "talk").touch()
+        await until(lambda: n.asked)
+        n.executor.stop(StopTry(Body.FUNCTION, 0, 3, 1, "cancelled"))
+        await until(lambda: not is_alive(pid))
+
+
 # ── stop and recall ─────────────────────────────────────────────────────────────────────
 
 
@@ -363,7 +570,7 @@ async def test_stopping_what_has_not_begun_is_silent(tmp_path):
         n.executor.start(start(3, claimed=True))
         await n.began(1)
         n.executor.stop(StopTry(Body.FUNCTION, 0, 2, 1, "cancelled"))
-        await until(lambda: (2, 1) not in n.executor._workers[0]._sent)
+        await until(lambda: (2, 1) not in n.executor._workers[0]._process._sent)
         (tmp_path / "go").touch()
         await n.ended(1, 3)
 
@@ -432,7 +639,7 @@ async def test_a_child_is_told_nothing_of_another_run(tmp_path):
 
 
 async def test_a_process_is_replaced_after_so_many_tries(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "TRIES_LIMIT", 3)
+    monkeypatch.setattr(process, "TRIES_LIMIT", 3)
     async with node(tmp_path) as n:
         pids = []
         for number in range(1, 7):
@@ -444,8 +651,8 @@ async def test_a_process_is_replaced_after_so_many_tries(tmp_path, monkeypatch):
 
 
 async def test_a_process_that_has_grown_is_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "MEMORY_LIMIT_BYTES", 200 * 1024 * 1024)
-    monkeypatch.setattr(worker, "MEMORY_LOOK", 1)
+    monkeypatch.setattr(process, "MEMORY_LIMIT_BYTES", 200 * 1024 * 1024)
+    monkeypatch.setattr(process, "MEMORY_LOOK", 1)
     async with node(tmp_path) as n:
         hoard = "global hoard\nhoard = b'x' * 300_000_000\n" + PID
         n.executor.start(start(1, hoard, expected_us=10**9))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -9,9 +11,16 @@ from typing import Any
 
 from benchmarks.daemon import eventually
 from tests.faults import tools
-from tests.faults.ground import TICKS, Ground, Victim
+from tests.faults.ground import LENGTHS, TICKS, Ground, Victim
 
-__all__ = ("ROLES", "clock_steps", "schedule_steps", "stand_still")
+__all__ = (
+    "ROLES",
+    "clock_steps",
+    "frozen_worker",
+    "length_steps",
+    "schedule_steps",
+    "stand_still",
+)
 
 HOUR = 3600
 ROLES = ("daemon", "triggers", "async", "slot")
@@ -36,7 +45,7 @@ def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -
         tasks = daemon.run(run_id)["tasks"]
         assert run["state"] == "success", tasks
         _assert_once(ground, run_id, tasks, count)
-        assert _pids(daemon) == before, "children were replaced"
+        _assert_not_replaced(daemon, before)
         ground.judge_database()
         ground.judge_durations([*tasks, *daemon.run(small)["tasks"]])
     ground.judge_nobody_left()
@@ -52,11 +61,7 @@ def schedule_steps(folder: Path) -> dict[str, int]:
         for offset in (0, 6 * HOUR, 4 * HOUR, 6 * HOUR):
             shim.set(offset)
             known = _slots(daemon)
-            if offset == 4 * HOUR:
-                # Its slots have been run already: there is nothing to fire before they end.
-                _let_pass(3.0)
-            else:
-                eventually(lambda known=known: len(_slots(daemon) - known) >= 3, 45.0)  # type: ignore[misc]
+            eventually(lambda known=known: len(_slots(daemon) - known) >= 3, 45.0)  # type: ignore[misc]
             counts.append(len(_slots(daemon)))
         runs = daemon.get("/api/v1/runs?dag=ticks&limit=1000")[1]
         dates = Counter(run["logical_date"] for run in runs)
@@ -67,14 +72,41 @@ def schedule_steps(folder: Path) -> dict[str, int]:
     return {"slots": len(dates), "before_the_step_back": counts[1], "after_it": counts[2]}
 
 
+def length_steps(folder: Path) -> dict[str, int]:
+    """Lengths of an hour outlive steps of hours, and one of seconds ends after a step back."""
+    shim, gate = tools.ClockShim(folder), folder / "gate"
+    ground = Ground(folder)
+    with ground.daemon(dags=LENGTHS).wrap((), **shim.environment) as daemon:
+        run_id = ground.ask_until_answered(daemon, dag_id="hours", gate=str(gate))
+        eventually(lambda: _states(daemon, run_id)["deferred"] == 2, 60.0)
+        shim.set(6 * HOUR)
+        _let_pass(3.0)  # the sensor looks several times
+        assert not _states(daemon, run_id)["failed"], daemon.run(run_id)["tasks"]
+        short = ground.ask_until_answered(daemon, dag_id="soon")
+        eventually(lambda: _states(daemon, short)["deferred"] == 1, 60.0)
+        shim.set(-2 * HOUR)
+        assert daemon.wait(short)["state"] == "success"
+        gate.write_text("open")
+        eventually(lambda: _states(daemon, run_id)["success"] == 2, 60.0)
+        counts = _states(daemon, run_id)
+        assert counts == Counter(success=2, deferred=1), counts  # it sleeps for an hour
+        ground.acknowledged.clear()  # judged here
+        ground.judge_database()
+    return {"tasks": 4}
+
+
+def _states(daemon: Victim, run_id: str) -> Counter[str]:
+    return +Counter(daemon.run(run_id, limit=1)["counts"])
+
+
 def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
     """The daemon or a child stands still for a while; then all goes on as if it had not."""
     ground, gate = Ground(folder), folder / "gate"
     with ground.daemon() as daemon:
         run_id = _parked(ground, daemon, gate, 20)
         before = _pids(daemon)
-        pid = daemon.process.pid if role == "daemon" else daemon.child(role)
-        with tools.stopped([pid]):
+        pids = [daemon.process.pid] if role == "daemon" else daemon.children(role)
+        with tools.stopped(pids):
             gate.write_text("open")
             if role != "daemon":
                 assert ground.ask(daemon, seconds=0.05) is not None
@@ -86,9 +118,37 @@ def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
         assert run["state"] == "success", tasks
         assert sum(task["interruptions"] for task in tasks) == 0, tasks
         _assert_once(ground, run_id, tasks, 20)
-        assert _pids(daemon) == before, "children were replaced"
+        _assert_not_replaced(daemon, before)
     ground.judge_nobody_left()
     return {"recovery_seconds": round(time.monotonic() - began, 2), "tasks": len(tasks)}
+
+
+def frozen_worker(folder: Path) -> dict[str, float]:
+    """A worker is stopped for good while its task runs: it is killed, and the task begins again."""
+    ground, gate = Ground(folder), folder / "gate"
+    with ground.daemon("--cpu-slots", "1") as daemon:
+        run_id = _parked(ground, daemon, gate, 1)
+        (pid,) = {line.pid for line in ground.begun(run_id) if line.task_id == "busy"}
+        began = time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+
+        def waits() -> dict[str, Any] | None:
+            (busy,) = [task for task in daemon.run(run_id)["tasks"] if task["task_id"] == "busy"]
+            waiting_on: dict[str, Any] | None = busy["waiting_on"]
+            return waiting_on
+
+        waiting_on = eventually(waits, 60.0, lambda: str(daemon.run(run_id)))
+        assert waiting_on["kind"] == "executor", waiting_on
+        noticed = time.monotonic() - began
+        eventually(lambda: len(ground.begun(run_id)) == 3, 180.0)
+        began_again = time.monotonic() - began
+        gate.write_text("open")
+        run = daemon.wait(run_id)
+        assert run["state"] == "success", run
+        (busy,) = [task for task in daemon.run(run_id)["tasks"] if task["task_id"] == "busy"]
+        assert (busy["interruptions"], busy["try_number"]) == (1, 1), busy
+    ground.judge_nobody_left()
+    return {"noticed_seconds": round(noticed, 1), "began_again_seconds": round(began_again, 1)}
 
 
 def _parked(ground: Ground, daemon: Victim, gate: Path, count: int, running: int = 2) -> str:
@@ -113,7 +173,7 @@ def _assert_nothing_moves(daemon: Victim, run_id: str, before: dict[str, list[in
     turns = _turns(daemon)
     _let_pass(2.0)
     assert daemon.run(run_id, limit=1)["counts"] == counts
-    assert _pids(daemon) == before
+    _assert_not_replaced(daemon, before)
     assert _turns(daemon) - turns < 200, "it turns without anything to do"
 
 
@@ -134,6 +194,14 @@ def _assert_once(ground: Ground, run_id: str, tasks: list[Any], count: int) -> N
     assert set(begun.values()) == {1}, {name: times for name, times in begun.items() if times > 1}
     assert sum(name == "parked" for name, _ in begun) == count
     assert all(task["try_number"] == 1 for task in tasks), tasks
+
+
+def _assert_not_replaced(daemon: Victim, before: dict[str, list[int]]) -> None:
+    """All children are there that were; another slot worker may have been made ready since."""
+    now = _pids(daemon)
+    gone = {role: {*pids} - {*now[role]} for role, pids in before.items()}
+    assert not any(gone.values()), f"children were replaced: {gone}"
+    assert all(now[role] == before[role] for role in ("triggers", "async"))
 
 
 def _pids(daemon: Victim) -> dict[str, list[int]]:

@@ -31,6 +31,7 @@ from benchmarks.daemon import DaemonProcess, eventually
 
 __all__ = (
     "DAGS",
+    "LENGTHS",
     "TICKS",
     "Begin",
     "Ground",
@@ -43,6 +44,7 @@ __all__ = (
 
 DAGS = Path(__file__).parent / "dags"
 TICKS = Path(__file__).parent / "ticks"
+LENGTHS = Path(__file__).parent / "lengths"
 
 RECOVERY_SECONDS = 30.0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
 import time
 from collections import Counter
 from pathlib import Path
@@ -10,7 +12,7 @@ from benchmarks.daemon import eventually
 from tests.faults.ground import DAGS, Ground, Victim, has_ended
 from tests.postgres_server import private_postgres
 
-__all__ = ("postgres_restarted",)
+__all__ = ("postgres_down_at_start", "postgres_restarted")
 
 COUNT = 24
 
@@ -51,6 +53,42 @@ def postgres_restarted(folder: Path, *, times: int, seconds: float) -> dict[str,
             assert daemon.stop() == 0
     ground.judge_nobody_left()
     return {"times": times, "bodies": begun, "slowest_resumed_seconds": round(slowest, 2)}
+
+
+def postgres_down_at_start(folder: Path) -> dict[str, float]:
+    """The server is down when the daemon starts: it waits, alive and not ready, and then works."""
+    ground = Ground(folder)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with private_postgres() as server:
+        server.crash()
+        daemon = Victim(ground.home, DAGS, db=server.url, flags=("--port", port))
+        daemon.launch()
+        try:
+            eventually(lambda: _status(port, "ready") == 503, 60.0, daemon.last_words)
+            assert _status(port, "live") == 200
+            server.start()
+            back = time.monotonic()
+            eventually(lambda: _status(port, "ready") == 200, 60.0, daemon.last_words)
+            took = time.monotonic() - back
+            assert ground.ask_until_answered(daemon)
+            assert daemon.stop() == 0
+        finally:
+            daemon.kill()
+    ground.judge_nobody_left()
+    return {"ready_after_seconds": round(took, 2)}
+
+
+def _status(port: str, check: str) -> int:
+    """Return the status of a health check; 0 where nobody answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+    try:
+        connection.request("GET", f"/health/{check}")
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()
 
 
 def _judge(ground: Ground, daemon: Victim, run_id: str) -> int:

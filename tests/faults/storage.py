@@ -22,12 +22,14 @@ __all__ = (
     "STRANGERS",
     "another_writer",
     "calls_that_fail",
+    "damaged_after_a_kill",
     "disk_full",
     "log_lost_while_stopped",
     "read_only_home",
     "refused_at_start",
     "strange_database",
     "stuck_reader",
+    "sync_that_fails",
 )
 
 ANSWERS_AT_LEAST = 20
@@ -133,6 +135,47 @@ def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict
         "runs": len(ground.acknowledged),
         "resumed_seconds": round(resumed, 2),
     }
+
+
+def sync_that_fails(folder: Path, error: str, *, starts_that_fail: int = 0) -> dict[str, float]:
+    """A sync fails: the daemon ends, says why, and the next start makes good.
+
+    Args:
+        starts_that_fail: How many starts then find a disk that still fails.
+    """
+    tools.needs("strace")
+    ground = Ground(folder)
+    inject = f"error={error}:when=1+"
+    daemon = ground.daemon().start()
+    try:
+        ground.ask_until_answered(daemon)
+        ground.judge(daemon)
+        with tools.injecting(daemon.process.pid, "fdatasync", inject):
+            ground.ask(daemon)
+            assert wait_for_death(daemon, lambda: len(ground.acknowledged) > 1), "it lives"
+        _judge_sync_failure(daemon)
+        for _ in range(starts_that_fail):
+            again = ground.daemon().wrap(tools.traced("fdatasync,fsync", inject))
+            assert not again.start_or_die(), "it came up"
+            _judge_sync_failure(again)
+        began = time.monotonic()
+        with ground.daemon() as last:
+            ground.ask_again(last)
+            resumed = time.monotonic() - began
+            ground.judge(last)
+            eventually(lambda: "alert" in last.log.read_text() and '"sync"' in last.last_words())
+    finally:
+        if daemon.is_alive:
+            daemon.kill(whole_tree=True)
+    ground.judge_nobody_left()
+    return {"runs": len(ground.acknowledged), "resumed_seconds": round(resumed, 2)}
+
+
+def _judge_sync_failure(daemon: Victim) -> None:
+    assert daemon.process.returncode == 1, daemon.process.returncode
+    last = daemon.log.read_text().splitlines()[-1]
+    assert last.startswith("aioflow: "), last
+    assert last.endswith("[store.sync]"), last
 
 
 def _hold(seconds: float) -> None:
@@ -253,7 +296,12 @@ STRANGERS: dict[str, Callable[[Ground, Path], None]] = {
 }
 """What may stand in the place of the database while the daemon runs."""
 
-REFUSED = {"foreign": "store.foreign", "newer": "store.schema", "corrupt": "store.foreign"}
+REFUSED = {
+    "foreign": "store.foreign",
+    "newer": "store.schema",
+    "corrupt": "store.foreign",
+    "of_another": "store.strange",
+}
 """What a start refuses, with the code it gives."""
 
 
@@ -303,6 +351,32 @@ def refused_at_start(folder: Path, stranger: str) -> dict[str, float]:
     [said] = again.log.read_text().splitlines()[lines:]
     assert said.endswith(f"[{REFUSED[stranger]}]"), said
     assert digest(ground.database) == before, "it wrote into a file that it did not know"
+    ground.judge_nobody_left()
+    return {"refused_seconds": round(took, 2)}
+
+
+def damaged_after_a_kill(folder: Path) -> dict[str, float]:
+    """A page is damaged after a kill: the start refuses the file, and says what to do."""
+    ground = Ground(folder)
+    daemon = ground.daemon().start()
+    ground.ask_until_answered(daemon)
+    ground.judge(daemon)
+    daemon.kill(whole_tree=True)
+    with closing(sqlite3.connect(ground.database)) as raw:  # copies the log back, and removes it
+        wanted = "SELECT rootpage FROM sqlite_master WHERE name = 'run_live'"
+        (page,) = raw.execute(wanted).fetchone()
+    with ground.database.open("r+b") as file:
+        file.seek(4096 * (page - 1))
+        file.write(random.Random(1).randbytes(4096))
+    before, lines = digest(ground.database), daemon.log_lines()
+    again, began = ground.daemon(), time.monotonic()
+    assert not again.start_or_die(), "it came up on it"
+    took = time.monotonic() - began
+    assert again.process.returncode == 1, again.process.returncode
+    [said] = again.log.read_text().splitlines()[lines:]
+    assert said.endswith("[store.foreign]"), said
+    assert "aioflow db check" in said, said
+    assert digest(ground.database) == before
     ground.judge_nobody_left()
     return {"refused_seconds": round(took, 2)}
 

@@ -26,6 +26,10 @@ def test_a_write_that_fails_once_is_made_good(tmp_path):
     assert storage.calls_that_fail(tmp_path, "pwrite64", "EIO", 0.0)["runs"] >= 2
 
 
+def test_a_sync_that_fails_ends_the_daemon_and_the_next_start_makes_it_good(tmp_path):
+    assert storage.sync_that_fails(tmp_path, "EIO")["runs"] >= 2
+
+
 def test_a_full_disk_stops_work_but_no_reader_and_work_goes_on_by_itself(tmp_path):
     assert storage.disk_full(tmp_path, seconds=0.0)["lines_said"] >= 1
 

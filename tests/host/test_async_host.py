@@ -9,7 +9,7 @@ import pytest
 from aioflow.author.codec import decode, encode
 from aioflow.host.questions import ResultsPage, RunEnded, RunEnding, RunsWanted
 from aioflow.host.shared import REPORTS_AT_ONCE
-from aioflow.messages import Ask, Deferred, Failed, Output, Skipped, Succeeded
+from aioflow.messages import Ask, CallAnswered, Deferred, Failed, Output, Skipped, Succeeded
 from aioflow.orders import Answer, ForgetRun, Start, Stop
 from aioflow.results import result_path
 from tests.differing import differing
@@ -429,7 +429,7 @@ with DAG("pipeline"):
 
     failed = child.expect(Failed)
     assert (failed.failure.reason, failed.retryable) == ("payload_too_large", False)
-    assert "'blob'" in failed.failure.message
+    assert "Later.blob" in failed.failure.message
 
 
 def test_a_dag_file_with_a_dot_in_its_name_runs(host, home):
@@ -488,3 +488,88 @@ def test_a_start_for_a_run_it_was_not_told_of_fails(host):
 
     failed = child.expect(Failed)
     assert (failed.task_no, failed.interrupted) == (5, True)
+
+
+HOSTILE = """
+import itertools
+from dataclasses import dataclass
+from aioflow import *
+from collections.abc import Sequence
+
+class Endless(Sequence):
+    def __len__(self): return 10
+    def __getitem__(self, index): return 1
+    def __iter__(self): return itertools.repeat("x" * 1000)
+
+def doubled():
+    value = "x" * 10
+    for _ in range(60):
+        value = [value, value]
+    return value
+
+@dataclass
+class Later(Trigger[int]):
+    rows: list
+    async def run(self): yield TriggerEvent(1)
+
+class Waits(Operator):
+    async def execute(self, context):
+        self.defer(trigger=Later([1]), method_name="execute", kwargs={"rows": Endless()})
+
+class WaitsOn(Operator):
+    async def execute(self, context):
+        self.defer(trigger=Later(doubled()), method_name="execute")
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "place"),
+    [
+        pytest.param("return {'rows': Endless()}", "result_too_large",
+                     "the result of 'work0'['rows']", id="result"),
+        pytest.param("return doubled()", "result_too_large", "the result of 'work0'[0][0]",
+                     id="shared-result", marks=pytest.mark.nightly),
+        pytest.param("await emit('e', data={'rows': Endless()})", "raised",
+                     "the data of event 'e'['rows']", id="emit"),
+        pytest.param("await run_dag('d', rows=Endless())", "conf",
+                     "the parameters of the run['rows']", id="run-dag"),
+        pytest.param("await wait(Later(Endless()))", "payload_too_large", "Later.rows",
+                     id="trigger"),
+        pytest.param("async for _ in stream(Later(Endless())): pass", "payload_too_large",
+                     "Later.rows", id="stream"),
+    ],
+)  # fmt: skip
+def test_a_value_without_an_end_fails_its_try_alone_and_is_named(host, body, reason, place):
+    flow = tasks(body, "await asyncio.sleep(0.05)\nreturn 1")
+    child = host(f"{HOSTILE}{flow}")
+
+    child.send(start(0), start(1))
+
+    others, failed = child.expect(Succeeded), child.expect(Failed)
+    assert result_of(others) == 1
+    assert failed.failure.reason == reason
+    assert place in failed.failure.message
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("Waits", "kwargs of execute.rows"), ("WaitsOn", "Later.rows")]
+)
+def test_what_a_deferred_task_waits_with_has_an_end(host, name, place):
+    child = host(f"{HOSTILE}with DAG('pipeline'):\n    {name}(task_id='wait')\n")
+
+    child.send(start(0))
+
+    failed = child.expect(Failed)
+    assert failed.failure.reason == "payload_too_large"
+    assert place in failed.failure.message
+
+
+def test_a_step_whose_result_has_no_end_is_recorded_as_failed(host):
+    child = host(f"{HOSTILE}{tasks('await step(doubled)')}")
+
+    child.send(start(0))
+
+    told = child.expect(CallAnswered)
+    assert "the result of " in told.failure.message
+    assert "doubled[0][0]" in told.failure.message
+    assert "1 MiB are allowed" in told.failure.message

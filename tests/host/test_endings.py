@@ -13,8 +13,8 @@ from aioflow.author.asking import RunEnding
 from aioflow.author.codec import encode
 from aioflow.errors import TaskError, Unserializable
 from aioflow.host import questions
-from aioflow.host.endings import NAME_LIMIT, Endings, SingleEndings
-from aioflow.host.questions import PAGE_ITEMS, RunEnded, RunsWanted
+from aioflow.host.endings import Endings, SingleEndings
+from aioflow.host.questions import NAME_LIMIT, PAGE_ITEMS, RunEnded, RunsWanted
 from aioflow.host.shared import Line
 from aioflow.messages import Ask, Withdraw
 from aioflow.orders import Answer
@@ -207,8 +207,14 @@ async def test_a_result_that_is_damaged_fails_only_who_wanted_it(world):
 
 @pytest.mark.parametrize(
     "target",
-    [(7, None, None), (7, 5, None), (7, "d" * (NAME_LIMIT + 1), None), (7, "d", "\ud800")],
-    ids=["none", "number", "long", "no-text"],
+    [
+        (7, None, None),
+        (7, 5, None),
+        (7, "d" * (NAME_LIMIT + 1), None),
+        (7, "d", "\ud800"),
+        (7, "d", "\0"),
+    ],
+    ids=["none", "number", "long", "no-text", "a-nul"],
 )
 async def test_a_name_that_cannot_travel_is_refused_where_it_is_asked_for(world, target):
     world.ask("a")

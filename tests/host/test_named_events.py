@@ -13,7 +13,7 @@ import pytest
 
 from aioflow.author.asking import NamedEvent
 from aioflow.author.codec import encode
-from aioflow.errors import AioflowError, TaskError
+from aioflow.errors import AioflowError, TaskError, Unserializable
 from aioflow.host.named_events import QUEUE_LIMIT, EventFollower, Subscriptions
 from aioflow.host.questions import EventItem, EventsPage, EventsWanted
 from aioflow.host.shared import Line
@@ -250,6 +250,8 @@ async def test_the_last_who_leaves_withdraws_the_question(world):
 
 async def test_who_leaves_while_it_reads_what_it_missed_withdraws_that(world):
     await world.listen("a", after=10)
+    world.daemon.emit(11)
+    await world.settle()
     await world.listen("late")
     assert len(world.daemon.open) == 2
 
@@ -357,16 +359,77 @@ async def test_one_whom_another_gives_up_as_it_is_told_is_not_told(world):
 
 
 async def test_a_refusal_is_told_to_each_who_asked(world):
+    await world.listen("present", after=4)
+    world.daemon.emit(5)
+    await world.settle()
     world.follower.ask("a", key=None, after=5)
     world.follower.ask("late", key="k", after=0)
+    assert len(world.daemon.open) == 2
     world.daemon.refuse()
     assert world.first == {"a": "no", "late": "no"}
 
     world.follower.ask("b", key=None, after=0)
+    await world.settle()
+
+    assert world.first["b"] == 5
+
+
+@pytest.mark.parametrize("claim", [10**6, 2**63 - 1])
+@pytest.mark.parametrize("comes", ["first", "last", "between"])
+async def test_who_waits_behind_an_event_of_a_distant_future_takes_none_from_the_others(
+    world, claim, comes
+):
+    """The number comes from a parameter: nobody else may be moved on to it."""
+    healthy: list[tuple[str, int]] = [("a", 3), ("b", 0), ("c", 7), ("d", 1)]
+    at = {"first": 0, "last": len(healthy), "between": 2}[comes]
+    healthy.insert(at, ("hostile", claim))
+    for number in range(1, 5):
+        world.daemon.emit(number)
+    for of, after in healthy:
+        world.follower.ask(of, key=None, after=after)
+        await world.settle(answering=of != "a")
+    for number in range(5, 9):
+        world.daemon.emit(number)
+    await world.settle()
+
+    assert world.first == {"a": 4, "b": 1, "c": 8, "d": 2}
+    world.follower.forget("hostile")
+
+
+async def test_many_that_come_one_before_the_other_are_one_question(world):
+    for after in range(1_000, 0, -1):
+        world.follower.ask(after, key=None, after=after)
+    await world.settle()
+    assert (len(world.daemon.open), world.daemon.asked) == (1, 2)
+
+    for number in range(1, 1_002):
+        world.daemon.emit(number)
+    await world.settle()
+    assert world.first == {after: after + 1 for after in range(1, 1_001)}
+
+
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [
+        ("e", 2**63),
+        ("e", -(2**64)),
+        ("e", 2**70),
+        ("e", "5"),
+        ("e", None),
+        ("\0", 0),
+        ("\ud800", 0),
+    ],
+)
+async def test_a_question_no_database_could_be_asked_fails_who_asks_it_alone(world, name, after):
+    world.follower.ask("a", key=None, after=0)
+    with pytest.raises(Unserializable):
+        EventFollower(world.subscriptions, name, lambda: 7, world.first.__setitem__).ask(
+            "hostile", key=None, after=after
+        )
     world.daemon.emit(1)
     await world.settle()
 
-    assert world.first["b"] == 1
+    assert world.first == {"a": 1}
 
 
 @pytest.mark.parametrize("seed", range(20))

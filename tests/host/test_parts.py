@@ -3,13 +3,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import tracemalloc
 import weakref
 
 import pytest
 
 from aioflow.host.blackbox import BlackBox, Stepped
 from aioflow.host.code import CodeShelf
-from aioflow.host.failures import MESSAGE_LIMIT, failure_of, one_line
+from aioflow.host.failures import MESSAGE_LIMIT, failure_of, one_line, traceback_of
 from aioflow.host.loader import OwnNamespace, module_name, portable
 from aioflow.host.nursery import Hosted, Nursery
 from aioflow.host.output import PENDING_LIMIT, OutputBuffer
@@ -332,3 +333,43 @@ def test_output_that_comes_too_fast_is_counted_instead_of_kept():
     assert mine.endswith(b"[aioflow: 10 bytes of output dropped, it came too fast]\n")
     buffer.add((1, 1), b"fits again")
     assert [o.data for o in buffer.take()] == [b"fits again"]
+
+
+def _doubled(leaf: object) -> object:
+    for _ in range(60):
+        leaf = [leaf, leaf]
+    return leaf
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param(ValueError("rows", _doubled(1)), id="args"),
+        pytest.param(KeyError(_doubled(1)), id="key"),
+        pytest.param(ValueError({"a": (_doubled(1),)}), id="inside"),
+        pytest.param(SystemExit(_doubled(1)), id="exit"),
+        pytest.param(ExceptionGroup("g", [ValueError(_doubled(1))]), id="group"),
+    ],
+)
+def test_what_has_no_end_in_an_exception_costs_its_message_and_its_traceback_little(problem):
+    cause = RuntimeError("sound")
+    cause.__cause__ = problem
+
+    tracemalloc.start()
+    try:
+        told = [failure_of(problem).message, traceback_of(problem), traceback_of(cause)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert all(told)
+    assert "sound" in told[-1]
+    assert peak < 16 * 1024 * 1024
+
+
+def test_an_exception_with_many_items_is_told_whole():
+    problem = ValueError(list(range(1000)))
+
+    assert failure_of(problem).message.startswith("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,")
+    assert "998, 999]" in traceback_of(problem)
+    assert problem.args == (list(range(1000)),)

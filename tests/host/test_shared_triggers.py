@@ -54,6 +54,8 @@ class Street(Watch):
 
     def left(self, wanted):
         note(f"left {wanted}")
+        if wanted == "never:clings":
+            raise RuntimeError("stay")
 
     def next_check(self):
         if self.name == "side street":
@@ -70,6 +72,11 @@ class Street(Watch):
                     case "end": return
                     case "refuse": yield what, ValueError("refused")
                     case "bare": yield 5
+                    case "flaw":
+                        if os.path.exists(HOME + "/flaw"):
+                            os.unlink(HOME + "/flaw")
+                            raise RuntimeError("once")
+                        yield what, act("ring")
                     case "all":
                         for wanted in list(self.wanted):
                             yield wanted, TriggerEvent(wanted)
@@ -83,6 +90,11 @@ class Shared(Trigger):
     street: str = "high street"
     def share(self):
         return Share(Street, self.what, of=(self.street,))
+
+@dataclass(frozen=True)
+class Odd(Shared):
+    def share(self):
+        return Share(Street, [self.what], of=(self.street,))
 
 @dataclass(frozen=True)
 class Tidy(Shared):
@@ -215,17 +227,54 @@ def test_what_is_looked_at_elsewhere_has_a_watch_of_its_own(host, home):
     assert host.expect(TriggerEnded).failure is None
 
 
-def test_a_watch_that_breaks_fails_those_it_looked_for_and_says_why_in_their_logs(host, home):
-    host.send(*(hosting("Shared", f"never:{n}", n) for n in range(3)))
-    host.send(hosting("Shared", "never", 3, street="side street"), hosting("Shared", "break", 4))
+@pytest.mark.parametrize("how", ["break", "exit", "end", "bare"])
+def test_a_trigger_that_no_watch_survives_fails_alone_and_says_why_in_its_log(host, how):
+    host.send(*(hosting("Shared", f"never:{n}", n) for n in range(5)))
+    host.send(hosting("Shared", "never", 5, street="side street"), hosting("Shared", how, 6))
 
-    failures = {number: end.failure.message for number, end in ended(host, 4).items()}
-    assert failures == dict.fromkeys([0, 1, 2, 4], "broken")
-    logs = {out.task_no: out.data for out in (host.expect(Output) for _ in failures)}
-    assert set(logs) == set(failures)
-    assert all(b"RuntimeError: broken" in log for log in logs.values())
-    host.send(hosting("Shared", "ring", 5))  # another watch of the same street
-    assert host.expect(Fired).trigger_no == 5
+    end = over(host)
+    assert (end.trigger_no, end.failure is None) == (6, False)
+    assert host.expect(Output).task_no == 6
+    # The others are looked for as before, in as many watches as they are in by now.
+    host.send(*(End(n, 1, "cancelled") for n in range(1, 5)), hosting("Shared", "ring", 7))
+    assert set(ended(host, 5)) == {1, 2, 3, 4, 7}
+    host.send(End(0, 1, "timeout"), hosting("Shared", "ring", 8))  # still waiting, not failed
+    assert {number: end.failure for number, end in ended_by_order(host, 0, 8).items()} == {0: None}
+
+
+def ended_by_order(host, *numbers):
+    """Those of these that have ended without an event."""
+    reports = ended(host, len(numbers))
+    assert set(reports) == set(numbers)
+    return {n: end for n, end in reports.items() if isinstance(end, TriggerEnded)}
+
+
+def test_a_watch_that_fails_once_is_begun_again_for_all_of_its_triggers(host, home):
+    (home / "flaw").touch()
+    host.send(*(hosting("Shared", f"never:{n}", n) for n in range(50)))
+    host.send(hosting("Shared", "flaw", 50))
+
+    assert over(host).trigger_no == 50
+    host.send(hosting("Shared", "all", 51))
+    fired = ended(host, 51)
+    assert all(isinstance(event, Fired) for event in fired.values())
+    assert set(fired) == {*range(50), 51}
+    assert notes(home).count("made") == 2
+
+
+def test_what_a_watch_raises_as_one_leaves_is_the_failure_of_nobody(host):
+    host.send(hosting("Shared", "never:clings", 1), hosting("Shared", "never", 2))
+    host.send(hosting("Shared", "all", 3))
+
+    assert all(isinstance(event, Fired) for event in ended(host, 3).values())
+
+
+def test_what_cannot_be_wanted_fails_who_wants_it(host):
+    host.send(hosting("Odd", "never", 1), hosting("Shared", "never", 2))
+    assert over(host).failure.type == "TypeError"
+
+    host.send(hosting("Shared", "all", 3))
+    assert set(ended(host, 2)) == {2, 3}
 
 
 def test_one_that_is_refused_takes_no_other_with_it(host):

@@ -786,8 +786,8 @@ with DAG("pipeline"):
 
 @pytest.mark.parametrize(
     ("position", "words"),
-    [pytest.param(0, ["Later", "'blob'"], id="trigger"),
-     pytest.param(1, ["resume", "'note'"], id="method")],
+    [pytest.param(0, ["Later.blob"], id="trigger"),
+     pytest.param(1, ["kwargs of resume.note"], id="method")],
 )  # fmt: skip
 def test_a_task_that_waits_with_too_much_fails_by_the_name_of_the_field(slot, position, words):
     child = slot(TOO_MUCH)

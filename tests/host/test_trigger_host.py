@@ -79,6 +79,21 @@ class Soon(Trigger[dict]):
     assert (home / "notes").read_text().split() == ["closed", "finished"]
 
 
+def test_it_knows_the_dag_in_whose_name_it_asks(host):
+    child = host(
+        """
+class Asks(Trigger):
+    async def run(self):
+        yield TriggerEvent(own_dag_id())
+"""
+    )
+
+    child.send(msgspec.structs.replace(hosting("Asks", 1), dag_id="mine"), hosting("Asks", 2))
+
+    told = {f.trigger_no: decode(f.payload) for f in (child.expect(Fired), child.expect(Fired))}
+    assert told == {1: "mine", 2: ""}
+
+
 def test_an_end_is_confirmed_after_the_cleanup(host, home):
     child = host(
         """
@@ -187,6 +202,11 @@ ODD = {
     ),
     "bad-payload": ("yield TriggerEvent(object())", "Unserializable", "unserializable"),
     "too-large": ("yield TriggerEvent('x' * 2**20)", "TriggerWrong", "payload_too_large"),
+    "rows-that-are-shared": (
+        "yield TriggerEvent({'rows': [[['x' * 10] * 1000] * 1000] * 1000})",
+        "TriggerWrong",
+        "payload_too_large",
+    ),
 }
 """The body of a trigger, and what its failure is."""
 
@@ -251,7 +271,7 @@ def test_a_missing_snapshot_is_told_apart_and_does_not_matter_to_plug_ins(host):
 
     child.send(
         msgspec.structs.replace(gone, version="feedbeef"),
-        msgspec.structs.replace(plug_in, version="feedbeef"),
+        msgspec.structs.replace(plug_in, version="feedbeef", waits_since=0),
     )
 
     assert child.expect(TriggerEnded, lambda e: e.trigger_no == 1).failure.reason == "code_missing"

@@ -133,6 +133,52 @@ def test_what_a_child_process_took_counts_once_it_has_ended():
     assert cpu_budget._cpu() - before >= 0.3
 
 
+SPINNING = """
+import sys, time
+for line in sys.stdin:
+    end = time.process_time() + 0.3
+    while time.process_time() < end: pass
+    print(flush=True)
+"""
+
+
+@pytest.fixture
+def spinning():
+    """Start a process that uses 0.3 s of CPU for each line it is sent."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", SPINNING], stdin=pipe, stdout=pipe) as process:
+        yield process
+
+
+def spin(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    process.stdout.readline()
+
+
+def test_what_a_shared_process_takes_counts_when_it_does_so_and_not_when_it_ends(spinning):
+    cpu_budget.measure(spinning.pid)
+    before = cpu_budget._cpu()
+    spin(spinning)
+    while_it_runs = cpu_budget._cpu()
+    spinning.kill()
+    spinning.wait()
+
+    assert while_it_runs - before >= 0.25
+    assert cpu_budget._cpu() - while_it_runs < 0.1
+
+
+def test_what_is_done_uncharged_counts_for_no_case(spinning):
+    cpu_budget.measure(spinning.pid)
+    before = cpu_budget._cpu()
+    with cpu_budget.uncharged():
+        spin(spinning)
+
+    assert cpu_budget._cpu() - before < 0.1
+
+
 SHARED = """
 @pytest.fixture(scope="module", params={params})
 def below(request):

@@ -22,14 +22,15 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
 def url_of(daemon: DaemonProcess) -> str:
-    """Return what its last start has printed last, once it has."""
+    """Return where its page is, with the token, once its last start has printed that."""
 
     def banner() -> str | None:
         text = daemon.log.read_text(errors="replace")
         return text if f"kill {daemon.process.pid}\n" in text else None
 
     lines = eventually(banner).split()
-    return [word for word in lines if word.startswith("http://") and "token=" in word][-1]
+    page = [word for word in lines if word.startswith("http://")][-1]
+    return f"{page}?token={(daemon.home / 'token').read_text().strip()}"
 
 
 def status_of(daemon: DaemonProcess, token: str, path: str = "/api/v1/me") -> int:
@@ -156,11 +157,24 @@ def test_a_daemon_leaves_no_core(shared_daemon):
     assert core[4] == "0"
 
 
-@pytest.mark.parametrize("what", ["dags", "home/aioflow.toml"])
-def test_a_daemon_does_not_start_where_anybody_could_put_code(tmp_path, what):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "home").mkdir()
+@pytest.mark.parametrize(
+    "what",
+    [
+        "dags",
+        "release/linked.py",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("home", "home/code", "home/aioflow.toml", "dags/a.py", "release")
+        ),
+    ],
+)
+def test_a_daemon_does_not_start_where_every_user_could_put_code(tmp_path, what):
+    for folder in ("dags", "home/code", "release"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "home" / "aioflow.toml").write_text("[slots]\ncpu = 1\n")
+    (tmp_path / "dags" / "a.py").write_text("")
+    (tmp_path / "release" / "linked.py").write_text("")
+    (tmp_path / "dags" / "b.py").symlink_to("../release/linked.py")
     (tmp_path / what).chmod(0o777)
     one = DaemonProcess(tmp_path / "home", tmp_path / "dags")
 
@@ -168,7 +182,8 @@ def test_a_daemon_does_not_start_where_anybody_could_put_code(tmp_path, what):
         one.start()
 
     told = one.log.read_text(errors="replace")
-    assert f"anybody here can write {tmp_path / what}" in told
+    assert f"every user of this machine can write {tmp_path / what}, " in told
+    assert f"run: chmod o-w {tmp_path / what};" in told
     assert "[settings]" in told
     assert not (tmp_path / "home" / "aioflow.db").exists()
 

@@ -30,7 +30,7 @@ __all__ = ("Body", "Key", "Line", "Stage", "Worker", "lost_host", "result_of_sta
 
 SECOND = 1_000_000
 DEFERRALS = 3
-STUCK_FACTOR, STUCK_FLOOR_US = 10, 5_000  # as in executors.worker
+STUCK_FACTOR, STUCK_FLOOR_US = 10, 5_000  # as in executors.process
 
 _LARGE = 2_000
 """Bytes of a result that is not kept at hand."""

@@ -21,7 +21,7 @@ from aioflow.core.restoring import restore
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
 from aioflow.effects import Effect
 from aioflow.errors import BatchRefused, Fenced
-from aioflow.inputs import Asked, Due, Input
+from aioflow.inputs import Asked, Due, Input, MakeSlots
 from aioflow.messages import (
     Awaiting,
     CallAnswered,
@@ -64,10 +64,12 @@ RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "S
         "StreamOpened",
         "LookBack",
         "MoveClass",
+        "Noticed",
         "Rehost",
         "RoomChanged",
         "Stalled",
         "StopWaits",
+        "WorkerSilent",
     ),
     *("Continue", "Drain", "FileBroken", "FileGone", "HostLost", "HostUp", "Restarted"),
 }
@@ -218,7 +220,7 @@ class Circle:
         batch, effects, draft = self._decide(inputs, granting=granting)
         before = invariants.before(node, batch)
         invariants.paused_dags_start_no_scheduled_run(paused, inputs, batch)
-        if not batch.is_empty:
+        if not batch.is_empty or draft.step:
             self._commit(batch, draft, _kinds_of(inputs), refusal)
         draft.settle()
         node.note(inputs, batch, effects)
@@ -231,7 +233,7 @@ class Circle:
         node.ledger.over.update(
             row.task_no for row in changed_tasks(batch) if not row.state.is_live
         )
-        node.watch.note(batch, mono=node.mono, wall=node.wall())
+        node.watch.note(batch)
         self._perhaps_cancel_what_is_claimed()
         return batch, effects, draft
 
@@ -257,7 +259,7 @@ class Circle:
             self.memory,
             self.slots,
             inputs,
-            now=self.node.wall(),
+            at=self.node.steady.look(),
             chance=self.node.rng.random,
             numbers=self._numbers,
             granting=granting,
@@ -294,6 +296,7 @@ class Circle:
             node.pause(Paused(self, batch, kinds))
             raise Crash
         node.tables.commit(batch, self.epoch)
+        node.seen_at = batch.at, batch.at if batch.steady_at is None else batch.steady_at
         past.note_begun(node.tables, batch)
         while happens("reply lost", "reply lost", again):
             node.pass_until(node.mono + node.rng.randint(0, SECOND))
@@ -371,7 +374,12 @@ class Circle:
             node.answered(entry.ticket)  # with the error
             return
         if isinstance(entry, Due) and entry.task_no < 0 and entry.run_no < 0:
-            node.arm(entry, at=node.wall() + _SLOT_AGAIN_US)
+            at = node.steady.look()
+            node.arm(entry, at=(at.now if entry.dag_id else at.steady) + _SLOT_AGAIN_US)
+            return
+        if isinstance(entry, MakeSlots):
+            due = Due(entry.cursor, dag_id=entry.dag_id)
+            node.arm(due, at=node.wall() + _SLOT_AGAIN_US)
             return
         if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
             failure = Failure(type="Refused", message="refused", reason=REFUSED)
@@ -379,7 +387,7 @@ class Circle:
             return
         undo.free_place(entry, self.memory, self.slots)
         quarantine = Draft(
-            self.memory, now=node.wall(), chance=node.rng.random, numbers=self._numbers
+            self.memory, at=node.steady.look(), chance=node.rng.random, numbers=self._numbers
         )
         for run in undo.blamed(entry, self.memory):
             if run.run_no != _run_of(entry, node):

@@ -30,7 +30,15 @@ KINDS_OF_INPUT = tuple(kind.__name__ for kind in get_args(Input))
 CANNOT_HAPPEN: Mapping[tuple[str, str], str] = {
     (outcome, kind): "it changes no row, so it is in a commit by accident"
     for outcome in OUTCOMES
-    for kind in ("LookBack", "MoveClass", "Rehost", "RoomChanged", "Stalled", "StopWaits")
+    for kind in (
+        "LookBack",
+        "MoveClass",
+        "Rehost",
+        "RoomChanged",
+        "Stalled",
+        "StopWaits",
+        "WorkerSilent",
+    )
 }
 """By outcome and kind of input, the reason."""
 

@@ -108,7 +108,7 @@ class Incarnation:
             clock=node.clock,
             chance=node.rng.random,
         )
-        self.engine.timers = Lengths(node.clock, self.engine.report, node.found)
+        self.engine.timers = Lengths(self.engine._steady, self.engine.report, node.found)
         self.engine.connect(self)
         self._answers = Answers(store, node.clock)
         files = node.files

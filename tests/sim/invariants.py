@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from aioflow.core.live import Run
-from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.tallies import TALLY
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
@@ -161,8 +160,10 @@ def _was_said(node: Any, run_no: int) -> bool:
 
 
 def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
-    """I7: tries within the policy, interruptions within the cap, and none for a kill."""
+    """I7: tries within the policy, and none for a kill or a crash."""
     for ended in turn.batch.new_tries:
+        if ended.failure is not None and "the daemon ended" in ended.failure.message:
+            raise Broken("I7 tries", f"task {ended.task_no} is charged for a crash: {ended}")
         if ended.failure is not None and ended.failure.reason == "killed":
             raise Broken("I7 tries", f"task {ended.task_no} is charged for a kill: {ended}")
     for change in changed_tasks(turn.batch):
@@ -170,8 +171,6 @@ def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
         task = _spec(node, row.run_no).tasks[row.position]
         if row.try_number > task.retry.tries:
             raise Broken("I7 tries", f"task {row.task_no} is in try {row.try_number}")
-        if row.interruptions > INTERRUPTION_LIMIT_SHARED + 1:
-            raise Broken("I7 tries", f"task {row.task_no}: {row.interruptions} interruptions")
     for start in turn.starts:
         limit = _task(node, start).execution_timeout_us
         row = node.tables.tasks[start.start.task_no]

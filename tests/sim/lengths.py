@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from aioflow.clock import Clock
+from aioflow.clock import SteadyClock
 from aioflow.inputs import Due, Input
 from aioflow.model import Instant
 from aioflow.timers import Timers
@@ -28,7 +28,7 @@ class Lengths(Timers):
 
     def __init__(
         self,
-        clock: Clock,
+        clock: SteadyClock,
         report: Callable[[Sequence[Input]], None],
         found: Callable[[Broken], None],
     ) -> None:
@@ -40,8 +40,9 @@ class Lengths(Timers):
     def arm(self, due: Due, *, at: Instant | None = None) -> None:
         """See ``Timers``."""
         if not due.dag_id:
-            left = (due.at if at is None else at) - self._clock.now()
-            self._over[due].append(self._clock.monotonic_us() + max(left, 0))
+            moment = self._clock.look()
+            left = (due.at if at is None else at) - moment.steady
+            self._over[due].append(moment.monotonic + max(left, 0))
         super().arm(due, at=at)
 
     def _passed_on(self, inputs: Sequence[Input]) -> None:
@@ -53,7 +54,7 @@ class Lengths(Timers):
     def _look(self, due: Due) -> None:
         over = self._over[due]
         over.sort()
-        late = self._clock.monotonic_us() - over.pop(0)
+        late = self._clock.look().monotonic - over.pop(0)
         if not 0 <= late <= _LATEST_US:
             how = "early" if late < 0 else "late"
             self._found(Broken("L2 timers", f"{due} comes {abs(late) / SECOND:g} s too {how}"))

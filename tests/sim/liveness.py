@@ -35,7 +35,8 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
         Body.FUNCTION: any(worker.is_idle for worker in slots.workers),
         Body.COROUTINE: "async" in memory.hosts_up and slots.running_coroutines < slots.coroutines,
     }
-    if not slots.is_open or not any(free.values()):
+    is_on_trial = memory.trial is not None and memory.trial.groups  # over in time, or no run ends
+    if is_on_trial or not slots.is_open or not any(free.values()):
         return
     queued = {item[3].run.run_no for queue in slots.ready._queues.values() for item in queue}
     waiting: defaultdict[tuple[Body, str], list[tuple[int, str]]] = defaultdict(list)

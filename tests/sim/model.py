@@ -39,6 +39,7 @@ from aioflow.effects import (
 from aioflow.errors import RequestError
 from aioflow.inputs import (
     Asked,
+    ClockStepped,
     Continue,
     Delivered,
     Drain,
@@ -47,6 +48,7 @@ from aioflow.inputs import (
     HandOver,
     Input,
     LookBack,
+    MakeSlots,
     MoveClass,
     ReadOwed,
     Rehost,
@@ -85,7 +87,7 @@ from tests.sim.people import People
 from tests.sim.tables import Tables
 from tests.sim.themes import louder
 from tests.sim.verdict import Verdict, met
-from tests.sim.wheel import Watch, Wheel
+from tests.sim.wheel import Watch, Wheel, resumed
 from tests.sim.workload import COUNTING, POOLS, SECOND, without
 
 __all__ = ("Node", "play")
@@ -138,6 +140,7 @@ class Node:
         self.mono = 0
         self.newest_epoch = 0
         self.wall_is_steady = True
+        self.seen_at: tuple[int, int] | None = None
         self._is_shuffled = self.rng.random() < 0.3
         self._trace = trace
         self._digest = hashlib.sha256()
@@ -206,7 +209,7 @@ class Node:
 
     def arm(self, due: Due, at: int) -> None:
         """Have an instant come."""
-        self._wheel.arm(due, at=at, mono=self.mono, wall=self.wall())
+        self._wheel.arm(due, at=at, steady=self.steady)
 
     def pause(self, paused: Paused) -> None:
         """An incarnation stands still; it wakes when another has long taken over."""
@@ -229,6 +232,8 @@ class Node:
         epoch = self.newest_epoch = tables.claim()
         memory = Memory(epoch=epoch)
         memory.commit_no = tables.commit_no
+        self.steady = resumed(self)
+        memory.shift = self.steady.look().shift
         slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
         slots.pools = dict(tables.pools)
         if self._is_shuffled:
@@ -236,7 +241,7 @@ class Node:
         self.circle = Circle(self, memory, slots, epoch)
         self._eraser = Eraser(self)
         self._wheel = Wheel()
-        self.watch = Watch(tables, mono=self.mono, wall=self.wall())
+        self.watch = Watch(tables, self.steady)
         self._children = Children(self, self._seed, CPU_SLOTS)
         undo.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
         owing.begin(memory, *tables.owed())
@@ -342,6 +347,7 @@ class Node:
             if self.faults.happens("clock steps"):
                 self.wall_is_steady = False
                 self._wall_offset += self.rng.choice((6, -2)) * 3600 * SECOND
+                self.after(self.rng.randint(0, 30 * SECOND), partial(self.say, ClockStepped()))
             if not circle.inbox and not self._wait():
                 return False
             if circle.inbox:
@@ -419,7 +425,7 @@ class Node:
                     self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
                 case Asked() | Continue() | HandOver() | LookBack() | MoveClass():
                     self.say(effect)
-                case FillBack() | ReadOwed() | Rehost() | StopWaits():
+                case FillBack() | MakeSlots() | ReadOwed() | Rehost() | StopWaits():
                     self.say(effect)
                 case Acknowledge(ticket=ticket, error=error):
                     if error is not None and not isinstance(error, RequestError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.inputs import Drain, FileBroken, FileGone, FileParsed, Input
+from aioflow.inputs import Drain, FileBroken, FileGone, FileParsed, Input, Noticed
 from aioflow.model import DagSpec, ValueKind
 from aioflow.requests import (
     CancelRun,
@@ -124,6 +124,7 @@ class People:
         self._runs_left = node.rng.randint(1, 12)
         self._sender = Sender(node.seed, node.dags)
         self._filler = Filler(node.seed, node.dags, node.tables)
+        self._noticing = random.Random(f"noticed {node.seed}")
         self._rewriting = random.Random(f"rewritten {node.seed}")
 
     def arrive(self) -> None:
@@ -159,9 +160,15 @@ class People:
                 self._ask(wish)
         if faults.happens("files change"):
             self._edit()
+        self._notice()
         if faults.happens("drain"):
             self._drain()
         self._arm()
+
+    def _notice(self) -> None:
+        """What a look at the database finds."""
+        if self._noticing.random() < 0.1 and self._node.faults.is_asked():
+            self._node.say(Noticed(reason="damaged", message="page 7"))
 
     def _wishes(self) -> Iterator[Request | None]:
         """What each of those wants who draw from a chance of their own."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
+from aioflow.clock import SteadyClock
 from aioflow.dag_triggers import ASSETS, DagTriggerSpec
 from aioflow.inputs import Due
 from aioflow.messages import Failed
@@ -150,7 +151,7 @@ class _Wall:
 )
 def test_a_length_of_time_that_comes_at_another_time_is_noticed(mono_seconds, said):
     clock, broken, passed = _Wall(), [], []
-    timers = Lengths(clock, passed.extend, broken.append)
+    timers = Lengths(SteadyClock(clock), passed.extend, broken.append)
     due = Due(100_000_000, task_no=7)
     timers.arm(due)
     clock.mono = mono_seconds * 1_000_000

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -29,7 +30,7 @@ from tests.sim.tables import Numbers, Tables
 from tests.sim.themes import ALL, EVENTS, louder, themes_of
 from tests.sim.told import Told
 from tests.sim.verdict import Verdict
-from tests.sim.wheel import Watch
+from tests.sim.wheel import Watch, resumed
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -230,7 +231,8 @@ def test_an_instant_that_nobody_heeded_is_noticed():
         first_task_no=2,
     )
     tables.runs[1] = run
-    watch = Watch(tables, mono=0, wall=1_000)
+    node = SimpleNamespace(mono=0, seen_at=None, wall=lambda: 1_000)
+    watch = Watch(tables, resumed(node))
     row = TaskRow(
         task_no=2,
         run_no=1,
@@ -242,7 +244,7 @@ def test_an_instant_that_nobody_heeded_is_noticed():
         due_at=1_500,
     )
     tables.tasks[2] = row
-    watch.note(Batch(number=1, at=1_000, new_tasks=[row]), mono=0, wall=1_000)
+    watch.note(Batch(number=1, at=1_000, new_tasks=[row]))
     watch.look(500)
 
     with pytest.raises(Broken, match="L2 timers"):

@@ -9,10 +9,12 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
 from aioflow.changes import TaskChange
+from aioflow.clock import SteadyClock
 from aioflow.inputs import Due
 from aioflow.model import RunState, TaskState, TriggerState
 from aioflow.owed import DEADLINE, Deadline
@@ -20,7 +22,34 @@ from aioflow.rows import Batch, OutboxRow, TaskRow, TriggerRow
 from tests.sim.broken import Broken
 from tests.sim.tables import Tables, changed_tasks
 
-__all__ = ("Watch", "Wheel")
+__all__ = ("Watch", "Wheel", "resumed")
+
+
+class _Clock:
+    """The clocks of a node; its wall clock may step."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+
+    def now(self) -> int:
+        wall: int = self._node.wall()
+        return wall
+
+    def monotonic_us(self) -> int:
+        mono: int = self._node.mono
+        return mono
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing sleeps here")
+
+
+def resumed(node: Any) -> SteadyClock:
+    """Return the steady time of a node that starts."""
+    steady = SteadyClock(_Clock(node))
+    if node.seen_at is not None:
+        wall, was = node.seen_at
+        steady.resume(wall=wall, steady=was)
+    return steady
 
 
 class Wheel:
@@ -31,12 +60,12 @@ class Wheel:
         self._by_length: list[tuple[int, int, Due]] = []
         self._order = itertools.count()
 
-    def arm(self, due: Due, *, at: int, mono: int, wall: int) -> None:
+    def arm(self, due: Due, *, at: int, steady: SteadyClock) -> None:
         """Have an instant come, at once if it has passed."""
         if due.dag_id:
             heapq.heappush(self._by_wall, (at, next(self._order), due))
         else:
-            heapq.heappush(self._by_length, (mono + at - wall, next(self._order), due))
+            heapq.heappush(self._by_length, (steady.monotonic_at(at), next(self._order), due))
 
     def next_at(self, *, mono: int, wall: int) -> int | None:
         """Return when the nearest comes, in monotonic time; ``None`` if there is none."""
@@ -56,62 +85,70 @@ class Wheel:
 class Watch:
     """The second liveness promise: every instant a row names is heeded when it has come."""
 
-    def __init__(self, tables: Tables, *, mono: int, wall: int) -> None:
+    def __init__(self, tables: Tables, steady: SteadyClock) -> None:
         self._tables = tables
+        self._steady = steady
         self._heap: list[tuple[int, str, int, int]] = []
         self._noted: set[tuple[str, int, int]] = set()
         for run_no in tables.unfinished():
-            self._note(tables.tasks_of(run_no), mono - wall)
-        self._note_waits(tables.triggers.values(), mono - wall)
-        self._note_deadlines(tables.outbox.values(), mono - wall)
+            self._note(tables.tasks_of(run_no))
+        self._note_waits(tables.triggers.values())
+        self._note_deadlines(tables.outbox.values())
         for run_no in tables.live_run_nos():
-            self._note_run(run_no, mono - wall)
+            self._note_run(run_no)
 
-    def note(self, batch: Batch, *, mono: int, wall: int) -> None:
+    def note(self, batch: Batch) -> None:
         """Remember the instants of a batch that was just committed."""
-        self._note(changed_tasks(batch), mono - wall)
-        self._note_waits(batch.new_triggers, mono - wall)
-        self._note_deadlines(batch.new_outbox, mono - wall)
+        self._note(changed_tasks(batch))
+        self._note_waits(batch.new_triggers)
+        self._note_deadlines(batch.new_outbox)
         for change in batch.run_changes:
-            self._note_run(change.run_no, mono - wall)
+            self._note_run(change.run_no)
         for run in batch.new_runs:
-            self._note_run(run.run_no, mono - wall)
+            self._note_run(run.run_no)
 
-    def _note(self, rows: Iterable[TaskRow | TaskChange], offset: int) -> None:
+    def _note(self, rows: Iterable[TaskRow | TaskChange]) -> None:
         for row in rows:
             if row.state in {TaskState.RETRYING, TaskState.SENSING} and row.due_at is not None:
-                self._push(offset, "due", row.task_no, row.due_at)
+                self._push("due", row.task_no, row.due_at)
             if row.state.is_live and row.deadline_at is not None:
-                self._push(offset, "deadline", row.task_no, row.deadline_at)
+                self._push("deadline", row.task_no, row.deadline_at)
 
-    def _note_waits(self, rows: Iterable[TriggerRow], offset: int) -> None:
+    def _note_waits(self, rows: Iterable[TriggerRow]) -> None:
         for row in rows:
             is_handled = row.window and row.ordinal < 0  # its task has the instant, wait by wait
             if row.state is TriggerState.WAITING and row.deadline_at and not is_handled:
-                self._push(offset, "wait", row.trigger_no, row.deadline_at)
+                self._push("wait", row.trigger_no, row.deadline_at)
 
-    def _note_deadlines(self, rows: Iterable[OutboxRow], offset: int) -> None:
+    def _note_deadlines(self, rows: Iterable[OutboxRow]) -> None:
         for row in rows:
             if row.kind == DEADLINE:
                 at = msgspec.msgpack.decode(row.body, type=Deadline).at
-                self._push(offset, "word", row.outbox_no, at)
+                self._push("word", row.outbox_no, at)
 
     def _is_unhindered(self, owed: OutboxRow) -> bool:
         """Whether nothing refused for good was about its run."""
         run_no = msgspec.msgpack.decode(owed.body, type=Deadline).run_no
         return not self._tables.is_held(run_no)
 
-    def _note_run(self, run_no: int, offset: int) -> None:
+    def _note_run(self, run_no: int) -> None:
         began = self._tables.runs[run_no].started_at
         length = self._tables.spec_of_run(run_no).run_timeout_us
         if began is not None and length is not None:
-            self._push(offset, "time", run_no, began + length)
+            at = self._steady.look()
+            over = min(began - at.shift, at.steady) + length  # it began at most now
+            self._push("time", run_no, began + length, over)
 
-    def _push(self, offset: int, kind: str, number: int, at: int) -> None:
-        """Once for each: a wall clock that is set afterwards does not move it."""
+    def _push(self, kind: str, number: int, at: int, over: int | None = None) -> None:
+        """Once for each: a wall clock that is set afterwards does not move it.
+
+        Args:
+            over: When it comes in steady time, if ``at`` is not that.
+        """
         if (kind, number, at) not in self._noted:
             self._noted.add((kind, number, at))
-            heapq.heappush(self._heap, (at + offset, kind, number, at))
+            comes = self._steady.monotonic_at(at if over is None else over)
+            heapq.heappush(self._heap, (comes, kind, number, at))
 
     def look(self, mono: int) -> None:
         """Check what has come; to be asked when nothing is left in the inbox.

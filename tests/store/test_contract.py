@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from aioflow.changes import RunChange, TriggerChange
 from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
 from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import EventRow, PoolRow
+from aioflow.rows import EventRow, PoolRow, TriggerRow
 from aioflow.secrets import Vault
 from aioflow.store import in_order, open_store, reading, tables
 from aioflow.store.replay import REPLAYED, compare
@@ -624,7 +624,8 @@ CANARY = b"canary-7f3b-sings"
 
 
 async def test_kwargs_lie_sealed_in_every_table(store):
-    sealed = replace(TRIGGER, kwargs=CANARY)
+    canaries = {name: CANARY for name in TriggerRow.__struct_fields__ if "kwargs" in name}
+    sealed = replace(TRIGGER, **canaries)
     await store.commit(replace(first_batch(), new_triggers=[sealed]))
 
     found = await store.scan(list(tables.metadata.sorted_tables))
@@ -633,22 +634,27 @@ async def test_kwargs_lie_sealed_in_every_table(store):
         cell for rows in found for row in rows for cell in row if isinstance(cell, bytes)
     )
     assert await store.list_triggers() == [sealed]
+    assert {"kwargs", "next_kwargs"} <= canaries.keys()
 
 
 async def test_without_the_key_a_trigger_comes_back_without_its_kwargs(store, store_url):
     await store.commit(first_batch())
 
     async with open_store(store_url, Vault([b"z" * 32]), exclusive=False) as stranger:
-        assert await stranger.list_triggers() == [replace(TRIGGER, kwargs=None)]
+        assert await stranger.list_triggers() == [replace(TRIGGER, kwargs=None, next_kwargs=None)]
 
 
-async def test_kwargs_copied_to_another_row_do_not_open_there(store, store_url):
+@pytest.mark.parametrize(
+    ("column", "source"),
+    [("kwargs", "kwargs"), ("next_kwargs", "next_kwargs"), ("next_kwargs", "kwargs")],
+)
+async def test_kwargs_copied_to_another_place_do_not_open_there(store, store_url, column, source):
     other = replace(TRIGGER, trigger_no=8, kwargs=b"other")
     await store.commit(replace(first_batch(), new_triggers=[TRIGGER, other]))
     execute(
         store_url,
-        "UPDATE trigger_wait SET kwargs = "
-        "(SELECT kwargs FROM trigger_wait WHERE trigger_no = 7) WHERE trigger_no = 8",
+        f"UPDATE trigger_wait SET {column} = "
+        f"(SELECT {source} FROM trigger_wait WHERE trigger_no = 7) WHERE trigger_no = 8",
     )
 
     assert [row.kwargs for row in await store.list_triggers()] == [TRIGGER.kwargs, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from aioflow.rows import ValueRow
 from aioflow.store import open_store
 from aioflow.store.copying import copy, export
 from aioflow.store.replay import compare
-from tests.store.samples import NOON, VAULT, batch, first_batch
+from tests.store.samples import NOON, TRIGGER, VAULT, batch, first_batch
 from tests.store.test_access import ANNA, BOB, everything
 
 TOKEN = ValueRow(kind=ValueKind.SECRET, name="TOKEN ☃", value_no=40, at=NOON, value=b"\xc0\x00")
@@ -109,9 +110,14 @@ async def test_what_is_sealed_is_put_out_sealed(store_url):
     async with open_store(store_url, VAULT) as store:
         await store.claim()
         canary = replace(TOKEN, value=b"canary-7f3a91")
-        await store.commit(replace(first_batch(), values=[canary]))
+        waits = [replace(TRIGGER, kwargs=b"canary-kwargs", next_kwargs=b"canary-next")]
+        await store.commit(replace(first_batch(), values=[canary], new_triggers=waits))
         rows = await rows_of(store_url)
 
+    assert all(
+        base64.b64encode(part).decode() not in "".join(rows)
+        for part in (b"canary-kwargs", b"canary-next", b"canary-7f3a91")
+    )
     [value] = [json.loads(row) for row in rows if '"named_value"' in row]
     assert any(isinstance(column, dict) and column["base64"] for column in value.values())
     assert "canary" not in "".join(rows)

@@ -225,6 +225,12 @@ COLUMNS_OF_THE_FIRST_SCHEMA = (
 )
 
 
+FIELDS = b"\x80"
+
+PLAIN = b"\x81\xa1b\xa5given"
+"""What the method behind a wait is called with, as it was stored before it was sealed."""
+
+
 def rows(url: str, statement: str) -> Sequence[Sequence[Any]]:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -249,9 +255,13 @@ async def older_url(empty_store_url, monkeypatch):
     async with open_store(empty_store_url, VAULT):
         pass
     monkeypatch.undo()
-    version = "INSERT INTO version VALUES ('v', 'f.py', '\\x90', '\\x90', 1)"
-    if "sqlite" in empty_store_url:
-        version = version.replace("'\\x90'", "x'90'")
+    is_sqlite = "sqlite" in empty_store_url
+
+    def literal(data: bytes) -> str:
+        return f"x'{data.hex()}'" if is_sqlite else f"'\\x{data.hex()}'"
+
+    body = literal(b"\x90")
+    version = f"INSERT INTO version VALUES ('v', 'f.py', {body}, {body}, 1)"
     for statement in (
         version,
         (
@@ -263,8 +273,9 @@ async def older_url(empty_store_url, monkeypatch):
             "interruptions) VALUES (10, 1, 0, -1, 4, 1, 1, 0)"
         ),
         (
-            f"INSERT INTO trigger_wait ({COLUMNS_OF_THE_FIRST_SCHEMA}) VALUES "
-            "(7, 10, 1, 0, 'm:T', NULL, 5, 9, 'resume', NULL, NULL, NULL)"
+            f"INSERT INTO trigger_wait ({COLUMNS_OF_THE_FIRST_SCHEMA}) VALUES (7, 10, 1, 0, 'm:T', "
+            f"{literal(VAULT.seal('trigger_wait', 7, FIELDS))}, 5, 9, 'resume', "
+            f"{literal(PLAIN)}, NULL, NULL)"
         ),
     ):
         execute(empty_store_url, statement)
@@ -281,6 +292,8 @@ async def test_an_older_database_is_brought_up_to_date_and_keeps_its_waits(older
 
     assert (trigger.trigger_no, trigger.class_path, trigger.next_method) == (7, "m:T", "resume")
     assert (trigger.ordinal, trigger.branch, trigger.deadline_at) == (-1, 0, 9)
+    assert (trigger.kwargs, trigger.next_kwargs) == (FIELDS, PLAIN)
+    assert PLAIN not in bytes(rows(older_url, "SELECT next_kwargs FROM trigger_wait")[0][0])
     assert found == []
 
 
@@ -322,4 +335,4 @@ async def test_a_database_is_migrated_once(older_url):
             pass
 
     columns = [row[0] for row in rows(older_url, "SELECT version_num FROM alembic_version")]
-    assert columns == ["0021"]
+    assert columns == ["0023"]

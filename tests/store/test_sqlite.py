@@ -347,12 +347,12 @@ async def test_a_full_disk_is_unavailable_and_work_goes_on_when_there_is_room(st
     assert await compare(store) == []
 
 
-async def test_after_a_failing_disk_the_file_is_opened_afresh(store):
+async def test_after_a_write_that_failed_the_file_is_opened_afresh(store):
     await store.commit(first_batch())
 
     def fail(raw):
         exc = sqlite3.OperationalError("disk I/O error")
-        exc.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        exc.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
         raise exc
 
     old = store._writer._connection
@@ -398,7 +398,9 @@ async def test_a_reader_that_holds_the_log_does_not_stop_the_writer(store, path)
 
 async def test_no_plaintext_of_a_sealed_value_is_in_any_file(store, path):
     canary = b"canary-7f3b-sings"
-    await store.commit(replace(first_batch(), new_triggers=[replace(TRIGGER, kwargs=canary)]))
+    await store.commit(
+        replace(first_batch(), new_triggers=[replace(TRIGGER, kwargs=canary, next_kwargs=canary)])
+    )
     await store.commit(batch(2, new_outbox=[replace(OUTBOX, outbox_no=4, body=b"seen-in-file")]))
 
     content = b"".join(file.read_bytes() for file in path.parent.iterdir())
@@ -468,8 +470,8 @@ def die(statement):
 
 real = sqlite_file._connect
 
-def connect(path, **options):
-    raw = real(path, **options)
+def connect(path, *pragmas, **options):
+    raw = real(path, *pragmas, **options)
     raw.set_trace_callback(die)
     return raw
 

@@ -26,8 +26,13 @@ def stream(
 def as_hosted(
     trigger: Trigger[Any], since: datetime = NOON, last: TriggerEvent[Any] | None = None
 ) -> Any:
-    """Return a trigger that believes it is hosted."""
-    return prepare(trigger, since=since, last=last)
+    """Return a trigger that believes it is hosted; it is ``NOON`` now."""
+    try:
+        noon = asyncio.get_running_loop().time()
+    except RuntimeError:
+        noon = 0.0  # nothing waits
+    since_us = round((noon - (NOON - since).total_seconds()) * 1e6)
+    return prepare(trigger, since=since, since_us=since_us, last=last)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,11 @@ def defined() -> Iterator[type]:
                 yield cls
 
 
+def triggers() -> list[type[Trigger[Any]]]:
+    """Return the triggers among them."""
+    return [cls for cls in defined() if issubclass(cls, Trigger)]
+
+
 def test_the_package_offers_every_trigger_sensor_and_operator():
     found = {cls.__name__: cls for cls in defined()}
 
@@ -62,9 +68,10 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 def test_each_trigger_is_registered_once():
     ours = [plug_in for plug_in in plug_ins() if plug_in.package == "aioflow-engine"]
     registered = [kind for plug_in in ours for kind in look_at(plug_in.module).kinds]
-    triggers = [class_path(cls) for cls in defined() if issubclass(cls, Trigger)]
 
-    assert Counter(kind.class_path for kind in registered) == Counter(triggers)
+    assert Counter(kind.class_path for kind in registered) == Counter(map(class_path, triggers()))
+    declared = {class_path(cls): cls.public_fields for cls in triggers()}
+    assert {kind.class_path: kind.public_fields for kind in registered} == declared
     assert all(kind.summary for kind in registered)
 
 

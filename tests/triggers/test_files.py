@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
+import time
+from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +17,7 @@ import pytest
 from aioflow import Unserializable
 from aioflow.author.trigger import construct, serialize
 from aioflow.author.watch import show_wanted
-from aioflow_triggers import files, folders
+from aioflow_triggers import files, folders, lookers
 from aioflow_triggers.files import FileGoneTrigger, FilesTrigger, FileTrigger, NewFiles
 from aioflow_triggers.folders import watching
 
@@ -58,6 +61,40 @@ async def test_a_file_system_that_hangs_holds_up_no_loop(tmp_path, monkeypatch):
     await waiting
 
     assert all(went_on)
+
+
+async def test_folders_that_hang_delay_no_other_folder_and_take_one_thread_each(
+    tmp_path, monkeypatch
+):
+    gate, real, hanging = threading.Event(), os.scandir, Counter[str]()
+
+    def slow(path):
+        if "hangs" in path:
+            hanging[path] += 1
+            gate.wait(30)
+        return real(path)
+
+    monkeypatch.setattr(lookers, "HANGS_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr("aioflow_triggers.looks.os.scandir", slow)
+    for n in range(6):
+        (tmp_path / f"hangs-{n}").mkdir()
+        (tmp_path / f"hangs-{n}" / "a").touch()
+    (tmp_path / "a").touch()
+    slow_ones = [FilesTrigger(f"{tmp_path}/hangs-{n}/*", stable=0) for n in range(6)]
+    waiting = [asyncio.ensure_future(event_of(trigger)) for trigger in slow_ones]
+    await asyncio.sleep(0)
+    for trigger in slow_ones:  # who comes and goes takes no further thread
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(trigger.look(), 0.01)
+
+    async with asyncio.timeout(20):
+        event = await event_of(FilesTrigger(f"{tmp_path}/*", stable=0))
+
+    assert event.payload["paths"] == [f"{tmp_path}/a"]
+    assert not any(task.done() for task in waiting)
+    assert set(hanging.values()) == {1}
+    gate.set()
+    assert len(await asyncio.gather(*waiting)) == 6
 
 
 class Scripted:
@@ -138,6 +175,52 @@ async def test_all_waits_on_a_folder_share_one_look_per_period(tmp_path, monkeyp
     assert sizes == {n: n for n in range(waits)}
     assert len(taken) < 10  # not one per wait
     assert asyncio.get_running_loop() not in folders._loops  # and nothing is left of it
+
+
+@pytest.mark.parametrize("how", ["look", "next_look"])
+async def test_thousands_who_have_one_look_are_woken_without_holding_up_the_loop(
+    tmp_path, monkeypatch, how
+):
+    """Counted in the CPU time of this thread: the machine may be busy with others."""
+    gate, real = threading.Event(), os.scandir
+    longest, woken = 0.0, 0
+
+    loop, looks = asyncio.get_running_loop(), asyncio.Event()
+
+    def gated(path):
+        loop.call_soon_threadsafe(looks.set)
+        gate.wait(30)
+        return real(path)
+
+    async def wait(name: str) -> None:
+        nonlocal woken
+        with watching(str(tmp_path), name, 3600.0) as seat:
+            if how == "next_look":
+                await seat.look()
+                await seat.next_look(within=0)
+            else:
+                await seat.look()
+        before = time.thread_time()
+        while time.thread_time() - before < 50e-6:
+            pass  # what a sensor does with a look
+        woken += 1
+
+    monkeypatch.setattr("aioflow_triggers.looks.os.scandir", gated)
+    waiting = [asyncio.ensure_future(wait(str(n))) for n in range(5_000)]
+    await looks.wait()
+    gc.disable()  # collecting what the tests have left takes longer than a slice
+    try:
+        gate.set()
+        before = time.thread_time()
+        while woken < len(waiting):
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest, before = max(longest, now - before), now
+    finally:
+        gc.enable()
+
+    assert longest < 0.05  # 10 ms are aimed at; all of them together take a quarter of a second
+    await asyncio.gather(*waiting)
 
 
 async def test_one_that_gives_up_does_not_take_the_look_from_the_others(tmp_path):

@@ -19,13 +19,15 @@ from aioflow import DagError, TriggerEvent
 from aioflow.author.trigger import construct, serialize
 from aioflow.author.watch import show_wanted
 from aioflow_triggers import folders
+from aioflow_triggers.arrivals import Arrivals
 from aioflow_triggers.files import (
     FileGoneTrigger,
     FilesTrigger,
     FileTrigger,
     GoneFiles,
     NewFiles,
-    _Arrivals,
+    RestingFiles,
+    _arrival,
 )
 from aioflow_triggers.folders import Found, Leaving, Look, matches, watching
 from tests.triggers.conftest import LONG_AGO, as_hosted
@@ -256,7 +258,7 @@ def test_what_was_changed_before_the_horizon_is_left_out():
 
 
 def files_arrivals(rest, horizon_s=0):
-    return _Arrivals(rest, horizon_s * 1_000_000_000)
+    return Arrivals(rest, horizon_s * 1_000_000_000)
 
 
 async def test_a_name_that_is_no_text_is_left_out_and_said(tmp_path, caplog):
@@ -270,6 +272,84 @@ async def test_a_name_that_is_no_text_is_left_out_and_said(tmp_path, caplog):
             assert names([await anext(events)]) == ["next.csv"]
 
     assert "no valid text" in caplog.text
+
+
+async def test_what_cannot_be_looked_up_is_left_out_and_said_once(tmp_path, caplog, kernel):
+    (tmp_path / "evil.csv").symlink_to("evil.csv")
+    (tmp_path / "good.csv").touch()
+
+    with caplog.at_level(logging.WARNING):
+        async with stream(NewFiles(f"{tmp_path}/*.csv", stable=0, poll_seconds=POLL)) as events:
+            assert names([await anext(events)]) == ["good.csv"]
+            (tmp_path / "next.csv").touch()
+            assert names([await anext(events)]) == ["next.csv"]
+        async with stream(FilesTrigger(f"{tmp_path}/*.csv", at_least=2, stable=0)) as seen:
+            paths = (await anext(seen)).payload["paths"]
+
+    [said] = [record.getMessage() for record in caplog.records if "evil" in record.getMessage()]
+    assert said.startswith(f"'{tmp_path}/evil.csv' is left out: [Errno 40] Too many levels")
+    assert [Path(path).name for path in paths] == ["good.csv", "next.csv"]
+
+
+def test_a_file_no_calendar_has_is_told_by_no_event():
+    with pytest.raises(ValueError, match="no calendar"):
+        _arrival("/in/a", Found(1, 10**30, 0, True))
+
+
+def test_a_long_path_leaves_room_in_the_key():
+    path = f"/{'long/' * 700}a"
+    keys = {_arrival(path + n, found(1)).key for n in "123"}
+
+    assert len(keys) == 3
+    assert all(len(key or "") < 200 for key in keys)
+
+
+@pytest.mark.parametrize("problem", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+async def test_what_this_machine_is_short_of_fails_nobody(tmp_path, monkeypatch, caplog, problem):
+    real_list, real_stat, short = os.scandir, os.stat, [3]
+
+    def or_short(real):
+        def look(path):
+            if str(path).startswith(str(tmp_path)) and short[0]:
+                short[0] -= 1
+                raise OSError(problem, os.strerror(problem))
+            return real(path)
+
+        return look
+
+    monkeypatch.setattr("aioflow_triggers.looks.os.scandir", or_short(real_list))
+    monkeypatch.setattr("aioflow_triggers.looks.os.stat", or_short(real_stat))
+    (tmp_path / "a").touch()
+    (tmp_path / "b").touch()
+    async with (
+        stream(NewFiles(f"{tmp_path}/*", stable=0, poll_seconds=POLL)) as new,
+        stream(FileTrigger(f"{tmp_path}/b", POLL, 0)) as one,
+        stream(FileGoneTrigger(f"{tmp_path}/c", POLL)) as gone,
+    ):
+        events = await asyncio.gather(anext(new), anext(one), anext(gone))
+
+    assert [event.payload["path"] for event in events] == [f"{tmp_path}/{n}" for n in "abc"]
+    assert short == [0]
+    warned = [record for record in caplog.records if "cannot be looked at now" in record.message]
+    assert len(warned) == 1
+
+
+async def test_names_are_looked_up_where_the_folder_cannot_be_listed(tmp_path, monkeypatch):
+    def locked(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr("aioflow_triggers.looks.os.scandir", locked)
+    wants = dict.fromkeys(str(n) for n in range(100))
+    (tmp_path / "7").touch()
+    watch = RestingFiles(f"{tmp_path}/", POLL, 0)
+    show_wanted(watch, wants.keys())
+    run: Any = watch.run()
+    async with aclosing(run) as seen, stream(FilesTrigger(f"{tmp_path}/*", stable=0)) as pattern:
+        with pytest.raises(PermissionError):
+            await anext(pattern)
+        name, event = await anext(seen)
+
+    assert (name, event.payload["path"]) == ("7", f"{tmp_path}/7")
 
 
 # ── patterns, and files that go ─────────────────────────────────────────────────────────

@@ -216,7 +216,7 @@ async def test_access_that_is_denied_fails_the_wait(monkeypatch, options):
 async def test_every_store_is_known_by_its_url(folder):
     options = {"account_name": "a"} if folder.startswith(("az", "abfss")) else {}
 
-    shared = objects._Shared()
+    shared = objects._shared()
 
     assert shared.store(folder, tuple(options.items())) is shared.store(
         folder, tuple(options.items())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aioflow import DAG, AioflowError, Fail, NotReady, RunEnding, Skip, TaskDeferred
+from aioflow import DAG, AioflowError, Fail, NotReady, RunEnding, Sensor, Skip, TaskDeferred
 from aioflow.author.asking import asker
 from aioflow.author.deferrable import set_default_deferrable
 from aioflow_triggers.data import JsonIs
@@ -28,6 +28,7 @@ from aioflow_triggers.sensors import (
 from aioflow_triggers.temporal import DateTimeTrigger
 from tests.triggers.conftest import NOON, stream
 from tests.triggers.site import site
+from tests.triggers.test_catalogue import defined
 
 CONTEXT = {
     "run_id": "mine",
@@ -56,7 +57,7 @@ async def seen_by(sensor) -> Any:
 
 
 async def test_a_file_is_looked_for(tmp_path):
-    sensor = FileSensor(task_id="t", filepath=f"{tmp_path}/a")
+    sensor = FileSensor(task_id="t", deferrable=False, filepath=f"{tmp_path}/a")
     assert not await sensor.poke(CONTEXT)
 
     (tmp_path / "a").write_text("123")
@@ -65,7 +66,7 @@ async def test_a_file_is_looked_for(tmp_path):
 
 
 async def test_files_of_a_pattern_are_looked_for(tmp_path):
-    sensor = FileSensor(task_id="t", filepath=f"{tmp_path}/*.csv")
+    sensor = FileSensor(task_id="t", deferrable=False, filepath=f"{tmp_path}/*.csv")
     assert not await sensor.poke(CONTEXT)
 
     (tmp_path / "a.csv").touch()
@@ -78,7 +79,9 @@ async def test_a_file_that_rests_is_looked_at_twice(tmp_path):
     loop = asyncio.get_running_loop()
     began = loop.time()
 
-    assert await FileSensor(task_id="t", filepath=f"{tmp_path}/a", stable="200ms").poke(CONTEXT)
+    assert await FileSensor(
+        task_id="t", deferrable=False, filepath=f"{tmp_path}/a", stable="200ms"
+    ).poke(CONTEXT)
 
     assert loop.time() - began >= 0.2 * 0.99
 
@@ -105,7 +108,9 @@ async def test_a_server_is_asked():
         here.reply(404)
         here.reply(200, '{"n": 1}', content_type="application/json")
         here.reply(401)
-        sensor = HttpSensor(task_id="t", url=here.url, headers={"a": "b"}, until=JsonIs("n", 1))
+        sensor = HttpSensor(
+            task_id="t", deferrable=False, url=here.url, headers={"a": "b"}, until=JsonIs("n", 1)
+        )
 
         assert not await sensor.poke(CONTEXT)
         assert (await seen_by(sensor))["body"] == {"n": 1}
@@ -136,7 +141,7 @@ async def test_an_object_is_looked_for(monkeypatch):
 
     monkeypatch.setattr(ObjectTrigger, "look", look)
 
-    seen = await ObjectSensor(task_id="t", url="s3://b/a").poke(CONTEXT)
+    seen = await ObjectSensor(task_id="t", deferrable=False, url="s3://b/a").poke(CONTEXT)
 
     assert seen.xcom_value == {"url": "s3://b/a"}
 
@@ -159,18 +164,22 @@ def noon(monkeypatch):
 )
 async def test_an_instant_is_looked_for_when_it_comes(target, recheck_in_s):
     with pytest.raises(NotReady) as raised:
-        await DateTimeSensor(task_id="t", target_time=target).poke(CONTEXT)
+        await DateTimeSensor(task_id="t", deferrable=False, target_time=target).poke(CONTEXT)
 
     assert raised.value.recheck_in_us == recheck_in_s * 1_000_000
 
 
 async def test_an_instant_that_has_come_is_the_result():
-    assert (await DateTimeSensor(task_id="t", target_time=NOON).poke(CONTEXT)).xcom_value == NOON
+    assert (
+        await DateTimeSensor(task_id="t", deferrable=False, target_time=NOON).poke(CONTEXT)
+    ).xcom_value == NOON
 
 
 async def test_an_instant_without_a_zone_fails():
     with pytest.raises(ValueError, match="time zone"):
-        await DateTimeSensor(task_id="t", target_time="2030-01-01T12:00").poke(CONTEXT)
+        await DateTimeSensor(task_id="t", deferrable=False, target_time="2030-01-01T12:00").poke(
+            CONTEXT
+        )
 
 
 async def test_a_length_of_time_begins_at_the_end_of_the_interval():
@@ -182,12 +191,12 @@ async def test_a_length_of_time_begins_at_the_end_of_the_interval():
 # ── by default, and both ways ───────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def deferring():
-    """A daemon that is set to defer where nothing is said."""
-    set_default_deferrable(value=True)
-    yield
-    set_default_deferrable(value=False)
+@pytest.fixture(params=[True, False])
+def deferring(request):
+    """Whether a daemon is set to defer where nothing is said."""
+    set_default_deferrable(value=request.param)
+    yield request.param
+    set_default_deferrable(value=None)
 
 
 EACH = {
@@ -196,20 +205,26 @@ EACH = {
     "object": lambda **options: ObjectSensor(task_id="t", url="s3://b/a", **options),
     "instant": lambda **options: DateTimeSensor(task_id="t", target_time=NOON, **options),
     "delta": lambda **options: TimeDeltaSensor(task_id="t", delta="1h", **options),
-    "run": lambda **options: external(**options),
+    "run": lambda **options: ExternalTaskSensor(task_id="t", external_dag_id="other", **options),
 }
 
 
 @pytest.mark.parametrize("name", EACH)
 def test_the_setting_decides_where_nothing_is_said(name, deferring):
+    assert EACH[name]().deferrable is deferring
+    assert EACH[name](deferrable=not deferring).deferrable is not deferring
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_without_the_setting_a_ready_sensor_defers(name):
     assert EACH[name]().deferrable is True
     assert EACH[name](deferrable=False).deferrable is False
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_without_the_setting_nothing_is_deferred(name):
-    assert EACH[name]().deferrable is False
-    assert EACH[name](deferrable=True).deferrable is True
+def test_every_ready_sensor_is_among_them():
+    ready = {cls for cls in defined() if issubclass(cls, Sensor)}
+
+    assert {type(make()) for make in EACH.values()} == ready
 
 
 async def both_ways(make):
@@ -249,7 +264,7 @@ async def test_a_server_that_refuses_fails_both_ways():
         here.reply(401)
         here.reply(401)
         with pytest.raises(Exception, match="401") as looked:
-            await HttpSensor(task_id="t", url=here.url).poke(CONTEXT)
+            await HttpSensor(task_id="t", deferrable=False, url=here.url).poke(CONTEXT)
         trigger = await trigger_of(HttpSensor(task_id="t", url=here.url, deferrable=True))
         with pytest.raises(type(looked.value), match="401"):
             async with stream(trigger) as events:
@@ -293,7 +308,8 @@ def asking(daemon):
 
 
 def external(**options):
-    return ExternalTaskSensor(**{"task_id": "t", "external_dag_id": "other", **options})
+    named = {"task_id": "t", "external_dag_id": "other", "deferrable": False}
+    return ExternalTaskSensor(**{**named, **options})
 
 
 async def judged(state, **options):

@@ -289,3 +289,42 @@ async def test_the_watch_of_instants_looks_when_the_first_of_them_comes():
         watch.joined(second * 1_000_000)
 
     assert watch.next_check() == EPOCH + timedelta(seconds=1)
+
+
+# ── a wall clock that is set ────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("hours", [-2, 6])
+@virtual
+async def test_a_length_of_time_is_not_moved_by_a_clock_that_is_set(hosted, wall_clock, hours):
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    loop.call_later(600, wall_clock.append, timedelta(hours=hours))
+
+    (event,) = await events_of(hosted(TimeDeltaTrigger("1h")))
+
+    assert loop.time() - began == pytest.approx(3600)
+    assert event.payload == NOON + timedelta(hours=1)
+
+
+@virtual
+async def test_lengths_that_were_hosted_under_one_clock_share_a_watch(hosted):
+    shares = [hosted(TimeDeltaTrigger(f"{n}h"), NOON - timedelta(hours=n)).share() for n in (1, 2)]
+
+    assert len({(share.watch, share.of) for share in shares}) == 1
+
+
+@virtual
+async def test_a_cron_goes_on_when_a_clock_that_was_wrong_is_set_back(hosted, wall_clock):
+    loop = asyncio.get_running_loop()
+    trigger = hosted(CronTrigger("*/10 * * * *"))
+    loop.call_later(60, wall_clock.append, timedelta(hours=6))
+    loop.call_later(63, wall_clock.append, timedelta(hours=-6))
+    came: dict[datetime, float] = {}  # each has a key: what comes again counts once
+    async with aclosing(trigger.run()) as events:
+        while loop.time() < 3600:
+            event = await anext(events)
+            came[event.payload] = loop.time()
+
+    ours = {tick: round(at) for tick, at in came.items() if tick <= NOON + timedelta(hours=1)}
+    assert ours == {NOON + timedelta(minutes=10 * n): 600 * n for n in range(1, 7)}

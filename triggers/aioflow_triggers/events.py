@@ -58,6 +58,8 @@ class EventTrigger(Trigger[Emitted]):
         None of its own.
     """
 
+    public_fields = ("name", "key", "after")
+
     name: str
     key: str | None = None
     after: int | None = None

@@ -77,6 +77,8 @@ class RunTrigger(Trigger[RunEnded]):
         A DAG or task that does not exist fails the waiting task.
     """
 
+    public_fields = ("dag", "task", "run_id", "logical_date", "offset")
+
     dag: str
     task: str | None = None
     run_id: str | None = None
@@ -189,6 +191,8 @@ class TasksTrigger(Trigger[TasksEnded]):
     Errors:
         A DAG or task that does not exist fails the waiting task.
     """
+
+    public_fields = ("dag", "logical_date", "tasks", "good")
 
     dag: str
     logical_date: datetime

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from aioflow import Duration, Share, Trigger, TriggerEvent, Watch, as_timedelta
+from aioflow_triggers.arrivals import Arrivals, is_over
 from aioflow_triggers.folders import Crowd, Found, Leaving, Look, Seat, Wanted, matches, watching
-from aioflow_triggers.paths import absolute, in_one_folder, parted
+from aioflow_triggers.paths import absolute, in_key, in_one_folder, parted
 
 __all__ = (
     "FileGone",
@@ -96,9 +97,12 @@ class FileTrigger(Trigger[FileSeen]):
         so that two hosts that see the same file yield the same key.
 
     Errors:
-        ``PermissionError`` and other errors of the file system fail the waiting task. A missing
-        file or folder is not an error: it is what the trigger waits out.
+        ``PermissionError`` and other errors of the file system that concern this path fail the
+        waiting task, and no other that waits in the folder. A missing file or folder is not an
+        error: it is what the trigger waits out.
     """
+
+    public_fields = ("path", "poll_seconds", "stable")
 
     path: str | Path
     poll_seconds: float = 5.0
@@ -119,7 +123,7 @@ class FileTrigger(Trigger[FileSeen]):
         folder, name = os.path.split(self.path)
         rest = _rest_seconds(self.stable, self.poll_seconds)
         with watching(folder, name, self.poll_seconds) as seat:
-            found = await _rested(seat, rest, lambda look: look.files.get(name), patient=False)
+            found = await _rested(seat, rest, lambda look: look.find(name), patient=False)
         return None if found is None else FileSeen(path=str(self.path), size_bytes=found.size_bytes)
 
 
@@ -152,13 +156,15 @@ class RestingFiles(Watch[str, FileSeen]):
         """Return when the folder is looked at in any case."""
         return None if self._seat is None else self._seat.next_check()
 
-    async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileSeen]]]:
-        """Yield each once it is complete."""
+    async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileSeen] | Exception]]:
+        """Yield each once it is complete, or with the reason why it cannot be looked up."""
         folder, _ = os.path.split(self._before)
         self._seat = Seat(folder, Crowd(self.wanted), self._poll_seconds)
         try:
             look = await self._seat.look()
             while True:
+                for name, problem in look.errors.items():
+                    yield name, problem
                 for name in self._rested(look):
                     yield name, self._event(name, look.files[name])
                 first = min((since for _, since in self._resting.values()), default=math.inf)
@@ -177,13 +183,13 @@ class RestingFiles(Watch[str, FileSeen]):
         return [
             name
             for name, (_, since) in resting.items()
-            if _is_over(look.at - since, self._rest_seconds)
+            if is_over(look.at - since, self._rest_seconds)
         ]
 
     def _event(self, name: str, found: Found) -> TriggerEvent[FileSeen]:
         path = self._before + name
         seen = FileSeen(path=path, size_bytes=found.size_bytes)
-        return TriggerEvent(seen, key=f"{path}:{found.size_bytes}")
+        return TriggerEvent(seen, key=f"{in_key(path)}:{found.size_bytes}")
 
 
 @dataclass(frozen=True)
@@ -210,6 +216,8 @@ class FilesTrigger(Trigger[FilesSeen]):
         Those of ``FileTrigger``; and more paths than an event can hold, which are some thousands.
     """
 
+    public_fields = ("pattern", "at_least", "poll_seconds", "stable")
+
     pattern: str | Path
     at_least: int = 1
     poll_seconds: float = 5.0
@@ -225,7 +233,7 @@ class FilesTrigger(Trigger[FilesSeen]):
         """Yield one event once they are complete."""
         seen = await self._seen(patient=True)
         if seen is not None:
-            key = f"{self.pattern}:{len(seen['paths'])}:{seen['size_bytes']}"
+            key = f"{in_key(self.pattern)}:{len(seen['paths'])}:{seen['size_bytes']}"
             yield TriggerEvent(seen, key=key)
 
     async def look(self) -> FilesSeen | None:
@@ -236,7 +244,7 @@ class FilesTrigger(Trigger[FilesSeen]):
         folder, glob = os.path.split(self.pattern)
 
         def enough(look: Look) -> dict[str, Found] | None:
-            files = _fitting(look, glob)
+            files = look.fitting(glob)
             return files if len(files) >= self.at_least else None
 
         rest = _rest_seconds(self.stable, self.poll_seconds)
@@ -265,6 +273,8 @@ class FileGoneTrigger(Trigger[FileGone]):
     Errors:
         Those of ``FileTrigger``.
     """
+
+    public_fields = ("path", "poll_seconds")
 
     path: str | Path
     poll_seconds: float = 5.0
@@ -307,19 +317,21 @@ class GoneFiles(Watch[str, FileGone]):
         """Return when the folder is looked at in any case."""
         return None if self._seat is None else self._seat.next_check()
 
-    async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileGone]]]:
-        """Yield each once there is nothing of its name."""
+    async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileGone] | Exception]]:
+        """Yield each once there is nothing of its name; or why it cannot be looked up."""
         folder, _ = os.path.split(self._before)
         leaving = self._leaving = Leaving(self.wanted)
         self._seat = Seat(folder, leaving, self._poll_seconds)
         try:
             look = await self._seat.look()
             while True:
+                for name, problem in look.errors.items():
+                    yield name, problem
                 for name in leaving.missing(look):
                     # It may have been given up, and be wanted again, while others were told.
                     if not leaving.is_late(name, look):
                         path = self._before + name
-                        yield name, TriggerEvent(FileGone(path=path), key=f"{path}:gone")
+                        yield name, TriggerEvent(FileGone(path=path), key=f"{in_key(path)}:gone")
                 look = await self._seat.next_look()
         finally:
             self._seat.leave()
@@ -351,9 +363,12 @@ class NewFiles(Trigger[NewFile]):
         the key to drop the rest.
 
     Errors:
-        Those of ``FileTrigger``. A file whose name is no valid text is left out, with a warning
-        in the log.
+        Those of ``FileTrigger``, of the folder. A file that cannot be looked up is left out,
+        with a warning in the log, such as a link that leads to itself; so is one whose name is
+        no valid text.
     """
+
+    public_fields = ("pattern", "stable", "existing", "poll_seconds")
 
     pattern: str | Path
     stable: Duration | None = None
@@ -367,20 +382,34 @@ class NewFiles(Trigger[NewFile]):
     async def run(self) -> AsyncIterator[TriggerEvent[NewFile]]:
         """Yield an event for each."""
         folder, glob = os.path.split(self.pattern)
-        arrivals = _Arrivals(_rest_seconds(self.stable, self.poll_seconds), self._horizon_ns())
+        arrivals = Arrivals(_rest_seconds(self.stable, self.poll_seconds), self._horizon_ns())
+        left_out: frozenset[str] = frozenset()
         seat = Seat(folder, Wanted(glob, is_glob=True), self.poll_seconds)
         try:
             look = await seat.look()
             while True:
-                for name, found in arrivals.see(look.at, _fitting(look, glob)):
+                for name, found in arrivals.see(look.at, look.fitting(glob)):
                     path = os.path.join(folder, name)  # noqa: PTH118
-                    if _is_text(path):
-                        yield _arrival(path, found)
-                    else:
-                        self.log.warning("%r is left out: its name is no valid text", path)
+                    try:
+                        event = _arrival(path, found)
+                    except ValueError as exc:
+                        self.log.warning("%r is left out: %s", path, exc)
+                        continue
+                    yield event
+                left_out = self._note_left_out(look, folder, glob, left_out)
                 look = await seat.next_look(arrivals.due_in)
         finally:
             seat.leave()
+
+    def _note_left_out(
+        self, look: Look, folder: str, glob: str, before: frozenset[str]
+    ) -> frozenset[str]:
+        """Warn of files that cannot be looked up, each once; return which there are."""
+        left_out = frozenset(name for name in look.errors if matches(name, glob))
+        for name in sorted(left_out - before):
+            path = os.path.join(folder, name)  # noqa: PTH118
+            self.log.warning("%r is left out: %s", path, look.errors[name])
+        return left_out
 
     def _horizon_ns(self) -> int:
         """Return since when a file must have been changed to count."""
@@ -394,54 +423,24 @@ class NewFiles(Trigger[NewFile]):
         return horizon
 
 
-class _Arrivals:
-    """Which files have come and are complete.
-
-    Attributes:
-        due_in: Seconds after the last look in which one may have rested long enough.
-    """
-
-    def __init__(self, rest_seconds: float, horizon_ns: int) -> None:
-        self.due_in = math.inf
-        self._rest_seconds = rest_seconds
-        self._horizon_ns = horizon_ns
-        self._resting: dict[str, tuple[Found, float]] = {}
-        self._told: dict[str, tuple[int, int]] = {}
-
-    def see(self, at: float, files: dict[str, Found]) -> list[tuple[str, Found]]:
-        """Return what has come to rest, in the order of the last changes."""
-        self._told = {name: told for name, told in self._told.items() if name in files}
-        resting: dict[str, tuple[Found, float]] = {}
-        complete = []
-        for name, found in files.items():
-            if found.changed_ns < self._horizon_ns or self._told.get(name) == _version(found):
-                continue
-            before, since = self._resting.get(name, (found, at))
-            if _version(before) != _version(found):
-                since = at
-            if _is_over(at - since, self._rest_seconds):
-                complete.append((name, found))
-                self._told[name] = _version(found)
-            else:
-                resting[name] = (found, since)
-        self._resting = resting
-        first = min((since for _, since in resting.values()), default=math.inf)
-        self.due_in = first + self._rest_seconds - at
-        return sorted(complete, key=lambda arrival: (arrival[1].changed_ns, arrival[0]))
-
-
-def _version(found: Found) -> tuple[int, int]:
-    return found.size_bytes, found.modified_ns
-
-
 def _arrival(path: str, found: Found) -> TriggerEvent[NewFile]:
+    """Return the event of a file.
+
+    Raises:
+        ValueError: If no event can tell of it.
+    """
+    key = f"{in_key(path)}:{found.size_bytes}:{found.modified_ns}"
+    try:
+        path.encode()
+        modified = _EPOCH + timedelta(microseconds=found.modified_ns // 1000)
+    except UnicodeEncodeError:
+        raise ValueError("its name is no valid text") from None
+    except OverflowError:
+        raise ValueError("no calendar has the time at which it was written") from None
     payload = NewFile(
-        path=path,
-        size_bytes=found.size_bytes,
-        modified=_EPOCH + timedelta(microseconds=found.modified_ns // 1000),
-        changed_ns=found.changed_ns,
+        path=path, size_bytes=found.size_bytes, modified=modified, changed_ns=found.changed_ns
     )
-    return TriggerEvent(payload, key=f"{path}:{found.size_bytes}:{found.modified_ns}")
+    return TriggerEvent(payload, key=key)
 
 
 async def _rested(
@@ -454,7 +453,7 @@ async def _rested(
     """
     look = await seat.look()
     state, since = state_of(look), look.at
-    while state is None or not _is_over(look.at - since, rest_seconds):
+    while state is None or not is_over(look.at - since, rest_seconds):
         if state is None and not patient:
             return None
         due_in = math.inf if state is None else since + rest_seconds - look.at
@@ -465,25 +464,6 @@ async def _rested(
                 return None
             state, since = now, look.at
     return state
-
-
-def _is_over(rested: float, wanted: float) -> bool:
-    # Clocks are floats: what was meant to be one period apart may look shorter.
-    return rested >= wanted * 0.999
-
-
-def _fitting(look: Look, glob: str) -> dict[str, Found]:
-    return {
-        name: found for name, found in look.files.items() if found.is_file and matches(name, glob)
-    }
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _checked_poll(poll_seconds: float) -> float:

@@ -7,170 +7,84 @@ where it does not, the same is found at the end of the period.
 from __future__ import annotations
 
 import asyncio
-import functools
+import logging
 import math
-import os
-import re
-import stat
 import weakref
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from fnmatch import translate
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from aioflow_triggers.inotify import Kernel
+from aioflow_triggers.lookers import Lookers
+from aioflow_triggers.looks import (
+    Crowd,
+    Found,
+    Leaving,
+    Look,
+    Sought,
+    Wanted,
+    is_shortage,
+    matches,
+    take_look,
+)
+from aioflow_triggers.waking import Waking
 
 __all__ = ("Crowd", "Found", "Leaving", "Look", "Seat", "Wanted", "matches", "watching")
-
-_SINGLY = 64  # so many names are looked up one by one; more are cheaper in one listing
 
 _SHORTEST_GAP_SECONDS = 0.05
 """Between two looks at a folder, however much happens in it; more where looks take long."""
 _GAP_PER_LOOK = 4.0
 
-# Threads of our own: a file system that hangs must not take the loop's other threads with it.
-_threads = ThreadPoolExecutor(4, thread_name_prefix="aioflow-folders")
+_SHORTAGE_SECONDS = 5.0
+"""Until the next look where the last one found this machine short of something."""
+
+_logger = logging.getLogger("aioflow.trigger.folders")
 
 
-class Found(NamedTuple):
-    """A file, as a look found it.
-
-    Attributes:
-        modified_ns: When its content was last written.
-        changed_ns: When its name, content or rights were last changed, by the clock of the
-            file system.
-    """
-
-    size_bytes: int
-    modified_ns: int
-    changed_ns: int
-    is_file: bool
-
-
-@dataclass(frozen=True)
-class Look:
-    """What one look at a folder found.
+class _Waiter:
+    """A waiter for a look.
 
     Attributes:
-        at: Seconds on the loop's clock, when it began.
-        files: By name, of those that somebody waits for and that exist.
-        missing: Names at which there is nothing, by who waits for just that.
+        due_at: A look that begins then or later is theirs.
     """
 
-    at: float
-    files: Mapping[str, Found]
-    missing: Mapping[Leaving, Collection[str]] = field(default_factory=dict)
+    __slots__ = ("due_at", "look", "wanted")
 
-
-class Wanted(NamedTuple):
-    """What somebody waits for in a folder: a name, or all names that fit a glob."""
-
-    text: str
-    is_glob: bool
-
-    @property
-    def is_one(self) -> bool:
-        """Whether that is one name."""
-        return not self.is_glob
-
-    def is_fit_by(self, name: str) -> bool:
-        """Return whether a file of this name is meant."""
-        return matches(name, self.text) if self.is_glob else name == self.text
-
-
-class Crowd:
-    """Names that many wait for, in a collection that changes while they do.
-
-    Attributes:
-        few: The names themselves, as of the last look, if they were few.
-    """
-
-    is_one = False
-
-    def __init__(self, names: Collection[str]) -> None:
-        self.names = names
-        self.few: tuple[str, ...] | None = None
-
-    def is_fit_by(self, name: str) -> bool:
-        """Return whether somebody waits for this name."""
-        return name in self.names
-
-    def begin(self, at: float) -> None:
-        """See who is there as a look begins. Not in a thread, where names may come meanwhile."""
-        self.few = tuple(self.names) if len(self.names) <= _SINGLY else None
-
-
-class Leaving:
-    """Names of which many wait that there be nothing, in a collection that changes meanwhile.
-
-    Attributes:
-        sought: The names themselves, as of the last look.
-    """
-
-    is_one = False
-
-    def __init__(self, names: Collection[str]) -> None:
-        self.sought: tuple[str, ...] = ()
-        self._names = names
-        self._latecomers: dict[str, float] = {}  # with when the first look at each began
-
-    def is_fit_by(self, name: str) -> bool:
-        """Return whether somebody waits that this goes."""
-        return name in self._names
-
-    def join(self, name: str) -> None:
-        """A name is waited for from now on: what has not been looked for cannot be missing."""
-        self._latecomers[name] = math.inf
-
-    def leave(self, name: str) -> None:
-        """It is not waited for any more."""
-        self._latecomers.pop(name, None)
-
-    def begin(self, at: float) -> None:
-        """See who is there as a look begins."""
-        self.sought = tuple(self._names)
-        for name, first in self._latecomers.items():
-            self._latecomers[name] = min(first, at)
-
-    def is_late(self, name: str, look: Look) -> bool:
-        """Return whether somebody has come for this name since the look began."""
-        return self._latecomers.get(name, -math.inf) > look.at
-
-    def missing(self, look: Look) -> list[str]:
-        """Return the names that a look has looked for and not found."""
-        late = {name: first for name, first in self._latecomers.items() if first > look.at}
-        self._latecomers = late
-        return [name for name in look.missing.get(self, ()) if name not in late]
-
-
-Sought: TypeAlias = Wanted | Crowd | Leaving
+    def __init__(self, look: asyncio.Future[Look], wanted: Sought, due_at: float) -> None:
+        self.look = look
+        self.wanted = wanted
+        self.due_at = due_at
 
 
 class Folder:
     """One folder, looked at once per period however many wait for something in it.
 
-    The periods are those of the loop's clock, so that everyone wakes for the same look.
+    The periods are those of the loop's clock, so that everyone has the same look. There is one
+    look at a time: a file system that hangs holds up one thread, however many wait.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, kernel: Kernel, folder: str, poll_seconds: float
-    ) -> None:
+    def __init__(self, shared: _Loop, folder: str, poll_seconds: float) -> None:
         self.wanted: Counter[Sought] = Counter()
         self._many: set[Sought] = set()
-        self._loop = loop
-        self._kernel = kernel
+        self._shared = shared
+        self._loop = shared.loop
         self._folder = folder
         self._poll_seconds = poll_seconds
         self._began = -math.inf
         self._gap = _SHORTEST_GAP_SECONDS
         self._looked_for: frozenset[Sought] = frozenset()
+        self._look: Look | None = None
+        self._under_way: asyncio.Future[Look] | None = None
+        self._is_short = False
         self._hinted_at: dict[Sought, float] = {}
-        self._napping: dict[Sought, list[asyncio.Future[None]]] = {}
-        self._look: asyncio.Future[Look] | None = None
+        self._later: dict[Sought, dict[_Waiter, None]] = {}
+        self._next_at = math.inf  # the first of those becomes due
+        self._due: dict[_Waiter, None] = {}  # the next look is theirs
+        self._sharing: dict[_Waiter, None] = {}  # so is the one under way
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
 
     def join(self, wanted: Sought) -> None:
         """One more waits for this."""
@@ -185,21 +99,22 @@ class Folder:
             del self.wanted[wanted]
             self._many.discard(wanted)
             self._hinted_at.pop(wanted, None)
+        if self.wanted:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._under_way is not None:
+            self._under_way.cancel()
 
     async def look(self, wanted: Sought) -> Look:
-        """Return the look of this period at ``wanted``; who comes first takes it.
-
-        Raises:
-            OSError: If the folder cannot be read; a missing one is merely empty.
-        """
-        while wanted not in self._looked_for or self._period(self._began) != self._period():
-            # Who comes in a crowd shares a look with it, though each waits for another name.
-            gap = self._began + self._gap - self._loop.time()
-            if gap <= 0:
-                self._take()
-            else:
-                await asyncio.sleep(gap)
-        return await self._shared()
+        """Return the look of this period at ``wanted``; who comes first takes it."""
+        # Who comes in a crowd shares a look with it, though each waits for another name.
+        if wanted in self._looked_for and self._period(self._began) == self._period():
+            if self._look is not None:
+                return self._look
+            return await self._handed(wanted, self._began, self._sharing)
+        return await self._handed(wanted, self._loop.time(), self._due)
 
     def _period(self, at: float | None = None) -> float:
         return (self._loop.time() if at is None else at) // self._poll_seconds
@@ -211,15 +126,10 @@ class Folder:
             wanted: What the caller waits for; a change of it leads to a look at once.
             within: Seconds after which a look is wanted in any case.
         """
-        before, to_boundary = self._began, self.seconds_left()
-        if self._hinted_at.get(wanted, -math.inf) < before:
-            await self._nap(wanted, min(to_boundary, max(0.0, within)))
-        # What changes all the time is not looked at all the time.
-        while self._began == before and (gap := before + self._gap - self._loop.time()) > 0:
-            await asyncio.sleep(gap)
-        if self._began == before:
-            self._take()
-        return await self._shared()
+        if self._hinted_at.get(wanted, -math.inf) >= self._began:
+            return await self._handed(wanted, self._loop.time(), self._due)
+        due_at = self._loop.time() + min(self.seconds_left(), max(0.0, within))
+        return await self._handed(wanted, due_at, self._later.setdefault(wanted, {}))
 
     def seconds_left(self) -> float:
         """Return how long this period still lasts."""
@@ -233,8 +143,8 @@ class Folder:
     def stir(self, wanted: Sought) -> None:
         """Have those look who wait for this."""
         self._hinted_at[wanted] = self._loop.time()
-        for napping in self._napping.get(wanted, ()):
-            _wake(napping)
+        self._due.update(self._later.pop(wanted, {}))
+        self._schedule()
 
     def _concerned(self, name: str | None) -> list[Sought]:
         if name is None:
@@ -243,53 +153,122 @@ class Folder:
         found: list[Sought] = [plain] if plain in self.wanted else []
         return found + [many for many in self._many if many.is_fit_by(name)]
 
-    async def _nap(self, wanted: Sought, seconds: float) -> None:
-        # One future each: a shared one makes cancelling thousands quadratic.
-        napping = self._loop.create_future()
-        timer = self._loop.call_later(seconds, _wake, napping)
-        self._napping.setdefault(wanted, []).append(napping)
+    # ── who waits for which look ────────────────────────────────────────────────────────
+
+    async def _handed(self, wanted: Sought, due_at: float, among: dict[_Waiter, None]) -> Look:
+        """Wait among these for the look that is due then."""
+        waiter = _Waiter(self._loop.create_future(), wanted, due_at)
+        among[waiter] = None
+        if among is not self._due and among is not self._sharing:
+            self._next_at = min(self._next_at, due_at)
+        self._schedule()
         try:
-            await napping
+            return await waiter.look
         finally:
-            timer.cancel()
-            others = self._napping[wanted]
-            others.remove(napping)
-            if not others:
-                del self._napping[wanted]
+            self._forget(waiter)
+
+    def _forget(self, waiter: _Waiter) -> None:
+        self._due.pop(waiter, None)
+        self._sharing.pop(waiter, None)
+        later = self._later.get(waiter.wanted)
+        if later is not None:
+            later.pop(waiter, None)
+            if not later:
+                del self._later[waiter.wanted]
+
+    def _schedule(self) -> None:
+        """Have a look taken when the next one is due, unless one is under way."""
+        if self._under_way is not None or not (self._due or self._later):
+            return
+        wanted_at = self._loop.time() if self._due else self._next_at
+        # What changes all the time is not looked at all the time.
+        at = max(wanted_at, self._began + self._gap)
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._next_at <= self._loop.time():
+            self._pick_due()
+        if self._due and self._began + self._gap <= self._loop.time():
+            self._take()
+        else:
+            self._schedule()
+
+    def _pick_due(self) -> None:
+        """Have those take part whose time has come, and find out whose comes next."""
+        now, self._next_at = self._loop.time(), math.inf
+        for wanted, waiters in list(self._later.items()):
+            for waiter in list(waiters):
+                if waiter.due_at <= now:
+                    del waiters[waiter]
+                    self._due[waiter] = None
+                else:
+                    self._next_at = min(self._next_at, waiter.due_at)
+            if not waiters:
+                del self._later[wanted]
+
+    # ── a look ──────────────────────────────────────────────────────────────────────────
 
     def _take(self) -> None:
         began = self._began = self._loop.time()
+        self._look = None
+        self._sharing, self._due = self._due, {}
         self._looked_for = frozenset(self.wanted)
         for many in self._many:
             if not isinstance(many, Wanted):
                 many.begin(began)
-        self._look = self._loop.run_in_executor(
-            _threads, _look, began, self._folder, self._looked_for, self._kernel
+        kernel, wanted = self._shared.kernel, self._looked_for
+        self._under_way = self._shared.lookers.look(
+            self._folder, lambda: _look(began, self._folder, wanted, kernel)
         )
-        self._look.add_done_callback(self._taken)
+        self._under_way.add_done_callback(self._taken)
 
-    def _taken(self, look: asyncio.Future[Look]) -> None:
+    def _taken(self, looked: asyncio.Future[Look]) -> None:
         took = self._loop.time() - self._began
         self._gap = max(_SHORTEST_GAP_SECONDS, _GAP_PER_LOOK * took)
-        if not look.cancelled():
-            look.exception()  # whoever waited for it may have left
+        self._under_way = None
+        sharing, self._sharing = self._sharing, {}
+        problem = asyncio.CancelledError() if looked.cancelled() else looked.exception()
+        if problem is None:
+            self._is_short, self._look = False, looked.result()
+        else:
+            self._looked_for = frozenset()
+        if problem is not None and is_shortage(problem):
+            self._note_shortage(problem)
+            self._due = sharing | self._due
+        else:
+            self._shared.waking.wake([waiter.look for waiter in sharing], self._look, problem)
+        self._schedule()
 
-    async def _shared(self) -> Look:
-        look = self._look
-        assert look is not None  # noqa: S101 - the caller has taken one
-        # One that is cancelled must not take the look from the others.
-        return await asyncio.shield(look)
+    def _note_shortage(self, problem: BaseException) -> None:
+        """Look again later: no name and no pattern is the cause of this."""
+        self._gap = max(self._gap, min(_SHORTAGE_SECONDS, self._poll_seconds))
+        if not self._is_short:
+            self._is_short = True
+            _logger.warning("%s cannot be looked at now: %s", self._folder, problem)
 
 
 class _Loop:
     """What the watches of one loop share."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, lookers: Lookers[Look]) -> None:
+        self.loop = loop
         self.kernel = Kernel(loop)
+        self.waking = Waking(loop)
+        self.lookers = lookers
         self.watches: dict[tuple[str, float], Folder] = {}
 
 
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
+_lookers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lookers[Look]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Kept after the last waiter has left: a look that hangs must be known to the next one."""
 
 
 class Seat:
@@ -307,12 +286,13 @@ class Seat:
         loop = asyncio.get_running_loop()
         shared = _loops.get(loop)
         if shared is None:
-            shared = _loops[loop] = _Loop(loop)
+            lookers = _lookers.setdefault(loop, Lookers())
+            shared = _loops[loop] = _Loop(loop, lookers)
         self._loop, self._shared = loop, shared
         self._key = (folder, poll_seconds)
         watch = shared.watches.get(self._key)
         if watch is None:
-            watch = shared.watches[self._key] = Folder(loop, shared.kernel, folder, poll_seconds)
+            watch = shared.watches[self._key] = Folder(shared, folder, poll_seconds)
             shared.kernel.listen(folder, watch.hint)
         self._watch = watch
         self._wanted = wanted
@@ -362,75 +342,7 @@ def watching(
         seat.leave()
 
 
-def matches(name: str, glob: str) -> bool:
-    """Return whether a name fits a glob; as in a shell, a hidden one only if it begins so."""
-    if name.startswith(".") and not glob.startswith("."):
-        return False
-    return _compiled(glob).match(name) is not None
-
-
-@functools.lru_cache(1_000)
-def _compiled(glob: str) -> re.Pattern[str]:
-    return re.compile(translate(glob))
-
-
-def _wake(napping: asyncio.Future[None]) -> None:
-    if not napping.done():
-        napping.set_result(None)
-
-
-# ── in a thread ─────────────────────────────────────────────────────────────────────────
-
-
 def _look(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel) -> Look:
     # Before looking, so that nothing can happen unnoticed in between.
     kernel.follow(folder)
-    names: set[str] = set()
-    many: list[Sought] = []
-    missing: dict[Leaving, set[str]] = {}
-    for sought in wanted:
-        if isinstance(sought, Leaving):
-            missing[sought] = set(sought.sought)
-        elif isinstance(sought, Crowd) and sought.few is not None:
-            names.update(sought.few)
-        elif isinstance(sought, Wanted) and sought.is_one:
-            names.add(sought.text)
-        else:
-            many.append(sought)
-    if len(names) + sum(map(len, missing.values())) <= _SINGLY and not many:
-        paths = {name: os.path.join(folder, name) for name in names.union(*missing.values())}  # noqa: PTH118
-        found = {name: _found(path) for name, path in paths.items()}
-        for left in missing.values():
-            left -= {name for name in left if found[name] is not None}
-    else:
-        found = _listed(folder, names, many, list(missing.values()))
-    return Look(at, {name: file for name, file in found.items() if file is not None}, missing)
-
-
-def _listed(
-    folder: str, names: Collection[str], many: list[Sought], missing: list[set[str]]
-) -> dict[str, Found | None]:
-    """Return what is wanted and there, and strike what is there off what may be missing."""
-    found: dict[str, Found | None] = {}
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                name = entry.name
-                if name in names or any(sought.is_fit_by(name) for sought in many):
-                    found[name] = _found(entry.path)
-                for left in missing:
-                    # There may be nothing behind a link; of others no more than the name is asked.
-                    if name in left and not (entry.is_symlink() and _found(entry.path) is None):
-                        left.remove(name)
-    except FileNotFoundError:
-        return {}
-    return found
-
-
-def _found(path: str) -> Found | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - Path would cost as much as the call
-    except FileNotFoundError:
-        return None
-    is_file = stat.S_ISREG(status.st_mode)
-    return Found(status.st_size, status.st_mtime_ns, status.st_ctime_ns, is_file)
+    return take_look(at, folder, wanted)

@@ -25,7 +25,10 @@ _sleep = asyncio.sleep
 
 
 class HttpAnswer(TypedDict):
-    """What the server said. ``body`` is JSON as what it stands for, or text."""
+    """What the server said. ``body`` is JSON as what it stands for, or text.
+
+    ``url`` is without user information, and the values of its query are masked.
+    """
 
     status: int
     url: str
@@ -74,6 +77,8 @@ class HttpTrigger(Trigger[HttpAnswer]):
         mend itself. So do an answer that is too large, one that calls itself JSON and is none,
         a redirect elsewhere, and a link-local address.
     """
+
+    public_fields = ("url", "method", "status", "interval", "timeout", "body_limit")
 
     url: str
     method: str = "GET"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from aioflow import Duration, as_timedelta
 
@@ -16,11 +16,15 @@ def instant_of(value: datetime | str, name: str) -> datetime:
         name: What the field is called, for the error.
 
     Raises:
-        ValueError: If it is none, or has no time zone.
+        ValueError: If it is none, has no time zone, or lies outside of the calendar in UTC.
     """
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     if moment.tzinfo is None:
         raise ValueError(f"{name}={value} needs a time zone")
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{name}={value} is in no year from 1 to 9999 in UTC") from None
     return moment
 
 

@@ -11,11 +11,15 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypedDict, TypeVar
 
 from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
 from aioflow_triggers.extras import require
 from aioflow_triggers.folders import matches
+from aioflow_triggers.paths import in_key
+from aioflow_triggers.urls import shown, shown_in
+from aioflow_triggers.waking import Waking
 
 __all__ = ("NewObjects", "ObjectSeen", "ObjectTrigger")
 
@@ -70,6 +74,8 @@ class ObjectTrigger(Trigger[ObjectSeen]):
         Anything else fails the waiting task, as when access is denied.
     """
 
+    public_fields = ("url", "interval")
+
     url: str
     interval: Duration = 60.0
     options: Mapping[str, str] = field(default_factory=dict)
@@ -80,8 +86,8 @@ class ObjectTrigger(Trigger[ObjectSeen]):
     async def run(self) -> AsyncIterator[TriggerEvent[ObjectSeen]]:
         """Yield one event when it is there."""
         while (seen := await self.look()) is None:
-            await _next_period(_seconds(self.interval))
-        yield TriggerEvent(seen, key=f"{seen['url']}:{seen['etag']}")
+            await _shared().next_period(_seconds(self.interval))
+        yield TriggerEvent(seen, key=f"{in_key(seen['url'])}:{seen['etag'][:64]}")
 
     async def look(self) -> ObjectSeen | None:
         """Look once and return the object if it is there, else ``None``."""
@@ -117,6 +123,8 @@ class NewObjects(Trigger[ObjectSeen]):
         Those of ``ObjectTrigger``.
     """
 
+    public_fields = ("url", "existing", "interval")
+
     url: str
     existing: bool = False
     interval: Duration = 60.0
@@ -138,7 +146,7 @@ class NewObjects(Trigger[ObjectSeen]):
                 told[key] = key
                 if seen["modified"] >= horizon:
                     yield TriggerEvent(seen, key=key)
-            await _next_period(_seconds(self.interval))
+            await _shared().next_period(_seconds(self.interval))
 
     def _horizon(self) -> datetime:
         """Return since when an object must have been written to count."""
@@ -151,7 +159,7 @@ class NewObjects(Trigger[ObjectSeen]):
 
 
 def _key(seen: ObjectSeen) -> str:
-    return f"{seen['url']}:{seen['etag']}:{seen['modified'].isoformat()}"
+    return f"{in_key(seen['url'])}:{seen['etag'][:64]}:{seen['modified'].isoformat()}"
 
 
 def _check(trigger: ObjectTrigger | NewObjects) -> None:
@@ -161,7 +169,7 @@ def _check(trigger: ObjectTrigger | NewObjects) -> None:
     if scheme not in _SCHEMES or not folder or not name:
         raise ValueError(
             f"url must be a scheme ({', '.join(_SCHEMES)}), a bucket and a name, "
-            f"got {trigger.url!r}"
+            f"got {shown(trigger.url)!r}"
         )
     if _is_glob(folder):
         raise ValueError(f"url must name objects of one folder: {folder!r} stands for many")
@@ -177,11 +185,6 @@ def _is_glob(name: str) -> bool:
 
 def _seconds(interval: Duration) -> float:
     return as_timedelta(interval, "interval").total_seconds()
-
-
-async def _next_period(seconds: float) -> None:
-    """Sleep until the next period begins, the same for everybody, so that they look together."""
-    await asyncio.sleep(seconds - asyncio.get_running_loop().time() % seconds)
 
 
 async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
@@ -205,8 +208,11 @@ async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
     except FileNotFoundError:
         return []
     except (obstore.exceptions.GenericError, TimeoutError) as exc:
-        trigger.log.warning("%s cannot be looked at: %s", trigger.url, str(exc).partition("\n")[0])
+        why = shown_in(str(exc).partition("\n")[0])
+        trigger.log.warning("%s cannot be looked at: %s", shown(trigger.url), why)
         return []
+    except obstore.exceptions.BaseError as exc:
+        raise type(exc)(shown_in(str(exc))) from None  # the URL it asked may be a signed one
     return [
         _seen(folder, meta["path"], meta)
         for meta in listed["objects"]
@@ -226,15 +232,18 @@ class _Asked:
     def __init__(self, period: float, answer: asyncio.Future[Any]) -> None:
         self.period = period
         self.answer = answer
-        self.waiting = 0
+        self.waiting: dict[asyncio.Future[Any], None] = {}
 
 
 class _Shared:
     """What those on one loop share: connections to stores, and what was asked this period."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waking = Waking(loop)
         self._stores: dict[object, Any] = {}
         self._asked: dict[tuple[object, float], _Asked] = {}
+        self._resting: dict[float, dict[asyncio.Future[None], None]] = {}
 
     def store(self, folder: str, options: tuple[tuple[str, str], ...]) -> Any:
         """Return the store of a folder's URL; names are relative to it."""
@@ -256,22 +265,47 @@ class _Shared:
 
     async def once(self, what: object, seconds: float, fetch: Callable[[], Awaitable[T]]) -> T:
         """Return what was fetched in this period; who comes first fetches it."""
-        loop = asyncio.get_running_loop()
-        key, period = (what, seconds), loop.time() // seconds
+        key, period = (what, seconds), self._loop.time() // seconds
         asked = self._asked.get(key)
         if asked is None or asked.period != period:
             asked = self._asked[key] = _Asked(period, asyncio.ensure_future(_awaited(fetch)))
-            loop.call_later(seconds, self._forget, key, asked)
-        asked.waiting += 1
-        try:
-            # One that is cancelled must not take the answer from the others.
-            found: T = await asyncio.shield(asked.answer)
+            asked.answer.add_done_callback(partial(self._answered, asked))
+            self._loop.call_later(seconds, self._forget, key, asked)
+        if asked.answer.done():
+            found: T = asked.answer.result()
             return found
+        # One that is cancelled must not take the answer from the others.
+        waiting: asyncio.Future[T] = self._loop.create_future()
+        asked.waiting[waiting] = None
+        try:
+            return await waiting
         finally:
-            asked.waiting -= 1
+            asked.waiting.pop(waiting, None)
             if not asked.waiting and not asked.answer.done():
                 asked.answer.cancel()
                 self._forget(key, asked)
+
+    def _answered(self, asked: _Asked, answer: asyncio.Future[Any]) -> None:
+        waiting, asked.waiting = asked.waiting, {}
+        if not answer.cancelled():
+            problem = answer.exception()
+            self._waking.wake(waiting, None if problem else answer.result(), problem)
+
+    async def next_period(self, seconds: float) -> None:
+        """Sleep until the next period, which is common to all: so they look together."""
+        resting = self._resting.get(seconds)
+        if resting is None:
+            resting = self._resting[seconds] = {}
+            self._loop.call_later(seconds - self._loop.time() % seconds, self._begin, seconds)
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        resting[waiting] = None
+        try:
+            await waiting
+        finally:
+            resting.pop(waiting, None)
+
+    def _begin(self, seconds: float) -> None:
+        self._waking.wake(self._resting.pop(seconds), None)
 
     def _forget(self, key: tuple[object, float], asked: _Asked) -> None:
         if self._asked.get(key) is asked:
@@ -289,5 +323,5 @@ def _shared() -> _Shared:
     loop = asyncio.get_running_loop()
     shared = _all.get(loop)
     if shared is None:
-        shared = _all[loop] = _Shared()
+        shared = _all[loop] = _Shared(loop)
     return shared

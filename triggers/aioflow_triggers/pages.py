@@ -16,6 +16,7 @@ from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
 from aioflow_triggers.data import Nothing, at_path
 from aioflow_triggers.extras import require
 from aioflow_triggers.http import HttpUnexpected, checked_interval
+from aioflow_triggers.urls import bare, shown, whole
 from aioflow_triggers.web import Answer, Away, Forbidden, Line, Request, check_url, may_follow
 
 __all__ = ("HttpPagesTrigger", "PageItems")
@@ -31,7 +32,8 @@ _sleep = asyncio.sleep
 class PageItems(TypedDict):
     """Items of one page: one of them, or all that are new.
 
-    ``page`` is the URL of the page; from there the stream goes on after a restart.
+    ``page`` is the URL of the page; from there the stream goes on after a restart. What stands in
+    the query, or before the host, of the trigger's own ``url`` is masked in it.
     """
 
     items: list[Any]
@@ -79,6 +81,11 @@ class HttpPagesTrigger(Trigger[PageItems]):
         task, and so do a page or an item without what the fields name, and a next page of
         another origin, which would be shown the headers.
     """
+
+    public_fields = (
+        *("url", "items", "key", "next_link", "next_cursor", "cursor_parameter"),
+        *("page_parameter", "first_page", "per", "interval", "timeout", "body_limit"),
+    )
 
     url: str
     items: str = ""
@@ -142,7 +149,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
     def _start(self) -> _Place:
         """Return the page to begin with."""
         if self.last is not None:
-            return _Place(self.last.payload["page"], behind=self.last.key)
+            return _Place(whole(self.last.payload["page"], self.url), behind=self.last.key)
         if self.page_parameter is None:
             return _Place(self.url)
         return _Place(_with_parameter(self.url, self.page_parameter, str(self.first_page)))
@@ -165,9 +172,9 @@ class HttpPagesTrigger(Trigger[PageItems]):
                 if answer.status == 404 and self.page_parameter is not None:
                     return _Page(None, [], "")
                 if answer.status not in _AGAIN and answer.status < 500:
-                    raise HttpUnexpected(f"{url} answered {answer.status}")
+                    raise HttpUnexpected(f"{shown(url)} answered {answer.status}")
                 patience = answer.retry_after_seconds(_now())
-                self.log.info("%s answered %d", url, answer.status)
+                self.log.info("%s answered %d", shown(url), answer.status)
             except Away as exc:
                 self.log.info("%s", exc)
             await _sleep(max(seconds, patience))
@@ -196,12 +203,12 @@ class HttpPagesTrigger(Trigger[PageItems]):
             new = [([item], key) for item, key in new]
         for items, key in new:
             place.told.update(keys if self.per == "page" else [key])
-            yield TriggerEvent(PageItems(items=items, page=place.url), key=key)
+            yield TriggerEvent(PageItems(items=items, page=bare(place.url, self.url)), key=key)
 
     def _key(self, item: Any, url: str) -> str:
         found = at_path(item, self.key)
         if found is Nothing:
-            raise HttpUnexpected(f"an item of {url} has nothing at {self.key!r}")
+            raise HttpUnexpected(f"an item of {shown(url)} has nothing at {self.key!r}")
         text = found if isinstance(found, str) else json.dumps(found, sort_keys=True)
         long = len(text) > _KEY_LENGTH
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if long else text
@@ -211,7 +218,8 @@ class HttpPagesTrigger(Trigger[PageItems]):
         if following is None or following == url:
             return None
         if not may_follow(url, following):
-            raise Forbidden(f"the page behind {url} is {following}, of another origin")
+            led = shown(following)
+            raise Forbidden(f"the page behind {shown(url)} is {led}, of another origin")
         return following
 
     def _following(self, page: _Page, url: str) -> str | None:

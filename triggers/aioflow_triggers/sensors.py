@@ -4,7 +4,7 @@ All take the options of sensors, Airflow's names among them: ``poke_interval``, 
 ``soft_fail``, ``mode`` ... With ``deferrable=True`` a sensor waits as its trigger: it hears of
 what comes at once where the trigger does, and looks as often as the trigger looks. Otherwise it
 looks once per ``poke_interval``. Neither holds a slot, and both see the same. Where
-``deferrable`` is not given, the setting ``operators.default_deferrable`` decides.
+``deferrable`` is not given it does, unless the setting ``operators.default_deferrable`` is false.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Deferrable(Sensor):
 
     def __init__(self, *, deferrable: bool | None, **options: Any) -> None:
         super().__init__(**options)
-        self.deferrable = default_deferrable() if deferrable is None else deferrable
+        self.deferrable = default_deferrable(unless_set=True) if deferrable is None else deferrable
         self.every: Duration = options.get("interval", options.get("poke_interval", 60.0))
 
     def _wait_as(self, trigger: Trigger[Any]) -> NoReturn:

@@ -1,4 +1,6 @@
-"""Asks other machines over HTTP: one pool of connections per loop, and what is safe to follow.
+"""Asks other machines over HTTP: one client per loop, and what is safe to follow.
+
+How many connections there may be per origin and per DAG is the matter of ``places``.
 
 Redirects are followed within one origin, or from ``http`` to ``https`` of the same host; a
 credential never travels further than where the author sent it. A connection to a link-local
@@ -10,15 +12,20 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import logging
 import weakref
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
 
+from aioflow import own_dag_id
 from aioflow_triggers.extras import require
+from aioflow_triggers.places import NoPlace, Places
+from aioflow_triggers.urls import shown, shown_in
 
 __all__ = (
     "Answer",
@@ -31,7 +38,7 @@ __all__ = (
     "may_follow",
 )
 
-_CONNECTIONS = 100
+_KEPT_CONNECTIONS = 100
 _KEPT_SECONDS = 30.0
 _REDIRECTS = 5
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
@@ -72,7 +79,7 @@ class Answer:
     """What came back.
 
     Attributes:
-        url: Who answered in the end.
+        url: The server that answered in the end, masked for display.
         headers: By their names in lower case.
     """
 
@@ -162,8 +169,9 @@ class Line:
             Forbidden: If it leads elsewhere, or the address is link-local.
             AnswerTooLarge: If its body is longer than allowed.
         """
-        assert self._pool is not None  # noqa: S101 - the share has been taken
-        client = await asyncio.shield(self._pool.client)
+        pool = self._pool
+        assert pool is not None  # noqa: S101 - the share has been taken
+        client = await asyncio.shield(pool.client)
         import httpx2
 
         url = httpx2.URL(request.url)
@@ -178,24 +186,43 @@ class Line:
                 timeout=httpx2.Timeout(request.timeout_seconds, pool=None),
                 extensions={"trace": _refuse_link_local},
             )
+            origin = f"{url.scheme}://{url.host}:{_port(url)}"
             try:
-                answer = await _answer(client, wanted, request)
+                async with pool.places.place(_dag_id(), origin, request.timeout_seconds):
+                    answer = await _answer(client, wanted, request)
+            except NoPlace as exc:
+                raise Away(f"{method} {shown(str(url))}: {exc}") from None
             except httpx2.TransportError as exc:
-                raise Away(f"{method} {url}: {str(exc) or type(exc).__name__}") from exc
+                why = shown_in(str(exc)) or type(exc).__name__
+                raise Away(f"{method} {shown(str(url))}: {why}") from None
             except TimeoutError as exc:
                 raise Away(
-                    f"{method} {url}: no whole answer in {request.timeout_seconds:g} s"
+                    f"{method} {shown(str(url))}: no whole answer in {request.timeout_seconds:g} s"
                 ) from exc
             if answer.status not in _REDIRECTED or "location" not in answer.headers:
                 return answer
             url = _followed(url, answer.headers["location"])
             if answer.status == 303 or (answer.status in {301, 302} and method == "POST"):
                 method, body = ("HEAD" if method == "HEAD" else "GET"), None
-        raise Forbidden(f"{request.url} redirects more than {_REDIRECTS} times")
+        raise Forbidden(f"{shown(request.url)} redirects more than {_REDIRECTS} times")
+
+
+def _dag_id() -> str:
+    """Return for which DAG is asked; empty in a plain script."""
+    try:
+        return own_dag_id()
+    except RuntimeError:
+        return ""
 
 
 async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
-    response = await client.send(wanted, stream=True)
+    token = _is_asking.set(True)
+    try:
+        # Connecting and sending have a limit each, a head that drips has none.
+        async with asyncio.timeout(3 * request.timeout_seconds):
+            response = await client.send(wanted, stream=True)
+    finally:
+        _is_asking.reset(token)
     try:
         content = bytearray()
         # Each piece has a time limit of its own: one that drips would never reach it.
@@ -203,34 +230,45 @@ async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
             async for piece in response.aiter_bytes():
                 content += piece
                 if len(content) > request.body_limit:
-                    raise AnswerTooLarge(
-                        f"the answer of {wanted.url} has more than {request.body_limit} bytes"
-                    )
+                    limit = f"more than {request.body_limit} bytes"
+                    raise AnswerTooLarge(f"the answer of {shown(str(wanted.url))} has {limit}")
     finally:
         await response.aclose()
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, str(response.url), headers, bytes(content))
+    return Answer(response.status_code, shown(str(response.url)), headers, bytes(content))
 
 
 class _Pool:
     """The connections of one loop, and how many have a share in them.
 
     Attributes:
+        places: Who may have one.
         client: Made in a thread: to import it and to read the certificates takes a quarter of a
             second, for which nothing else on the loop would go on.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.client: asyncio.Future[Any] = loop.run_in_executor(None, _made_client)
+        self.places = Places()
         self.shares = 0
+
+
+_is_asking: ContextVar[bool] = ContextVar("is_asking", default=False)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Keep the client from writing whole URLs of ours into logs; what others ask is theirs."""
+    return not _is_asking.get()
 
 
 def _made_client() -> Any:
     import httpx2
 
+    logging.getLogger(httpx2.__name__).addFilter(_is_of_others)
+
     limits = httpx2.Limits(
-        max_connections=_CONNECTIONS,
-        max_keepalive_connections=_CONNECTIONS,
+        max_connections=None,  # limited by places instead
+        max_keepalive_connections=_KEPT_CONNECTIONS,
         keepalive_expiry=_KEPT_SECONDS,
     )
     return httpx2.AsyncClient(limits=limits, follow_redirects=False)
@@ -248,7 +286,7 @@ def check_url(url: str) -> None:
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
     if scheme not in {"http", "https"} or not host:
-        raise ValueError(f"url must begin with http:// or https:// and a host, got {url!r}")
+        raise ValueError(f"url must begin with http:// or https:// and a host, got {shown(url)!r}")
 
 
 def _followed(url: Any, location: str) -> Any:
@@ -257,9 +295,11 @@ def _followed(url: Any, location: str) -> Any:
     try:
         target = url.join(location)
     except httpx2.InvalidURL as exc:
-        raise Forbidden(f"{url} redirects to {location!r}, which is no URL") from exc
+        asked = shown(str(url))
+        raise Forbidden(f"{asked} redirects to {shown(location)!r}, which is no URL") from exc
     if not may_follow(str(url), str(target)):
-        raise Forbidden(f"{url} redirects to {target}, which is another origin")
+        asked, led = shown(str(url)), shown(str(target))
+        raise Forbidden(f"{asked} redirects to {led}, which is another origin")
     return target
 
 

@@ -8,7 +8,7 @@ from tests.sim.planted.edit import Edit
 __all__ = ("BUGS",)
 
 _COMMIT_AND_ACT = """
-    if not batch.is_empty:
+    if not batch.is_empty or draft.step:
         await self._commit(batch, draft)
     draft.settle()
     self._act(effects)
@@ -28,7 +28,7 @@ BUGS = (
                 _COMMIT_AND_ACT,
                 """
                 self._act(effects)
-                if not batch.is_empty:
+                if not batch.is_empty or draft.step:
                     await self._commit(batch, draft)
                 draft.settle()
                 """,
@@ -95,7 +95,7 @@ BUGS = (
                 _COMMIT_AND_ACT,
                 """
                 self._act([effect for effect in effects if isinstance(effect, Acknowledge)])
-                if not batch.is_empty:
+                if not batch.is_empty or draft.step:
                     await self._commit(batch, draft)
                 draft.settle()
                 self._act([effect for effect in effects if not isinstance(effect, Acknowledge)])
@@ -117,7 +117,7 @@ BUGS = (
                 _COMMIT_AND_ACT,
                 """
                 self._act([effect for effect in effects if isinstance(effect, HostTrigger)])
-                if not batch.is_empty:
+                if not batch.is_empty or draft.step:
                     await self._commit(batch, draft)
                 draft.settle()
                 self._act([effect for effect in effects if not isinstance(effect, HostTrigger)])

@@ -35,7 +35,7 @@ BUGS = (
             Edit(
                 "aioflow.core.restart",
                 "_resume_live",
-                "interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)",
+                "cut_short(live, failure, draft, slots)",
                 """
                 from aioflow.core.attempt import requeue
 
@@ -46,6 +46,23 @@ BUGS = (
         seen_by="tests/core/test_turn.py"
         "::test_a_task_that_takes_every_incarnation_down_fails_in_the_end",
         seed=Seed(1, 0),
+    ),
+    PlantedBug(
+        name="suspects_begin_beside_the_rest",
+        broken="what may have killed the daemon begins again beside everything else",
+        promise="a task that takes the daemon down fails, and no other is charged",
+        where="core",
+        needs="a task that kills the daemon again and again",
+        edits=(
+            Edit(
+                "aioflow.core.trials",
+                "on_trial",
+                "trial is None or not trial.groups",
+                "True",
+            ),
+        ),
+        seen_by="tests/core/test_trials.py"
+        "::test_the_killer_of_twenty_fails_and_nothing_else_is_charged",
     ),
     PlantedBug(
         name="retry_timer_lost_by_restart",

@@ -165,7 +165,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.dag",
-                "_make_due",
+                "_put_made",
                 "put_dag(row, draft)",
                 "draft.memory.dags[row.dag_id] = row",
             ),
@@ -227,7 +227,7 @@ BUGS = (
                     live.try_number,
                     live.start_no,
                     live.interruptions,
-                    live.due_at,
+                    stored_due(live),
                     live.deadline_at,
                     live.queued_at,
                     live.started_at,
@@ -246,7 +246,7 @@ BUGS = (
                     live.try_number,
                     live.start_no,
                     live.interruptions,
-                    live.due_at,
+                    stored_due(live),
                     live.deadline_at,
                     live.queued_at,
                     live.started_at,

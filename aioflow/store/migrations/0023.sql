@@ -16,7 +16,7 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL, 
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0021');
+INSERT INTO "alembic_version" VALUES('0023');
 CREATE TABLE api_token (
 	token_no INTEGER NOT NULL, 
 	name TEXT NOT NULL CHECK (length(name) <= 250), 
@@ -258,7 +258,7 @@ CREATE TABLE named_value (
 CREATE TABLE node (
 	node_no INTEGER NOT NULL, 
 	epoch INTEGER NOT NULL, 
-	commit_no INTEGER NOT NULL, started_at INTEGER, seen_at INTEGER, version TEXT, pid INTEGER, host TEXT, 
+	commit_no INTEGER NOT NULL, started_at INTEGER, seen_at INTEGER, version TEXT, pid INTEGER, host TEXT, steady_at INTEGER, 
 	PRIMARY KEY (node_no)
 )
  STRICT
@@ -419,13 +419,13 @@ CREATE TABLE version (
  STRICT
 
 ;
-CREATE INDEX run_by_date ON run (dag_id, logical_date) WHERE logical_date IS NOT NULL;
-CREATE INDEX run_ended ON run (dag_id, ended_at) WHERE ended_at IS NOT NULL;
-CREATE UNIQUE INDEX run_by_id ON run (run_id);
-CREATE INDEX run_by_dag ON run (dag_id, run_no);
-CREATE UNIQUE INDEX run_by_key ON run (dag_id, "key");
 CREATE INDEX run_live ON run (run_no) WHERE ended_at IS NULL;
+CREATE INDEX run_ended ON run (dag_id, ended_at) WHERE ended_at IS NOT NULL;
+CREATE UNIQUE INDEX run_by_key ON run (dag_id, "key");
+CREATE UNIQUE INDEX run_by_id ON run (run_id);
+CREATE INDEX run_by_date ON run (dag_id, logical_date) WHERE logical_date IS NOT NULL;
 CREATE UNIQUE INDEX run_by_slot ON run (dag_id, logical_date) WHERE cause = 'schedule';
+CREATE INDEX run_by_dag ON run (dag_id, run_no);
 CREATE INDEX task_by_run ON task (run_no);
 CREATE INDEX trigger_wait_by_run ON trigger_wait (run_no);
 CREATE INDEX result_wide ON result (run_no) WHERE width IS NOT NULL;

@@ -1,0 +1,91 @@
+"""Shows the fields of triggers: those declared public, everything else masked.
+
+A class declares its public fields by ``public_fields``. The declarations of the catalogue are
+repeated here, as the daemon imports none of it; plug-ins are inspected once, in a process of
+their own. Other fields may hold credentials; so may user information and query of a URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aioflow.api.views import plain_bytes
+from aioflow.findings import TriggerKind
+from aioflow.masking import MASK, Masks, masked_url
+
+__all__ = ("CATALOGUE", "DETAIL_LENGTH", "PublicFields")
+
+DETAIL_LENGTH = 500
+"""Longer details are cut here."""
+
+CATALOGUE: Mapping[str, tuple[str, ...]] = {
+    "aioflow_triggers.events:EventTrigger": ("name", "key", "after"),
+    "aioflow_triggers.external:RunTrigger": ("dag", "task", "run_id", "logical_date", "offset"),
+    "aioflow_triggers.external:TasksTrigger": ("dag", "logical_date", "tasks", "good"),
+    "aioflow_triggers.files:FileGoneTrigger": ("path", "poll_seconds"),
+    "aioflow_triggers.files:FileTrigger": ("path", "poll_seconds", "stable"),
+    "aioflow_triggers.files:FilesTrigger": ("pattern", "at_least", "poll_seconds", "stable"),
+    "aioflow_triggers.files:NewFiles": ("pattern", "stable", "existing", "poll_seconds"),
+    "aioflow_triggers.http:HttpTrigger": (
+        *("url", "method", "status", "interval", "timeout", "body_limit"),
+    ),
+    "aioflow_triggers.objects:NewObjects": ("url", "existing", "interval"),
+    "aioflow_triggers.objects:ObjectTrigger": ("url", "interval"),
+    "aioflow_triggers.pages:HttpPagesTrigger": (
+        *("url", "items", "key", "next_link", "next_cursor", "cursor_parameter"),
+        *("page_parameter", "first_page", "per", "interval", "timeout", "body_limit"),
+    ),
+    "aioflow_triggers.temporal:CronTrigger": ("expression", "timezone"),
+    "aioflow_triggers.temporal:DateTimeTrigger": ("moment",),
+    "aioflow_triggers.temporal:TimeDeltaTrigger": ("delta",),
+}
+"""What the classes of the catalogue declare; a test compares the two."""
+
+
+class PublicFields:
+    """Shows the fields of triggers.
+
+    Args:
+        masks: Hides what was handed out as a secret.
+    """
+
+    def __init__(self, masks: Masks) -> None:
+        self._masks = masks
+        self._declared = dict(CATALOGUE)
+
+    def learn(self, kinds: Iterable[TriggerKind]) -> None:
+        """Take note of what the classes of a plug-in declare."""
+        for kind in kinds:
+            if kind.public_fields:
+                self._declared[kind.class_path] = tuple(kind.public_fields)
+
+    def detail(self, class_path: str, kwargs: bytes | None) -> str:
+        """Name the class, with its fields where it declares any as public."""
+        public = self._declared.get(class_path)
+        fields = None if public is None else plain_bytes(kwargs)
+        if public is None or not isinstance(fields, dict):
+            return class_path
+        shown = ", ".join(
+            f"{name}={_shown(value) if name in public else MASK.decode()}"
+            for name, value in fields.items()
+            if value is not None and (name in public or value)
+        )
+        name = class_path.rpartition(":")[2]
+        return self._masks.masked_text(f"{name}({shown})")[:DETAIL_LENGTH]
+
+
+def _shown(value: Any) -> str:
+    return repr(_masked(value))
+
+
+def _masked(value: Any) -> Any:
+    match value:
+        case str():
+            return masked_url(value)
+        case list():
+            return [_masked(item) for item in value]
+        case dict():
+            return {name: _masked(item) for name, item in value.items()}
+        case _:
+            return value

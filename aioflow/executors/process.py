@@ -1,0 +1,436 @@
+"""One process of a slot: runs ``def`` bodies of one version, one after the other.
+
+A try given to the process is *sent* (claimed) until it has *begun*. When the process dies, what
+had begun in it failed, and what was only sent goes back to the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeGuard
+
+import anyio
+
+from aioflow.children import Child
+from aioflow.effects import StartTry
+from aioflow.executors.heartbeat import Heartbeat
+from aioflow.executors.printing import Printing
+from aioflow.executors.wiring import Outgoing, Wiring, may_ask
+from aioflow.inputs import Input
+from aioflow.messages import (
+    Ask,
+    Began,
+    Deferred,
+    Ended,
+    EventsHandled,
+    Failed,
+    Labelled,
+    NotReadyYet,
+    Pong,
+    Recalled,
+    Report,
+    Skipped,
+    Succeeded,
+)
+from aioflow.model import Failure, RunNo, StartNo, TaskNo
+from aioflow.orders import ForgetRun, Ping, Recall, RunInfo
+
+__all__ = ("NO_PROCESS", "Process", "TryKey", "key_of")
+
+TRIES_LIMIT = 100_000
+"""A process is replaced after this many tries, whatever they leaked. (What its slot is granted
+meanwhile waits some 0.3 s for a start and an import: of a hundred tries less than one shall.)"""
+MEMORY_LIMIT_BYTES = 1024 * 1024 * 1024
+"""So it is when it has grown this large; looked at every ``MEMORY_LOOK`` tries."""
+MEMORY_LOOK = 64
+
+RUNS_KEPT = 128
+"""Runs a process remembers; of more it is told again when it gets a try of theirs."""
+
+STUCK_FACTOR = 10
+STUCK_FLOOR_US = 5_000
+
+_ENDED = (Succeeded, Failed, Skipped, NotReadyYet, Deferred, EventsHandled)
+
+NO_PROCESS = Failure(type="Killed", message="the slot has no process", reason="killed")
+
+_logger = logging.getLogger(__name__)
+
+TryKey: TypeAlias = tuple[TaskNo, StartNo]
+
+
+class _Try:
+    """A try that was sent to the process."""
+
+    __slots__ = ("began", "began_us", "effect", "is_recalled", "is_stopped", "is_timed_out")
+
+    def __init__(self, effect: StartTry) -> None:
+        self.effect = effect
+        self.began: Began | None = None
+        self.began_us = 0
+        self.is_recalled = False
+        self.is_stopped = False
+        self.is_timed_out = False
+
+
+class Process:
+    """Made by ``Processes``; ``run`` starts it and ends with it.
+
+    Args:
+        heartbeat: Counts for how long it is silent.
+
+    Attributes:
+        on_idle: Called when it has reported the end of all it was sent.
+        version: Whose code it has loaded; empty until its first try.
+        has_reported: Whether it has ever said anything.
+        memory_bytes: Its resident memory, as of the last look.
+        idle_since_us: When it was last put among the idle ones.
+    """
+
+    hosts_triggers = False
+
+    def __init__(self, wiring: Wiring, heartbeat: Heartbeat) -> None:
+        self.on_idle: Callable[[], None] = _nothing
+        self.heartbeat = heartbeat
+        self.version = ""
+        self.has_reported = False
+        self.memory_bytes = 0
+        self.idle_since_us = 0
+        self._wiring = wiring
+        self._child: Child | None = None
+        self._killed_for: Failure | None = None
+        self._outgoing: Outgoing | None = None
+        self._is_accepting = False
+        self._told: dict[RunNo, RunInfo] = {}
+        self._sent: dict[TryKey, _Try] = {}
+        self._begun: _Try | None = None
+        self._tries = 0
+        self._printing: Printing | None = None
+        self._nap = anyio.CancelScope()
+        self._nap_until: int | None = None
+
+    # ── its life ────────────────────────────────────────────────────────────────────────
+
+    async def run(self, on_up: Callable[[], None]) -> Failure:
+        """Start it, call ``on_up``, and return what became of it when it is dead.
+
+        Raises:
+            OSError: In a group, if it could not be started: ``NoRoom`` if the machine has no room.
+        """
+        failure = NO_PROCESS
+        try:
+            async with self._wiring.children.child(
+                "slot", on_reports=self._take, on_output=self._print
+            ) as child:
+                self._adopt(child)
+                on_up()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._watch_the_time)
+                    failure = await child.ended()
+                    group.cancel_scope.cancel()
+        finally:
+            self._child = None
+        if self._printing is not None:
+            await self._printing.finish()
+        return self._killed_for or failure
+
+    async def _print(self, data: bytes) -> None:
+        if self._printing is not None:
+            await self._printing.keep(data)
+
+    def _adopt(self, child: Child) -> None:
+        self._child = child
+        self._is_accepting = True
+        self._outgoing = Outgoing(child)
+        self._printing = Printing(self._wiring.tasklog, child.log_nonce)
+        child.send([self._wiring.welcome("slot")])
+
+    def dismiss(self) -> None:
+        """Let an idle process end by itself."""
+        self._is_accepting = False
+        if self._child is not None:
+            self._child.dismiss()
+
+    def _kill(self) -> None:
+        self._is_accepting = False
+        if self._child is not None:
+            self._child.kill()
+
+    def beat(self) -> None:
+        """Ask it for a sign of life, and note whether it gave one since the last beat."""
+        if self._child is not None:
+            self._order(Ping(self._wiring.clock.monotonic_us()))
+            self.heartbeat.beat(self._child)
+
+    def kill_frozen(self) -> Failure:
+        """Kill it because it was silent for too long; return what its tries are told."""
+        if self._killed_for is None:
+            seconds = self.heartbeat.silent_us / 1e6
+            message = f"the worker neither answered nor computed for {seconds:g} s, and was killed"
+            self._killed_for = Failure(type="Frozen", message=message, reason="killed")
+            self._kill()
+        return self._killed_for
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it has served enough, or has grown too large. Looks at its memory now and then.
+
+        Its size is read after its first try, when its code is loaded, and then every
+        ``MEMORY_LOOK`` tries.
+        """
+        if self._child is not None and (not self.memory_bytes or self._tries % MEMORY_LOOK == 0):
+            self.memory_bytes = self._child.memory_bytes()
+        return self.memory_bytes > MEMORY_LIMIT_BYTES or self._tries >= TRIES_LIMIT
+
+    @property
+    def died_silently(self) -> bool:
+        """Of a dead one: whether it died by itself before it said anything."""
+        return self._is_accepting and not self.has_reported
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it holds tries that have not ended."""
+        return bool(self._sent)
+
+    def can_take(self, version: str) -> bool:
+        """Return whether it runs tries of this version."""
+        return self._is_accepting and self.version in {"", version}
+
+    def start(self, effect: StartTry) -> None:
+        """Send it a try, behind what it holds already."""
+        info = effect.info
+        self.version = info.version
+        if self._told.pop(info.run_no, None) is None:
+            self._make_room()
+            self._order(info)
+        self._told[info.run_no] = info  # now the last to be forgotten
+        key = key_of(effect)
+        self._sent[key] = _Try(effect)
+        if self._printing is not None:
+            self._printing.expect(effect.start)
+        self._order(effect.start)
+        if self._begun is not None:
+            self._begun.is_recalled = False  # something stands behind it again
+        self._rearm()
+
+    def stop(self, key: TryKey) -> None:
+        """End a try at once, with all the process has started; it reports nothing more."""
+        found = self._sent.get(key)
+        if found is None:
+            return  # it has ended
+        found.is_stopped = True
+        if found.began is None:
+            self._order(Recall((key,)))
+        else:
+            self._kill()
+
+    def recall(self, keys: Sequence[TryKey]) -> None:
+        """Ask it for those of these tries that have not begun."""
+        there = tuple(key for key in keys if key in self._sent)
+        if there:
+            self._order(Recall(there))
+
+    def forget(self, run_no: RunNo) -> None:
+        """Tell it that a run has ended."""
+        if self._told.pop(run_no, None) is not None:
+            self._order(ForgetRun(run_no))
+
+    def _make_room(self) -> None:
+        """Let the process forget the run it has had nothing of for longest, if it knows many."""
+        if len(self._told) < RUNS_KEPT:
+            return
+        busy = {sent.effect.info.run_no for sent in self._sent.values()}
+        idle = next((run_no for run_no in self._told if run_no not in busy), None)
+        if idle is not None:
+            self.forget(idle)
+
+    def _order(self, message: object) -> None:
+        if self._outgoing is not None:
+            self._outgoing.put(message)
+
+    # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an answer still reaches the process."""
+        return self._child is not None and self._child.is_open
+
+    def serves(self, run_no: RunNo) -> bool:
+        """Whether the process was told of this run."""
+        return run_no in self._told
+
+    def info(self, run_no: RunNo) -> RunInfo | None:
+        """Return what the process was told of this run."""
+        return self._told.get(run_no)
+
+    def send(self, messages: Sequence[object]) -> None:
+        """Send answers."""
+        for message in messages:
+            self._order(message)
+
+    # ── reports ─────────────────────────────────────────────────────────────────────────
+
+    def _take(self, reports: list[Report]) -> None:
+        passed: list[Input] = []
+        over = {_key_of(report) for report in reports if _tells_begin(report)}
+        for report in reports:
+            if isinstance(report, Began):
+                self._take_begin(report, passed, is_told=_key_of(report) in over)
+            elif isinstance(report, _ENDED):
+                self._take_end(report, passed)
+            elif isinstance(report, Labelled):
+                self._take_label(report, passed)
+            elif isinstance(report, Recalled):
+                self._take_back(report, passed)
+            elif isinstance(report, Ask):
+                if may_ask(self, report):
+                    self._wiring.ask(self, report)
+            elif not isinstance(report, Pong):
+                _logger.warning("a slot worker reported %s", type(report).__name__)
+        self.has_reported = True
+        self.heartbeat.heard()
+        if passed:
+            self._wiring.report(passed)
+        self._rearm()
+        if not self._sent and self._is_accepting:
+            self.on_idle()
+
+    def _take_begin(self, report: Began, passed: list[Input], *, is_told: bool) -> None:
+        """Note it; pass it on unless its end, which came along with it, tells the same."""
+        found = self._sent.get(_key_of(report))
+        if found is None:
+            return
+        found.began = report
+        found.began_us = self._wiring.clock.monotonic_us()
+        self._begun = found
+        if found.is_stopped:
+            self._kill()  # the recall came too late
+        elif not is_told:
+            passed.append(report)
+
+    def _take_label(self, report: Labelled, passed: list[Input]) -> None:
+        found = self._sent.get(_key_of(report))
+        if found is not None and not found.is_stopped:
+            passed.append(report)
+
+    def _take_end(self, report: Ended, passed: list[Input]) -> None:
+        found = self._sent.pop(_key_of(report), None)
+        if found is None:
+            return
+        self._tries += 1
+        if self._begun is found:
+            self._begun = None
+        if not found.is_stopped:
+            passed.append(report)
+
+    def _take_back(self, report: Recalled, passed: list[Input]) -> None:
+        found = [(key, self._sent.pop(key, None)) for key in report.tries]
+        back = tuple(key for key, tried in found if tried is not None and not tried.is_stopped)
+        if back:
+            passed.append(Recalled(back))
+
+    def settle(self, failure: Failure, *, charge_first: bool) -> None:
+        """Tell the engine what became of the tries it had when it died.
+
+        Args:
+            charge_first: Whether the first in line answers for it if none had begun.
+        """
+        sent, self._sent = self._sent, {}  # of what it reports later nothing counts
+        alive = {key: tried for key, tried in sent.items() if not tried.is_stopped}
+        reports: list[Input] = [
+            self._failed(tried, failure) for tried in alive.values() if tried.began is not None
+        ]
+        back = [key for key, tried in alive.items() if tried.began is None]
+        if back and charge_first:
+            reports.append(self._failed(alive[back.pop(0)], failure, interrupted=True))
+        if back:
+            reports.append(Recalled(tuple(back)))
+        if reports:
+            self._wiring.report(reports)
+
+    def _failed(self, tried: _Try, failure: Failure, *, interrupted: bool = False) -> Failed:
+        if tried.is_timed_out:
+            seconds = (tried.effect.timeout_us or 0) / 1e6
+            message = f"the try took longer than its {seconds:g} s and was killed"
+            failure = Failure(type="TaskTimeout", message=message, reason="timeout")
+        start = tried.effect.start
+        return Failed(
+            task_no=start.task_no,
+            start_no=start.start_no,
+            began_at=None if tried.began is None else tried.began.at,
+            at=self._wiring.clock.now(),
+            failure=failure,
+            # Killed from outside is nobody's fault; what a body does to its process is its own.
+            interrupted=interrupted or failure.reason == "killed",
+        )
+
+    # ── time ────────────────────────────────────────────────────────────────────────────
+
+    async def _watch_the_time(self) -> None:
+        """End what runs longer than it may; call back what stands behind a slow try."""
+        clock = self._wiring.clock
+        while True:
+            with anyio.CancelScope() as self._nap:
+                self._nap_until = self._next_deadline()
+                if self._nap_until is None:
+                    await anyio.sleep_forever()
+                else:
+                    await clock.sleep(max(0, self._nap_until - clock.monotonic_us()) / 1e6)
+            self._enforce()
+
+    def _rearm(self) -> None:
+        """Wake the watch if something is due sooner than it thinks; it may wake too early."""
+        due = self._next_deadline()
+        if due is not None and (self._nap_until is None or due < self._nap_until):
+            self._nap_until = due
+            self._nap.cancel()
+
+    def _next_deadline(self) -> int | None:
+        tried = self._begun
+        if tried is None or tried.is_timed_out:
+            return None
+        timeout_at = self._timeout_at(tried)
+        if tried.is_recalled or len(self._sent) < 2:
+            return timeout_at
+        stuck_at = _stuck_at(tried)
+        return stuck_at if timeout_at is None else min(timeout_at, stuck_at)
+
+    def _timeout_at(self, tried: _Try) -> int | None:
+        timeout_us = tried.effect.timeout_us
+        return None if timeout_us is None else tried.began_us + timeout_us
+
+    def _enforce(self) -> None:
+        tried, now = self._begun, self._wiring.clock.monotonic_us()
+        if tried is None:
+            return
+        timeout_at = self._timeout_at(tried)
+        if timeout_at is not None and now >= timeout_at:
+            tried.is_timed_out = True
+            self._kill()
+        elif not tried.is_recalled and len(self._sent) > 1 and now >= _stuck_at(tried):
+            tried.is_recalled = True
+            self._order(Recall(tuple(key for key, sent in self._sent.items() if not sent.began)))
+
+
+def _nothing() -> None:
+    """No slot holds it yet."""
+
+
+def key_of(effect: StartTry) -> TryKey:
+    """Return which start of which task an effect is about."""
+    return (effect.start.task_no, effect.start.start_no)
+
+
+def _key_of(report: Began | Ended | Labelled) -> TryKey:
+    return (report.task_no, report.start_no)
+
+
+def _tells_begin(report: Report) -> TypeGuard[Ended]:
+    return isinstance(report, _ENDED) and report.began_at is not None
+
+
+def _stuck_at(tried: _Try) -> int:
+    return tried.began_us + STUCK_FACTOR * max(STUCK_FLOOR_US, tried.effect.expected_us)

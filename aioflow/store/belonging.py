@@ -1,0 +1,208 @@
+"""Whether a database file, its write-ahead log and a home belong together.
+
+SQLite replays whatever log lies beside a file. So the header of the file has a number, its
+``user_version``, and the first transaction of each log makes that one more: the file then has the
+number that this log follows, or one that this log contains. The number begins at random, so that
+the log of another database does not fit by accident.
+
+A database has the identity of the home that made it, in a row of ``meta``; the home has the same
+one in a file.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import sqlite3
+import struct
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from aioflow.errors import StoreUnavailable, StrangeDatabase
+from aioflow.store.wal_file import frames, log_path
+
+__all__ = (
+    "IDENTITY_FILE",
+    "check_home",
+    "check_log",
+    "first_log",
+    "next_log",
+    "number_logs",
+    "settle_identity",
+)
+
+IDENTITY_FILE = "identity"
+"""In the home: the identity of the databases it made."""
+
+_SCHEMA_AT, _LOG_NUMBER_AT = 40, 60
+_LOG_NUMBERS = 2**31
+_NUMBER = struct.Struct(">I")
+_HEADER_BYTES = 100
+_FIND_IDENTITY = "SELECT value FROM meta WHERE name = 'identity'"
+
+
+class _Mark(NamedTuple):
+    """What the first page says of the log it came with. A copy has another schema cookie."""
+
+    log_number: int
+    schema: int
+
+
+# ── the log ─────────────────────────────────────────────────────────────────────────────
+
+
+def first_log(raw: sqlite3.Connection) -> None:
+    """Draw the first number, in a database that is new or has none."""
+    raw.execute(f"PRAGMA user_version = {random.SystemRandom().randrange(1, _LOG_NUMBERS)}")
+
+
+def number_logs(raw: sqlite3.Connection) -> None:
+    """Give its number to a database that was made before there were any."""
+    if raw.execute("PRAGMA user_version").fetchone() == (0,):
+        next_log(raw)
+        first_log(raw)
+
+
+def next_log(raw: sqlite3.Connection) -> None:
+    """Advance the number; in the first transaction of a log, or as that transaction."""
+    (number,) = raw.execute("PRAGMA user_version").fetchone()
+    raw.execute(f"PRAGMA user_version = {(number + 1) % _LOG_NUMBERS}")
+
+
+def check_log(path: Path, head: bytes) -> None:
+    """Check that the log beside a file is its own. Neither is changed.
+
+    Args:
+        head: The first bytes of the file; none if it is empty or missing.
+
+    Raises:
+        StrangeDatabase: If SQLite would replay the log of another database, or drop one.
+        StoreUnavailable: If the log cannot be read.
+    """
+    try:
+        if _fits(path, head, verified=False) or _fits(path, head, verified=True):
+            return
+    except OSError as exc:
+        raise StoreUnavailable(f"cannot read {log_path(path)}: {exc.strerror}") from exc
+    log = log_path(path)
+    aside = shlex.join(["mv", str(log), f"{log}.other"])
+    raise StrangeDatabase(
+        f"{log} is the log of another database than {path}: one of them was replaced, and neither "
+        "was touched. Put back the file that the log belongs to; or, if the database was replaced "
+        f"on purpose (a copy restored), move the log of the old one away: {aside}"
+    )
+
+
+def _fits(path: Path, head: bytes, *, verified: bool) -> bool:
+    if not log_path(path).exists():
+        return True
+    marks, is_whole, has_frames = _marks(path, verified=verified)
+    if not has_frames or (verified and not is_whole):
+        return True  # nothing that SQLite would replay
+    if len(head) < _HEADER_BYTES:
+        return False
+    mark = _mark(head)
+    if not marks or mark in marks:
+        return True
+    before = (marks[0].log_number - 1) % _LOG_NUMBERS
+    return mark == (before, marks[0].schema)
+
+
+def _marks(path: Path, *, verified: bool) -> tuple[Sequence[_Mark], bool, bool]:
+    """Return the marks in the log; whether it has a whole transaction, or anything at all."""
+    marks: list[_Mark] = []
+    is_whole = has_frames = False
+    uncommitted: list[_Mark] = []
+    for frame in frames(path, verified=verified):
+        has_frames = True
+        if frame.number == 1:
+            uncommitted.append(_mark(frame.head))
+        if frame.is_commit:
+            marks += uncommitted
+            uncommitted.clear()
+            is_whole = True
+    return marks, is_whole, has_frames
+
+
+def _mark(head: bytes) -> _Mark:
+    (number,) = _NUMBER.unpack_from(head, _LOG_NUMBER_AT)
+    (schema,) = _NUMBER.unpack_from(head, _SCHEMA_AT)
+    return _Mark(number % _LOG_NUMBERS, schema)
+
+
+# ── the home ────────────────────────────────────────────────────────────────────────────
+
+
+def check_home(path: Path, home: Path) -> None:
+    """Check that a database is not another home's, before SQLite opens it for writing.
+
+    What cannot be read without the log is seen in ``settle_identity``.
+
+    Raises:
+        StrangeDatabase: If it is.
+    """
+    known = _known(home)
+    if known is None or not path.exists() or not path.stat().st_size:
+        return
+    try:
+        # Immutable: neither the log nor its index is looked at, or made.
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(uri, uri=True)) as raw:
+            found = raw.execute(_FIND_IDENTITY).fetchone()
+    except sqlite3.Error:
+        return
+    if found is not None and found[0] != known:
+        raise _of_another_home(path, home)
+
+
+def settle_identity(path: Path, home: Path, raw: sqlite3.Connection) -> None:
+    """Have the home and the database know each other, if one of them knows nobody.
+
+    Raises:
+        StrangeDatabase: If they know others.
+        StoreUnavailable: If the home cannot be written.
+    """
+    known = _known(home)
+    found = raw.execute(_FIND_IDENTITY).fetchone()
+    if found is None:
+        identity = known or uuid.uuid4().hex
+        raw.execute("INSERT INTO meta (name, value) VALUES ('identity', ?)", (identity,))
+    else:
+        identity = found[0]
+    if known is None:
+        _write(home / IDENTITY_FILE, identity)
+    elif known != identity:
+        raise _of_another_home(path, home)
+
+
+def _known(home: Path) -> str | None:
+    try:
+        return (home / IDENTITY_FILE).read_text(encoding="ascii").strip() or None
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeError) as exc:
+        raise StoreUnavailable(f"cannot read {home / IDENTITY_FILE}: {exc}") from exc
+
+
+def _write(file: Path, identity: str) -> None:
+    try:
+        new = file.with_name(f"{file.name}.new")
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as text:
+            text.write(f"{identity}\n")
+        new.replace(file)
+    except OSError as exc:
+        raise StoreUnavailable(f"cannot write {file}: {exc.strerror}") from exc
+
+
+def _of_another_home(path: Path, home: Path) -> StrangeDatabase:
+    file = home / IDENTITY_FILE
+    return StrangeDatabase(
+        f"{path} is the database of another home than {home}, and was not touched. Name the "
+        "database of this home; or, if this home is to take it over, remove "
+        f"{shlex.quote(str(file))} and bring the key of the other home"
+    )

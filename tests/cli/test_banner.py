@@ -1,0 +1,53 @@
+"""The banner tells the token to terminals alone."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from aioflow.cli.banner import banner_facts, banner_lines, shown_url
+from aioflow.daemon import Ready
+
+TOKEN = "s3cret-s3cret-s3cret-s3cret-s3cret"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def ready() -> Ready:
+    return Ready(
+        url=f"http://127.0.0.1:8793/?token={TOKEN}",
+        token_file=Path("/srv/flows/token"),
+        home=Path("/srv/flows"),
+        store="sqlite:////srv/flows/aioflow.db",
+        dags=(Path("/srv/dags"),),
+        pid=17,
+        stopped=anyio.Event(),
+    )
+
+
+SAYINGS = (banner_lines, lambda *about: str(banner_facts(*about)), shown_url)
+
+
+@pytest.mark.parametrize("say", SAYINGS)
+def test_a_terminal_is_shown_a_link_that_opens_the_page(say: Any):
+    assert f"http://127.0.0.1:8793/?token={TOKEN}" in say(ready(), Terminal())
+
+
+@pytest.mark.parametrize("say", SAYINGS)
+def test_anything_else_is_not_told_the_token(say: Any):
+    said = say(ready(), io.StringIO())
+
+    assert TOKEN not in said
+    assert "http://127.0.0.1:8793/" in said
+
+
+@pytest.mark.parametrize("say", SAYINGS[:2])
+def test_it_is_told_which_file_holds_it(say: Any):
+    assert "/srv/flows/token" in say(ready(), io.StringIO())

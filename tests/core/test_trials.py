@@ -1,0 +1,277 @@
+"""A task that kills its process is found by halves; nothing that ran beside it is charged."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from aioflow.core.why import explain_task
+from aioflow.effects import StartTry
+from aioflow.inputs import Drain, HostLost, HostUp, Restarted
+from aioflow.messages import Succeeded
+from aioflow.model import Body, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.owed import TRIAL
+from tests.core.world import SECOND, World
+from tests.seeds import seeds
+
+NAMES = tuple(f"t{number}" for number in range(21))
+STEP = 0.25
+
+
+class Machine:
+    """A node under a supervisor, and what its tasks do: end in time, or kill their process.
+
+    Args:
+        kills: After how many seconds each killer kills.
+        lasts: How long each of the others runs.
+    """
+
+    def __init__(self, kills: dict[str, float], lasts: dict[str, float], **fields: Any) -> None:
+        self.kills, self.lasts = kills, lasts
+        self.crashes = 0
+        self.starts: dict[str, int] = {}
+        self._began: dict[int, tuple[str, int, StartTry]] = {}
+        names = sorted([*kills, *lasts])
+        self.world = World(cpu_slots=len(names), async_slots=len(names))
+        self.run = self.world.begin(*(TaskSpec(task_id=name, **fields) for name in names))
+
+    def live(self, most: int = 10_000) -> None:
+        """Go on until all has ended."""
+        for _ in range(most):
+            if self.world.run_state(self.run) not in {"running", "queued"}:
+                return
+            self._note_starts()
+            self._step()
+        raise AssertionError(f"still running after {self.crashes} crashes")
+
+    def _note_starts(self) -> None:
+        world = self.world
+        for number in self._began.keys() - world.starts.keys():
+            del self._began[number]
+        for number, effect in world.starts.items():
+            known = self._began.get(number)
+            if known is None or known[2].start.start_no != effect.start.start_no:
+                name = world._spec(effect).task_id
+                self.starts[name] = self.starts.get(name, 0) + 1
+                self._began[number] = name, world.now, effect
+
+    def _step(self) -> None:
+        world = self.world
+        for name, since, _ in self._began.values():
+            if name in self.kills and world.now >= since + self.kills[name] * SECOND:
+                self.crash(name)
+                return
+        ended = [
+            effect
+            for name, since, effect in self._began.values()
+            if name in self.lasts and world.now >= since + self.lasts[name] * SECOND
+        ]
+        for effect in ended:
+            start = world.starts.pop(effect.start.task_no).start
+            world.turn(Succeeded(start.task_no, start.start_no, world.now, world.now))
+        world.pass_time(STEP)
+
+    def crash(self, by: str) -> None:
+        """The daemon dies, and its supervisor starts it again."""
+        self.crashes += 1
+        self._began.clear()
+        self.world.now += SECOND
+        self.world.restart()
+
+    def states(self) -> dict[str, str]:
+        return {name: self.world.state(self.run, name) for name in (*self.kills, *self.lasts)}
+
+
+class HostMachine(Machine):
+    """The same, where what dies is the async host, and nobody knows whose code was running."""
+
+    def crash(self, by: str) -> None:
+        self.crashes += 1
+        self._began.clear()
+        world = self.world
+        lost = Failure(type="Killed", message="killed by signal 9", reason="killed")
+        world.turn(HostLost(role="async", culprit=-1, failure=lost, at=world.now))
+        world.now += SECOND
+        world.turn(HostUp("async"))
+
+
+def judge(machine: Machine) -> None:
+    states = machine.states()
+    assert {states[name] for name in machine.kills} <= {"failed"}
+    assert {states[name] for name in machine.lasts} <= {"success"}
+    halvings = math.ceil(math.log2(len(states))) + 1
+    assert machine.crashes <= len(machine.kills) * (halvings + 8), machine.crashes
+    for name in machine.lasts:
+        assert machine.starts[name] <= 2 + len(machine.kills) * (halvings + 1), name
+    assert not [row for row in machine.world.rows.outbox.values() if row.kind == TRIAL]
+
+
+def tasks(*killers: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Return killers that kill at once, among others that run for a while."""
+    return dict.fromkeys(killers, 0.5), {n: 30.0 for n in NAMES if n not in killers}
+
+
+@pytest.mark.parametrize("killers", [("t0",), ("t20",), ("t3", "t17")])
+def test_the_killer_of_twenty_fails_and_nothing_else_is_charged(killers):
+    machine = Machine(*tasks(*killers))
+    machine.live()
+
+    judge(machine)
+
+
+@pytest.mark.parametrize("kind", [Machine, HostMachine])
+@pytest.mark.parametrize("seed", seeds(6, 150))
+def test_killers_are_found_whenever_they_kill_and_however_long_others_run(kind, seed):
+    rng = random.Random(seed)
+    names = NAMES[: rng.randint(1, len(NAMES))]
+    killers = rng.sample(names, min(len(names), rng.randint(1, 3)))
+    body = Body.COROUTINE if kind is HostMachine else rng.choice([Body.FUNCTION, Body.COROUTINE])
+    machine = kind(
+        {name: rng.choice([0.0, 0.5, rng.uniform(0, 60)]) for name in killers},
+        {name: rng.choice([0.25, rng.uniform(0, 100)]) for name in names if name not in killers},
+        body=body,
+        retry=RetryPolicy(tries=3),
+    )
+    machine.live()
+
+    judge(machine)
+
+
+def test_a_restart_after_one_crash_begins_everything_at_once():
+    machine = Machine(*tasks("t4"))
+    machine.crash("t4")
+
+    assert len(machine.world.starts) == len(NAMES)
+    assert machine.world.memory.trial is None
+
+
+def test_after_a_second_crash_a_half_begins_and_the_rest_says_why_it_waits():
+    machine = Machine(*tasks("t4"))
+    world = machine.world
+    machine.crash("t4")
+    machine.crash("t4")
+    run = world.memory.runs[machine.run]
+    waits = [explain_task(run, at, -1, world.memory, world.slots) for at in range(len(NAMES))]
+    details = {wait.detail for wait in waits if wait is not None}
+
+    assert len(world.starts) == 11
+    assert details == {"21 tasks ran when the daemon died again; they begin first, in groups"}
+    other = world.trigger()
+    assert world.state(other, "t0") == "queued"  # nothing begins beside them
+    world.pass_time(3)  # longer than they had run
+    assert len(world.starts) == len(NAMES) == 21
+    world.pass_time(3)
+    assert world.memory.trial is None
+
+
+@pytest.mark.parametrize("step_seconds", [-7200, -1, 1, 7200])
+def test_a_clock_that_is_set_holds_up_no_trial(step_seconds):
+    machine = Machine(*tasks("t4"))
+    machine.crash("t4")
+    machine.crash("t4")
+    world = machine.world
+    world.now += step_seconds * SECOND
+    for _ in range(20):  # timers are lengths: they come whatever the clock says
+        world.now += SECOND
+        due, world.armed = world.armed, []
+        if due:
+            world.turn(*(wake.due for wake in due))
+
+    assert len(world.starts) == len(NAMES)
+    assert world.memory.trial is None
+
+
+def test_a_daemon_that_dies_without_its_suspect_acquits_it():
+    machine = Machine({}, {"long": 1e6})
+    world = machine.world
+    for _ in range(40):  # by somebody else, whatever runs
+        machine.crash("nobody")
+        world.pass_time(1)
+
+    for _ in range(20):
+        world.pass_time(60)
+    assert machine.states() == {"long": "running"}
+
+
+def test_a_suspect_that_comes_to_its_end_is_forgotten():
+    machine = Machine({}, {"long": 1e6})
+    for _ in range(3):
+        machine.crash("nobody")
+        while not machine.world.starts:
+            machine.world.pass_time(1)
+    assert machine.world.memory.trial.alone
+    machine.world.succeed("long")
+
+    machine.world.pass_time(1)
+    assert machine.world.memory.trial is None
+    assert not machine.world.rows.outbox
+
+
+def test_a_stop_by_people_ends_a_trial():
+    machine = Machine(*tasks("t4"))
+    machine.crash("t4")
+    machine.crash("t4")
+    machine.world.turn(Drain(is_over=True))
+    machine.crash("nobody")
+
+    assert len(machine.world.starts) == len(NAMES)
+
+
+def test_a_daemon_that_dies_before_a_group_begins_tries_the_same_group_again():
+    machine = Machine(*tasks("t4"))
+    world = machine.world
+    machine.crash("t4")
+    machine.crash("t4")
+    group = world.memory.trial.groups[0]
+    world.start_up()
+    world.decide([Restarted()])  # never committed
+    world.restart()
+
+    assert len(world.memory.trial.groups[0]) == math.ceil(len(group) / 2)
+    world.slots.is_open = False
+    world.start_up()
+    world.slots.is_open = False  # its web server does not answer yet
+    world.turn(Restarted())
+    world.restart()
+    assert len(world.memory.trial.groups[0]) == math.ceil(math.ceil(len(group) / 2) / 2)
+
+
+def test_what_may_have_begun_unseen_is_claimed_behind_nothing_after_a_crash():
+    over = MapSpec(sources=(MapSource("item", 0, -1),))
+    world = World(cpu_slots=1)
+    run = world.begin(
+        TaskSpec(task_id="list", feeds_limit=9),
+        TaskSpec(task_id="work", parents=(0,), mapped=over, map_limit=9),
+    )
+    world.succeed("list", size=9, width=6)
+    world.succeed("work", 0)
+    (worker,) = world.slots.workers
+    claimed = [live.task_no for live in worker.claims]
+    assert claimed  # how long one takes is known: the others are sent behind it
+    world.restart()
+    (worker,) = world.slots.workers
+    begun = []
+    while world.run_state(run) == "running":
+        begun.append(worker.current.task_no)
+        assert not {live.task_no for live in worker.claims} & set(claimed)
+        world.succeed("work", worker.current.map_index)
+
+    assert set(claimed) <= set(begun)
+
+
+@pytest.mark.parametrize("crashes", [2, 9])
+def test_a_refused_turn_of_a_restart_leaves_the_trial_as_it_was(crashes):
+    machine = Machine(*tasks("t4"))
+    world = machine.world
+    for _ in range(crashes):
+        machine.crash("t4")
+        world.pass_time(5)
+    world.start_up()
+    before = world.memory.trial
+    _, _, draft = world.decide([Restarted()])
+    world.take_back(draft)
+
+    assert world.memory.trial == before

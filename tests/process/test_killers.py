@@ -1,0 +1,121 @@
+"""A task that kills the daemon, under a supervisor that starts it again: it alone pays."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from aioflow.settings import socket_path
+from benchmarks.daemon import eventually
+from tests.daemons import SharedDaemon
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+
+DAGS = """
+import asyncio
+import os
+import signal
+import socket
+
+from aioflow import dag, task
+
+
+@task
+async def looks_at_the_api(folder: str, api: str) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        found = "answers" if client.connect_ex(api) == 0 else "is away"
+    with open(f"{folder}/looks", "a") as file:
+        file.write(f"{found}\\n")
+    while not os.path.exists(f"{folder}/gate"):
+        await asyncio.sleep(0.05)
+
+
+@dag
+def looks(folder: str, api: str) -> None:
+    looks_at_the_api(folder, api)
+
+
+@task(retries=0)
+def kills() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+
+
+@task(retries=0)
+async def lasts(number: int) -> int:
+    await asyncio.sleep(2)
+    return number
+
+
+@dag
+def deadly() -> None:
+    kills()
+
+
+@dag
+def innocent() -> None:
+    lasts.expand(number=list(range(20)))
+"""
+
+
+def supervise(daemon: SharedDaemon, is_over, seconds: float) -> int:
+    """Start a daemon again whenever it has died; return how often that was."""
+    deaths, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not daemon.is_alive:
+            deaths += 1
+            daemon.launch()
+        try:
+            if is_over():
+                return deaths
+        except (OSError, AssertionError):
+            pass  # it has just died, or does not answer yet
+        time.sleep(0.05)
+    raise AssertionError(daemon.log_from(0)[-3000:])
+
+
+def test_the_api_answers_before_what_ran_at_a_crash_begins_again(
+    killed_daemon: SharedDaemon, tmp_path: Path
+) -> None:
+    daemon = killed_daemon
+    daemon.add("killers.py", DAGS)
+    conf = {"folder": str(tmp_path), "api": str(socket_path(daemon.home))}
+    run_id = daemon.trigger("looks", conf)
+    told = tmp_path / "looks"
+    eventually(lambda: told.exists() and told.read_text())
+    daemon.kill(whole_tree=True)
+    daemon.start()
+    eventually(lambda: len(told.read_text().split("\n")) > 2)
+    (tmp_path / "gate").touch()
+
+    assert daemon.wait(run_id)["state"] == "success"
+    assert told.read_text() == "answers\nanswers\n"
+
+
+@pytest.mark.nightly
+def test_what_runs_beside_a_task_that_kills_the_daemon_is_not_charged(
+    killed_daemon: SharedDaemon,
+) -> None:
+    daemon = killed_daemon
+    daemon.add("killers.py", DAGS)
+    daemon.knows("innocent")
+    innocent = daemon.trigger("innocent")
+    eventually(lambda: daemon.run(innocent)["counts"].get("running") == 20)
+    deadly = daemon.trigger("deadly", run_id="deadly")
+
+    def is_over() -> bool:
+        return all(
+            daemon.run(run_id)["state"] not in {"queued", "running"}
+            for run_id in (innocent, deadly)
+        )
+
+    deaths = supervise(daemon, is_over, 300)
+    [killer] = daemon.run(deadly)["tasks"]
+    others = daemon.run(innocent)["tasks"]
+
+    assert (killer["state"], killer["error"]["reason"]) == ("failed", "interrupted")
+    assert "ran alone" in killer["error"]["message"]
+    assert {(one["state"], one["try_number"]) for one in others} == {("success", 1)}
+    assert deaths <= 14
+    assert max(one["interruptions"] for one in others) <= 7

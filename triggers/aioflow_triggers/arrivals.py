@@ -1,0 +1,55 @@
+"""Which files of a folder have come and are complete."""
+
+from __future__ import annotations
+
+import math
+
+from aioflow_triggers.looks import Found
+
+__all__ = ("Arrivals", "is_over")
+
+
+class Arrivals:
+    """Which files have come and are complete.
+
+    Attributes:
+        due_in: Seconds after the last look in which one may have rested long enough.
+    """
+
+    def __init__(self, rest_seconds: float, horizon_ns: int) -> None:
+        self.due_in = math.inf
+        self._rest_seconds = rest_seconds
+        self._horizon_ns = horizon_ns
+        self._resting: dict[str, tuple[Found, float]] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+
+    def see(self, at: float, files: dict[str, Found]) -> list[tuple[str, Found]]:
+        """Return what has come to rest, in the order of the last changes."""
+        self._told = {name: told for name, told in self._told.items() if name in files}
+        resting: dict[str, tuple[Found, float]] = {}
+        complete = []
+        for name, found in files.items():
+            if found.changed_ns < self._horizon_ns or self._told.get(name) == _version(found):
+                continue
+            before, since = self._resting.get(name, (found, at))
+            if _version(before) != _version(found):
+                since = at
+            if is_over(at - since, self._rest_seconds):
+                complete.append((name, found))
+                self._told[name] = _version(found)
+            else:
+                resting[name] = (found, since)
+        self._resting = resting
+        first = min((since for _, since in resting.values()), default=math.inf)
+        self.due_in = first + self._rest_seconds - at
+        return sorted(complete, key=lambda arrival: (arrival[1].changed_ns, arrival[0]))
+
+
+def _version(found: Found) -> tuple[int, int]:
+    return found.size_bytes, found.modified_ns
+
+
+def is_over(rested: float, wanted: float) -> bool:
+    """Return whether something has rested for as long as it is to."""
+    # Clocks are floats: what was meant to be one period apart may look shorter.
+    return rested >= wanted * 0.999

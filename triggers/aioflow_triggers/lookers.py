@@ -1,0 +1,107 @@
+"""Runs looks at folders in threads; a look that hangs frees its turn.
+
+A folder on a server that is away may hold up a look for hours. It has one thread at a time, and
+after some seconds that thread does not count any more among the few that look at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Generic, TypeVar
+
+__all__ = ("HANGS_AFTER_SECONDS", "Lookers")
+
+HANGS_AFTER_SECONDS = 5.0
+AT_ONCE = 4
+_THREADS = 64
+"""Those that hang included; where all do, what is behind them waits."""
+
+T = TypeVar("T")
+
+_logger = logging.getLogger("aioflow.trigger.folders")
+
+# Threads of our own: a file system that hangs must not take the loop's other threads with it.
+_threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="aioflow-folders")
+
+
+class _Job(Generic[T]):
+    """A look that is to be taken, or under way."""
+
+    __slots__ = ("done", "folder", "hangs", "timer", "work")
+
+    def __init__(self, folder: str, work: Callable[[], T], done: asyncio.Future[T]) -> None:
+        self.folder = folder
+        self.work = work
+        self.done = done
+        self.hangs = False
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Lookers(Generic[T]):
+    """Takes looks in threads, for one loop, which it does not keep alive."""
+
+    def __init__(self) -> None:
+        self._queue: deque[_Job[T]] = deque()
+        self._behind: dict[str, deque[_Job[T]]] = {}  # those whose folder is being looked at
+        self._running = 0
+
+    def look(self, folder: str, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Have ``work`` done in a thread, after whatever looks at this folder already.
+
+        Cancel the future when the result is no longer needed.
+        """
+        job = _Job(folder, work, asyncio.get_running_loop().create_future())
+        behind = self._behind.get(folder)
+        if behind is not None:
+            self._behind[folder] = deque(other for other in behind if not other.done.done())
+            self._behind[folder].append(job)
+        else:
+            self._behind[folder] = deque()
+            self._queue.append(job)
+            self._start()
+        return job.done
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._queue and self._running < AT_ONCE:
+            job = self._queue.popleft()
+            self._running += 1
+            job.timer = loop.call_later(HANGS_AFTER_SECONDS, self._give_up, job)
+            taken = loop.run_in_executor(_threads, job.work)
+            taken.add_done_callback(partial(self._taken, job))
+
+    def _give_up(self, job: _Job[T]) -> None:
+        """Let others look while this one hangs."""
+        job.hangs = True
+        self._running -= 1
+        _logger.warning(
+            "%s does not answer since %g s; other folders are looked at meanwhile",
+            job.folder,
+            HANGS_AFTER_SECONDS,
+        )
+        self._start()
+
+    def _taken(self, job: _Job[T], taken: asyncio.Future[T]) -> None:
+        if job.timer is not None:
+            job.timer.cancel()
+        if not job.hangs:
+            self._running -= 1
+        behind = self._behind.pop(job.folder)
+        while behind and behind[0].done.done():
+            behind.popleft()
+        if behind:
+            self._queue.append(behind.popleft())
+            self._behind[job.folder] = behind
+        self._start()
+        problem = asyncio.CancelledError() if taken.cancelled() else taken.exception()
+        if job.done.done():
+            return
+        if problem is None:
+            job.done.set_result(taken.result())
+        else:
+            job.done.set_exception(problem)

@@ -1,0 +1,303 @@
+"""One look at a folder: what is wanted of it, and what was found.
+
+What one subscriber asks for costs only that subscriber: a name that cannot be looked up has an
+error of its own, and so has a pattern in a folder that cannot be listed.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import math
+import os
+import re
+import stat
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import translate
+from typing import NamedTuple, TypeAlias
+
+__all__ = (
+    "Crowd",
+    "Found",
+    "Leaving",
+    "Look",
+    "Sought",
+    "Wanted",
+    "is_shortage",
+    "matches",
+    "take_look",
+)
+
+_SINGLY = 64  # so many names are looked up one by one; more are cheaper in one listing
+
+_SHORTAGES = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS}
+)
+
+
+class Found(NamedTuple):
+    """A file, as a look found it.
+
+    Attributes:
+        modified_ns: When its content was last written.
+        changed_ns: When its name, content or rights were last changed, by the clock of the
+            file system.
+    """
+
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int
+    is_file: bool
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at a folder found.
+
+    Attributes:
+        at: Seconds on the loop's clock, when it began.
+        files: By name, of those that somebody waits for and that exist.
+        missing: Names at which there is nothing, by who waits for just that.
+        errors: Names that could not be looked up, with the reason. They are in neither of the
+            others.
+        unlisted: Why the folder could not be listed; names were looked up all the same.
+    """
+
+    at: float
+    files: Mapping[str, Found]
+    missing: Mapping[Leaving, Collection[str]] = field(default_factory=dict)
+    errors: Mapping[str, Exception] = field(default_factory=dict)
+    unlisted: Exception | None = None
+
+    def find(self, name: str) -> Found | None:
+        """Return the file of this name.
+
+        Raises:
+            OSError: If it could not be looked up.
+        """
+        if name in self.errors:
+            raise self.errors[name]
+        return self.files.get(name)
+
+    def fitting(self, glob: str) -> dict[str, Found]:
+        """Return the files that fit a pattern; one that could not be looked up is none.
+
+        Raises:
+            OSError: If the folder could not be listed.
+        """
+        if self.unlisted is not None:
+            raise self.unlisted
+        return {n: found for n, found in self.files.items() if found.is_file and matches(n, glob)}
+
+
+class Wanted(NamedTuple):
+    """What somebody waits for in a folder: a name, or all names that fit a glob."""
+
+    text: str
+    is_glob: bool
+
+    @property
+    def is_one(self) -> bool:
+        """Whether that is one name."""
+        return not self.is_glob
+
+    def is_fit_by(self, name: str) -> bool:
+        """Return whether a file of this name is meant."""
+        return matches(name, self.text) if self.is_glob else name == self.text
+
+
+class Crowd:
+    """Names that many wait for, in a collection that changes while they do.
+
+    Attributes:
+        few: The names themselves, as of the last look, if they were few.
+    """
+
+    is_one = False
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+        self.few: tuple[str, ...] | None = None
+
+    def is_fit_by(self, name: str) -> bool:
+        """Return whether somebody waits for this name."""
+        return name in self.names
+
+    def begin(self, at: float) -> None:
+        """See who is there as a look begins. Not in a thread, where names may come meanwhile."""
+        self.few = tuple(self.names) if len(self.names) <= _SINGLY else None
+
+
+class Leaving:
+    """Names of which many wait that there be nothing, in a collection that changes meanwhile.
+
+    Attributes:
+        sought: The names themselves, as of the last look.
+    """
+
+    is_one = False
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.sought: tuple[str, ...] = ()
+        self._names = names
+        self._latecomers: dict[str, float] = {}  # with when the first look at each began
+
+    def is_fit_by(self, name: str) -> bool:
+        """Return whether somebody waits that this goes."""
+        return name in self._names
+
+    def join(self, name: str) -> None:
+        """A name is waited for from now on: what has not been looked for cannot be missing."""
+        self._latecomers[name] = math.inf
+
+    def leave(self, name: str) -> None:
+        """It is not waited for any more."""
+        self._latecomers.pop(name, None)
+
+    def begin(self, at: float) -> None:
+        """See who is there as a look begins."""
+        self.sought = tuple(self._names)
+        for name, first in self._latecomers.items():
+            self._latecomers[name] = min(first, at)
+
+    def is_late(self, name: str, look: Look) -> bool:
+        """Return whether somebody has come for this name since the look began."""
+        return self._latecomers.get(name, -math.inf) > look.at
+
+    def missing(self, look: Look) -> list[str]:
+        """Return the names that a look has looked for and not found."""
+        late = {name: first for name, first in self._latecomers.items() if first > look.at}
+        self._latecomers = late
+        return [name for name in look.missing.get(self, ()) if name not in late]
+
+
+Sought: TypeAlias = Wanted | Crowd | Leaving
+
+
+def matches(name: str, glob: str) -> bool:
+    """Return whether a name fits a glob; as in a shell, a hidden one only if it begins so."""
+    if name.startswith(".") and not glob.startswith("."):
+        return False
+    return _compiled(glob).match(name) is not None
+
+
+@functools.lru_cache(1_000)
+def _compiled(glob: str) -> re.Pattern[str]:
+    return re.compile(translate(glob))
+
+
+def is_shortage(problem: BaseException) -> bool:
+    """Return whether this process or machine is short of something, whatever was asked for."""
+    if isinstance(problem, OSError):
+        return problem.errno in _SHORTAGES
+    return isinstance(problem, MemoryError)
+
+
+# ── in a thread ─────────────────────────────────────────────────────────────────────────
+
+
+def take_look(at: float, folder: str, wanted: Collection[Sought]) -> Look:
+    """Look at a folder. Blocks.
+
+    Raises:
+        OSError: If this machine is short of something; see ``is_shortage``.
+    """
+    names: set[str] = set()
+    many: list[Sought] = []
+    missing: dict[Leaving, set[str]] = {}
+    for sought in wanted:
+        if isinstance(sought, Leaving):
+            missing[sought] = set(sought.sought)
+        elif isinstance(sought, Crowd) and sought.few is not None:
+            names.update(sought.few)
+        elif isinstance(sought, Wanted) and sought.is_one:
+            names.add(sought.text)
+        else:
+            many.append(sought)
+    looking = _Looking(folder, names, many, list(missing.values()))
+    if many or len(looking.all_names()) > _SINGLY:
+        looking.list()
+    else:
+        looking.look_up(looking.all_names())
+    return Look(at, looking.files, missing, looking.errors, looking.unlisted)
+
+
+class _Looking:
+    """A look under way.
+
+    Attributes:
+        missing: Names awaited to disappear; those that exist are removed.
+    """
+
+    def __init__(
+        self, folder: str, names: set[str], many: list[Sought], missing: list[set[str]]
+    ) -> None:
+        self.files: dict[str, Found] = {}
+        self.errors: dict[str, Exception] = {}
+        self.unlisted: Exception | None = None
+        self._folder = folder
+        self._names = names
+        self._many = many
+        self._missing = missing
+
+    def all_names(self) -> set[str]:
+        """Return every name that is asked for as such."""
+        return self._names.union(*self._missing)
+
+    def look_up(self, names: Iterable[str]) -> None:
+        """Look names up one by one."""
+        for name in names:
+            self._look_up(name, os.path.join(self._folder, name))  # noqa: PTH118
+
+    def list(self) -> None:
+        """Find what is wanted in a listing of the folder; names alone where there is none."""
+        try:
+            with os.scandir(self._folder) as entries:
+                names, many, missing = self._names, self._many, self._missing
+                for entry in entries:
+                    name = entry.name
+                    if name in names or any(sought.is_fit_by(name) for sought in many):
+                        self._look_up(name, entry.path)
+                    elif missing:
+                        self._strike(entry)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as exc:
+            self._refuse(exc)
+            self.unlisted = exc
+            crowds = [sought for sought in self._many if isinstance(sought, Crowd)]
+            # A copy: names may come while they are looked up.
+            self.look_up(self.all_names().union(*(tuple(crowd.names) for crowd in crowds)))
+
+    def _strike(self, entry: os.DirEntry[str]) -> None:
+        name = entry.name
+        for left in self._missing:
+            if name not in left:
+                continue
+            # There may be nothing behind a link; of others no more than the name is asked.
+            if entry.is_symlink():
+                self._look_up(name, entry.path)
+            else:
+                left.remove(name)
+
+    def _look_up(self, name: str, path: str) -> None:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - Path would cost as much as the call
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as exc:
+            self._refuse(exc)
+            self.errors[name] = exc
+        else:
+            is_file = stat.S_ISREG(status.st_mode)
+            self.files[name] = Found(
+                status.st_size, status.st_mtime_ns, status.st_ctime_ns, is_file
+            )
+        for left in self._missing:
+            left.discard(name)
+
+    def _refuse(self, problem: Exception) -> None:
+        """Let no subscriber be charged for what this machine is short of."""
+        if is_shortage(problem):
+            raise problem

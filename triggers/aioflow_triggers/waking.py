@@ -1,0 +1,67 @@
+"""Wakes waiters of one result in slices, so that the loop is never blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ("SLICE_SECONDS", "Waking")
+
+SLICE_SECONDS = 0.01
+"""How long those who are woken together may keep the loop; measured, and aimed at."""
+
+_FIRST = 16
+_MOST = 100
+"""The next ones may have much more to do than those whose time was measured."""
+
+
+class Waking:
+    """Sets futures of one loop, some at a time; the loop comes round in between.
+
+    How many go together follows from how long the last ones kept the loop. There is one of these
+    per loop: what comes from several places is still woken one slice after another.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: deque[tuple[asyncio.Future[Any], object, BaseException | None]] = deque()
+        self._is_waking = False
+        self._at_once = _FIRST
+
+    def wake(
+        self,
+        waiting: Iterable[asyncio.Future[Any]],
+        result: object,
+        problem: BaseException | None = None,
+    ) -> None:
+        """Set futures soon: all to a result, or to a problem if there is one."""
+        self._queue.extend((future, result, problem) for future in waiting)
+        if self._queue and not self._is_waking:
+            self._is_waking = True
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        woken = 0
+        while self._queue and woken < self._at_once:
+            future, result, problem = self._queue.popleft()
+            if future.done():
+                continue
+            woken += 1
+            if problem is None:
+                future.set_result(result)
+            else:
+                future.set_exception(problem)
+        # Called behind those who have just been woken. The clock of the loop may stand still.
+        self._loop.call_soon(self._measure, time.perf_counter())
+
+    def _measure(self, woken_at: float) -> None:
+        if not self._queue:
+            self._is_waking, self._at_once = False, _FIRST
+            return
+        took = max(time.perf_counter() - woken_at, 1e-6)
+        faster = int(self._at_once * SLICE_SECONDS / took)
+        self._at_once = max(1, min(faster, 2 * self._at_once, _MOST))
+        self._wake_some()
