@@ -362,9 +362,8 @@ class Api(Actions):
             causes, more = await chain.of_run()
         else:
             causes, more = await chain.of_task(await self.place(run, task_id, map_index))
-        return ChainView(
-            run_id=run_id, dag_id=run.dag_id, state=run_state(run), causes=causes, more=more
-        )
+        state = run_state(run)
+        return ChainView(run_id=run_id, dag_id=run.dag_id, state=state, causes=causes, more=more)
 
     async def _view_of(self, run: RunRow) -> ViewOfRun:
         async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:
