@@ -8,7 +8,7 @@ what to do when the database is away or refuses.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -19,32 +19,29 @@ from anyio.abc import TaskStatus
 from aioflow.access import Actor
 from aioflow.askers import Askers
 from aioflow.clock import Clock, SteadyClock
-from aioflow.core import backfilling, late, owing, restart, undo
+from aioflow.core import owing, undo
 from aioflow.core.clear import portion
 from aioflow.core.dag import has_slot_due
-from aioflow.core.dag_triggers import REFUSED
 from aioflow.core.draft import Draft
-from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
-from aioflow.core.restoring import Restoring, restore
-from aioflow.core.run import alert
+from aioflow.core.restoring import Restoring
 from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.effects import Acknowledge, Again, Effect, HostTrigger, StartTry, WakeAt, Warn
-from aioflow.errors import AioflowError, BatchRefused, Fenced, StoreUnavailable
-from aioflow.inputs import Asked, Due, FillBack, Input, MakeSlots, Restarted
+from aioflow.errors import BatchRefused, Fenced, StoreUnavailable, StrangeDatabase
+from aioflow.inputs import Asked, DamageFound, Input, Restarted
+from aioflow.isolating import Isolating, undamaged
 from aioflow.log import Logger
 from aioflow.measures import Measures
-from aioflow.messages import Fired, TriggerEnded
-from aioflow.model import Failure, TaskState
+from aioflow.model import TaskState
 from aioflow.outlets import Outlets, send
 from aioflow.recalling import Recalling
 from aioflow.requests import Request
-from aioflow.rows import Batch, NodeFacts, RunRow, TriggerRow
-from aioflow.store import Store
+from aioflow.rows import Batch, NodeFacts, TriggerRow
+from aioflow.store import Claim, Store
 from aioflow.timers import Timers
-from aioflow.unfinished import LiveRun, Snapshot, Unfinished
+from aioflow.unfinished import Snapshot, Unfinished
 
 __all__ = ("Engine",)
 
@@ -54,12 +51,11 @@ _NUMBERS_AT_ONCE = 1 << 20
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts at a database that is away
 _SILENCE_US = 1_000_000  # between two lines about that
 _RECENT = 0.2
-_SLOT_AGAIN_US = 60_000_000
 
 Answer = TypeVar("Answer")
 
 
-class Engine:
+class Engine(Isolating):
     """One node's engine.
 
     Attributes:
@@ -260,7 +256,10 @@ class Engine:
         needed = self.memory.numbers_needed * runs + runs
         if self._numbers.left < needed:
             count = max(2 * needed, _NUMBERS_AT_ONCE)
-            first = await self._patiently(partial(self._store.lease_numbers, count))
+            try:
+                first = await self._patiently(partial(self._store.lease_numbers, count))
+            except BatchRefused as exc:
+                raise StrangeDatabase(f"table number_lease is damaged: {exc}") from exc
             self._numbers = NumberBlock(first, first + count)
 
     async def _commit(self, batch: Batch, draft: Draft) -> None:
@@ -345,7 +344,7 @@ class Engine:
 
     async def _recover(self) -> None:
         """Bring back into memory whatever is unfinished, under a new epoch."""
-        claim = await self._store.claim(self._about)
+        claim = await self._claim()
         self.memory = Memory(epoch=claim.epoch)
         self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no
         self.memory.retries_per_run, self.memory.retries_per_pool = self._retries
@@ -353,12 +352,28 @@ class Engine:
         self._steady.resume(wall=claim.seen_at, steady=claim.steady_at)
         self.memory.shift = self._steady.look().shift
         self.memory.rests_after = self._clock.now() if self._ends_when_idle else None
-        broken = self._draft()
+        self._store.damages.listen(lambda damage: self.report([DamageFound(damage)]))
         async with self._store.unfinished() as parts:
-            await self._remember_all(parts, broken)
-        await self._commit_if_any(broken)
+            await self._remember_all(parts)
+        await self._tell_given_up()
 
-    async def _remember_all(self, parts: AsyncIterator[Unfinished], broken: Draft) -> None:
+    async def _claim(self) -> Claim:
+        """Claim the database.
+
+        Raises:
+            StrangeDatabase: If the row of this node is damaged: nothing can be committed then.
+        """
+        try:
+            claim = await self._store.claim(self._about)
+        except BatchRefused as exc:
+            raise StrangeDatabase(f"the row of this node in table node is damaged: {exc}") from exc
+        newest = await self._store.newest_commit()
+        if newest is not None and newest > claim.commit_no:
+            row = f"damaged: table node, row node_no={claim.node_no}, column commit_no"
+            raise StrangeDatabase(f"{row}: {claim.commit_no}, but the journal has {newest}")
+        return claim
+
+    async def _remember_all(self, parts: AsyncIterator[Unfinished]) -> None:
         building: Restoring | None = None
         given_up = -1
         async for part in parts:
@@ -368,13 +383,14 @@ class Engine:
                 self.memory.stray_triggers.append(part)
             elif part.run.run_no != given_up:
                 try:
+                    undamaged(part)
                     building = building or Restoring(part, self.memory)
                     building.take(part)
                     if part.is_whole:
                         building.finish()
                         building = None
                 except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
-                    self._give_up(part.run, exc, broken)
+                    self._give_up(part, exc)
                     building, given_up = None, part.run.run_no
 
     def _remember(self, snapshot: Snapshot) -> None:
@@ -390,103 +406,6 @@ class Engine:
         memory.admitted.restore(snapshot)
         memory.is_drained = memory.node_no in snapshot.drained
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
-
-    async def _restore(self, found: Iterable[LiveRun]) -> list[Run]:
-        """Make runs of their rows; one whose rows make no sense is held still."""
-        runs = []
-        broken = self._draft()
-        for rows in found:
-            try:
-                runs.append(restore(rows, self.memory))
-            except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
-                self._give_up(rows.run, exc, broken)
-        await self._commit_if_any(broken)
-        return runs
-
-    def _give_up(self, row: RunRow, exc: Exception, broken: Draft) -> None:
-        _log.error("a run cannot be restored", run_id=row.run_id, exc_info=exc)
-        restart.give_up(row, f"cannot be restored: {exc!r}"[:1000], broken)
-
-    # ── when a batch is refused ─────────────────────────────────────────────────────────
-
-    async def _isolate(self, inputs: list[Input], draft: Draft, exc: Exception) -> None:
-        """Take the turn back and repeat its inputs one by one: only the culprit fails."""
-        _log.error("turn taken back", error=str(exc), inputs=len(inputs), runs=sorted(draft.runs))
-        await self._take_back(draft)
-        for entry in [part for whole in inputs for part in restart.in_parts(whole, self.memory)]:
-            try:
-                await self._circle([entry], granting=False)
-            except (TurnFailed, undo.Refused) as alone:
-                await self._take_back(alone.draft)
-                await self._blame(entry, alone.draft, alone)
-        try:
-            await self._circle([])
-        except (TurnFailed, undo.Refused) as grants:
-            await self._take_back(grants.draft)
-            await self._hold_still(undo.blamed(None, grants.draft, self.memory), f"start: {grants}")
-
-    async def _take_back(self, draft: Draft) -> None:
-        memory = self.memory
-        places = undo.forget(memory, draft)
-        undo.restore_pools(draft, self.slots)
-        dags = await self._patiently(self._store.list_dags)
-        files = await self._patiently(self._store.list_dag_files)
-        undo.recall_catalog(memory, dags, files)
-        found = []
-        for run_no in draft.runs:
-            rows = await self._patiently(partial(self._store.load_run, run_no))
-            if rows is not None and rows.run.ended_at is None:
-                found.append(rows)
-        runs = await self._restore(found)
-        self.report(undo.put_back(runs, places, memory, self.slots, draft))
-
-    async def _blame(self, entry: Input, draft: Draft, exc: Exception) -> None:
-        """One input cannot be taken: answer its asker, or hold its runs still."""
-        _log.error("input refused", input=type(entry).__name__, error=str(exc))
-        if isinstance(entry, Asked):
-            error = exc if isinstance(exc, AioflowError) else RuntimeError(str(exc))
-            self._askers.answer(Acknowledge(entry.ticket, error=error))
-            return
-        if isinstance(entry, MakeSlots):
-            entry = Due(entry.cursor, dag_id=entry.dag_id)
-        if isinstance(entry, Due) and entry.task_no < 0 and entry.run_no < 0:
-            await self._put_off(entry, exc)
-            return
-        if isinstance(entry, FillBack):
-            broken = self._draft()
-            backfilling.fail(entry.backfill_no, str(exc), broken)
-            await self._commit_if_any(broken)
-            return
-        if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
-            failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
-            self.report([TriggerEnded(entry.trigger_no, entry.hosting, entry.at, failure)])
-            return
-        undo.free_place(entry, self.memory, self.slots)
-        held = undo.blamed(entry, draft, self.memory)
-        await self._hold_still(held, f"{type(entry).__name__}: {exc}")
-
-    async def _put_off(self, due: Due, exc: Exception) -> None:
-        """An instant of a DAG could not be taken, such as a slot: have it come again later."""
-        one = self.memory.standing.get(due.trigger_no)
-        dag_id = due.dag_id if one is None else one.row.dag_id
-        _log.error("an instant of a DAG could not be taken, trying again", dag_id=dag_id)
-        at = self._steady.look()
-        self.timers.arm(due, at=(at.now if due.dag_id else at.steady) + _SLOT_AGAIN_US)
-        if due.dag_id:
-            await self._lease_numbers()
-            told = self._draft()
-            late.cannot_be_made(due.dag_id, str(exc), told)
-            await self._commit_if_any(told)
-
-    async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
-        """Start nothing more of these runs; people see why, and may cancel them."""
-        await self._lease_numbers()
-        quarantine = self._draft()
-        for run in runs:
-            quarantine.change_run(run, quarantine=reason[:1000])
-            failure = Failure(type="Quarantined", message=reason[:1000], reason="quarantined")
-            alert(run, -1, failure, quarantine)
-        await self._commit_if_any(quarantine)
 
     def _draft(self) -> Draft:
         numbers, at = self._numbers, self._steady.look()

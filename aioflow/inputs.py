@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.access import Actor
+from aioflow.damage import Damage
 from aioflow.findings import DagFailure
 from aioflow.messages import (
     Awaiting,
@@ -43,6 +44,7 @@ __all__ = (
     "ClockStepped",
     "CodeRestored",
     "Continue",
+    "DamageFound",
     "Delivered",
     "Drain",
     "Due",
@@ -342,6 +344,12 @@ class ReadOwed(msgspec.Struct, frozen=True):
     kind: str
 
 
+class DamageFound(msgspec.Struct, frozen=True):
+    """Reading has met a damaged row."""
+
+    damage: Damage
+
+
 Internal: TypeAlias = (
     Asked
     | Due
@@ -353,8 +361,10 @@ Internal: TypeAlias = (
     | MakeSlots
     | ClockStepped
     | WorkerSilent
+    | DamageFound
 )
 """Inputs that no child process reports: requests, timers, and what the daemon itself notes."""
+
 
 Input: TypeAlias = (
     Asked
@@ -401,5 +411,6 @@ Input: TypeAlias = (
     | Delivered
     | ReadOwed
     | CodeRestored
+    | DamageFound
     | Noticed
 )

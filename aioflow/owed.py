@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from aioflow.model import Failure, Instant, RunNo, RunState, StartNo, TaskNo, TaskState
@@ -19,6 +21,7 @@ __all__ = (
     "Marking",
     "Trial",
     "callback_kind",
+    "decoder_of",
     "is_callback",
 )
 
@@ -179,3 +182,20 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
             some.update(position for position, _, _ in self.mark.places)
             some.update(self.mark.overtaken)
         return {*self.whole, *self.failed, *self.unrun, *some}
+
+
+_DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    ALERT: msgspec.msgpack.Decoder(Alert),
+    CLEAR: msgspec.msgpack.Decoder(Clearing),
+    DEADLINE: msgspec.msgpack.Decoder(Deadline),
+    TRIAL: msgspec.msgpack.Decoder(Trial),
+}
+_ANY: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
+_OF_CALLBACKS = msgspec.msgpack.Decoder(Callback)
+
+
+def decoder_of(kind: str) -> msgspec.msgpack.Decoder[Any]:
+    """Return what decodes the bodies of rows of a kind."""
+    if is_callback(kind):
+        return _OF_CALLBACKS
+    return _DECODERS.get(kind, _ANY)

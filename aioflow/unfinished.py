@@ -9,6 +9,7 @@ import msgspec
 from aioflow.access import AccountRow, AuditHead, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
 from aioflow.dag_triggers import DagEventRow, DagTriggerRow
+from aioflow.damage import Damage
 from aioflow.model import TaskNo
 from aioflow.rows import (
     DagFileRow,
@@ -55,6 +56,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
         items: ``(task_no, count)`` of the items that its tasks have given on.
         is_whole: Whether that is all, or the last of it; else more tasks and triggers follow,
             all tasks before the first trigger.
+        damage: Of the first of all these rows that cannot be read as it is.
     """
 
     run: RunRow
@@ -66,6 +68,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     events: list[EventRow] = []
     items: list[tuple[TaskNo, int]] = []
     is_whole: bool = True
+    damage: Damage | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,9 @@ class Layout:
     def __init__(self, run: RunRow, spec: DagSpec, expansions: Sequence[ExpansionRow]) -> None:
         self.spec = spec
         self._first = run.first_task_no
-        self._expansions = {expansion.position: expansion for expansion in expansions}
+        self._expansions = {  # a damaged row may name a task that the DAG does not have
+            one.position: one for one in expansions if one.position < len(spec.tasks)
+        }
 
     @property
     def total(self) -> int:

@@ -75,7 +75,8 @@ class Overview:
             loop_lag_seconds=self._lag_seconds(),
             fires_per_second=round(sum(self._fires.per_second().values()), 3),
             waiting_longest=await self._longest(looked, engine.memory.shift),
-            failed_runs=[summary(row) for row in failed],
+            damaged=(await self._reader.damaged())[:_SHOWN],
+            failed_runs=[summary(row, store.damages.of_run(row.run_no)) for row in failed],
         )
 
     async def _longest(self, looked: Looked, shift: int) -> list[WaitingView]:
@@ -118,7 +119,9 @@ class Overview:
         }
         found = []
         for _, run, position, map_index, state in places:
-            spec = await self._reader.spec(run.version, run.dag_id)
+            spec = await self._reader.known_spec(run.version, run.dag_id)
+            if position >= len(spec.tasks):
+                continue
             mapped = spec.tasks[position].mapped
             is_loop = mapped is not None and mapped.until >= 0
             found.append(

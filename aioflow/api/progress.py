@@ -17,6 +17,7 @@ from aioflow.api.reader import RunReader
 from aioflow.api.shapes import Cell, GridRunView, GridView, RunGraphView, RunTaskView
 from aioflow.api.views import iso, summary
 from aioflow.clock import Clock
+from aioflow.damage import Damage
 from aioflow.model import Instant, RunNo, TaskNo, TaskState
 from aioflow.rows import RunRow
 
@@ -62,7 +63,7 @@ class Progress:
         layout = await self._reader.layout(run)
         tallies = await self._tallies(run, layout)
         return RunGraphView(
-            run=summary(run),
+            run=summary(run, self._reader.store.damages.of_run(run.run_no)),
             version=run.version,
             tasks=[
                 RunTaskView(
@@ -83,7 +84,7 @@ class Progress:
         """Return tasks by runs, the newest run first; ``before`` is the last run before."""
         reader = self._reader
         row = await reader.dag_row(dag_id)
-        newest = await reader.spec(row.version, dag_id)
+        newest = await reader.known_spec(row.version, dag_id)
         cursor = None if before is None else (await reader.run(before)).run_no
         runs = await reader.store.list_runs(dag_id=dag_id, limit=limit, before=cursor)
         places = {task.task_id: place for place, task in enumerate(newest.tasks)}
@@ -101,7 +102,8 @@ class Progress:
                     (places[name], tally.counts, iso(tally.started_at), iso(tally.ended_at))
                     for name, tally in zip(names, tallies, strict=True)
                 ]
-            columns.append(_column(run, cells))
+            damage = reader.store.damages.of_run(run.run_no)
+            columns.append(_column(run, damage, cells))
         return GridView(tasks=list(places), runs=columns)
 
     def _is_kept(self, run: RunRow) -> bool:
@@ -134,6 +136,8 @@ class Progress:
         began: list[Instant | None] = [None] * size
         ended: list[Instant | None] = [None] * size
         for row in rows:
+            if row.position >= size:
+                continue  # a damaged row
             began[row.position], ended[row.position] = row.started_at, row.ended_at
         expanded = [at for at in range(size) if layout.is_expanded(at) and layout.width(at)]
         edges: dict[TaskNo, tuple[int, bool]] = {}
@@ -166,6 +170,8 @@ class Progress:
             found = await self._reader.store.count_states_between(first, end)
             for position, state, count, started_at, ended_at in found:
                 is_over = is_over and not state.is_live
+                if position >= size:
+                    continue  # a damaged row
                 counts[position][state] = counts[position].get(state, 0) + count
                 began[position] = _least(began[position], started_at)
                 ended[position] = _most(ended[position], ended_at)
@@ -176,8 +182,8 @@ class Progress:
         return tallies, is_over
 
 
-def _column(run: RunRow, cells: list[Cell] | None) -> GridRunView:
-    return GridRunView(**msgspec.structs.asdict(summary(run)), cells=cells)
+def _column(run: RunRow, damage: Damage | None, cells: list[Cell] | None) -> GridRunView:
+    return GridRunView(**msgspec.structs.asdict(summary(run, damage)), cells=cells)
 
 
 def _slices(run: RunRow, layout: Layout) -> Iterable[tuple[TaskNo, TaskNo]]:
@@ -197,6 +203,8 @@ def _by_position(
 ) -> list[dict[TaskState, int]]:
     counts: list[dict[TaskState, int]] = [{} for _ in range(size)]
     for position, state, count in counted:
+        if position >= size:
+            continue  # a damaged row
         counts[position][state] = counts[position].get(state, 0) + count
     return counts
 

@@ -9,15 +9,16 @@ from typing import Any, Literal, TypeAlias
 from anyio.lowlevel import checkpoint
 
 from aioflow.api.catalogue import Catalogue, broken_view, import_error
+from aioflow.api.damage import DamageView, damage_view, quarantine, run_state
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.params import params_view
 from aioflow.api.public_fields import PublicFields
 from aioflow.api.results import ShownResults
 from aioflow.api.slots import Timetables, calendar_slots, foreseen, next_run_at
+from aioflow.api.task_views import task_view
 from aioflow.api.views import (
     DagDetailView,
     DagView,
-    ErrorView,
     RunSummary,
     RunView,
     TaskSpecView,
@@ -26,7 +27,6 @@ from aioflow.api.views import (
     plain_fields,
     schedule_text,
     summary,
-    wait_view,
 )
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
@@ -116,7 +116,7 @@ class RunReader:
         return (found + [view for view in alone if wanted in view.file.casefold()])[:limit]
 
     async def _dag_view(self, row: DagRow, error: str | None) -> DagView:
-        spec = await self.spec(row.version, row.dag_id)
+        spec = await self.known_spec(row.version, row.dag_id)
         return DagView(
             dag_id=row.dag_id,
             file=row.file,
@@ -130,7 +130,7 @@ class RunReader:
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as its newest version says."""
         row = await self.dag_row(dag_id)
-        spec = await self.spec(row.version, dag_id)
+        spec = await self.known_spec(row.version, dag_id)
         _, files = await self.catalogue.known()
         return DagDetailView(
             dag_id=dag_id,
@@ -190,6 +190,20 @@ class RunReader:
         self._specs[version, dag_id] = found
         return found
 
+    async def known_spec(self, version: str, dag_id: str) -> DagSpec:
+        """Return the same; a DAG without tasks where its version is gone, or damaged."""
+        try:
+            return await self.spec(version, dag_id)
+        except UnknownDag:
+            return DagSpec(dag_id=dag_id, file="", tasks=())
+
+    async def damaged(self) -> list[DamageView]:
+        """Return the damaged rows that reading has met."""
+        found = await self.store.list_damaged()
+        numbers = {one.run_no for one in found if one.run_no is not None}
+        runs = await self.store.find_runs_by_no(numbers)
+        return [damage_view(one, runs.get(one.run_no or -1)) for one in found]
+
     async def dag_row(self, dag_id: str) -> DagRow:
         """Return a DAG that some file defines.
 
@@ -222,7 +236,7 @@ class RunReader:
         wanted = None if state is None else _run_state(state)
         cursor = None if before is None else (await self.run(before)).run_no
         rows = await self.store.list_runs(dag_id=dag_id, state=wanted, limit=limit, before=cursor)
-        return [summary(row) for row in rows]
+        return [summary(row, self.store.damages.of_run(row.run_no)) for row in rows]
 
     async def run(self, run_id: str) -> RunRow:
         """Return the row of a run.
@@ -265,7 +279,7 @@ class RunReader:
 
     async def layout(self, run: RunRow) -> Layout:
         """Return where the tasks of a run lie."""
-        spec = await self.spec(run.version, run.dag_id)
+        spec = await self.known_spec(run.version, run.dag_id)
         return Layout(run, spec, await self.store.list_expansions(run.run_no))
 
     async def layouts(self, run_nos: Iterable[RunNo]) -> dict[RunNo, tuple[RunRow, Layout]]:
@@ -273,9 +287,12 @@ class RunReader:
         runs = await self.store.find_runs_by_no(set(run_nos))
         expansions: dict[RunNo, list[ExpansionRow]] = {run_no: [] for run_no in runs}
         for row in await self.store.list_expansions_of(runs):
-            expansions[row.run_no].append(row)
+            expansions.setdefault(row.run_no, []).append(row)
         return {
-            run_no: (run, Layout(run, await self.spec(run.version, run.dag_id), expansions[run_no]))
+            run_no: (
+                run,
+                Layout(run, await self.known_spec(run.version, run.dag_id), expansions[run_no]),
+            )
             for run_no, run in runs.items()
         }
 
@@ -289,12 +306,13 @@ class RunReader:
         return RunView(
             run_id=run.run_id,
             dag_id=run.dag_id,
-            state=run.state.label,
+            state=run_state(run),
             logical_date=iso(run.logical_date),
             started_at=iso(run.started_at),
             ended_at=iso(run.ended_at),
             conf=plain_fields(run.conf),
             version=run.version,
+            quarantine=quarantine(run, self.store.damages.of_run(run.run_no)),
             counts=layout.counts(states, run.state),
             tasks=tasks,
         )
@@ -320,7 +338,7 @@ class RunReader:
             if at % _ROWS_AT_ONCE == 0:
                 await checkpoint()
             task_row = rows.get(place.task_no)
-            views.append(_task_view(layout, place, task_row, absent, waits, results, labels))
+            views.append(task_view(layout, place, task_row, absent, waits, results, labels))
         return views
 
     async def waits(
@@ -422,35 +440,3 @@ def _waiting(
         for place in places
         if (absent if (row := rows.get(place.task_no)) is None else row.state).is_live
     ]
-
-
-def _task_view(
-    layout: Layout,
-    place: Place,
-    row: TaskRow | None,
-    absent: TaskState,
-    waits: Mapping[tuple[int, int], Wait | None],
-    results: Mapping[TaskNo, Any],
-    labels: Mapping[TaskNo, str],
-) -> TaskView:
-    task = layout.spec.tasks[place.position]
-    map_index, round_number = layout.shown(place)
-    state = absent if row is None else row.state
-    failed = row.failure if row is not None and state is not TaskState.SUCCESS else None
-    return TaskView(
-        task_id=task.task_id,
-        map_index=map_index,
-        round=round_number,
-        map_label=labels.get(place.task_no),
-        state=state.label,
-        try_number=0 if row is None else row.try_number,
-        max_tries=task.retry.tries,
-        interruptions=0 if row is None else row.interruptions,
-        started_at=None if row is None else iso(row.started_at),
-        ended_at=None if row is None else iso(row.ended_at),
-        waiting_on=wait_view(waits.get((place.position, place.map_index)), state),
-        error=None
-        if failed is None
-        else ErrorView(type=failed.type, message=failed.message, reason=failed.reason),
-        result=results.get(place.task_no) if state is TaskState.SUCCESS else None,
-    )

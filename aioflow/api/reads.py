@@ -7,6 +7,7 @@ from typing import cast
 
 from aioflow.api.catalogue import import_errors
 from aioflow.api.commits import Commits
+from aioflow.api.damage import run_state
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs
 from aioflow.api.looking import Looked, Looking
@@ -166,7 +167,7 @@ class Reads:
             dag_id: [
                 RecentRunView(
                     run_id=row.run_id,
-                    state=row.state.label,
+                    state=run_state(row),
                     started_at=iso(row.started_at),
                     ended_at=iso(row.ended_at),
                 )
@@ -215,7 +216,7 @@ class Reads:
         for holder in cast("list[Holder]", answer):
             version = versions.get(holder.run_id)
             if version is not None:
-                spec = await self._reader.spec(version, holder.dag_id)
+                spec = await self._reader.known_spec(version, holder.dag_id)
                 found.append(_holder(holder, spec.tasks[holder.position].task_id))
         return found
 

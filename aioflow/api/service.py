@@ -18,6 +18,7 @@ from aioflow.api.backfills import Backfills
 from aioflow.api.catalogue import Catalogue
 from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.checks import checked_id, checked_key, packed_conf
+from aioflow.api.damage import run_state
 from aioflow.api.events import NamedEvents
 from aioflow.api.health import health
 from aioflow.api.layout import Place
@@ -358,9 +359,8 @@ class Api(Actions):
             causes, more = await chain.of_run()
         else:
             causes, more = await chain.of_task(await self.place(run, task_id, map_index))
-        return ChainView(
-            run_id=run_id, dag_id=run.dag_id, state=run.state.label, causes=causes, more=more
-        )
+        state = run_state(run)
+        return ChainView(run_id=run_id, dag_id=run.dag_id, state=state, causes=causes, more=more)
 
     async def _view_of(self, run: RunRow) -> ViewOfRun:
         async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:

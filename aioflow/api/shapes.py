@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from aioflow.api.damage import DamageView
 from aioflow.api.views import RunSummary, TaskView, TriggerView, WaitView
 
 __all__ = (
@@ -73,6 +74,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
         parked: Waits by kind.
         failed_24h: Of the newest 1,000 failed runs those that ended within a day.
         fires_per_second: Of the last minute.
+        damaged: Rows of the database that cannot be read, as far as reading has met them.
     """
 
     status: str
@@ -88,6 +90,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     loop_lag_seconds: float
     fires_per_second: float
     waiting_longest: list[WaitingView]
+    damaged: list[DamageView]
     failed_runs: list[RunSummary]
 
 
@@ -268,6 +271,7 @@ class KindView(msgspec.Struct, frozen=True, kw_only=True):
         next_check_at: When the first of them looks next; ``None`` where that is not known.
         fires: Since the daemon began.
         fires_per_second: Of the last minute.
+        damaged: Rows of the database that cannot be read, as far as reading has met them.
     """
 
     kind: str

@@ -92,7 +92,7 @@ async def _wanted(
     dag = dags.get(dag_id)
     if dag is None or dag.gone:
         return None
-    return (await reader.spec(dag.version, dag.dag_id)).trigger
+    return (await reader.known_spec(dag.version, dag.dag_id)).trigger
 
 
 def _kind(spec: DagTriggerSpec, class_path: str) -> str:

@@ -38,7 +38,7 @@ async def upcoming(reader: RunReader, *, after: Instant, until: Instant) -> list
     first = [(max(at, after), dag_id) for dag_id, at in begins.items()]
     soon = heapq.nsmallest(STARTS, (one for one in first if one[0] <= until))
     chosen = [known.dags[dag_id] for _, dag_id in soon]
-    specs = {row.dag_id: await reader.spec(row.version, row.dag_id) for row in chosen}
+    specs = {row.dag_id: await reader.known_spec(row.version, row.dag_id) for row in chosen}
     return await in_thread(_starts, begins, specs, after, until)
 
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import msgspec
 
+from aioflow.api.damage import quarantine, run_state
 from aioflow.author.codec import DEPTH_LIMIT, decode
+from aioflow.damage import Damage
 from aioflow.errors import RequestError
 from aioflow.instants import as_datetime, as_instant
 from aioflow.model import DagSpec, Instant, TaskState, Wait, WaitKind
@@ -160,7 +162,12 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in a list."""
+    """A run in a list.
+
+    Attributes:
+        state: ``damaged`` where the row of the run cannot be read.
+        quarantine: Why nothing of it starts any more; ``None`` for a healthy run.
+    """
 
     run_id: str
     dag_id: str
@@ -171,6 +178,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str | None
     ended_at: str | None
     version: str
+    quarantine: str | None
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +188,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
         map_index: -1 for one that is not mapped.
         round: Of a loop, counted from 0, which is that of a task in no loop.
         map_label: What its author has it called; ``None`` until its body has begun.
+        state: ``damaged`` where its row cannot be read; ``error`` says why.
         try_number: 0 before the first try.
         result: The value if it takes at most 4 KiB, else ``{"size_bytes": n}``.
     """
@@ -200,7 +209,11 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run with one page of its tasks; ``counts`` are of all of them."""
+    """A run with one page of its tasks; ``counts`` are of all of them.
+
+    Attributes:
+        state, quarantine: As in ``RunSummary``.
+    """
 
     run_id: str
     dag_id: str
@@ -210,6 +223,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: str | None
     conf: Any
     version: str
+    quarantine: str | None
     counts: dict[str, int]
     tasks: list[TaskView]
 
@@ -466,16 +480,21 @@ def _clock_text(schedule: ScheduleSpec) -> str | None:
     return schedule.cron
 
 
-def summary(run: RunRow) -> RunSummary:
-    """Return a run as lists show it."""
+def summary(run: RunRow, damage: Damage | None = None) -> RunSummary:
+    """Return a run as lists show it.
+
+    Args:
+        damage: Of another row of it, as far as that is known.
+    """
     return RunSummary(
         run_id=run.run_id,
         dag_id=run.dag_id,
-        state=run.state.label,
+        state=run_state(run),
         cause=run.cause,
         logical_date=iso(run.logical_date),
         created_at=iso(run.created_at),
         started_at=iso(run.started_at),
         ended_at=iso(run.ended_at),
         version=run.version,
+        quarantine=quarantine(run, damage),
     )

@@ -29,7 +29,8 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "check",
         _check,
-        text="look for damage, and compare the tables with the journal; a daemon may run meanwhile",
+        text="look for damage, read every row, and compare the tables with the journal; "
+        "a daemon may run meanwhile",
         example="aioflow db check",
         remote=False,
     )
@@ -172,7 +173,8 @@ def _check(arguments: argparse.Namespace) -> int:
         if damaged := damage_of(settings.db):
             return [f"damaged: {line}" for line in damaged]
         async with opened(settings) as store:
-            return [*await compare(store), *await audit_faults(store)]
+            rows = [str(damage) for damage in await store.find_damage()]
+            return [*rows, *await compare(store), *await audit_faults(store)]
 
     differences = anyio.run(compared)
     if arguments.json:

@@ -28,9 +28,9 @@ from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.core.why import explain_run, explain_task
 from aioflow.effects import Acknowledge
-from aioflow.errors import RequestError, UnknownRun
+from aioflow.errors import RequestError, RunQuarantined, UnknownRun
 from aioflow.inputs import Asked
-from aioflow.model import Wait
+from aioflow.model import Wait, WaitKind
 from aioflow.requests import (
     CancelBackfill,
     CancelRun,
@@ -217,12 +217,19 @@ def _set_pool(request: SetPool, draft: Draft, slots: Slots) -> bool:
 
 def _find(run_id: str, memory: Memory) -> Run:
     run = memory.find_run(run_id)
+    isolated = memory.find_isolated(run_id) if run is None else None
+    if isolated is not None:
+        raise RunQuarantined(run_id, isolated.quarantine or "")
     if run is None:
         raise UnknownRun(run_id)
     return run
 
 
 def _explain(request: Explain, memory: Memory, slots: Slots) -> dict[tuple[int, int], Wait | None]:
+    isolated = memory.find_isolated(request.run_id)
+    if isolated is not None:
+        wait = Wait(kind=WaitKind.QUARANTINED, detail=isolated.quarantine or "")
+        return dict.fromkeys([(-1, -1), *request.tasks], wait)
     run = _find(request.run_id, memory)
     found: dict[tuple[int, int], Wait | None] = {(-1, -1): explain_run(run, memory)}
     for position, map_index in request.tasks:

@@ -89,6 +89,9 @@ class Memory:
         event_requests: Idempotency keys of named events, the latest ones: their numbers by name
             and key. Not over a restart.
         sealed: What a request of this turn has to seal anew: values, and triggers.
+        isolated: Rows of runs that cannot be gone on with, and are not among the others: their
+            ``quarantine`` says why. Not over a restart, which tries them again.
+        untold: Those of them whose rows do not say so yet.
         clearings: What of which run has to begin anew, and the number of the outbox it has.
         trial: Tasks that begin apart from others, see ``trials``; ``None`` if none does.
         trial_no: The number of the outbox it has.
@@ -157,6 +160,8 @@ class Memory:
         self.is_drained = False
         self.event_requests: dict[tuple[str, str], int] = {}
         self.sealed: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
+        self.isolated: dict[RunNo, RunRow] = {}
+        self.untold: list[RunRow] = []
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
         self.trial: Trial | None = None
         self.trial_no = -1
@@ -250,6 +255,10 @@ class Memory:
             named = int(number)
         run = None if named is None else self.runs.get(named)
         return None if run is None or run.row.run_id != run_id else run
+
+    def find_isolated(self, run_id: str) -> RunRow | None:
+        """Return the row of a run that cannot be gone on with, by its id."""
+        return next((row for row in self.isolated.values() if row.run_id == run_id), None)
 
     def drop_run(self, run: Run) -> None:
         """Forget a run and all of its tasks; its trigger rows stay until they are gone."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from aioflow.changes import RunChange, TriggerChange
 from aioflow.core import ahead, dag, deadlines, event_runs, handling, trials, versions
 from aioflow.core.attempt import cut_short
@@ -18,12 +20,14 @@ from aioflow.core.live import Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.run import resume
 from aioflow.core.slots import Slots
+from aioflow.core.standing import DagTrigger
+from aioflow.damage import DAMAGED, Damage
 from aioflow.effects import WakeAt
 from aioflow.inputs import Due, FillBack, Input, Restarted
 from aioflow.model import Failure, RunState, TaskState, TriggerState
 from aioflow.rows import RunRow
 
-__all__ = ("give_up", "in_parts", "restarted")
+__all__ = ("damage_found", "give_up", "in_parts", "restarted", "set_aside", "stop_trigger", "tell")
 
 
 def restarted(entry: Restarted, draft: Draft, slots: Slots) -> None:
@@ -48,20 +52,61 @@ def in_parts(entry: Input, memory: Memory) -> Iterable[Input]:
     return [Restarted(()), *(Restarted((number,)) for number in memory.runs)]
 
 
-def give_up(row: RunRow, reason: str, draft: Draft) -> None:
-    """A run cannot be made of its rows: hold it still, and forget what was made of it."""
-    memory = draft.memory
+def give_up(row: RunRow, reason: str, memory: Memory, *, is_damaged: bool) -> None:
+    """A run cannot be made of its rows: hold it still, and forget what was made of it.
+
+    Args:
+        is_damaged: Whether one of its rows is: then none of them is written to.
+    """
+    was_told = row.quarantine is not None
+    _forget(row, memory)
+    memory.isolated[row.run_no] = replace(row, quarantine=reason)
+    if not was_told and not is_damaged:
+        memory.untold.append(memory.isolated[row.run_no])
+
+
+def tell(row: RunRow, draft: Draft) -> None:
+    """Have the row of a run that was given up say why, and alert."""
+    change = (row.run_no, row.state, row.state, row.started_at, row.ended_at, row.quarantine)
+    draft.batch.run_changes.append(RunChange(*change))
+    draft.owing.alert_of(row, "quarantined", row.quarantine or "")
+
+
+def damage_found(damage: Damage, draft: Draft) -> None:
+    """Alert people to a damaged row: which table, which row, and whose it is."""
+    memory, run_no = draft.memory, damage.run_no
+    row = None if run_no is None else memory.isolated.get(run_no)
+    if row is None and run_no is not None and run_no in memory.runs:
+        row = memory.runs.peek(run_no).row
+    run_id = "" if row is None else row.run_id
+    dag_id = (damage.dag_id or "") if row is None else row.dag_id
+    draft.owing.alert(DAMAGED, str(damage), run_id=run_id, dag_id=dag_id)
+
+
+def set_aside(run: Run, reason: str, memory: Memory) -> None:
+    """Go on as if a run were not there, until the next start."""
+    run.is_forgotten = True
+    memory.drop_run(run)
+    _forget(run.row, memory)
+    memory.isolated[run.run_no] = replace(run.row, quarantine=reason)
+
+
+def stop_trigger(one: DagTrigger) -> None:
+    """Have the trigger of a DAG hosted no more until the next start: as if no key opened it."""
+    one.row = replace(one.row, kwargs=None)
+    one.unhost()
+
+
+def _forget(row: RunRow, memory: Memory) -> None:
     for live in [live for live in memory.live.objects.values() if live.run.run_no == row.run_no]:
         del memory.live[live.task_no]
     for number in [n for n, wait in memory.waits.objects.items() if wait.run.run_no == row.run_no]:
         del memory.waits[number]
     memory.parking.forget_folded(row.run_no)
+    memory.held = {no: live for no, live in memory.held.items() if live.run.run_no != row.run_no}
     broken = memory.runs.pop(row.run_no, None)
     if broken is not None:
         memory.leave_line(broken)
-    if row.quarantine is None:
-        change = (row.run_no, row.state, row.state, row.started_at, row.ended_at, reason)
-        draft.batch.run_changes.append(RunChange(*change))
 
 
 def _sweep(draft: Draft) -> None:

@@ -90,12 +90,14 @@ class Restoring:
                 self._take_trigger(trigger)
 
     def finish(self) -> Run:
-        """Remember the run, complete; nothing of it comes after that."""
+        """Remember the run, complete; nothing of it comes after that.
+
+        Raises:
+            ValueError: If a task waits for nothing, or a trigger is of no task that waits.
+        """
         run, memory = self.run, self._memory
-        for task_no in list(self._deferred):
-            body = self._deferred.take(task_no)
-            if body is not None:
-                self._add(_decode(body))
+        for task_no in self._deferred:
+            raise ValueError(f"task {task_no} is deferred, and no trigger of it is there")
         self.look_back()
         memory.add_run(run)
         for progress in self._progress.values():
@@ -199,8 +201,10 @@ def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Mem
     memory.waits[row.trigger_no] = wait
     if row.window:
         wait.stream = streams.restore(row, events, known)
-    if live is None or row.state is TriggerState.ENDING:
+    if row.state is TriggerState.ENDING:
         return
+    if live is None:
+        raise ValueError(f"trigger {row.trigger_no} is of task {row.task_no}, which does not wait")
     if wait.is_handled:
         if live.state is TaskState.DEFERRED:
             live.waits = (*live.waits, wait)

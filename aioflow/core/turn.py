@@ -25,6 +25,7 @@ from aioflow.core import (
     processes,
     quarantine,
     rehosting,
+    restart,
     streaming,
     succession,
     trials,
@@ -63,6 +64,7 @@ from aioflow.inputs import (
     ClockStepped,
     CodeRestored,
     Continue,
+    DamageFound,
     Delivered,
     Drain,
     Due,
@@ -214,8 +216,7 @@ def _grant(draft: Draft, slots: Slots) -> None:
 
 def _let_go_on(draft: Draft, slots: Slots) -> bool:
     """Those that were held may go on where there is room now; whether one waits for a place."""
-    waiting = streaming.go_on(draft, slots)
-    for live in waiting:
+    for live in (waiting := streaming.go_on(draft, slots)):
         handling.go_on(live, draft, slots)
     return bool(waiting)
 
@@ -242,17 +243,15 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             processes.take(entry, draft, slots)
         case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
             _take_word(entry, draft, slots)
-        case MakeSlots() | ClockStepped() | WorkerSilent():
+        case MakeSlots() | ClockStepped() | WorkerSilent() | DamageFound():
             _take_word(entry, draft, slots)
 
 
 def _take_word(entry: Internal, draft: Draft, slots: Slots) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
-        case Asked(request=ClearTasks() | Mark() as request) if has_to_wait(request, draft.memory):
-            draft.effects.append(entry)
         case Asked():
-            draft.effects.append(answer(entry, draft, slots))
+            _take_request(entry, draft, slots)
         case Due():
             _take_due(entry, draft, slots)
         case Delivered():
@@ -270,8 +269,19 @@ def _take_word(entry: Internal, draft: Draft, slots: Slots) -> None:
             dag.make_slots(entry, draft, slots)
         case WorkerSilent():
             slots.note_silence(entry)
+        case DamageFound(damage=damage):
+            restart.damage_found(damage, draft)
         case ClockStepped():
             pass  # every turn looks at the clock
+
+
+def _take_request(entry: Asked, draft: Draft, slots: Slots) -> None:
+    """Answer a request, or take it again later where it must wait."""
+    request = entry.request
+    if isinstance(request, ClearTasks | Mark) and has_to_wait(request, draft.memory):
+        draft.effects.append(entry)
+    else:
+        draft.effects.append(answer(entry, draft, slots))
 
 
 def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
@@ -469,20 +479,16 @@ def _take_dag_trigger_report(
 
 
 def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
+    live = draft.memory.live.get(due.task_no)
     if due.dag_id:
         dag.slot_due(due.dag_id, due.at, draft, slots)
-        return
-    if due.trigger_no >= 0:
+    elif due.trigger_no >= 0:
         event_runs.due(due.trigger_no, due.at, draft, slots)
-        return
-    if due.run_no >= 0:
+    elif due.run_no >= 0:
         run_due(due.run_no, due.at, draft, slots)
-        return
-    live = draft.memory.live.get(due.task_no)
-    if live is None:
+    elif live is None:
         trials.look_again(due, draft)
-        return
-    if live.spec.sensor is not None and live.deadline_at == due.at:
+    elif live.spec.sensor is not None and live.deadline_at == due.at:
         # Whatever it is doing: a look that hangs has no more time than one that does not.
         waits.stop(live, "timeout", draft, slots)
         time_out_sensor(live, draft, slots)

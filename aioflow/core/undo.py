@@ -7,6 +7,7 @@ so a task that is read again gets back the place it had then.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from aioflow.core import deadlines, following, past
@@ -18,7 +19,7 @@ from aioflow.core.slots import Slots
 from aioflow.errors import AioflowError
 from aioflow.inputs import Continue, Due, Input, Restarted
 from aioflow.messages import Ended, Fired, TaskReport, TriggerEnded
-from aioflow.model import StartNo, TaskNo, TaskState
+from aioflow.model import RunNo, StartNo, TaskNo, TaskState
 from aioflow.rows import DagFileRow, DagRow
 
 __all__ = (
@@ -27,6 +28,8 @@ __all__ = (
     "blamed",
     "forget",
     "free_place",
+    "is_of_one_run",
+    "named",
     "put_back",
     "recall_catalog",
     "restore_pools",
@@ -100,11 +103,10 @@ def put_back(
     return [*past.doubt({run.row.dag_id for run in draft.runs.values()}, memory), *unjudged]
 
 
-def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
-    """The runs to hold still for an input that cannot be taken, or for starts that cannot.
+def blamed(entry: Input, memory: Memory) -> list[Run]:
+    """Return the run to hold still for an input about it that cannot be taken, if it is there.
 
-    That is the one it is about, whether it raised before it touched that or has touched
-    others too; where it is about none, all that it touched.
+    Whether it raised before it touched that or has touched others too.
     """
     run: Run | None
     match entry:
@@ -121,8 +123,29 @@ def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
         case Restarted(runs=(run_no,)):
             run = memory.runs.get(run_no)
         case _:
-            return [memory.runs[run_no] for run_no in draft.runs if run_no in memory.runs]
+            run = None
     return [] if run is None else [run]
+
+
+def named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
+    """Return the run that a run, a task or a trigger is of, if memory has it."""
+    if "run_no" in numbers:
+        return [numbers["run_no"]]
+    live = memory.live.get(numbers.get("task_no", -1))
+    wait = memory.waits.get(numbers.get("trigger_no", -1))
+    of = [one.run.run_no for one in (live, wait) if one is not None]
+    return of[:1]
+
+
+def is_of_one_run(entry: Input) -> bool:
+    """Whether an input is about one run alone; others are for all of them."""
+    match entry:
+        case Due() | TaskReport() | Fired() | TriggerEnded() | Continue():
+            return True
+        case Restarted(runs=(_,)):
+            return True
+        case _:
+            return False
 
 
 def free_place(entry: Input, memory: Memory, slots: Slots) -> None:

@@ -21,6 +21,7 @@
     │   ├── UnknownTask
     │   ├── UnknownRound
     │   ├── RunExists
+    │   ├── RunQuarantined
     │   ├── RunBeingDeleted
     │   ├── BadConf
     │   ├── BadEvent
@@ -128,6 +129,7 @@ from aioflow.errors.requests import (
     RequestError,
     RunBeingDeleted,
     RunExists,
+    RunQuarantined,
     TimetableAway,
     TimetableFailed,
     TimetableSilent,
@@ -216,6 +218,7 @@ __all__ = (
     "RequestError",
     "RunBeingDeleted",
     "RunExists",
+    "RunQuarantined",
     "SchemaMismatch",
     "SettingsError",
     "StepFailed",

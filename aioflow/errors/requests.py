@@ -23,6 +23,7 @@ __all__ = (
     "RequestError",
     "RunBeingDeleted",
     "RunExists",
+    "RunQuarantined",
     "TimetableAway",
     "TimetableFailed",
     "TimetableSilent",
@@ -171,6 +172,16 @@ class UnknownRound(RequestError):
         self.task_id = task_id
         self.number = number
         self.begun = begun
+
+
+class RunQuarantined(RequestError):
+    """The run cannot be gone on with: its rows are damaged, or the engine fails on them."""
+
+    code = "request.run_quarantined"
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(f"run {run_id!r} is in quarantine: {reason}")
+        self.run_id = run_id
 
 
 class RunExists(RequestError):

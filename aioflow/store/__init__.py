@@ -17,6 +17,7 @@ import msgspec
 from aioflow.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
 from aioflow.dag_triggers import DagTriggerRow
+from aioflow.damage import Damage
 from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, ValueKind
 from aioflow.rows import (
     Batch,
@@ -41,6 +42,7 @@ from aioflow.rows import (
 )
 from aioflow.secrets import Vault
 from aioflow.store.browsed import Browsed
+from aioflow.store.damaged import Damages
 from aioflow.store.holders import Holder
 from aioflow.unfinished import LiveRun, Unfinished
 
@@ -91,6 +93,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Store(Browsed, Protocol):
     """Durable state, one instance per node.
 
+    A row that cannot be read is named in ``damages``, and marked where its Struct has room for
+    that, see ``damaged.marked``; what cannot be read of it is a placeholder. Of what a run is
+    made of again ``LiveRun.damage`` says so.
+
     Reads may run side by side; they see committed rows only and never hold up the writer.
     Writes come from the engine alone, one batch at a time. Lists have a stable order and
     come in pages; a page shorter than its limit is the last one.
@@ -103,6 +109,8 @@ class Store(Browsed, Protocol):
             replaced, a table is missing, it is damaged. It is not written to any more.
         SyncFailed: From any method, once the disk failed to sync it. The process has to end.
     """
+
+    damages: Damages
 
     def limited(self, seconds: float) -> Store:
         """Return this store for those who may be told that they ask too much.
@@ -153,6 +161,13 @@ class Store(Browsed, Protocol):
             BatchRefused: If a row did not stand where a change expects it, or a value
                 cannot be stored. Nothing was written, and repeating it cannot help.
             StrangeDatabase: If the commit number is neither the one before nor this one.
+        """
+
+    async def find_refused(self, batch: Batch) -> dict[str, int]:
+        """Return what names the first row of a refused batch that the database does not take.
+
+        That is ``run_no``, ``task_no`` or ``trigger_no``, as far as its table has them; nothing
+        where no single row is refused. Nothing is written.
         """
 
     async def lease_numbers(self, count: int) -> int:
@@ -405,6 +420,12 @@ class Store(Browsed, Protocol):
 
     async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Return journal rows after a commit number, in order."""
+
+    async def find_damage(self) -> list[Damage]:
+        """Return what is wrong with every row of every table. It reads all of them: for checks."""
+
+    async def list_damaged(self) -> list[Damage]:
+        """Return the damaged rows that reading has met, and that are still damaged."""
 
     async def scan(self, tables: Sequence[Any]) -> list[Sequence[Sequence[Any]]]:
         """Return whole tables as of one moment, as they are stored. For checks only."""

@@ -71,14 +71,20 @@ def _audit_page(*, before: bool, after: bool) -> Select[Any]:
     return page.where(audit_no > number("after")) if after else page
 
 
-def admitted(found: Sequence[Sequence[rows.Values]], vault: Vault) -> dict[str, Any]:
-    """Return what a snapshot says of them, of the answers to ``ADMITTED``."""
+def admitted(
+    found: Sequence[Sequence[rows.Values]], vault: Vault, healthy: Callable[..., list[Any]]
+) -> dict[str, Any]:
+    """Return what a snapshot says of them, of the answers to ``ADMITTED``.
+
+    Args:
+        healthy: Makes rows of what a statement has found, without damaged ones.
+    """
     of_accounts, of_tokens, of_logins, last, head = found
     return {
-        "accounts": [_account(values) for values in of_accounts],
-        "tokens": [_token(values) for values in of_tokens],
-        "logins": [_login(values) for values in of_logins],
-        "audit_head": _head(last, head, vault),
+        "accounts": healthy(_ACCOUNTS, _account, of_accounts),
+        "tokens": healthy(_TOKENS, _token, of_tokens),
+        "logins": healthy(_LOGINS, _login, of_logins),
+        "audit_head": _head(last, healthy(_HEAD, tuple, head) if head else head, vault),
     }
 
 
@@ -214,7 +220,10 @@ def _head(last: Sequence[rows.Values], head: Sequence[rows.Values], vault: Vault
     if not head:
         return AuditHead(written=None, last=LOST) if last else AuditHead()
     opened = vault.unseal(tables.audit_head.name, _HEAD_NO, bytes(head[0][0]))
-    return AuditHead(written=None, last=LOST) if opened is None else _ended(opened)
+    try:
+        return AuditHead(written=None, last=LOST) if opened is None else _ended(opened)
+    except msgspec.MsgspecError:
+        return AuditHead(written=None, last=LOST)
 
 
 class AccessReader(Asking):

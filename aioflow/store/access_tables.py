@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import CheckConstraint, Index, Table
 
-from aioflow.store.columns import blob, key, number, small, state, text
+from aioflow.store.columns import blob, instant, key, number, small, state, text
 from aioflow.store.tables import metadata
 
 __all__ = ("account", "api_token", "audit", "audit_head", "login")
@@ -19,8 +19,8 @@ account = Table(
     blob("secret"),
     state(_LAST_ROLE, "role"),
     small("is_disabled"),
-    number("created_at"),
-    number("changed_at"),
+    instant("created_at"),
+    instant("changed_at"),
     sqlite_strict=True,
 )
 Index("account_by_name", account.c.name, unique=True)
@@ -33,11 +33,11 @@ api_token = Table(
     blob("digest"),
     state(_LAST_ROLE, "role"),
     blob("scopes", null=True),
-    number("created_at"),
+    instant("created_at"),
     text("created_by"),
     number("expires_at", null=True),
-    number("revoked_at", null=True),
-    number("last_used_at", null=True),
+    instant("revoked_at", null=True),
+    instant("last_used_at", null=True),
     sqlite_strict=True,
 )
 Index("api_token_by_digest", api_token.c.digest, unique=True)
@@ -48,7 +48,7 @@ login = Table(
     key("login_no"),
     text("name", CheckConstraint("length(name) <= 250")),
     blob("digest"),
-    number("created_at"),
+    instant("created_at"),
     number("expires_at"),
     text("address"),
     sqlite_strict=True,
@@ -59,7 +59,7 @@ audit = Table(
     "audit",
     metadata,
     key("audit_no"),
-    number("at"),
+    instant("at"),
     text("actor"),
     text("role"),
     text("action"),

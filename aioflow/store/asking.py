@@ -23,6 +23,12 @@ class Asking:
     """What a store can be asked; parameters that no row can hold match none."""
 
     @abstractmethod
+    def _read(
+        self, statement: Select[Any], made: Callable[[rows.Values], Row], found: Sequence[Any]
+    ) -> list[Row]:
+        """Make rows of what a statement has found; damaged ones are noted, and marked as such."""
+
+    @abstractmethod
     async def _all(
         self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
     ) -> list[Row]:

@@ -108,5 +108,8 @@ class Browsed(Protocol):
     async def list_nodes(self) -> list[NodeRow]:
         """Return every node that ever claimed this database."""
 
+    async def newest_commit(self) -> int | None:
+        """Return the number of the last row of the journal; ``None`` if it has none."""
+
     async def oldest_commit(self) -> int | None:
         """Return the number of the first row of the journal; ``None`` if it has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -122,6 +123,7 @@ _is_drained = tables.node.c.node_no.in_(select(tables.drained.c.node_no)).label(
 _dag_event, _dag_trigger = tables.dag_event, tables.dag_trigger
 _NODES = select(tables.node, _is_drained).order_by(tables.node.c.node_no)
 _OLDEST_COMMIT = select(func.min(tables.journal.c.commit_no))
+_NEWEST_COMMIT = select(func.max(tables.journal.c.commit_no))
 
 
 def _younger(index: int) -> Any:
@@ -236,7 +238,7 @@ class BrowsingReader(Asking):
             [self._question(_RECENT_RUNS, dag_id=dag_id, limit=limit) for dag_id in known]
         )
         return {
-            dag_id: [rows.run_row(row) for row in answer]
+            dag_id: self._read(_RECENT_RUNS, rows.run_row, answer)
             for dag_id, answer in zip(known, answers, strict=True)
         }
 
@@ -376,6 +378,11 @@ class BrowsingReader(Asking):
         (found,) = await self._all(lambda row: row[0], _OLDEST_COMMIT)
         return None if found is None else int(found)
 
+    async def newest_commit(self) -> int | None:
+        """See ``Store``."""
+        (found,) = await self._all(lambda row: row[0], _NEWEST_COMMIT)
+        return None if found is None else int(found)
+
 
 def _named(
     paths: Sequence[str], prefixes: Sequence[str], dag_id: str | None, state: TriggerState | None
@@ -399,7 +406,8 @@ def _wait_count(values: rows.Values) -> WaitCount:
     class_path, since, count, *younger = values
     upto = [int(number) for number in younger] + [count]
     before = [0, *upto[:-1]]
-    return class_path, since, tuple(a - b for a, b in zip(upto, before, strict=True))
+    oldest = sys.maxsize if since is None else since  # where a row of them is damaged
+    return class_path, oldest, tuple(a - b for a, b in zip(upto, before, strict=True))
 
 
 def _node_row(values: rows.Values) -> NodeRow:

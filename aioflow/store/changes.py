@@ -33,7 +33,7 @@ from aioflow.store import (
 from aioflow.store.backfills import backfills
 from aioflow.store.values import gone_values, new_values
 
-__all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind")
+__all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind", "named_by")
 
 Parameters: TypeAlias = tuple[Any, ...]
 """New values first, then what the guards expect: the order of the SQL."""
@@ -100,6 +100,13 @@ def bind(batch: Batch, vault: Vault) -> Changes:
             _check(kind, rows)
             changes.append((kind, rows))
     return changes
+
+
+def named_by(kind: Kind, row: Parameters) -> dict[str, int]:
+    """Return the numbers that say what run, task or trigger a change is about."""
+    values = dict(zip((*kind.columns, *kind.guards), row, strict=True))
+    numbers = {name: values.get(name) for name in ("run_no", "task_no", "trigger_no")}
+    return {name: number for name, number in numbers.items() if isinstance(number, int)}
 
 
 _TYPES: dict[type, set[type]] = {

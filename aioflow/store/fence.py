@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+from sqlalchemy import select
+
 from aioflow.errors import Fenced, StrangeDatabase
 from aioflow.rows import Batch, NodeFacts
-from aioflow.store import Claim
+from aioflow.store import Claim, tables
+from aioflow.store.checking import checker
 
 __all__ = ("NODE_NO", "claimed", "claiming", "committed_at", "confirm_applied")
 
 NODE_NO = 1
+
+_node = tables.node
+_CLAIMED = select(_node.c.epoch, _node.c.commit_no, _node.c.seen_at, _node.c.steady_at)
 
 
 def claiming(about: NodeFacts | None) -> dict[str, Any]:
@@ -27,7 +34,16 @@ def claiming(about: NodeFacts | None) -> dict[str, Any]:
 
 
 def claimed(row: Sequence[Any]) -> Claim:
-    """Return what the statement that claims the database has returned."""
+    """Return what the statement that claims the database has returned.
+
+    Raises:
+        StrangeDatabase: If the row of this node is damaged: nothing can be committed then.
+    """
+    try:
+        checker(_CLAIMED).checked([row])
+    except msgspec.ValidationError as exc:
+        found = f"damaged: table node, row node_no={NODE_NO}: {tuple(row)}: {exc}"
+        raise StrangeDatabase(found) from exc
     epoch, commit_no, seen_at, steady_at = row
     return Claim(
         node_no=NODE_NO, epoch=epoch, commit_no=commit_no, seen_at=seen_at, steady_at=steady_at

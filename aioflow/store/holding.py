@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from sqlalchemy import Select, bindparam, delete, literal_column, select, union_all, update
 from sqlalchemy.dialects import postgresql
 
 from aioflow.model import Instant
 from aioflow.secrets import Vault
-from aioflow.store import access_tables, tables
+from aioflow.store import access_tables, rows, tables
 from aioflow.store.asking import Asking
 from aioflow.store.fence import NODE_NO
 from aioflow.store.holders import Holder
 
 __all__ = ("BEAT", "FORGET_HOLDER", "NOTE_HOLDER", "READ_EPOCH", "HoldingReader")
+
+Question: TypeAlias = tuple[str, tuple[Any, ...]]
 
 _SAMPLE = 20
 """Sealed rows of each table that are tried; one that opens is enough."""
@@ -89,12 +93,26 @@ class HoldingReader(Asking):
 
     _vault: Vault
 
+    @abstractmethod
+    async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
+        """Return the answers of all questions as of one moment."""
+
+    @abstractmethod
+    def _question(self, statement: Select[Any], **values: Any) -> Question:
+        """Return a statement as the driver takes it."""
+
     async def opens_sealed(self) -> bool:
         """See ``Store``."""
-        found = await self._all(tuple, _SEALED)
-        return not found or any(
-            self._vault.unseal(table, number, bytes(sealed)) is not None
+        (found,) = await self._fetch([self._question(_SEALED)])
+        # A damaged row tells nothing of the key: it is named by whatever reads its table.
+        samples = [
+            (table, number, sealed)
             for table, number, sealed in found
+            if isinstance(number, int) and isinstance(sealed, bytes)
+        ]
+        return not samples or any(
+            self._vault.unseal(table, number, sealed) is not None
+            for table, number, sealed in samples
         )
 
     async def find_holder(self) -> Holder | None:

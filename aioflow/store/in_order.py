@@ -52,7 +52,7 @@ class OfRuns:
         if not await self._has_more():
             return ()
         page, column, first = self._page, self._column, self._at
-        while self._at < len(page) and (run_no is None or page[self._at][column] < run_no):
+        while self._at < len(page) and _is_before(page[self._at][column], run_no):
             self._at += 1
         return page[first : self._at]
 
@@ -61,6 +61,16 @@ class OfRuns:
             self._page, self._at = await self._fetch(PAGE_ROWS), 0
             self._is_over = not self._page
         return not self._is_over
+
+
+def _is_before(value: object, run_no: RunNo | None) -> bool:
+    """Whether rows with this in place of the number of their run come before those of a run.
+
+    SQLite puts what is no number before all of them, or behind; a damaged row may hold that.
+    """
+    if run_no is None or value is None:
+        return True
+    return isinstance(value, int | float) and value < run_no
 
 
 async def everything(fetch: Fetch) -> list[rows.Values]:

@@ -22,7 +22,7 @@ from aioflow.model import Instant
 from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Finding, Store, journal
-from aioflow.store.changes import Changes, bind
+from aioflow.store.changes import Changes, bind, named_by
 from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
 from aioflow.store.holding import BEAT, FORGET_HOLDER, NOTE_HOLDER, READ_EPOCH
 from aioflow.store.in_order import Fetch
@@ -249,6 +249,22 @@ class PostgresStore(Reading):
             values = {"commit_no": batch.number, "at": batch.at, "body": body}
             await connection.execute(insert.sql, *insert.placed(values))
 
+    async def find_refused(self, batch: Batch) -> dict[str, int]:
+        """See ``Store``."""
+        refused: dict[str, int] = {}
+        try:
+            changes = bind(batch, self._vault)
+            async with self._writing().transaction() as connection:
+                for kind, rows in changes:
+                    for row in rows:
+                        refused = named_by(kind, row)
+                        await _run(connection, [(kind, [row])])
+                raise _NothingRefusedError  # so that nothing of it stays
+        except BatchRefused:
+            return refused
+        except _NothingRefusedError:
+            return {}
+
     def verify(self) -> None:
         """See ``Store``. The server watches over its own files; the fence over whose they are."""
 
@@ -293,6 +309,10 @@ class PostgresStore(Reading):
         if self._writer is None:
             raise RuntimeError("this store was opened for reading")
         return self._writer
+
+
+class _NothingRefusedError(Exception):
+    """Ends a transaction that was a trial."""
 
 
 async def _page(cursor: Any, count: int) -> Sequence[Values]:

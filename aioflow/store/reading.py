@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from anyio.lowlevel import checkpoint
-from msgspec.structs import replace
-from sqlalchemy import Select, Table
+from sqlalchemy import Select, Table, Text
 from sqlalchemy.engine.interfaces import Dialect
 
+from aioflow.damage import Damage
 from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, ValueKind
 from aioflow.rows import (
     DagFileRow,
@@ -31,26 +30,23 @@ from aioflow.rows import (
     VersionRow,
 )
 from aioflow.secrets import Vault
-from aioflow.store import rows, selects
-from aioflow.store.access import ADMITTED, AccessReader, admitted
+from aioflow.store import rows, selects, tables
+from aioflow.store.access import AccessReader
 from aioflow.store.aging import AgingReader
 from aioflow.store.asking import is_storable, pieces
-from aioflow.store.backfills import RUNNING_BACKFILLS, BackfillReader
+from aioflow.store.backfills import BackfillReader
 from aioflow.store.browsing import BrowsingReader
-from aioflow.store.dag_rows import (
-    ALL_DAG_TRIGGERS,
-    HELD_EVENTS,
-    DagTriggerReader,
-    dag_event_row,
-    dag_trigger_row,
-)
+from aioflow.store.checking import read_rows
+from aioflow.store.dag_rows import DagTriggerReader
+from aioflow.store.damaged import Damages, marked
 from aioflow.store.erasing import ErasingReader
 from aioflow.store.event_reading import EventReader
 from aioflow.store.holding import HoldingReader
-from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
+from aioflow.store.in_order import PAGE_ROWS
+from aioflow.store.live_reading import LiveReader
+from aioflow.store.sound import damage_in, row_of
 from aioflow.store.sql import compiled
 from aioflow.store.values import value_row
-from aioflow.unfinished import LiveRun, Progress, Snapshot, Unfinished
 
 __all__ = ("Question", "Reading")
 
@@ -61,45 +57,9 @@ Question: TypeAlias = tuple[str, tuple[Any, ...]]
 
 Row = TypeVar("Row")
 
-_WHOLE = (
-    selects.ALL_DAGS,
-    selects.ALL_DAG_FILES,
-    selects.NEEDED_VERSIONS,
-    selects.ALL_POOLS,
-    selects.KEPT_OUTBOX,
-    selects.OWED_COUNTS,
-    ALL_DAG_TRIGGERS,
-    HELD_EVENTS,
-    RUNNING_BACKFILLS,
-    selects.ALL_DRAINED,
-    *ADMITTED,
-    selects.LIVE_RUNS,
-)
-_OF_LIVE_RUNS = (
-    selects.LIVE_TASKS,
-    selects.LIVE_EXPANSIONS,
-    selects.LIVE_WIDTHS,
-    selects.ALL_TRIGGERS,
-    selects.LIVE_PROGRESS,
-    selects.LIVE_EVENTS,
-    selects.LIVE_ITEMS,
-)
-_OF_ONE_RUN = (
-    selects.RUN_BY_NO,
-    selects.TASKS_OF_RUN,
-    selects.EXPANSIONS,
-    selects.WIDTHS_OF_RUN,
-    selects.TRIGGERS_OF_RUN,
-    selects.PROGRESS_OF_RUN,
-    selects.EVENTS_OF_RUN,
-    selects.ITEMS_OF_RUN,
-)
-_RUN_COLUMNS = (1, 0, 0, 2, 0, 2, 0)
-"""Where the number of the run stands in the answers to ``_OF_LIVE_RUNS``."""
-_TRIGGERS = 3  # which of those are the triggers
-
 
 class Reading(
+    LiveReader,
     HoldingReader,
     ErasingReader,
     AgingReader,
@@ -115,115 +75,11 @@ class Reading(
     def __init__(self, dialect: Dialect, vault: Vault) -> None:
         self._dialect = dialect
         self._vault = vault
+        self.damages = Damages()
 
     @abstractmethod
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
         """Return the answers of all questions as of one moment, on a connection for reading."""
-
-    @abstractmethod
-    def _streaming(self, questions: Sequence[Question]) -> AbstractAsyncContextManager[list[Fetch]]:
-        """Return the answers of all questions as of one moment, a page at a time."""
-
-    @asynccontextmanager
-    async def unfinished(self) -> AsyncIterator[AsyncIterator[Unfinished]]:
-        """See ``Store``."""
-        questions = [self._question(statement) for statement in (*_WHOLE, *_OF_LIVE_RUNS)]
-        async with self._streaming(questions) as fetches:
-            yield self._unfinished(fetches)
-
-    async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[Unfinished]:
-        *of_all, runs = fetches[: len(_WHOLE)]
-        whole = [await everything(fetch) for fetch in of_all]
-        dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills, *more = whole
-        drained, *people = more
-        yield Snapshot(
-            dags=[rows.dag_row(row) for row in dags],
-            dag_files=[rows.dag_file_row(row) for row in dag_files],
-            versions=[rows.version_row(row) for row in versions],
-            runs=[],
-            pools=[rows.pool_row(row) for row in pools],
-            outbox=[rows.outbox_row(row) for row in outbox],
-            owed={kind: (count, first) for kind, count, first in owed},
-            dag_triggers=[dag_trigger_row(row, self._vault) for row in of_dags],
-            held_events=[dag_event_row(row) for row in held],
-            backfills=[rows.backfill_row(row) for row in backfills],
-            drained=[node_no for node_no, _ in drained],
-            **admitted(people, self._vault),
-        )
-        parts = [
-            OfRuns(fetch, column)
-            for fetch, column in zip(fetches[len(_WHOLE) :], _RUN_COLUMNS, strict=True)
-        ]
-        triggers = parts[_TRIGGERS]
-        while found := await runs(PAGE_ROWS):
-            for run in map(rows.run_row, found):
-                while strays := await triggers.before(run.run_no):
-                    for values in strays:
-                        yield self._trigger(values)
-                async for piece in self._pieces(run, parts):
-                    yield piece
-        while strays := await triggers.before(None):
-            for values in strays:
-                yield self._trigger(values)
-
-    async def _pieces(self, run: RunRow, parts: Sequence[OfRuns]) -> AsyncIterator[LiveRun]:
-        """Yield one run: whole if it is small, else a page of its tasks or triggers at a time."""
-        number = run.run_no
-        tasks, expansions, widths, triggers, progress, events, items = parts
-        head = LiveRun(
-            run=run,
-            tasks=[],
-            expansions=[rows.expansion_row(row) for row in await expansions.all_of(number)],
-            widths=[(task_no, width) for _, task_no, width in await widths.all_of(number)],
-            triggers=[],
-            progress=[_progress(values) for _, *values in await progress.all_of(number)],
-            events=[rows.event_row(row) for row in await events.all_of(number)],
-            items=[(task_no, count) for _, task_no, count in await items.all_of(number)],
-            is_whole=False,
-        )
-        some = await tasks.of(number)
-        while more := await tasks.of(number):
-            yield replace(head, tasks=[rows.task_row(row) for row in some])
-            some = more
-        waits = await triggers.of(number)
-        last = replace(head, tasks=[rows.task_row(row) for row in some])
-        while more := await triggers.of(number):
-            yield replace(last, triggers=[self._trigger(row) for row in waits])
-            last, waits = head, more
-        yield replace(last, triggers=[self._trigger(row) for row in waits], is_whole=True)
-
-    async def load_run(self, run_no: RunNo) -> LiveRun | None:
-        """See ``Store``."""
-        found, tasks, expansions, widths, triggers, progress, events, items = await self._fetch(
-            [self._question(statement, run_no=run_no) for statement in _OF_ONE_RUN]
-        )
-        if not found:
-            return None
-        return LiveRun(
-            run=rows.run_row(found[0]),
-            tasks=[rows.task_row(row) for row in tasks],
-            expansions=[rows.expansion_row(row) for row in expansions],
-            widths=[(task_no, width) for _, task_no, width in widths],
-            triggers=[self._trigger(row) for row in triggers],
-            progress=[_progress(values) for _, *values in progress],
-            events=[rows.event_row(row) for row in events],
-            items=[(task_no, count) for _, task_no, count in items],
-        )
-
-    @asynccontextmanager
-    async def pieces_of_run(self, run_no: RunNo) -> AsyncIterator[AsyncIterator[LiveRun]]:
-        """See ``Store``."""
-        questions = [self._question(statement, run_no=run_no) for statement in _OF_ONE_RUN]
-        async with self._streaming(questions) as (found, *fetches):
-            parts = list(map(OfRuns, fetches, _RUN_COLUMNS))
-            yield self._of_runs(await found(PAGE_ROWS), parts)
-
-    async def _of_runs(
-        self, found: Sequence[rows.Values], parts: Sequence[OfRuns]
-    ) -> AsyncIterator[LiveRun]:
-        for run in map(rows.run_row, found):
-            async for piece in self._pieces(run, parts):
-                yield piece
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
@@ -267,7 +123,8 @@ class Reading(
                 for date, run_no in places
             ]
         )
-        return [rows.run_row(row[0]) if row else None for row in found]
+        before = (self._read(selects.RUN_BEFORE, rows.run_row, row[:1]) for row in found)
+        return [row[0] if row else None for row in before]
 
     async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
         """See ``Store``."""
@@ -304,8 +161,13 @@ class Reading(
 
     async def list_owed(self, kind: str, *, after: int, limit: int) -> list[OutboxRow]:
         """See ``Store``."""
-        at = {"kind": kind, "after": after, "limit": limit}
-        return await self._all(rows.outbox_row, selects.OWED_PAGE, **at)
+        while True:
+            at = {"kind": kind, "after": after, "limit": limit}
+            found = await self._all(rows.outbox_row, selects.OWED_PAGE, **at)
+            healthy = [row for row in found if row.body]
+            if healthy or len(found) < limit:
+                return healthy
+            after = found[-1].outbox_no  # all of them are damaged
 
     async def find_clear(self, run_no: RunNo, key: str) -> int | None:
         """See ``Store``."""
@@ -411,6 +273,32 @@ class Reading(
         """See ``Store``."""
         return await self._all(rows.journal_row, selects.JOURNAL, after=after, limit=limit)
 
+    async def list_damaged(self) -> list[Damage]:
+        """See ``Store``."""
+        for damage in self.damages.all():
+            if not await self._is_damaged(damage):
+                self.damages.forget(damage)
+        return self.damages.all()
+
+    async def _is_damaged(self, damage: Damage) -> bool:
+        """Look at the row again, if its key says which one it is."""
+        key, table = damage.key_values, tables.metadata.tables[damage.table]
+        kinds = [str if isinstance(column.type, Text) else int for column in table.primary_key]
+        if [type(value) for value in key] != kinds or not all(map(is_storable, key)):
+            return True  # by such a key no row is found
+        named = {f"key_{at}": value for at, value in enumerate(key)}
+        (found,) = await self._fetch([self._question(row_of(table), **named)])
+        return bool(damage_in(table, found, self._vault))
+
+    async def find_damage(self) -> list[Damage]:
+        """See ``Store``."""
+        found: list[Damage] = []
+        for table in tables.metadata.sorted_tables:
+            async with self._streaming([self._question(selects.whole(table))]) as (fetch,):
+                while page := await fetch(PAGE_ROWS):
+                    found += damage_in(table, page, self._vault)
+        return found
+
     async def scan(self, tables: Sequence[Table]) -> list[Sequence[rows.Values]]:
         """See ``Store``."""
         return await self._fetch([self._question(selects.whole(table)) for table in tables])
@@ -431,8 +319,17 @@ class Reading(
         for first in range(0, len(found), _MADE_AT_ONCE):
             if first:
                 await checkpoint()  # a thousand rows to be unsealed take a while
-            made_of += map(made, found[first : first + _MADE_AT_ONCE])
+            made_of += self._read(statement, made, found[first : first + _MADE_AT_ONCE])
         return made_of
+
+    def _read(
+        self, statement: Select[Any], made: Callable[[rows.Values], Row], found: Sequence[Any]
+    ) -> list[Row]:
+        return read_rows(statement, made, found, self._marked)
+
+    def _marked(self, damage: Damage, row: Row | None) -> Row | None:
+        self.damages.note(damage)
+        return marked(damage, row)
 
     async def _each(
         self,
@@ -458,7 +355,7 @@ class Reading(
         found: list[Row] = []
         for width, named in pieces(names, wanted):
             (of_piece,) = await self._fetch([self._question(statement(width), **named, **values)])
-            found += map(made, of_piece)
+            found += self._read(statement(width), made, of_piece)
         return found
 
     def _trigger(self, values: rows.Values) -> TriggerRow:
@@ -470,9 +367,3 @@ class Reading(
 
 def _taken(values: rows.Values) -> tuple[RunRow, bool]:
     return rows.run_row(values), bool(values[-1])
-
-
-def _progress(values: Sequence[Any]) -> Progress:
-    task_no, count, first_failed, open_kind, open_name = values
-    first = -1 if first_failed is None else first_failed
-    return Progress(task_no, count, first, open_kind or "", open_name or "")

@@ -1,7 +1,12 @@
-"""Whether a SQLite file is damaged, and what to do with one that is."""
+"""Whether a SQLite file is damaged, and what to do with one that is.
+
+Damage is what concerns the pages of the file. A single value that its column does not allow is
+none: it affects only its row, which is named where it is read, see ``checking``.
+"""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +24,14 @@ _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR}
 _LISTED = 100
 _SHOWN = 3
 """Lines of damage that one message tells."""
+
+_OF_VALUES = re.compile(
+    r"(NULL|NUMERIC|TEXT|non-[A-Z]+) value in |CHECK constraint failed in ", re.ASCII
+)
+"""How lines begin that tell of a value in a row."""
+
+_MORE = 100
+"""How many times as many lines are asked for where those of values leave no room for others."""
 
 _STEPS_BETWEEN_LOOKS = 20_000
 
@@ -62,16 +75,38 @@ def damage_of(url: str) -> list[str]:
 
 
 def _found(raw: sqlite3.Connection, check: str, limit: int) -> list[str]:
-    """Return the lines of a check."""
+    """Return the lines of a check, without those of values."""
     try:
-        rows = raw.execute(f"PRAGMA {check}({limit})").fetchall()
+        rows = _rows(raw, check, limit)
     except sqlite3.DatabaseError as exc:
         if exc.sqlite_errorcode & 0xFF not in _DAMAGE:
             raise
-        # It cannot go on, and the line before is lost. It ends by itself after the first one.
-        return [str(exc)] if limit == 1 else _found(raw, check, 1)
-    found = [line for (text,) in rows for line in text.splitlines()]
-    return [line for line in found if line != "ok" and not line.startswith("***")]
+        return _found_until_it_fails(raw, check) or [str(exc)]
+    found = _of_pages(rows)
+    if len(rows) < limit or len(found) == len(rows):
+        return found
+    return _found(raw, check, limit * _MORE)[:limit]
+
+
+def _found_until_it_fails(raw: sqlite3.Connection, check: str) -> list[str]:
+    """Return the first line of a check that cannot go on, which loses the line before that."""
+    try:
+        return _of_pages(_rows(raw, check, 1))  # it ends by itself after that one
+    except sqlite3.DatabaseError:
+        return []
+
+
+def _rows(raw: sqlite3.Connection, check: str, limit: int) -> list[str]:
+    return [text for (text,) in raw.execute(f"PRAGMA {check}({limit})")]
+
+
+def _of_pages(rows: list[str]) -> list[str]:
+    found = [line for text in rows for line in text.splitlines()]
+    return [
+        line
+        for line in found
+        if line != "ok" and not line.startswith("***") and not _OF_VALUES.match(line)
+    ]
 
 
 def damaged(path: Path, what: str) -> ForeignDatabase:

@@ -30,7 +30,7 @@ from aioflow.errors import BatchRefused, StoreError, StoreSlow
 from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Finding, Store, journal
-from aioflow.store.changes import Changes, bind
+from aioflow.store.changes import Changes, bind, named_by
 from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
 from aioflow.store.in_order import Fetch
 from aioflow.store.reading import Question, Reading
@@ -51,6 +51,7 @@ from aioflow.store.sqlite_file import (
     open_reader,
     translated,
 )
+from aioflow.store.sqlite_text import LongAnswer, answered
 from aioflow.store.writer import Writer, cross, open_to_write, threaded
 from aioflow.threads import in_thread
 
@@ -161,6 +162,14 @@ class SqliteStore(Reading):
             raise RuntimeError("claim() comes before the first commit()")
         await self._writing().run(partial(self._apply, batch, self._epoch))
 
+    async def find_refused(self, batch: Batch) -> dict[str, int]:
+        """See ``Store``."""
+        try:
+            changes = bind(batch, self._vault)
+        except BatchRefused:
+            return {}
+        return await self._writing().run(partial(_first_refused, changes))
+
     async def size_bytes(self) -> int:
         """See ``Store``."""
         return await in_thread(self._measure)
@@ -221,13 +230,13 @@ class SqliteStore(Reading):
         # A connection of its own: its transaction stays open, and what it cached goes with it.
         async with self._open_another(self._path) as connection:
             with self._told():
-                cursors = await cross(connection, partial(_opened_answers, questions))
+                answers = await cross(connection, partial(_opened_answers, questions))
 
-            async def fetch(cursor: sqlite3.Cursor, count: int) -> Sequence[Values]:
+            async def fetch(answer: LongAnswer, count: int) -> Sequence[Values]:
                 with self._told():
-                    return await cross(connection, lambda _: cursor.fetchmany(count))
+                    return await cross(connection, lambda _: answer.fetch(count))
 
-            yield [partial(fetch, cursor) for cursor in cursors]
+            yield [partial(fetch, answer) for answer in answers]
 
     async def _write_one(self, sql: str, values: tuple[object, ...]) -> tuple[int, ...]:
         writer = self._writing()
@@ -301,12 +310,36 @@ def _run(raw: sqlite3.Connection, changes: Changes) -> None:
             raise BatchRefused(f"{kind.name}: {count} of {len(rows)} rows stood as expected")
 
 
+def _first_refused(changes: Changes, raw: sqlite3.Connection) -> dict[str, int]:
+    """Apply the changes row by row, up to the first that is refused, and take them back."""
+    raw.execute("BEGIN IMMEDIATE")
+    try:
+        for kind, rows in changes:
+            sql = written(kind, SQLITE).sql
+            for row in rows:
+                if not _is_taken(raw, sql, row, is_counted=kind.is_counted):
+                    return named_by(kind, row)
+        return {}
+    finally:
+        raw.execute("ROLLBACK")
+
+
+def _is_taken(
+    raw: sqlite3.Connection, sql: str, row: tuple[object, ...], *, is_counted: bool
+) -> bool:
+    try:
+        count = raw.execute(sql, row).rowcount
+    except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeError):
+        return False
+    return count == 1 or not is_counted
+
+
 def _answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[Sequence[Values]]:
     if len(questions) == 1:
-        return [raw.execute(*questions[0]).fetchall()]
+        return [answered(raw, questions[0])]
     raw.execute("BEGIN")
     try:
-        return [raw.execute(*question).fetchall() for question in questions]
+        return [answered(raw, question) for question in questions]
     finally:
         raw.execute("ROLLBACK")
 
@@ -327,6 +360,6 @@ def _answers_within(
         raw.set_progress_handler(None, 0)
 
 
-def _opened_answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[sqlite3.Cursor]:
+def _opened_answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[LongAnswer]:
     raw.execute("BEGIN")
-    return [raw.execute(*question) for question in questions]
+    return [LongAnswer(raw, question) for question in questions]

@@ -6,6 +6,7 @@ The columns of a row table stand in the order of its Struct in ``model``.
 from __future__ import annotations
 
 from typing import Any
+from zlib import compress
 
 from sqlalchemy import (
     CheckConstraint,
@@ -19,7 +20,19 @@ from sqlalchemy import (
     literal_column,
 )
 
-from aioflow.store.columns import NUMBER, blob, flag, key, name, number, state, text
+from aioflow.store.columns import (
+    NUMBER,
+    blob,
+    count,
+    flag,
+    instant,
+    key,
+    name,
+    number,
+    place,
+    state,
+    text,
+)
 
 __all__ = (
     "backfill",
@@ -69,16 +82,16 @@ node = Table(
     key("node_no"),
     number("epoch"),
     number("commit_no"),
-    number("started_at", null=True),
-    number("seen_at", null=True),
+    instant("started_at", null=True),
+    instant("seen_at", null=True),
     text("version", null=True),
     number("pid", null=True),
     text("host", null=True),
-    number("steady_at", null=True),
+    instant("steady_at", null=True),
     sqlite_strict=True,
 )
 
-drained = Table("drained", metadata, key("node_no"), number("at"), sqlite_strict=True)
+drained = Table("drained", metadata, key("node_no"), instant("at"), sqlite_strict=True)
 
 number_lease = Table(
     "number_lease", metadata, name("name", 100), number("next_no"), sqlite_strict=True
@@ -89,9 +102,9 @@ version = Table(
     metadata,
     name("version", 128),
     text("file"),
-    blob("dags"),
-    blob("sources"),
-    number("created_at"),
+    blob("dags", placeholder=b"\x90"),
+    blob("sources", placeholder=compress(b"\x80")),
+    instant("created_at"),
     sqlite_strict=True,
 )
 
@@ -102,7 +115,7 @@ dag_file = Table(
     text("version", ForeignKey("version.version"), null=True),
     text("reason", null=True),
     text("message", null=True),
-    number("parsed_at"),
+    instant("parsed_at"),
     sqlite_strict=True,
 )
 
@@ -130,12 +143,12 @@ run = Table(
     state(5),
     text("cause"),
     number("first_task_no"),
-    number("logical_date", null=True),
+    instant("logical_date", null=True),
     blob("conf", null=True),
     text("key", CheckConstraint("length(key) <= 250"), null=True),
-    number("created_at"),
-    number("started_at", null=True),
-    number("ended_at", null=True),
+    instant("created_at"),
+    instant("started_at", null=True),
+    instant("ended_at", null=True),
     text("quarantine", null=True),
     number("caller", null=True),
     number("backfill", null=True),
@@ -170,17 +183,17 @@ task = Table(
     metadata,
     key("task_no"),
     number("run_no", ForeignKey("run.run_no")),
-    number("position"),
-    number("map_index"),
+    place("position"),
+    place("map_index", least=-1),
     state(11),
-    number("try_number"),
-    number("start_no"),
-    number("interruptions"),
+    count("try_number"),
+    count("start_no"),
+    count("interruptions"),
     number("due_at", null=True),
     number("deadline_at", null=True),
-    number("queued_at", null=True),
-    number("started_at", null=True),
-    number("ended_at", null=True),
+    instant("queued_at", null=True),
+    instant("started_at", null=True),
+    instant("ended_at", null=True),
     blob("failure", null=True),
     sqlite_strict=True,
 )
@@ -190,8 +203,8 @@ expansion = Table(
     "expansion",
     metadata,
     number("run_no", ForeignKey("run.run_no")),
-    number("position"),
-    number("width"),
+    place("position"),
+    place("width"),
     number("first_task_no"),
     flag("is_open", server_default="0"),
     PrimaryKeyConstraint("run_no", "position"),
@@ -203,7 +216,7 @@ stream_item = Table(
     "stream_item",
     metadata,
     number("task_no"),
-    number("item_index"),
+    place("item_index"),
     number("run_no"),
     blob("payload"),
     PrimaryKeyConstraint("task_no", "item_index"),
@@ -216,12 +229,12 @@ try_ = Table(
     "try",
     metadata,
     number("task_no", ForeignKey("task.task_no")),
-    number("start_no"),
+    count("start_no"),
     number("run_no"),
-    number("try_number"),
+    count("try_number"),
     state(11),
-    number("started_at", null=True),
-    number("ended_at"),
+    instant("started_at", null=True),
+    instant("ended_at"),
     blob("failure", null=True),
     PrimaryKeyConstraint("task_no", "start_no"),
     sqlite_strict=True,
@@ -233,10 +246,10 @@ result = Table(
     metadata,
     Column("task_no", NUMBER, ForeignKey("task.task_no"), primary_key=True, autoincrement=False),
     number("run_no"),
-    number("start_no"),
+    count("start_no"),
     blob("body", null=True),
-    number("size"),
-    number("width", null=True),
+    count("size"),
+    place("width", null=True),
     sqlite_strict=True,
 )
 _wide = result.c.width.is_not(None)
@@ -260,15 +273,15 @@ trigger_wait = Table(
     state(2),
     text("class_path"),
     blob("kwargs", null=True),
-    number("since"),
+    instant("since"),
     number("deadline_at", null=True),
     text("next_method"),
     blob("next_kwargs", null=True),
     blob("event", null=True),
     text("event_key", null=True),
-    number("ordinal", server_default="-1"),
-    number("branch", server_default="0"),
-    number("window", server_default="0"),
+    place("ordinal", least=-2, server_default="-1"),
+    place("branch", server_default="0"),
+    count("window", server_default="0"),
     blob("failure", null=True),
     text("timeout_method", server_default=""),
     sqlite_strict=True,
@@ -279,7 +292,7 @@ event = Table(
     "event",
     metadata,
     number("trigger_no"),
-    number("sequence"),
+    count("sequence"),
     number("run_no"),
     text("key", null=True),
     blob("payload", null=True),
@@ -296,7 +309,7 @@ named_event = Table(
     text("name", CheckConstraint("length(name) <= 250")),
     text("key", CheckConstraint("length(key) <= 250"), null=True),
     blob("data"),
-    number("at"),
+    instant("at"),
     number("run_no", null=True),
     text("request", CheckConstraint("length(request) <= 250"), null=True),
     sqlite_strict=True,
@@ -316,7 +329,7 @@ record = Table(
     "record",
     metadata,
     number("task_no", ForeignKey("task.task_no")),
-    number("ordinal"),
+    place("ordinal"),
     number("run_no"),
     state(2),
     text("kind"),
@@ -334,7 +347,7 @@ pool = Table(
     "pool",
     metadata,
     name("name", 250),
-    number("slots"),
+    count("slots", placeholder=1),
     flag("include_deferred"),
     sqlite_strict=True,
 )
@@ -345,7 +358,7 @@ named_value = Table(
     text("kind", CheckConstraint("kind IN ('secret', 'connection', 'variable')")),
     text("name", CheckConstraint("length(name) <= 250")),
     number("value_no"),
-    number("at"),
+    instant("at"),
     blob("sealed"),
     PrimaryKeyConstraint("kind", "name"),
     sqlite_strict=True,
@@ -360,15 +373,15 @@ backfill = Table(
     number("first"),
     number("last"),
     text("reprocess"),
-    number("max_active"),
+    count("max_active"),
     number("is_reverse"),
     text("state"),
     blob("conf", null=True),
     number("next_at", null=True),
-    number("made"),
-    number("skipped"),
-    number("created_at"),
-    number("ended_at", null=True),
+    count("made"),
+    count("skipped"),
+    instant("created_at"),
+    instant("ended_at", null=True),
     text("failure", null=True),
     text("key", null=True),
     sqlite_strict=True,
@@ -383,13 +396,13 @@ Index(
     postgresql_where=_running,
 )
 
-deletion = Table("deletion", metadata, key("run_no"), number("at"), sqlite_strict=True)
+deletion = Table("deletion", metadata, key("run_no"), instant("at"), sqlite_strict=True)
 clear_request = Table(
     "clear_request",
     metadata,
     number("run_no", ForeignKey("run.run_no")),
     text("key", CheckConstraint("length(key) <= 250")),
-    number("cleared"),
+    count("cleared"),
     PrimaryKeyConstraint("run_no", "key"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -402,8 +415,8 @@ dag_trigger = Table(
     text("dag_id", CheckConstraint("length(dag_id) <= 250")),
     text("class_path"),
     blob("kwargs"),
-    number("since"),
-    number("sequence"),
+    instant("since"),
+    count("sequence"),
     blob("event", null=True),
     text("event_key", null=True),
     blob("held", null=True),
@@ -417,9 +430,9 @@ dag_event = Table(
     metadata,
     key("event_no"),
     number("trigger_no", ForeignKey("dag_trigger.trigger_no")),
-    number("sequence"),
+    count("sequence"),
     text("key", null=True),
-    number("at"),
+    instant("at"),
     state(4, "fate"),
     number("run_no", null=True),
     text("reason", null=True),
@@ -443,5 +456,5 @@ Index(
 outbox = Table("outbox", metadata, key("outbox_no"), text("kind"), blob("body"), sqlite_strict=True)
 
 journal = Table(
-    "journal", metadata, key("commit_no"), number("at"), blob("body"), sqlite_strict=True
+    "journal", metadata, key("commit_no"), instant("at"), blob("body"), sqlite_strict=True
 )

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core.draft import Draft
 from aioflow.core.hosting import HANDED_AT_ONCE
 from aioflow.core.live import Live, Run, WaitRecord
 from aioflow.core.memory import Memory
@@ -21,7 +20,6 @@ from aioflow.core.restoring import Restoring, restore
 from aioflow.core.why import explain_task
 from aioflow.effects import HostTrigger, StartTry
 from aioflow.inputs import Asked, HandOver, HostLost, HostUp, Restarted, RoomChanged
-from aioflow.instants import Moment
 from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, TaskSpec
 from aioflow.requests import CancelRun, CreateRun, Explain
@@ -668,8 +666,7 @@ def test_a_run_that_cannot_be_restored_leaves_nothing_folded():
 
     with pytest.raises((KeyError, IndexError)):
         restoring.take(msgspec.structs.replace(rows, tasks=[task]))
-    draft = Draft(world.memory, at=Moment.of(1), chance=lambda: 0.5, numbers=world.numbers)
-    give_up(rows.run, "its rows make no sense", draft)
+    give_up(rows.run, "its rows make no sense", world.memory, is_damaged=False)
 
     assert folded(world) == 0
     assert len(world.memory.waits) == 0

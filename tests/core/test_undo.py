@@ -294,7 +294,7 @@ def test_a_report_that_raises_before_it_touched_anything_is_blamed_on_its_run():
 
     assert not failed.value.draft.runs
     entry = Succeeded(start.task_no, start.start_no, world.now, unreadable)
-    blamed = undo.blamed(entry, failed.value.draft, world.memory)
+    blamed = undo.blamed(entry, world.memory)
     assert [held.run_no for held in blamed] == [run]
 
 
@@ -308,7 +308,7 @@ def test_a_run_that_only_began_in_the_same_turn_is_not_blamed():
     world.take_back(draft)
 
     assert set(draft.runs) == {first, second}
-    assert [run.run_no for run in undo.blamed(entry, draft, world.memory)] == [first]
+    assert [run.run_no for run in undo.blamed(entry, world.memory)] == [first]
 
 
 def test_a_turn_that_grants_nothing_starts_nothing():

@@ -389,7 +389,7 @@ class Circle:
         quarantine = Draft(
             self.memory, at=node.steady.look(), chance=node.rng.random, numbers=self._numbers
         )
-        for run in undo.blamed(entry, draft, self.memory):
+        for run in undo.blamed(entry, self.memory):
             if run.run_no != _run_of(entry, node):
                 raise Broken("blame", f"run {run.run_no} is held still for {entry}")
             quarantine.change_run(run, quarantine=type(entry).__name__)

@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 
 from aioflow.changes import TaskChange
 from aioflow.model import DagSpec, Failure, RunState, TaskSpec, TaskState, TriggerState
+from aioflow.owed import Alert
 from aioflow.rows import (
     Batch,
     DagFileRow,
@@ -100,7 +101,8 @@ TRIGGER = TriggerRow(
     next_kwargs=b"\x80",
 )
 POOL = PoolRow(name="db", slots=4, include_deferred=True)
-OUTBOX = OutboxRow(outbox_no=3, kind="alert", body=b"\x90")
+ALERT = Alert(reason="sensor_timeout", dag_id="d", run_id="r", task_id="t", message="late")
+OUTBOX = OutboxRow(outbox_no=3, kind="alert", body=msgspec.msgpack.encode(ALERT))
 
 
 def first_batch(number: int = 1) -> Batch:

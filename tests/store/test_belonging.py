@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import sqlite3
@@ -22,6 +23,7 @@ from aioflow.store.wal_file import log_path
 from aioflow.threads import in_thread
 from tests.commands import run
 from tests.store.samples import RESULT, TASK, VAULT, batch, first_batch
+from tests.web.damaging import TABLES, Case, storable
 
 
 @pytest.fixture
@@ -300,7 +302,7 @@ async def _judge_damage(left: Path, to: Path, pages) -> None:
     for page in pages:
         damaged = image(left, to / f"damaged-{page}")
         _damage(damaged / "aioflow.db", page)
-        log_path(damaged / "aioflow.db").unlink()  # it would mend the page
+        log_path(damaged / "aioflow.db").unlink(missing_ok=True)  # it would mend the page
         with pytest.raises(ForeignDatabase) as refused:
             async with opened(damaged) as store:
                 await store.claim()
@@ -322,6 +324,49 @@ async def test_after_an_unclean_end_damage_to_any_page_is_found(home, tmp_path):
     pages = (left / "aioflow.db").stat().st_size // 4096
 
     await _judge_damage(left, tmp_path, range(2, pages + 1))
+
+
+_WRONG = ("null", "a text", "negative", "garbage")
+
+
+def _hold_wrong_values(left: Path) -> set[str]:
+    """Put a value that is not allowed into every column that has a row; return the columns."""
+    with closing(sqlite3.connect(left / "aioflow.db")) as raw:
+        columns = [
+            column
+            for table in TABLES
+            if raw.execute(f'SELECT 1 FROM "{table.name}" LIMIT 1').fetchone()
+            and table.name not in {"meta", "node", "number_lease"}  # nothing is committed then
+            for column in table.columns
+        ]
+    columns.sort(key=lambda column: column.primary_key)  # the row is found by those
+    wrong = [
+        Case(column.table.name, column.name, value)
+        for column, value in zip(columns, itertools.cycle(_WRONG))
+    ]
+    return {f"{case.table}.{case.column}" for case in wrong if storable(left, case)}
+
+
+async def test_a_start_refuses_no_file_for_single_values_that_cannot_be_read(home, tmp_path):
+    left = await _left(home, tmp_path)
+    columns = _hold_wrong_values(left)
+    with closing(sqlite3.connect(left / "aioflow.db")) as raw:
+        lines = [line for (line,) in raw.execute("PRAGMA quick_check(1000)")]
+        (page,) = raw.execute("SELECT max(rootpage) FROM sqlite_master").fetchone()
+        assert soundness.damage(raw) == []
+    assert {line.split()[0] for line in lines} >= {"NULL", "non-INTEGER", "non-BLOB", "CHECK"}
+    await _judge_damage(left, tmp_path, [page])  # that is another matter
+
+    async with opened(left) as store:
+        assert (await store.claim()).commit_no == 3
+        assert await store.examine() == []
+        damaged = {f"{one.table}.{one.column}" for one in await store.find_damage()}
+    done = await in_thread(partial(run, "db", "check", "--json", home=left))
+
+    assert len(damaged) > 3
+    assert damaged <= columns
+    assert done.status == 1
+    assert not [line for line in done.json["differences"] if line.startswith("damaged: aioflow")]
 
 
 async def test_what_the_start_has_no_time_to_check_is_checked_while_it_works(

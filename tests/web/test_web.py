@@ -227,6 +227,7 @@ async def test_a_run_is_made_once_per_key_and_shown(tmp_path):
         "ended_at",
         "conf",
         "version",
+        "quarantine",
         "counts",
         "tasks",
     }

@@ -34,6 +34,7 @@ const SHAPES: Record<string, ComponentChildren> = {
   success: [disc, cut("M4.8 8.2 7.1 10.6 11.3 5.8")],
   done: [disc, cut("M4.8 8.2 7.1 10.6 11.3 5.8")],
   failed: [fill("M5 1h6l4 4v6l-4 4H5l-4-4V5z"), cut("M5.4 5.4l5.2 5.2M10.6 5.4l-5.2 5.2")],
+  damaged: [ring("2 2"), cut("M5.4 5.4l5.2 5.2M10.6 5.4l-5.2 5.2")],
   partial: [ring(), fill("M8 2.4a5.6 5.6 0 0 1 0 11.2z")],
   upstream_failed: [fill("M8 1.2 15.4 14.4H.6z"), cut("M8 5.6v4.2M8 11.4v1.2")],
   running: [ring(), fill("M6.2 5 11.4 8 6.2 11z")],

@@ -85,6 +85,7 @@ export interface RunSummary {
   started_at: string | null;
   ended_at: string | null;
   version: string;
+  quarantine: string | null;
 }
 
 export interface Task {
@@ -113,6 +114,7 @@ export interface Run {
   ended_at: string | null;
   conf: unknown;
   version: string;
+  quarantine?: string | null;
   counts: Counts;
   tasks: Task[];
 }
@@ -241,6 +243,7 @@ export interface Overview {
     waiting_on: Wait | null;
   }[];
   failed_runs: RunSummary[];
+  damaged: { table: string; row: string; column: string; reason: string; run_id: string | null; dag_id: string | null }[];
 }
 
 export interface RecentRun {

@@ -18,6 +18,11 @@ export function Home() {
         {(now) => <Figures now={now} />}
       </Shown>
       <div class="columns">
+        {(overview.data?.damaged ?? []).length > 0 && (
+          <Panel title="Damaged rows of the database" class="wide">
+            <Damaged rows={overview.data?.damaged ?? []} />
+          </Panel>
+        )}
         <Panel title="In flight" actions={<a href="/runs?state=running">all</a>}>
           <Shown of={live}>
             {(runs) =>
@@ -43,6 +48,24 @@ export function Home() {
         </Panel>
       </div>
     </>
+  );
+}
+
+function Damaged({ rows }: { rows: Overview["damaged"] }) {
+  return (
+    <ul class="rows">
+      {rows.map((row) => (
+        <li key={`${row.table} ${row.row}`} class="row">
+          <span>
+            {row.table}, {row.row}
+          </span>
+          <span class="cut grow" title={row.reason}>
+            {row.column}: {row.reason}
+          </span>
+          {row.run_id && <a href={runHref(row.run_id)}>{row.run_id}</a>}
+        </li>
+      ))}
+    </ul>
   );
 }
 

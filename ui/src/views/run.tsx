@@ -96,6 +96,7 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
             </Fact>
           )}
           {cause && <Fact name="Cause">{cause}</Fact>}
+          {run.quarantine && <Fact name="In quarantine">{run.quarantine}</Fact>}
           <Fact name="Started">
             <When at={run.started_at} />
           </Fact>

@@ -1,0 +1,56 @@
+"""A task of a run as scripts and people see it, made of its row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aioflow.api.damage import task_state
+from aioflow.api.layout import Layout, Place
+from aioflow.api.views import ErrorView, TaskView, iso, wait_view
+from aioflow.damage import DAMAGED
+from aioflow.model import TaskNo, TaskState, Wait
+from aioflow.rows import TaskRow
+
+__all__ = ("task_view",)
+
+
+def task_view(
+    layout: Layout,
+    place: Place,
+    row: TaskRow | None,
+    absent: TaskState,
+    waits: Mapping[tuple[int, int], Wait | None],
+    results: Mapping[TaskNo, Any],
+    labels: Mapping[TaskNo, str],
+) -> TaskView:
+    """Return one task.
+
+    Args:
+        absent: Its state if it has no row.
+        waits: What tasks wait for, by position and map index.
+        results, labels: By the number of the task.
+    """
+    task = layout.spec.tasks[place.position]
+    map_index, round_number = layout.shown(place)
+    state = absent if row is None else row.state
+    failed = None if row is None else row.failure
+    if failed is not None and state is TaskState.SUCCESS and failed.reason != DAMAGED:
+        failed = None
+    return TaskView(
+        task_id=task.task_id,
+        map_index=map_index,
+        round=round_number,
+        map_label=labels.get(place.task_no),
+        state=state.label if row is None else task_state(row),
+        try_number=0 if row is None else row.try_number,
+        max_tries=task.retry.tries,
+        interruptions=0 if row is None else row.interruptions,
+        started_at=None if row is None else iso(row.started_at),
+        ended_at=None if row is None else iso(row.ended_at),
+        waiting_on=wait_view(waits.get((place.position, place.map_index)), state),
+        error=None
+        if failed is None
+        else ErrorView(type=failed.type, message=failed.message, reason=failed.reason),
+        result=results.get(place.task_no) if state is TaskState.SUCCESS else None,
+    )

@@ -1,0 +1,76 @@
+"""Answers of SQLite in which a text may be no text: its bytes are returned, to be named.
+
+The driver raises for a whole answer where one of its texts is not UTF-8. Such an answer is
+asked for once more, with a decoder that costs a call for each text.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from aioflow.store.rows import Values
+
+__all__ = ("LongAnswer", "answered")
+
+_Question = tuple[str, tuple[Any, ...]]
+
+
+def answered(raw: sqlite3.Connection, question: _Question) -> list[Values]:
+    """Return all rows of an answer."""
+    try:
+        return raw.execute(*question).fetchall()
+    except sqlite3.OperationalError as exc:
+        if not _is_no_text(exc):
+            raise
+    before = raw.text_factory
+    raw.text_factory = _text
+    try:
+        return raw.execute(*question).fetchall()
+    finally:
+        raw.text_factory = before
+
+
+class LongAnswer:
+    """An answer that is fetched a page at a time, within one transaction.
+
+    Args:
+        raw: A connection for this alone.
+    """
+
+    def __init__(self, raw: sqlite3.Connection, question: _Question) -> None:
+        self._raw = raw
+        self._question = question
+        self._cursor = raw.execute(*question)
+        self._fetched = 0
+
+    def fetch(self, count: int) -> Sequence[Values]:
+        """Return the next rows, that many; fewer if there are no more."""
+        try:
+            page = self._cursor.fetchmany(count)
+        except sqlite3.OperationalError as exc:
+            if not _is_no_text(exc):
+                raise
+            page = self._fetch_again(count)
+        self._fetched += len(page)
+        return page
+
+    def _fetch_again(self, count: int) -> list[Any]:
+        self._raw.text_factory = _text
+        self._cursor = self._raw.execute(*self._question)
+        for _ in range(self._fetched):
+            self._cursor.fetchone()
+        return self._cursor.fetchmany(count)
+
+
+def _text(raw: bytes) -> str | tuple[bytes]:
+    """Return the text; what is none is told from a column of bytes, which it may stand in."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return (raw,)
+
+
+def _is_no_text(exc: sqlite3.OperationalError) -> bool:
+    return str(exc).startswith("Could not decode to UTF-8")

@@ -1,0 +1,240 @@
+"""One damaged row hurts only what it is of, whatever a column of any table holds."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from aioflow.clock import SystemClock
+from aioflow.damage import DAMAGED, Damage
+from aioflow.errors import StoreError
+from aioflow.messages import Succeeded
+from aioflow.owed import ALERT, Alert
+from aioflow.store.replay import compare
+from aioflow.web.app import create_app
+from aioflow.web.guard import Trusted
+from aioflow.web.tokens import Token
+from tests.web.damaging import TABLES, Case, cases, complaint, make_home, storable
+from tests.web.node import Node, ask, node
+
+pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
+
+_SECONDS = 30
+_OF_THE_DAEMON = frozenset({"meta", "node", "number_lease"})
+"""Where a row of these is damaged nothing can be committed, and a start may be refused."""
+
+_READ_BY_START = frozenset(
+    {"dag", "dag_file", "pool", "dag_trigger", "account", "api_token", "login", "trigger_wait"}
+)
+_READ_OF_RUNS = frozenset({"run", "task", "expansion", "event"})
+_NOT_FOUND = frozenset({"run_no", "ended_at"})
+"""By these the rows of runs are found: one that holds something else there is of no run."""
+
+_ENDLESS = frozenset({"/api/v1/stream", "/api/v1/dags/recent"})
+_TASKS = {
+    "chain-1": ("chain", "first"),
+    "fan-1": ("fan", "each"),
+    "stream-1": ("stream", "pages"),
+    "waits-1": ("waits", "coroutine"),
+    "parked-1": ("parked", "waits"),
+    "cleared": ("parked", "waits"),
+}
+
+_MET = [  # what a trial has met, and one of each kind besides
+    Case("run", "state", "negative"),
+    Case("run", "started_at", "a text"),
+    Case("task", "failure", "garbage"),
+    Case("trigger_wait", "state", "out of range"),
+    Case("trigger_wait", "task_no", "huge"),
+    Case("outbox", "body", "garbage"),
+    Case("version", "dags", "nested"),
+    Case("dag", "version", "no text"),
+]
+_DRAWN = random.Random(5).sample(cases(), 4)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a home with a row in every table; it is copied for each case."""
+    home = tmp_path_factory.mktemp("whole")
+    anyio.run(make_home, home)
+    return home
+
+
+@pytest.mark.parametrize("case", _MET + _DRAWN, ids=lambda case: case.name)
+async def test_a_damaged_row_hurts_only_what_it_is_of(whole, tmp_path, case):
+    await hurts_only_itself(whole, tmp_path / "home", case)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+async def test_no_value_in_any_column_hurts_more_than_its_row(whole, tmp_path, table):
+    hurt = []
+    for case in [case for case in cases() if case.table == table.name]:
+        home = tmp_path / "home"
+        try:
+            await hurts_only_itself(whole, home, case)
+        except* Exception as exc:  # noqa: BLE001 - all that fail are told at once
+            hurt.append(f"{case.name}: {exc.exceptions[0]!r}"[:500])
+        shutil.rmtree(home)
+    assert not hurt, "\n".join(hurt)
+
+
+async def hurts_only_itself(whole: Path, home: Path, case: Case) -> None:
+    """Start on a home with that value in it, and see what becomes of everything else."""
+    shutil.copytree(whole, home)
+    key = storable(home, case)
+    if key is None:
+        return
+    says = complaint(home, case)
+    try:
+        with anyio.fail_after(_SECONDS):
+            async with node(home, cpu_slots=8) as n:
+                await _healthy_run_ends(n)
+                await _is_named(n, case, key, says)
+                await _everything_can_be_read(n)
+                await _alerts_once(n)
+    except* StoreError:
+        if case.table not in _OF_THE_DAEMON:
+            raise
+
+
+async def _healthy_run_ends(n: Node) -> None:
+    """What nothing is wrong with goes on to its end."""
+    while n.engine.memory.find_run("healthy") is not None:
+        for effect in n.outlets.starts:
+            start, now = effect.start, SystemClock().now()
+            n.engine.report([Succeeded(start.task_no, start.start_no, now, now, None, 0)])
+        n.outlets.starts.clear()
+        await n.engine.next_turn()
+    found = await n.store.find_run("healthy")
+    assert found is not None
+    assert (found.state.label, found.quarantine) == ("success", None)
+
+
+async def _everything_can_be_read(n: Node) -> None:
+    web = Trusted(create_app(n.api, Token("t" * 43)))
+    paths = (await ask(web, "GET", "/api/v1/openapi.json")).json["paths"]
+    reading = [path for path, methods in paths.items() if "get" in methods]
+    for path in reading:
+        if "{" not in path and path not in _ENDLESS:
+            answer = await ask(web, "GET", path)
+            assert answer.status == 200, (path, answer.body)
+    for path in _views(reading):
+        answer = await ask(web, "GET", path)
+        assert answer.status < 500, (path, answer.body)
+    await compare(n.store)
+
+
+def _views(paths: list[str]) -> Iterator[str]:
+    """Yield the pages of single runs, tasks and so on."""
+    for path in paths:
+        if "{" not in path or path.endswith(("/follow", "/stream")):
+            continue
+        for run_id, (dag_id, task_id) in _TASKS.items():
+            named = {"run_id": run_id, "dag_id": dag_id, "task_id": task_id, "name": "tight"}
+            yield path.format_map(_Named(named))
+            if "{run_id}" not in path:
+                break
+
+
+class _Named(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return "1"
+
+
+async def _is_named(n: Node, case: Case, key: str, says: str | None) -> None:
+    """What SQLite itself complains of is named, with its table, its row and its column."""
+    if says is None or case.table in _OF_THE_DAEMON:  # a start writes those anew
+        return
+    found = await n.store.find_damage()
+    assert _named(found, case, key), (says, found)
+    await n.api.list_runs()
+    for run_id in _TASKS:
+        if await n.store.find_run(run_id) is not None:
+            await n.api.show_run(run_id)
+    is_met = case.table in _READ_BY_START or (
+        case.table in _READ_OF_RUNS and case.column not in _NOT_FOUND
+    )
+    if is_met:
+        assert _named(await n.store.list_damaged(), case, key), says
+
+
+def _named(found: list[Damage], case: Case, key: str) -> bool:
+    is_keyed = case.column in key.replace("=", " ").split()  # then it goes by another key
+    return any(
+        (one.table, one.column) == (case.table, case.column) and (is_keyed or one.key == key)
+        for one in found
+    )
+
+
+async def _alerts_once(n: Node) -> None:
+    """Each row that reading has met is told once."""
+    await n.api.emit("a turn of its own", key=None, data=None, request="turn")
+    told = []
+    for effect in n.outlets.delivered:
+        if effect.kind == ALERT:
+            alert = msgspec.msgpack.decode(effect.body, type=Alert)
+            told += [alert.message] if alert.reason == DAMAGED else []
+    assert sorted(told) == sorted(map(str, n.store.damages.all()))
+
+
+# ── what people see ─────────────────────────────────────────────────────────────────────
+
+
+async def test_a_run_with_a_damaged_task_is_in_quarantine_wherever_it_is_shown(whole, tmp_path):
+    home = tmp_path / "home"
+    shutil.copytree(whole, home)
+    with closing(sqlite3.connect(home / "aioflow.db")) as raw, raw:
+        raw.execute("PRAGMA ignore_check_constraints = ON")
+        raw.execute(
+            "UPDATE task SET state = -1 WHERE run_no = "
+            "(SELECT run_no FROM run WHERE run_id = 'parked-1')"
+        )
+    async with node(home) as n:
+        (listed,) = [run for run in await n.api.list_runs() if run.run_id == "parked-1"]
+        shown = await n.api.show_run("parked-1")
+        chain = await n.api.why("parked-1")
+        overview = await n.api.reads.overview("ready")
+        web = Trusted(create_app(n.api, Token("t" * 43)))
+        refused = await ask(web, "POST", "/api/v1/runs/parked-1/cancel")
+
+    assert listed.quarantine is not None
+    assert "table task, row task_no=" in listed.quarantine
+    assert "column state: -1" in listed.quarantine
+    assert shown.quarantine == listed.quarantine
+    (task,) = shown.tasks
+    assert task.error is not None
+    assert (task.state, task.error.reason) == ("damaged", "damaged")
+    assert [cause.waiting_on.kind for cause in chain.causes if cause.waiting_on] == ["quarantined"]
+    assert [(one.table, one.column, one.run_id) for one in overview.damaged] == [
+        ("task", "state", "parked-1")
+    ]
+    assert (refused.status, refused.json["code"]) == (409, "request.run_quarantined")
+
+
+async def test_a_row_that_was_repaired_is_not_told_any_more(whole, tmp_path):
+    home = tmp_path / "home"
+    shutil.copytree(whole, home)
+    with closing(sqlite3.connect(home / "aioflow.db")) as raw, raw:
+        raw.execute("PRAGMA ignore_check_constraints = ON")
+        raw.execute("UPDATE run SET state = 9 WHERE run_id = 'cleared'")
+    async with node(home) as n:
+        (before,) = [run for run in await n.api.list_runs() if run.run_id == "cleared"]
+        assert [one.table for one in await n.store.list_damaged()] == ["run"]
+        with closing(sqlite3.connect(home / "aioflow.db")) as raw, raw:
+            raw.execute("UPDATE run SET state = 2 WHERE run_id = 'cleared'")
+        assert await n.store.list_damaged() == []
+        (after,) = [run for run in await n.api.list_runs() if run.run_id == "cleared"]
+
+    assert (before.state, after.state) == ("damaged", "success")
+    assert after.quarantine is None
