@@ -89,7 +89,7 @@ def _give_back(live: Live, draft: Draft, slots: Slots) -> None:
     """A try was handed to a process that had ended before it came there: it has not begun."""
     slots.release(live)
     slots.unblock(live)
-    live.started_at = None
+    live.started_at = live.ends_at = None
     requeue(live, draft, slots)
 
 

@@ -154,12 +154,14 @@ def test_the_death_of_the_shared_host_costs_an_isolated_dag_nothing():
 
 
 def test_what_was_handed_to_a_host_that_had_just_left_is_handed_over_again_uncharged():
-    world, run, _ = two()
+    world, run, _ = two(task={"execution_timeout_us": 60_000_000})
     up(world, OWN_ASYNC)
     world.effects.clear()
 
     world.turn(lost(OWN_ASYNC, world, ENDED, was_idle=True))
 
+    [row] = [task for task in world.rows.tasks.values() if task.run_no == run]
+    assert (row.started_at, row.due_at) == (None, None)  # its time has not begun
     assert interruptions(world, run) == 0
     assert roles(world, StartHost) == [OWN_ASYNC]
     up(world, OWN_ASYNC)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 
+from aioflow.core.roles import ASYNC, own_role
 from aioflow.core.why import explain_task
-from aioflow.effects import StartTry
+from aioflow.effects import StartHost, StartTry
 from aioflow.inputs import Drain, HostLost, HostUp, Restarted
 from aioflow.messages import Succeeded
-from aioflow.model import Body, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.owed import TRIAL
 from tests.core.world import SECOND, World
 from tests.seeds import seeds
 
 NAMES = tuple(f"t{number}" for number in range(21))
 STEP = 0.25
+ISOLATED = ("it changes os.environ['A']",)
+KILLED = Failure(type="Killed", message="killed by signal 9", reason="killed")
 
 
 class Machine:
@@ -29,6 +33,9 @@ class Machine:
         lasts: How long each of the others runs.
     """
 
+    options: ClassVar[dict[str, Any]] = {}
+    """Of the DAG."""
+
     def __init__(self, kills: dict[str, float], lasts: dict[str, float], **fields: Any) -> None:
         self.kills, self.lasts = kills, lasts
         self.crashes = 0
@@ -36,16 +43,25 @@ class Machine:
         self._began: dict[int, tuple[str, int, StartTry]] = {}
         names = sorted([*kills, *lasts])
         self.world = World(cpu_slots=len(names), async_slots=len(names))
-        self.run = self.world.begin(*(TaskSpec(task_id=name, **fields) for name in names))
+        specs = [TaskSpec(task_id=name, **fields) for name in names]
+        self.run = self.world.begin(*specs, **self.options)
 
-    def live(self, most: int = 10_000) -> None:
+    def live(self, most: int = 10_000, *, between: Callable[[], None] = lambda: None) -> None:
         """Go on until all has ended."""
         for _ in range(most):
             if self.world.run_state(self.run) not in {"running", "queued"}:
                 return
+            self.start_hosts()
             self._note_starts()
             self._step()
+            between()
         raise AssertionError(f"still running after {self.crashes} crashes")
+
+    def start_hosts(self) -> None:
+        """Have those hosts of single DAGs come up that are asked for."""
+        world = self.world
+        asked = {effect.role for effect in world.effects if isinstance(effect, StartHost)}
+        world.turn(*map(HostUp, sorted(asked - world.memory.hosts_up)))
 
     def _note_starts(self) -> None:
         world = self.world
@@ -88,14 +104,28 @@ class Machine:
 class HostMachine(Machine):
     """The same, where what dies is the async host, and nobody knows whose code was running."""
 
+    role = ASYNC
+
     def crash(self, by: str) -> None:
         self.crashes += 1
         self._began.clear()
         world = self.world
-        lost = Failure(type="Killed", message="killed by signal 9", reason="killed")
-        world.turn(HostLost(role="async", culprit=-1, failure=lost, at=world.now))
+        world.turn(HostLost(role=self.role, culprit=-1, failure=KILLED, at=world.now))
         world.now += SECOND
-        world.turn(HostUp("async"))
+        world.turn(HostUp(self.role))
+
+
+class OwnHostMachine(HostMachine):
+    """The same, where that is the async host of an isolated DAG."""
+
+    role = own_role(ASYNC, "dag")
+    options: ClassVar[dict[str, Any]] = {"isolated": ISOLATED}
+
+
+class IsolatedMachine(Machine):
+    """A node under a supervisor, with an isolated DAG."""
+
+    options: ClassVar[dict[str, Any]] = {"isolated": ISOLATED}
 
 
 def judge(machine: Machine) -> None:
@@ -122,13 +152,14 @@ def test_the_killer_of_twenty_fails_and_nothing_else_is_charged(killers):
     judge(machine)
 
 
-@pytest.mark.parametrize("kind", [Machine, HostMachine])
+@pytest.mark.parametrize("kind", [Machine, IsolatedMachine, HostMachine, OwnHostMachine])
 @pytest.mark.parametrize("seed", seeds(6, 150))
 def test_killers_are_found_whenever_they_kill_and_however_long_others_run(kind, seed):
     rng = random.Random(seed)
     names = NAMES[: rng.randint(1, len(NAMES))]
     killers = rng.sample(names, min(len(names), rng.randint(1, 3)))
-    body = Body.COROUTINE if kind is HostMachine else rng.choice([Body.FUNCTION, Body.COROUTINE])
+    is_host = issubclass(kind, HostMachine)
+    body = Body.COROUTINE if is_host else rng.choice([Body.FUNCTION, Body.COROUTINE])
     machine = kind(
         {name: rng.choice([0.0, 0.5, rng.uniform(0, 60)]) for name in killers},
         {name: rng.choice([0.25, rng.uniform(0, 100)]) for name in names if name not in killers},
@@ -138,6 +169,64 @@ def test_killers_are_found_whenever_they_kill_and_however_long_others_run(kind, 
     machine.live()
 
     judge(machine)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [(HostMachine, "async:other"), (OwnHostMachine, "async:other"), (OwnHostMachine, "async")],
+)
+def test_the_death_of_another_host_leaves_a_trial_as_it_is(kind, other):
+    machine = kind(*tasks("t3", "t17"), body=Body.COROUTINE)
+    world = machine.world
+    beside = TaskSpec(task_id="beside", body=Body.COROUTINE)
+    isolated = () if other == ASYNC else ISOLATED
+    spec = DagSpec(dag_id="other", file="other.py", tasks=(beside,), isolated=isolated)
+    world.load(spec, file="other.py")
+    run, tried = world.trigger("other"), set()
+
+    def kill_the_other() -> None:
+        before = world.memory.trial
+        if before is not None and before.groups:
+            tried.add(bool(before.groups[0]))
+            world.turn(HostLost(role=other, culprit=-1, failure=KILLED, at=world.now))
+            world.turn(HostUp(other))
+            assert world.memory.trial == before
+
+    machine.live(between=kill_the_other)
+
+    judge(machine)
+    assert tried == {True, False}  # in groups and in controls
+    assert world.state(run, "beside") == "running"
+
+
+def test_an_own_host_that_ends_because_it_is_idle_begins_no_trial():
+    machine = OwnHostMachine(*tasks(), body=Body.COROUTINE)
+    machine.start_hosts()
+    machine.crash("nobody")
+    world = machine.world
+    for _ in range(3):
+        idle = HostLost(role=machine.role, culprit=-1, failure=KILLED, at=world.now, was_idle=True)
+        world.turn(idle)
+        world.turn(HostUp(machine.role))
+
+    assert len(world.starts) == len(NAMES)
+    assert world.memory.trial is None
+    assert not world.rows.outbox
+
+
+def test_what_waits_for_the_trial_of_an_own_host_says_so():
+    machine = OwnHostMachine(*tasks("t4"), body=Body.COROUTINE)
+    machine.start_hosts()
+    machine.crash("t4")
+    machine.crash("t4")
+    world = machine.world
+    wait = explain_task(
+        world.memory.runs[machine.run], len(NAMES) - 1, -1, world.memory, world.slots
+    )
+
+    assert wait is not None
+    begins = "21 tasks ran when the async host of dag died again; they begin first, in groups"
+    assert wait.detail == begins
 
 
 def test_a_restart_after_one_crash_begins_everything_at_once():
