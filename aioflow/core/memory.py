@@ -154,9 +154,8 @@ class Memory:
         self.found_owed: dict[str, list[OutboxRow]] = {}
         self.callbacks_failed = self.schedules_late = 0
         self.deadlines: dict[RunNo, dict[int, Deadline]] = {}
-        self.hosting = epoch << 32
+        self.hosting, self.node_no = epoch << 32, 1
         self.hosts_up: set[str] = set()
-        self.node_no = 1
         self.is_drained = False
         self.event_requests: dict[tuple[str, str], int] = {}
         self.sealed: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
@@ -164,7 +163,7 @@ class Memory:
         self.untold: list[RunRow] = []
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
         self.trial: Trial | None = None
-        self.trial_no = -1
+        self.trial_no, self.shift = -1, 0
         self.unclaimed: set[TaskNo] = set()
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}
@@ -181,7 +180,6 @@ class Memory:
         self.retries: dict[str, RetryMinute] = {}
         self.late_after_us: int | None = None
         self.rests_after: Instant | None = None
-        self.shift = 0
         self.run_ends: dict[RunNo, Instant] = {}
         self.commit_us, self.commit_no = 1_000.0, 0
         self.numbers_needed = WAITS_LIMIT + 1
