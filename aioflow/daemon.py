@@ -318,7 +318,7 @@ class _Node:
             front = self._front = await self._open_front()
             self._engine.connect(self._routes(front))
             await services.start(self._engine.run)
-            if not self._engine.has_queued:
+            if not self._engine.memory.has_queued:
                 self._let_begin()
             starting.start_soon(services.start, catalog.run)
             starting.start_soon(services.start, self._deliveries.run)

@@ -148,11 +148,6 @@ class Engine(Isolating):
         live = self.memory.live.objects.values()
         return not self._inbox and not any(one.state is TaskState.RUNNING for one in live)
 
-    @property
-    def has_queued(self) -> bool:
-        """Whether a task waits for its place."""
-        return any(one.state is TaskState.QUEUED for one in self.memory.live.objects.values())
-
     async def next_turn(self) -> None:
         """Return after a turn; those who wait look at its outcome before the next one."""
         if self._turned.is_set():
@@ -412,8 +407,8 @@ class Engine(Isolating):
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
 
     def _draft(self) -> Draft:
-        at = self._steady.look()
-        return Draft(self.memory, at=at, chance=self._chance, numbers=self._numbers)
+        numbers, at = self._numbers, self._steady.look()
+        return Draft(self.memory, at=at, chance=self._chance, numbers=numbers)
 
     async def _commit_if_any(self, draft: Draft) -> None:
         batch = draft.close()

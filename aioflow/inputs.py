@@ -56,6 +56,7 @@ __all__ = (
     "HostLost",
     "HostUp",
     "Input",
+    "Internal",
     "LookBack",
     "MakeSlots",
     "MoveClass",
@@ -345,6 +346,21 @@ class DamageFound(msgspec.Struct, frozen=True):
 
     damage: Damage
 
+
+Internal: TypeAlias = (
+    Asked
+    | Due
+    | Delivered
+    | ReadOwed
+    | Continue
+    | LookBack
+    | FillBack
+    | MakeSlots
+    | ClockStepped
+    | WorkerSilent
+    | DamageFound
+)
+"""Inputs that no child process reports: requests, timers, and what the daemon itself notes."""
 
 Input: TypeAlias = (
     Asked

@@ -10,8 +10,9 @@ from aioflow.core.hosting import let_go
 from aioflow.core.live import Live, Run
 from aioflow.core.order import order
 from aioflow.core.run import AT_HAND_BYTES, alert, end
-from aioflow.core.slots import Grant, Slots
+from aioflow.core.slots import Slots
 from aioflow.core.try_time import time_left, time_limit
+from aioflow.core.workers import Grant
 from aioflow.effects import RestoreCode, StartTry, StopTry
 from aioflow.messages import RecordDropped, Succeeded
 from aioflow.model import CODE_MISSING, Body, Failure, Instant, TaskState, TriggerState

@@ -17,7 +17,7 @@ from aioflow.core.stalls import Stalls
 from aioflow.core.standing import Standing
 from aioflow.core.suspects import Suspects
 from aioflow.errors import RequestError
-from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TriggerNo
+from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo
 from aioflow.owed import CLEAR, TRIAL, Clearing, Deadline, Trial
 from aioflow.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 
@@ -152,12 +152,11 @@ class Memory:
         self.outbox: dict[int, tuple[str, bytes]] = {}
         self.lanes: dict[str, Lane] = {}
         self.found_owed: dict[str, list[OutboxRow]] = {}
-        self.callbacks_failed = 0
+        self.callbacks_failed = self.schedules_late = 0
         self.deadlines: dict[RunNo, dict[int, Deadline]] = {}
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
-        self.node_no = 1
-        self.is_drained = False
+        self.node_no, self.is_drained = 1, False
         self.event_requests: dict[tuple[str, str], int] = {}
         self.sealed: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
         self.isolated: dict[RunNo, RunRow] = {}
@@ -180,13 +179,15 @@ class Memory:
         self.retries_per_pool: int | None = None
         self.retries: dict[str, RetryMinute] = {}
         self.late_after_us: int | None = None
-        self.schedules_late = 0
         self.rests_after: Instant | None = None
-        self.shift = 0
         self.run_ends: dict[RunNo, Instant] = {}
-        self.commit_us = 1_000.0
-        self.commit_no = 0
+        self.commit_us, self.commit_no, self.shift = 1_000.0, 0, 0
         self.numbers_needed = WAITS_LIMIT + 1
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether a task waits for its place."""
+        return any(one.state is TaskState.QUEUED for one in self.live.objects.values())
 
     def on_wall(self, steady: Instant | None) -> Instant | None:
         """Return what the wall clock shows at an instant of steady time, as far as is known."""

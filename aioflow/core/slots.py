@@ -18,81 +18,18 @@ from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_sensor
 from aioflow.core.trials import on_trial
+from aioflow.core.workers import Grant, Worker, best_idle, expected_us
 from aioflow.errors import BadPool
 from aioflow.inputs import WorkerSilent
-from aioflow.model import DEFAULT_POOL, Body, TaskNo, TaskSpec, TaskState
+from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
-__all__ = ("CLAIM_LIMIT", "Grant", "Slots", "Worker")
+__all__ = ("CLAIM_LIMIT", "Slots")
 
 CLAIM_LIMIT = 256
 """Tries a worker may hold claimed at most, however short they are."""
 
 _LEAST_CLAIM_US = 5_000.0
-_UNKNOWN_US = 1e12
-_SHORTEST_US = 20.0
-"""A try costs at least this much in a worker, even if it does nothing."""
-
-
-class Worker:
-    """One slot.
-
-    Attributes:
-        current: The try that runs in it.
-        claims: Sent behind it, in the order in which they will begin.
-        pool: Where its slot counts, as long as it has anything.
-        silence: Since when its process neither answers nor computes.
-        slow: A try that took so long that those claimed behind it were called back.
-    """
-
-    __slots__ = ("claims", "current", "number", "pool", "silence", "slow", "version", "weight")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.version = ""
-        self.current: Live | None = None
-        self.claims: list[Live] = []
-        self.slow: Live | None = None
-        self.silence: WorkerSilent | None = None
-        self.pool = DEFAULT_POOL
-        self.weight = 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it could begin something else now."""
-        return self.current is None and not self.claims
-
-    def expected_us(self) -> float:
-        """Return how long what it has is expected to take."""
-        total = 0.0 if self.current is None else _expected(self.current)
-        return total + sum(_expected(live) for live in self.claims)
-
-    def is_like(self, entry: Live | Group) -> bool:
-        """Whether the task could follow there: nothing about the slot would change."""
-        spec = entry.spec
-        return (
-            entry.run.row.version == self.version
-            and spec.pool == self.pool
-            and spec.slots == self.weight
-        )
-
-
-class Grant:
-    """A try that may start now.
-
-    Attributes:
-        is_waiting: It begins with a wait, and needs no place for that.
-    """
-
-    __slots__ = ("is_claimed", "is_waiting", "live", "worker")
-
-    def __init__(
-        self, live: Live, worker: int = -1, *, is_claimed: bool = False, is_waiting: bool = False
-    ) -> None:
-        self.live = live
-        self.worker = worker
-        self.is_claimed = is_claimed
-        self.is_waiting = is_waiting
 
 
 class Slots:
@@ -372,7 +309,7 @@ class Slots:
             idle = [worker for worker in self.workers if worker.is_idle]
             self.ready.across.passed(live)
             if live.spec.body is Body.FUNCTION and idle:
-                worker = _best_idle(idle, live.run.row.version)
+                worker = best_idle(idle, live.run.row.version)
                 self._occupy(worker, live)
                 yield Grant(live, worker.number)
             elif live.spec.body is Body.COROUTINE and is_host_up:
@@ -411,7 +348,7 @@ class Slots:
             if queue is None:
                 break
             live = self.ready.draw(queue)
-            worker = _best_idle(idle, live.run.row.version)
+            worker = best_idle(idle, live.run.row.version)
             idle.remove(worker)
             self._occupy(worker, live)
             self.ready.admit_more(live)
@@ -441,10 +378,10 @@ class Slots:
                 return
             if isinstance(first, Live) and first.task_no in memory.unclaimed:
                 return
-            if expected + _expected(head(queue)) > horizon:
+            if expected + expected_us(head(queue)) > horizon:
                 return
             live = self.ready.draw(queue)
-            expected += _expected(live)
+            expected += expected_us(live)
             live.worker = worker.number
             live.is_claimed = True
             worker.claims.append(live)
@@ -495,14 +432,3 @@ def _is_between(live: Live) -> bool:
         return True
     is_resumed = live.spec.sensor is not None and live.resumed is not None
     return is_resumed and live.state in {TaskState.QUEUED, TaskState.SENSING}
-
-
-def _expected(entry: Live | Group) -> float:
-    return max(entry.run.durations[entry.position] or _UNKNOWN_US, _SHORTEST_US)
-
-
-def _best_idle(idle: list[Worker], version: str) -> Worker:
-    for worker in idle:
-        if worker.version == version:
-            return worker
-    return next((worker for worker in idle if not worker.version), idle[0])

@@ -8,7 +8,6 @@ the runs it touched from their rows, and repeats the inputs one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from aioflow.core import (
     ahead,
@@ -20,6 +19,7 @@ from aioflow.core import (
     dag,
     dag_triggers,
     event_runs,
+    file_changes,
     handling,
     pausing,
     processes,
@@ -29,7 +29,6 @@ from aioflow.core import (
     streaming,
     succession,
     trials,
-    versions,
     waits,
 )
 from aioflow.core.answering import answer
@@ -76,6 +75,7 @@ from aioflow.inputs import (
     HostLost,
     HostUp,
     Input,
+    Internal,
     LookBack,
     MakeSlots,
     MoveClass,
@@ -126,20 +126,6 @@ _OUTLIER = 10
 
 _RECENT = 0.2
 """Weight of the newest measurement in a task's expected duration."""
-
-
-_Word: TypeAlias = (
-    Asked
-    | Due
-    | Delivered
-    | ReadOwed
-    | Continue
-    | LookBack
-    | FillBack
-    | MakeSlots
-    | ClockStepped
-    | DamageFound
-)
 
 
 class TurnFailed(AioflowError):
@@ -250,33 +236,20 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
         case Recalled():
             _take_recalled(entry, draft, slots)
         case FileParsed() | FileBroken() | FileGone():
-            _take_file(entry, draft, slots)
+            file_changes.take(entry, draft, slots.pools)
         case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain() | Noticed():
             processes.take(entry, draft, slots)
-        case WorkerSilent():
-            slots.note_silence(entry)
-        case (
-            Asked()
-            | Due()
-            | Delivered()
-            | ReadOwed()
-            | Continue()
-            | LookBack()
-            | FillBack()
-            | MakeSlots()
-            | ClockStepped()
-            | DamageFound()
-        ):
+        case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
+            _take_word(entry, draft, slots)
+        case MakeSlots() | ClockStepped() | WorkerSilent() | DamageFound():
             _take_word(entry, draft, slots)
 
 
-def _take_word(entry: _Word, draft: Draft, slots: Slots) -> None:
+def _take_word(entry: Internal, draft: Draft, slots: Slots) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
-        case Asked(request=ClearTasks() | Mark() as request) if has_to_wait(request, draft.memory):
-            draft.effects.append(entry)
         case Asked():
-            draft.effects.append(answer(entry, draft, slots))
+            draft.effects.append(_answered(entry, draft, slots))
         case Due():
             _take_due(entry, draft, slots)
         case Delivered():
@@ -292,21 +265,21 @@ def _take_word(entry: _Word, draft: Draft, slots: Slots) -> None:
             backfilling.go_on(entry, draft, slots)
         case MakeSlots():
             dag.make_slots(entry, draft, slots)
+        case WorkerSilent():
+            slots.note_silence(entry)
         case ClockStepped():
             pass  # every turn looks at the clock
         case DamageFound(damage=damage):
             restart.damage_found(damage, draft)
 
 
-def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft, slots: Slots) -> None:
-    match entry:
-        case FileParsed():
-            versions.file_parsed(entry, draft, slots.pools)
-            rehosting.file_parsed(entry, draft)
-        case FileBroken():
-            versions.file_broken(entry, draft)
-        case FileGone():
-            versions.file_gone(entry, draft)
+def _answered(entry: Asked, draft: Draft, slots: Slots) -> Effect:
+    """Return the answer, or the request itself where rows have to be loaded before."""
+    match entry.request:
+        case ClearTasks() | Mark() as request if has_to_wait(request, draft.memory):
+            return entry
+        case _:
+            return answer(entry, draft, slots)
 
 
 def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from aioflow.core.hosting import HOSTLESS, is_stopped, role_of
 from aioflow.core.live import Group, Live, Run, WaitRecord
-from aioflow.core.slots import Slots, Worker
+from aioflow.core.slots import Slots
+from aioflow.core.workers import Worker
 from aioflow.inputs import StopWaits
 from aioflow.model import Body, RunState, TaskState, TriggerState
 from tests.sim import evented

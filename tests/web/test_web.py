@@ -459,7 +459,7 @@ async def test_a_trigger_that_is_not_there_is_not_fired(tmp_path):
 
     assert (missing.status, missing.json["code"]) == (404, "request.unknown_trigger")
     assert "no trigger 7 that waits" in missing.json["detail"]
-    assert "at most 65536" in wide.json["detail"]
+    assert "64 KiB are allowed" in wide.json["detail"]
 
 
 async def test_metrics_are_there_for_prometheus(tmp_path):

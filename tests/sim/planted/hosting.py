@@ -18,16 +18,13 @@ BUGS = (
             Edit(
                 "aioflow.host.run_body",
                 "run_body",
-                "return ended_badly(node, start, began_at, exc, None if body is None "
-                "else body.operator)",
+                "return at_once(ended_badly(node, start, began_at, exc, operator))",
                 """
                 from aioflow.author.signals import TaskDeferred
 
                 if not isinstance(exc, (Exception, TaskDeferred)):
                     raise
-                return ended_badly(
-                    node, start, began_at, exc, None if body is None else body.operator
-                )
+                return at_once(ended_badly(node, start, began_at, exc, operator))
                 """,
             ),
         ),

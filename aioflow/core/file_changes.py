@@ -1,0 +1,26 @@
+"""Take what the catalog reports about a DAG file: versions first, then the triggers they move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aioflow.core import rehosting, versions
+from aioflow.core.draft import Draft
+from aioflow.inputs import FileBroken, FileGone, FileParsed
+from aioflow.rows import PoolRow
+
+__all__ = ("take",)
+
+
+def take(
+    entry: FileParsed | FileBroken | FileGone, draft: Draft, pools: Mapping[str, PoolRow]
+) -> None:
+    """Take a parsed, broken or deleted file."""
+    match entry:
+        case FileParsed():
+            versions.file_parsed(entry, draft, pools)
+            rehosting.file_parsed(entry, draft)
+        case FileBroken():
+            versions.file_broken(entry, draft)
+        case FileGone():
+            versions.file_gone(entry, draft)
