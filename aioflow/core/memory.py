@@ -181,7 +181,7 @@ class Memory:
         self.late_after_us: int | None = None
         self.rests_after: Instant | None = None
         self.run_ends: dict[RunNo, Instant] = {}
-        self.commit_us, self.commit_no = 1_000.0, 0
+        self.commit_us, self.commit_no, self.shift = 1_000.0, 0, 0
         self.numbers_needed = WAITS_LIMIT + 1
 
     @property

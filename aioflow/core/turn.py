@@ -251,7 +251,7 @@ def _take_word(entry: Internal, draft: Draft, slots: Slots) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
         case Asked():
-            _take_request(entry, draft, slots)
+            draft.effects.append(_answered(entry, draft, slots))
         case Due():
             _take_due(entry, draft, slots)
         case Delivered():
@@ -275,13 +275,13 @@ def _take_word(entry: Internal, draft: Draft, slots: Slots) -> None:
             pass  # every turn looks at the clock
 
 
-def _take_request(entry: Asked, draft: Draft, slots: Slots) -> None:
-    """Answer a request, or take it again later where it must wait."""
-    request = entry.request
-    if isinstance(request, ClearTasks | Mark) and has_to_wait(request, draft.memory):
-        draft.effects.append(entry)
-    else:
-        draft.effects.append(answer(entry, draft, slots))
+def _answered(entry: Asked, draft: Draft, slots: Slots) -> Effect:
+    """Return the answer, or the request itself where rows have to be loaded before."""
+    match entry.request:
+        case ClearTasks() | Mark() as request if has_to_wait(request, draft.memory):
+            return entry
+        case _:
+            return answer(entry, draft, slots)
 
 
 def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
