@@ -480,7 +480,6 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
         return
     live = draft.memory.live.get(due.task_no)
     if live is None:
-        trials.look_again(due, draft)
         return
     if live.spec.sensor is not None and live.deadline_at == due.at:
         # Whatever it is doing: a look that hangs has no more time than one that does not.
