@@ -73,7 +73,7 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
         groups: Tasks in the order in which they begin, each group apart from everything else. The
             first is on trial. Without groups everything may begin.
         proof_us: How long a group has to run until it is cleared.
-        until: When the first group is judged.
+        until: When the first group is judged, in steady time.
         alone: How often each task was the only one that may have done it.
     """
 

@@ -50,7 +50,9 @@ class Server:
         self.is_open = False
 
     @asynccontextmanager
-    async def open_store(self, url: str, vault: Any, *, durability: str) -> AsyncIterator[Any]:
+    async def open_store(
+        self, url: str, vault: Any, *, durability: str, home: Path
+    ) -> AsyncIterator[Any]:
         if self.left:
             self.left -= 1
             away = StoreUnavailable("connection refused")

@@ -30,7 +30,7 @@ from aioflow.inputs import Due
 from aioflow.model import Failure, Instant, TaskNo, TaskState
 from aioflow.owed import TRIAL, Trial
 
-__all__ = ("DAEMON", "crashed", "go_on", "guilt", "look_again", "on_trial", "stop")
+__all__ = ("DAEMON", "crashed", "go_on", "guilt", "on_trial", "stop")
 
 DAEMON = "daemon"
 """What died, if not an async host, which is named by its role: the daemon, with all processes."""
@@ -65,7 +65,7 @@ def crashed(process: str, running: Sequence[Live], draft: Draft) -> None:
             return
         found = [live for live in running if live.task_no in before.groups[0]]
         if not found:  # it died before any of them began
-            _put(replace(before, until=draft.now + before.proof_us), draft)
+            _put(replace(before, until=draft.steady + before.proof_us), draft)
             return
     is_repeated = before.groups or counts or any(live.interruptions for live in found)
     if not found or not is_repeated:
@@ -74,12 +74,12 @@ def crashed(process: str, running: Sequence[Live], draft: Draft) -> None:
     if len(found) == 1:
         number = found[0].task_no
         counts[number] = counts.get(number, 0) + 1
-    proof_us = _proof_us(running, before, draft.now)
+    proof_us = _proof_us(running, before, draft)
     trial = Trial(
         process,
         groups=_groups(found, counts),
         proof_us=proof_us,
-        until=draft.now + proof_us,
+        until=draft.steady + proof_us,
         alone=tuple(counts.items()),
     )
     facts: dict[str, str | int] = {"process": process, "tasks": len(found)}
@@ -109,32 +109,23 @@ def _groups(found: Sequence[Live], counts: dict[TaskNo, int]) -> tuple[tuple[Tas
     return (*control, *single, *halves)
 
 
-def _proof_us(running: Iterable[Live], before: Trial, now: Instant) -> int:
+def _proof_us(running: Iterable[Live], before: Trial, draft: Draft) -> int:
     """Return how long a group has to run until it is cleared.
 
     That is as long as any task had run when the process died, this time or before: one that was
     cleared too soon may have killed it. It is no longer than the others can be let wait, which
     is less where tasks have been interrupted seldom.
     """
-    ran_us = max(now - (live.started_at or now) for live in running)
+    ran_us = max(draft.now - (live.started_at or draft.now) for live in running)
     times = max(live.interruptions for live in running) + 1
     bearable_us = min(_FIRST_PROOF_US * int(_GROWTH ** min(times, 10)), _LONGEST_PROOF_US)
     return min(max(ran_us + _MARGIN_US, before.proof_us, _MARGIN_US), bearable_us)
 
 
-def _began(live: Live, now: Instant) -> Instant:
-    """Return when a task that runs began; long ago, if the clock was set back since."""
-    started_at = now if live.started_at is None else live.started_at
-    return started_at if started_at <= now else 0
-
-
-def look_again(due: Due, draft: Draft) -> None:
-    """The instant at which a trial is judged has come, unless the clock was set back meanwhile."""
-    memory, now = draft.memory, draft.now
-    trial = memory.trial
-    if trial is not None and due.task_no == memory.trial_no and trial.groups and now < trial.until:
-        at = min(trial.until, now + trial.proof_us)
-        _put(replace(trial, until=at), draft, is_armed=False)
+def _began(live: Live, draft: Draft) -> Instant:
+    """Return when a task that runs began, in steady time; long ago, if the clock was set back."""
+    started_at = draft.now if live.started_at is None else live.started_at
+    return started_at - draft.at.shift if started_at <= draft.now else 0
 
 
 def on_trial(memory: Memory) -> list[Live] | None:
@@ -178,10 +169,10 @@ def go_on(draft: Draft) -> None:
 
 def _judged(trial: Trial, draft: Draft) -> Trial:
     """Return a trial as it stands now: unchanged while its first group has to go on."""
-    memory, (first, *others), now = draft.memory, trial.groups, draft.now
+    memory, (first, *others), now = draft.memory, trial.groups, draft.steady
     lives = _known(first, memory)
     waiting = tuple(live.task_no for live in lives if _waits(live))
-    began = [_began(live, now) for live in lives if live.state is TaskState.RUNNING]
+    began = [_began(live, draft) for live in lives if live.state is TaskState.RUNNING]
     is_over = not (waiting or began) and bool(first)
     if not is_over and now < trial.until:
         return trial
@@ -204,16 +195,12 @@ def stop(draft: Draft) -> None:
         _put(replace(draft.memory.trial, groups=()), draft)
 
 
-def _put(trial: Trial | None, draft: Draft, *, is_armed: bool = True) -> None:
-    """Keep a trial, and have its instant come; one without suspects is over.
-
-    Args:
-        is_armed: Whether the instant of the trial before this has yet to come.
-    """
+def _put(trial: Trial | None, draft: Draft) -> None:
+    """Keep a trial, and have its instant come; one without suspects is over."""
     memory = draft.memory
     if trial is not None and not trial.groups and not trial.alone:
         trial = None
-    if trial == memory.trial and is_armed:
+    if trial == memory.trial:
         return
     if memory.trial is not None:
         draft.owing.write_off(memory.trial_no)

@@ -487,7 +487,7 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
     elif due.run_no >= 0:
         run_due(due.run_no, due.at, draft, slots)
     elif live is None:
-        trials.look_again(due, draft)
+        return  # its task has ended
     elif live.spec.sensor is not None and live.deadline_at == due.at:
         # Whatever it is doing: a look that hangs has no more time than one that does not.
         waits.stop(live, "timeout", draft, slots)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -134,7 +135,9 @@ def hostile(kind: Kind, cls: Any) -> Iterator[bytes]:
 
 def hosting(cls: type[Trigger[Any]], number: int, fields: bytes) -> Host:
     window = 64 if cls is NewFiles else 0
-    return Host(number, 1, 1, 100, VERSION, class_path(cls), fields, SINCE, None, window=window)
+    order = Host(number, 1, 1, 100, VERSION, class_path(cls), fields, SINCE, None, window=window)
+    waited_us = time.time_ns() // 1_000 - SINCE
+    return msgspec.structs.replace(order, waits_since=time.monotonic_ns() // 1_000 - waited_us)
 
 
 def answer(host: Child, ask: Ask) -> None:
