@@ -56,6 +56,7 @@ from aioflow.author.values import (
 from aioflow.author.waiting import all_of, any_of, now, sleep, step, stream, uuid, wait
 from aioflow.author.watch import Share, Watch
 from aioflow.errors import AioflowError, DagError, DagRunFailed, UnknownValue, Unserializable
+from aioflow.masking import masked_url, masked_urls
 from aioflow.model import TriggerRule
 
 __all__ = (
@@ -115,6 +116,8 @@ __all__ = (
     "fetch_secret",
     "fetch_variable",
     "latest_only",
+    "masked_url",
+    "masked_urls",
     "named_events",
     "now",
     "own_dag_id",

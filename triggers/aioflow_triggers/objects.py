@@ -14,11 +14,17 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypedDict, TypeVar
 
-from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
+from aioflow import (
+    Duration,
+    Trigger,
+    TriggerEvent,
+    as_timedelta,
+    masked_url,
+    masked_urls,
+)
 from aioflow_triggers.extras import require
 from aioflow_triggers.folders import matches
 from aioflow_triggers.paths import in_key
-from aioflow_triggers.urls import shown, shown_in
 from aioflow_triggers.waking import Waking
 
 __all__ = ("NewObjects", "ObjectSeen", "ObjectTrigger")
@@ -169,7 +175,7 @@ def _check(trigger: ObjectTrigger | NewObjects) -> None:
     if scheme not in _SCHEMES or not folder or not name:
         raise ValueError(
             f"url must be a scheme ({', '.join(_SCHEMES)}), a bucket and a name, "
-            f"got {shown(trigger.url)!r}"
+            f"got {masked_url(trigger.url)!r}"
         )
     if _is_glob(folder):
         raise ValueError(f"url must name objects of one folder: {folder!r} stands for many")
@@ -208,11 +214,11 @@ async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
     except FileNotFoundError:
         return []
     except (obstore.exceptions.GenericError, TimeoutError) as exc:
-        why = shown_in(str(exc).partition("\n")[0])
-        trigger.log.warning("%s cannot be looked at: %s", shown(trigger.url), why)
+        why = masked_urls(str(exc).partition("\n")[0])
+        trigger.log.warning("%s cannot be looked at: %s", masked_url(trigger.url), why)
         return []
     except obstore.exceptions.BaseError as exc:
-        raise type(exc)(shown_in(str(exc))) from None  # the URL it asked may be a signed one
+        raise type(exc)(masked_urls(str(exc))) from None  # the URL it asked may be a signed one
     return [
         _seen(folder, meta["path"], meta)
         for meta in listed["objects"]

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
-from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
+from aioflow import Duration, Trigger, TriggerEvent, as_timedelta, masked_url
 from aioflow_triggers.data import Nothing, at_path
 from aioflow_triggers.extras import require
 from aioflow_triggers.http import HttpUnexpected, checked_interval
-from aioflow_triggers.urls import bare, shown, whole
+from aioflow_triggers.urls import bare, whole
 from aioflow_triggers.web import Answer, Away, Forbidden, Line, Request, check_url, may_follow
 
 __all__ = ("HttpPagesTrigger", "PageItems")
@@ -172,9 +172,9 @@ class HttpPagesTrigger(Trigger[PageItems]):
                 if answer.status == 404 and self.page_parameter is not None:
                     return _Page(None, [], "")
                 if answer.status not in _AGAIN and answer.status < 500:
-                    raise HttpUnexpected(f"{shown(url)} answered {answer.status}")
+                    raise HttpUnexpected(f"{masked_url(url)} answered {answer.status}")
                 patience = answer.retry_after_seconds(_now())
-                self.log.info("%s answered %d", shown(url), answer.status)
+                self.log.info("%s answered %d", masked_url(url), answer.status)
             except Away as exc:
                 self.log.info("%s", exc)
             await _sleep(max(seconds, patience))
@@ -208,7 +208,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
     def _key(self, item: Any, url: str) -> str:
         found = at_path(item, self.key)
         if found is Nothing:
-            raise HttpUnexpected(f"an item of {shown(url)} has nothing at {self.key!r}")
+            raise HttpUnexpected(f"an item of {masked_url(url)} has nothing at {self.key!r}")
         text = found if isinstance(found, str) else json.dumps(found, sort_keys=True)
         long = len(text) > _KEY_LENGTH
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if long else text
@@ -218,8 +218,8 @@ class HttpPagesTrigger(Trigger[PageItems]):
         if following is None or following == url:
             return None
         if not may_follow(url, following):
-            led = shown(following)
-            raise Forbidden(f"the page behind {shown(url)} is {led}, of another origin")
+            led = masked_url(following)
+            raise Forbidden(f"the page behind {masked_url(url)} is {led}, of another origin")
         return following
 
     def _following(self, page: _Page, url: str) -> str | None:

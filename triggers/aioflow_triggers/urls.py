@@ -1,35 +1,12 @@
-"""Masks URLs for display: no passwords, no values of their queries."""
+"""What a trigger stores of a URL whose parts may be credentials, and the way back to it."""
 
 from __future__ import annotations
 
-import re
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-__all__ = ("bare", "shown", "shown_in", "whole")
+__all__ = ("bare", "whole")
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'<>]*")
 _HIDDEN = "***"
-_CONTAINER_SCHEMES = ("abfs", "abfss")
-"""What stands before the ``@`` of their URLs is a container, unless a password follows."""
-
-
-def shown_in(text: str) -> str:
-    """Return a text with URLs in it as it may stand in a log or an error."""
-    return _URL.sub(lambda found: shown(found[0]), text)
-
-
-def shown(url: str) -> str:
-    """Return a URL without its user information, fragment and the values of its query."""
-    scheme, mark, rest = url.partition("://")
-    if not mark:
-        return url
-    path, asked, query = rest.partition("#")[0].partition("?")
-    host, slash, behind = path.partition("/")
-    user, at, host = host.rpartition("@")
-    is_container = scheme.lower() in _CONTAINER_SCHEMES and ":" not in user
-    pairs = (pair.partition("=") for pair in re.split("[&;]", query) if pair)
-    masked = "&".join(f"{name}={_HIDDEN}" if sign else _HIDDEN for name, sign, _ in pairs)
-    return f"{scheme}://{user + at if is_container else ''}{host}{slash}{behind}{asked}{masked}"
 
 
 def bare(url: str, own: str) -> str:

@@ -22,10 +22,9 @@ from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
 
-from aioflow import own_dag_id
+from aioflow import masked_url, masked_urls, own_dag_id
 from aioflow_triggers.extras import require
 from aioflow_triggers.places import NoPlace, Places
-from aioflow_triggers.urls import shown, shown_in
 
 __all__ = (
     "Answer",
@@ -191,20 +190,19 @@ class Line:
                 async with pool.places.place(_dag_id(), origin, request.timeout_seconds):
                     answer = await _answer(client, wanted, request)
             except NoPlace as exc:
-                raise Away(f"{method} {shown(str(url))}: {exc}") from None
+                raise Away(f"{method} {masked_url(str(url))}: {exc}") from None
             except httpx2.TransportError as exc:
-                why = shown_in(str(exc)) or type(exc).__name__
-                raise Away(f"{method} {shown(str(url))}: {why}") from None
+                why = masked_urls(str(exc)) or type(exc).__name__
+                raise Away(f"{method} {masked_url(str(url))}: {why}") from None
             except TimeoutError as exc:
-                raise Away(
-                    f"{method} {shown(str(url))}: no whole answer in {request.timeout_seconds:g} s"
-                ) from exc
+                limit = f"no whole answer in {request.timeout_seconds:g} s"
+                raise Away(f"{method} {masked_url(str(url))}: {limit}") from exc
             if answer.status not in _REDIRECTED or "location" not in answer.headers:
                 return answer
             url = _followed(url, answer.headers["location"])
             if answer.status == 303 or (answer.status in {301, 302} and method == "POST"):
                 method, body = ("HEAD" if method == "HEAD" else "GET"), None
-        raise Forbidden(f"{shown(request.url)} redirects more than {_REDIRECTS} times")
+        raise Forbidden(f"{masked_url(request.url)} redirects more than {_REDIRECTS} times")
 
 
 def _dag_id() -> str:
@@ -231,11 +229,11 @@ async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
                 content += piece
                 if len(content) > request.body_limit:
                     limit = f"more than {request.body_limit} bytes"
-                    raise AnswerTooLarge(f"the answer of {shown(str(wanted.url))} has {limit}")
+                    raise AnswerTooLarge(f"the answer of {masked_url(str(wanted.url))} has {limit}")
     finally:
         await response.aclose()
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, shown(str(response.url)), headers, bytes(content))
+    return Answer(response.status_code, masked_url(str(response.url)), headers, bytes(content))
 
 
 class _Pool:
@@ -286,7 +284,9 @@ def check_url(url: str) -> None:
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
     if scheme not in {"http", "https"} or not host:
-        raise ValueError(f"url must begin with http:// or https:// and a host, got {shown(url)!r}")
+        raise ValueError(
+            f"url must begin with http:// or https:// and a host, got {masked_url(url)!r}"
+        )
 
 
 def _followed(url: Any, location: str) -> Any:
@@ -295,10 +295,10 @@ def _followed(url: Any, location: str) -> Any:
     try:
         target = url.join(location)
     except httpx2.InvalidURL as exc:
-        asked = shown(str(url))
-        raise Forbidden(f"{asked} redirects to {shown(location)!r}, which is no URL") from exc
+        asked = masked_url(str(url))
+        raise Forbidden(f"{asked} redirects to {masked_url(location)!r}, which is no URL") from exc
     if not may_follow(str(url), str(target)):
-        asked, led = shown(str(url)), shown(str(target))
+        asked, led = masked_url(str(url)), masked_url(str(target))
         raise Forbidden(f"{asked} redirects to {led}, which is another origin")
     return target
 
