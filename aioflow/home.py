@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from aioflow.errors import HomeUnusable, SettingsError
 from aioflow.settings import FILE_NAME, Settings
 from aioflow.writable import find_writable, how_to_mend
 
-__all__ = ("check_writers", "close_off", "identity", "make_home")
+__all__ = ("check_writers", "close_off", "make_home")
 
 _FOLDERS = ("run", "code", "results", "logs")
 _DATABASE_FILES = ("", "-wal", "-shm")
@@ -31,24 +30,6 @@ def make_home(home: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as exc:
             raise HomeUnusable(str(folder), exc.strerror or type(exc).__name__) from exc
-
-
-def identity(home: Path) -> str:
-    """Return what tells this home from all others, drawn at its first start.
-
-    Raises:
-        HomeUnusable: If it cannot be kept.
-    """
-    path = home / "identity"
-    try:
-        if not path.exists():
-            temporary = path.with_suffix(".new")
-            temporary.touch(mode=0o600)
-            temporary.write_text(secrets.token_hex(16))
-            temporary.replace(path)
-        return path.read_text()
-    except OSError as exc:
-        raise HomeUnusable(str(path), exc.strerror or type(exc).__name__) from exc
 
 
 def close_off() -> None:

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from aioflow.clock import Clock, SystemClock
 from aioflow.errors import Fenced, HomeBusy, SettingsError, StoreUnavailable
 from aioflow.errors.daemon import ANOTHER_DATABASE
-from aioflow.home import identity
+from aioflow.identity import own_identity
 from aioflow.log import Logger
 from aioflow.rows import NodeFacts
 from aioflow.settings import Settings
@@ -44,7 +44,7 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
         HomeBusy: If another daemon lives on this database.
         SettingsError: If no key of this home opens what is sealed in it.
     """
-    clock, home, after = SystemClock(), identity(settings.home), None
+    clock, home, after = SystemClock(), own_identity(settings.home), None
     if not take_over:
         if not await store.opens_sealed():
             raise SettingsError(

@@ -11,8 +11,9 @@ import pytest
 
 from aioflow import daemon
 from aioflow.clock import SystemClock
-from aioflow.errors import Fenced, HomeBusy, SettingsError, StoreUnavailable
-from aioflow.home import identity, make_home
+from aioflow.errors import Fenced, HomeBusy, HomeUnusable, SettingsError, StoreUnavailable
+from aioflow.home import make_home
+from aioflow.identity import own_identity
 from aioflow.rows import NodeFacts
 from aioflow.secrets import Vault, new_key
 from aioflow.settings import Settings
@@ -262,7 +263,7 @@ async def test_the_key_of_another_home_is_refused_and_sealed_values_stay(store_u
             await prepare_claim(settings, store, take_over=False)
         about = await prepare_claim(settings, store, take_over=True)
 
-    assert (about.home, about.after) == (identity(settings.home), None)
+    assert (about.home, about.after) == (own_identity(settings.home), None)
 
 
 async def test_a_key_fits_a_database_in_which_nothing_is_sealed(store_url, tmp_path):
@@ -275,7 +276,14 @@ async def test_a_key_fits_a_database_in_which_nothing_is_sealed(store_url, tmp_p
 def test_the_identity_of_a_home_is_drawn_once(tmp_path):
     for name in ("a", "b"):
         make_home(tmp_path / name)
-    first, other = identity(tmp_path / "a"), identity(tmp_path / "b")
+    first, other = own_identity(tmp_path / "a"), own_identity(tmp_path / "b")
 
-    assert first == identity(tmp_path / "a") != other
+    assert first == own_identity(tmp_path / "a") != other
     assert (tmp_path / "a" / "identity").stat().st_mode & 0o077 == 0
+
+
+def test_a_home_whose_identity_cannot_be_kept_is_refused_by_its_path(tmp_path):
+    (tmp_path / "identity").mkdir()
+
+    with pytest.raises(HomeUnusable, match=f"the file {tmp_path}/identity cannot be used"):
+        own_identity(tmp_path)

@@ -35,12 +35,12 @@ class HomeBusy(AioflowError):
 
 
 class HomeUnusable(AioflowError):
-    """A folder of the home is not there and cannot be made."""
+    """A folder of the home cannot be made, or a file that the home needs cannot be used."""
 
     code = "home.unusable"
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"the folder {path} cannot be made: {why}; choose another with --home")
+    def __init__(self, path: str, why: str, problem: str = "the folder {} cannot be made") -> None:
+        super().__init__(f"{problem.format(path)}: {why}; choose another with --home")
         self.path = path
         self.why = why
 

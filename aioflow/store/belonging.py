@@ -11,22 +11,20 @@ one in a file.
 
 from __future__ import annotations
 
-import os
 import random
 import shlex
 import sqlite3
 import struct
-import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from aioflow.errors import StoreUnavailable, StrangeDatabase
+from aioflow.identity import draw_identity, find_identity, identity_file, keep_identity
 from aioflow.store.wal_file import frames, log_path
 
 __all__ = (
-    "IDENTITY_FILE",
     "check_home",
     "check_log",
     "first_log",
@@ -34,9 +32,6 @@ __all__ = (
     "number_logs",
     "settle_identity",
 )
-
-IDENTITY_FILE = "identity"
-"""In the home: the identity of the databases it made."""
 
 _SCHEMA_AT, _LOG_NUMBER_AT = 40, 60
 _LOG_NUMBERS = 2**31
@@ -144,8 +139,9 @@ def check_home(path: Path, home: Path) -> None:
 
     Raises:
         StrangeDatabase: If it is.
+        HomeUnusable: If the identity of the home cannot be read.
     """
-    known = _known(home)
+    known = find_identity(home)
     if known is None or not path.exists() or not path.stat().st_size:
         return
     try:
@@ -164,43 +160,23 @@ def settle_identity(path: Path, home: Path, raw: sqlite3.Connection) -> None:
 
     Raises:
         StrangeDatabase: If they know others.
-        StoreUnavailable: If the home cannot be written.
+        HomeUnusable: If the home cannot be read or written.
     """
-    known = _known(home)
+    known = find_identity(home)
     found = raw.execute(_FIND_IDENTITY).fetchone()
     if found is None:
-        identity = known or uuid.uuid4().hex
+        identity = known or draw_identity()
         raw.execute("INSERT INTO meta (name, value) VALUES ('identity', ?)", (identity,))
     else:
         identity = found[0]
     if known is None:
-        _write(home / IDENTITY_FILE, identity)
+        keep_identity(home, identity)
     elif known != identity:
         raise _of_another_home(path, home)
 
 
-def _known(home: Path) -> str | None:
-    try:
-        return (home / IDENTITY_FILE).read_text(encoding="ascii").strip() or None
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeError) as exc:
-        raise StoreUnavailable(f"cannot read {home / IDENTITY_FILE}: {exc}") from exc
-
-
-def _write(file: Path, identity: str) -> None:
-    try:
-        new = file.with_name(f"{file.name}.new")
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as text:
-            text.write(f"{identity}\n")
-        new.replace(file)
-    except OSError as exc:
-        raise StoreUnavailable(f"cannot write {file}: {exc.strerror}") from exc
-
-
 def _of_another_home(path: Path, home: Path) -> StrangeDatabase:
-    file = home / IDENTITY_FILE
+    file = identity_file(home)
     return StrangeDatabase(
         f"{path} is the database of another home than {home}, and was not touched. Name the "
         "database of this home; or, if this home is to take it over, remove "

@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from aioflow.errors import ForeignDatabase, StrangeDatabase, SyncFailed
+from aioflow.identity import identity_file
 from aioflow.store import checkpointer, open_store, soundness, sqlite_file
 from aioflow.store import writer as writer_module
-from aioflow.store.belonging import IDENTITY_FILE
 from aioflow.store.copying import copy
 from aioflow.store.replay import compare
 from aioflow.store.wal_file import log_path
@@ -155,8 +155,8 @@ async def test_the_log_of_another_database_is_not_replayed(home, tmp_path, subst
 
     for identity in (True, False):  # the log alone must tell, too
         if not identity:
-            (left / IDENTITY_FILE).unlink()
-            del before[IDENTITY_FILE]
+            identity_file(left).unlink()
+            del before["identity"]
         with pytest.raises(StrangeDatabase, match="is the log of another database"):
             async with opened(left):
                 pass
@@ -244,7 +244,7 @@ async def test_the_database_of_another_home_is_refused(home, tmp_path, is_killed
             pass
 
     assert contents(home) == before
-    (home / IDENTITY_FILE).unlink()
+    identity_file(home).unlink()
     assert await commits_in(home) == 1 + is_killed  # as it says
 
 
@@ -275,9 +275,9 @@ async def test_a_moved_home_and_one_without_an_identity_are_served(home, tmp_pat
     await commit_more(home, 1)
     moved = home.rename(tmp_path / "moved")
     assert await commits_in(moved) == 1
-    (moved / IDENTITY_FILE).unlink()
+    identity_file(moved).unlink()
     assert await commits_in(moved) == 1
-    assert (moved / IDENTITY_FILE).exists()
+    assert identity_file(moved).exists()
 
 
 # ── damage ──────────────────────────────────────────────────────────────────────────────
