@@ -7,6 +7,7 @@ from pathlib import Path
 from aioflow.api.metrics import owed
 from aioflow.api.views import HealthView
 from aioflow.clock import Clock
+from aioflow.core.roles import ASYNC, TRIGGERS
 from aioflow.disk import full_disk
 from aioflow.engine import Engine
 from aioflow.errors import StoreError
@@ -15,7 +16,7 @@ from aioflow.threads import in_thread
 
 __all__ = ("health",)
 
-_HOSTS = frozenset({"async", "triggers"})
+_HOSTS = frozenset({ASYNC, TRIGGERS})
 
 _STUCK_US = 10_000_000
 """Inputs that wait longer than this mean that the engine does not turn."""

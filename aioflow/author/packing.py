@@ -471,7 +471,6 @@ _ENDLESS_CODEC: Final = "its codec does not come to an end"
 _TEXTS = frozenset({str})
 _BYTES = frozenset({bytes, bytearray, memoryview})
 _CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
-_encoder = msgspec.msgpack.Encoder()
 
 
 _EXTENSIONS = {cls: (tag, data) for cls, tag, data in EXTENSIONS}

@@ -18,6 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from aioflow.host.dict_counts import DictCounts
+from aioflow.host.shared_state import is_same
 
 __all__ = ("ModuleState", "watch_loaders")
 
@@ -65,9 +66,7 @@ class _Scope:
         return [
             (name, value)
             for name, value in before.items()
-            if now.get(name, _NOTHING) is not value
-            and _counts(name, value, self._where)
-            and not _is_equal(value, now.get(name, _NOTHING))
+            if not is_same(value, now.get(name, _NOTHING)) and _counts(name, value, self._where)
         ]
 
     def put_back(self) -> list[str]:
@@ -209,12 +208,3 @@ def _counts(name: str, value: object, where: str) -> bool:
     if name.startswith("_"):
         return isinstance(value, _CALLED)
     return f"{where}.{name}" not in _FILLED
-
-
-def _is_equal(value: object, now: object) -> bool:
-    """Whether an equal one is as good: text and numbers are made again."""
-    kind = _type(value)
-    return kind in _PLAIN and _type(now) is kind and value == now
-
-
-_PLAIN = frozenset({bool, bytes, float, int, str, tuple})

@@ -14,7 +14,7 @@ from typing import Any
 
 from aioflow.host.dict_counts import DictCounts
 
-__all__ = ("SharedState", "shown")
+__all__ = ("SharedState", "is_same", "shown")
 
 _WATCHED = (
     "asyncio",
@@ -71,7 +71,7 @@ class SharedState:
         for at in self._counts.changed():
             owner, scope, where, counted = self._kept[at]
             for name, value in counted:
-                if not _is_same(value, scope.get(name, _NOTHING)):
+                if not is_same(value, scope.get(name, _NOTHING)):
                     changed += [where + "." + name]
                     _setattr(owner, name, value)
         for name, module in self._modules.items():
@@ -87,7 +87,8 @@ def shown(changed: list[str]) -> str:
     return ", ".join(changed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _is_same(value: object, now: object) -> bool:
+def is_same(value: object, now: object) -> bool:
+    """Whether a name has what it had; of text and numbers an equal one is as good."""
     if value is now:
         return True
     kind = _type(value)
