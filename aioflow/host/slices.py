@@ -32,15 +32,18 @@ class Slices:
 
         The first slice is done at once, unless others wait: nearly all work is over then.
         """
-        if self._turn.locked():
-            await asyncio.sleep(0)
-        while True:
-            async with self._turn:
-                until = time.monotonic() + self._seconds
-                try:
+        result: T
+        try:
+            if self._turn.locked():
+                await asyncio.sleep(0)
+            else:
+                next(steps)  # most work is a single step, which needs neither lock nor clock
+            while True:
+                async with self._turn:
+                    until = time.monotonic() + self._seconds
                     while time.monotonic() < until:
                         next(steps)
-                except StopIteration as done:
-                    result: T = done.value
-                    return result
-                await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+        except StopIteration as done:
+            result = done.value
+        return result
