@@ -12,7 +12,7 @@ from aioflow.core.order import order
 from aioflow.core.roles import async_role
 from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Slots
-from aioflow.core.try_time import time_left, time_limit
+from aioflow.core.try_time import time_limit
 from aioflow.core.workers import Grant
 from aioflow.effects import RestoreCode, StartTry, StopTry
 from aioflow.messages import RecordDropped, Succeeded
@@ -67,14 +67,15 @@ def start(grant: Grant, draft: Draft) -> None:
         draft.move(live, TaskState.RUNNING)
     if live.started_at is None and not grant.is_claimed:
         begin_try(live, draft)
+    ordered = order(live, draft.steady)
     draft.effects.append(
         StartTry(
             live.spec.body,
             grant.worker,
             live.run.info,
-            order(live, draft.steady),
+            ordered,
             grant.is_claimed,
-            time_left(live, draft.steady),
+            ordered.timeout_us,
             int(live.run.durations[live.position]),
             _resumed(live),
             async_role(live.run.spec),

@@ -22,6 +22,8 @@ def time_left(live: Live, steady: Instant) -> int | None:
     A sensor has it anew for each look: between two of them it waits, as long as its own
     ``timeout`` allows.
     """
+    if live.ends_at is None:  # as of nearly every task: this is called for each start
+        return live.spec.execution_timeout_us
     ends = try_ends_at(live, steady)
     return live.spec.execution_timeout_us if ends is None else max(1, ends - steady)
 
