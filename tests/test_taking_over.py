@@ -8,6 +8,7 @@ from typing import Any, cast
 import anyio
 import msgspec
 import pytest
+import structlog
 
 from aioflow import daemon
 from aioflow.clock import SystemClock
@@ -96,14 +97,14 @@ async def test_a_free_database_and_ones_own_are_claimed_at_once(holder, home):
     assert clock.us == 0
 
 
-async def test_a_daemon_that_does_not_move_for_a_lease_is_taken_over_from(capsys):
+async def test_a_daemon_that_does_not_move_for_a_lease_is_taken_over_from():
     clock = Clock()
 
-    assert await place(Database(THEIRS), clock) == 3
+    with structlog.testing.capture_logs() as lines:
+        assert await place(Database(THEIRS), clock) == 3
     assert LEASE_SECONDS <= clock.us / 1e6 < LEASE_SECONDS + 1
-    told = capsys.readouterr().out
-    assert "another daemon serves this database" in told
-    assert "process 7 on there" in told
+    assert lines[0]["event"].startswith("another daemon serves this database")
+    assert [line["holder"] for line in lines] == ["process 7 on there"] * 2
 
 
 @pytest.mark.parametrize("fields", [{"epoch": 4}, {"commit_no": 10}, {"seen_at": NOON + 1}])
