@@ -38,6 +38,7 @@ from aioflow.messages import (
     Skipped,
     StreamOpened,
     Succeeded,
+    TaskReport,
     Withdraw,
 )
 from aioflow.model import RunNo, StartNo, TaskNo
@@ -100,10 +101,10 @@ class AsyncExecutor:
             on_lost=self._forget_all,
             health_seconds=health_seconds,
             idle_seconds=idle_seconds,
-            is_idle=lambda: not self._present,
+            is_idle=lambda: not self._logs and not self._parked,
         )
-        # The starts whose coroutines the host has, those that are parked there included.
-        self._present: set[tuple[TaskNo, StartNo]] = set()
+        # The starts whose coroutines are parked in the host.
+        self._parked: set[tuple[TaskNo, StartNo]] = set()
         self._told: dict[RunNo, RunInfo] = {}
         # Of the starts something may still be printed by.
         self._logs: dict[tuple[TaskNo, StartNo], TryLog] = {}
@@ -119,12 +120,11 @@ class AsyncExecutor:
         if not self._host.is_up:
             return
         start, info = effect.start, effect.info
-        self._present.add((start.task_no, start.start_no))
         if info.run_no not in self._told:
             self._told[info.run_no] = info
             self._host.put(info)
         if effect.resume is not None:  # the same coroutine, from here on under another number
-            self._present.discard((start.task_no, effect.resume.was_start_no))
+            self._parked.discard((start.task_no, effect.resume.was_start_no))
             self._close_log(start.task_no, effect.resume.was_start_no)
         self._logs[start.task_no, start.start_no] = self._wiring.tasklog.open(log_key(start))
         self._host.put(start if effect.resume is None else effect.resume)
@@ -135,7 +135,7 @@ class AsyncExecutor:
 
     def stop(self, effect: StopTry) -> None:
         """Cancel a coroutine. What it still reports does not count."""
-        self._present.discard((effect.task_no, effect.start_no))
+        self._parked.discard((effect.task_no, effect.start_no))
         self._host.put(Stop(effect.task_no, effect.start_no, effect.reason))
 
     def forget(self, run_no: RunNo) -> None:
@@ -183,9 +183,7 @@ class AsyncExecutor:
             elif isinstance(report, Left):
                 self._close_log(report.task_no, report.start_no)
             elif isinstance(report, _ENDED):
-                self._close_log(report.task_no, report.start_no)
-                if not isinstance(report, Awaiting):
-                    self._present.discard((report.task_no, report.start_no))
+                self._take_end(report)
                 passed.append(report)
             elif isinstance(report, _PASSED):
                 passed.append(report)
@@ -199,6 +197,14 @@ class AsyncExecutor:
         if passed:
             self._wiring.report(passed)
 
+    def _take_end(self, report: TaskReport) -> None:
+        start = report.task_no, report.start_no
+        self._close_log(*start)
+        if isinstance(report, Awaiting):
+            self._parked.add(start)
+        elif self._parked:
+            self._parked.discard(start)
+
     async def _hear(self, data: bytes) -> None:
         """What comes through the pipe belongs to no try: a library in C, a grandchild."""
         shown = self._wiring.tasklog.masks.masked(data)[:500]
@@ -207,6 +213,6 @@ class AsyncExecutor:
     def _forget_all(self) -> None:
         self._wiring.ask(self, Withdraw(-1))
         self._told.clear()
-        self._present.clear()
+        self._parked.clear()
         for key in list(self._logs):
             self._close_log(*key)
