@@ -97,8 +97,8 @@ def _enough(points: Counter[str], least: dict[str, int]) -> None:
     assert not short
 
 
-MODEL_SAMPLE = (4, 7, 12, 110)
-LOOP_SAMPLE = (0, 2, 4, 12)
+MODEL_SAMPLE = (4, 7, 16, 18, 21)
+LOOP_SAMPLE = (5, 6, 12)
 """Short seeds that together meet each point the nightly ones have to meet."""
 
 
