@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
-__all__ = ("LEAST_BYTES", "full_disk")
+__all__ = ("LEAST_BYTES", "full_disk", "require_space")
 
 LEAST_BYTES = 1024 * 1024
 """With less than this free a disk counts as full: a commit and its log need some of it."""
@@ -27,3 +28,13 @@ def full_disk(path: Path) -> str:
         has_space = free >= LEAST_BYTES
         return "" if has_space else f"the disk of {path} is full: {free:,} bytes are free"
     return ""
+
+
+def require_space(folder: Path, size: int) -> None:
+    """Raise the error of a full disk unless a file of this size leaves the least space free.
+
+    Written to its end the file would take that space from the database for a moment.
+    """
+    found = os.statvfs(folder)
+    if found.f_bavail * found.f_frsize < size + LEAST_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

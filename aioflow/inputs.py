@@ -30,6 +30,7 @@ from aioflow.messages import (
     NotReadyYet,
     Recalled,
     RecordDropped,
+    ResultKept,
     RunCalled,
     Skipped,
     StreamOpened,
@@ -384,6 +385,7 @@ Input: TypeAlias = (
     | NotParked
     | RecordDropped
     | Labelled
+    | ResultKept
     | StreamOpened
     | Recalled
     | Fired

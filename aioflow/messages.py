@@ -42,6 +42,7 @@ __all__ = (
     "Recalled",
     "RecordDropped",
     "Report",
+    "ResultKept",
     "RunCalled",
     "Skipped",
     "StreamOpened",
@@ -314,6 +315,16 @@ class NotParked(TaskReport, frozen=True):
     """A host was to resume a coroutine, or to confirm its call, and does not have it (any more)."""
 
 
+class ResultKept(TaskReport, frozen=True):
+    """The body has returned, and an attempt to write its result failed: the process keeps it.
+
+    Attributes:
+        disk_is_full: No task starts until the result is written.
+    """
+
+    disk_is_full: bool
+
+
 class Recalled(_Wire, frozen=True):
     """These claimed tries had not begun and will not begin in that process."""
 
@@ -478,7 +489,9 @@ class Called(_Wire, frozen=True):
 
 
 _OfCalls: TypeAlias = CallAnswered | StreamOpened | NextWanted | EventEmitted | RunCalled
-_OfTasks: TypeAlias = Began | Ended | Item | _OfCalls | NotParked | RecordDropped | Labelled
+_OfTasks: TypeAlias = (
+    Began | Ended | Item | _OfCalls | NotParked | RecordDropped | Labelled | ResultKept
+)
 _OfTriggers: TypeAlias = Fired | TriggerEnded | Expects | Foreseen | Described
 _OfProcesses: TypeAlias = Recalled | Output | Left | Ask | Withdraw | Pong | Called
 _OfParsers: TypeAlias = Parsed | Named | ParserDied | Inspected

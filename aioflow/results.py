@@ -23,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from aioflow.disk import require_space
 from aioflow.model import StartNo, TaskNo
 
 __all__ = (
@@ -210,6 +211,7 @@ def _write(path: Path, parts: Sequence[bytes]) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with _open_new(temporary) as file:
+            require_space(path.parent, sum(map(len, parts)))
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())

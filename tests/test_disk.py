@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from types import SimpleNamespace
 
-from aioflow.disk import LEAST_BYTES, full_disk
+import pytest
+
+from aioflow.disk import LEAST_BYTES, full_disk, require_space
 
 
 def with_free(monkeypatch, free):
@@ -22,6 +25,15 @@ def test_a_full_disk_is_named_with_what_is_free(tmp_path, monkeypatch):
     with_free(monkeypatch, 4096)
 
     assert full_disk(tmp_path) == f"the disk of {tmp_path} is full: 4,096 bytes are free"
+
+
+def test_a_file_may_take_all_but_the_least_space(tmp_path, monkeypatch):
+    with_free(monkeypatch, LEAST_BYTES + 100)
+
+    require_space(tmp_path, 100)
+    with pytest.raises(OSError, match="No space left") as raised:
+        require_space(tmp_path, 101)
+    assert raised.value.errno == errno.ENOSPC
 
 
 def test_a_file_that_is_not_there_yet_is_on_the_disk_of_its_folder(tmp_path):

@@ -31,12 +31,16 @@ async def health(engine: Engine, store: Store, home: Path | None, clock: Clock) 
     age_us = clock.monotonic_us() - engine.turned_at
     checks = {
         "database": engine.store_away_since is None and await _is_whole(store),
-        "disk": home is None or not await in_thread(full_disk, home),
+        "disk": await _has_space(home) and not engine.slots.count_unwritten(engine.memory),
         "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_US),
         "hosts": engine.memory.hosts_up >= _HOSTS,
     }
     status = "ready" if all(checks.values()) else "not_ready"
     return HealthView(status=status, checks=checks, owed=owed(engine.memory))
+
+
+async def _has_space(home: Path | None) -> bool:
+    return home is None or not await in_thread(full_disk, home)
 
 
 async def _is_whole(store: Store) -> bool:

@@ -22,7 +22,7 @@ from aioflow.core.trials import on_trial
 from aioflow.core.workers import Grant, Worker, best_idle, expected_us
 from aioflow.errors import BadPool
 from aioflow.inputs import WorkerSilent
-from aioflow.model import Body, TaskNo, TaskSpec, TaskState
+from aioflow.model import Body, StartNo, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
 __all__ = ("CLAIM_LIMIT", "Slots")
@@ -44,6 +44,8 @@ class Slots:
         is_open: Whether anything is granted at all; a draining node closes.
         is_held: Nothing is granted yet, until people can see it and cancel it.
         ready: Who waits for them.
+        unwritten: Starts whose results do not fit on the disk. Nothing is granted while one of
+            them still has its place.
         kept: What keeps its room in a pool that counts what waits: that pool, and its weight.
     """
 
@@ -53,6 +55,7 @@ class Slots:
         self.at_work: dict[TaskNo, Live] = {}
         self.is_open = True
         self.is_held = False
+        self.unwritten: dict[TaskNo, StartNo] = {}
         self.kept: dict[TaskNo, tuple[str, int]] = {}
         self.ready = Ready(self.kept)
         self.pools: dict[str, PoolRow] = {}
@@ -214,6 +217,22 @@ class Slots:
         is_over = report.since is None or worker.is_idle
         worker.silence = None if is_over else report
 
+    def note_kept_result(self, live: Live, *, disk_is_full: bool) -> None:
+        """The process of a task could not write its result."""
+        if disk_is_full:
+            self.unwritten[live.task_no] = live.start_no
+        else:
+            self.unwritten.pop(live.task_no, None)
+
+    def count_unwritten(self, memory: Memory) -> int:
+        """Return how many results still do not fit on the disk."""
+        found = [memory.live.objects.get(task_no) for task_no in self.unwritten]
+        return sum(
+            live.start_no == self.unwritten[live.task_no] and (live.is_hosted or live.worker >= 0)
+            for live in found
+            if live is not None
+        )
+
     def _leave_worker(self, live: Live) -> None:
         worker = self.workers[live.worker]
         live.worker = -1
@@ -289,6 +308,10 @@ class Slots:
         """
         if not self.is_open or self.is_held:
             return
+        if self.unwritten:
+            if self.count_unwritten(memory):
+                return
+            self.unwritten.clear()
         self.ready.readmit()
         self.ready.came_back = True
         while self.ready.came_back:

@@ -57,6 +57,7 @@ from aioflow.core.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.run import end, go_on
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
+from aioflow.core.workers import learn_duration
 from aioflow.effects import Effect, RestoreCode
 from aioflow.errors import AioflowError
 from aioflow.inputs import (
@@ -107,6 +108,7 @@ from aioflow.messages import (
     NotReadyYet,
     Recalled,
     RecordDropped,
+    ResultKept,
     RunCalled,
     Skipped,
     StreamOpened,
@@ -121,12 +123,6 @@ __all__ = ("TURN_INPUTS", "TurnFailed", "decide", "runs_beyond")
 
 TURN_INPUTS = 1_000
 """Inputs taken into one turn at most."""
-
-_OUTLIER = 10
-"""One measurement counts for this many times the expected duration at most."""
-
-_RECENT = 0.2
-"""Weight of the newest measurement in a task's expected duration."""
 
 
 class TurnFailed(AioflowError):
@@ -229,7 +225,7 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_report(entry, draft, slots)
         case Item() | CallAnswered() | StreamOpened() | NextWanted() | EventEmitted() | RunCalled():
             _take_call(entry, draft, slots)
-        case NotParked() | RecordDropped() | Labelled():
+        case NotParked() | RecordDropped() | Labelled() | ResultKept():
             _take_call(entry, draft, slots)
         case Fired() | TriggerEnded() | RoomChanged():
             _take_trigger_report(entry, draft, slots)
@@ -319,7 +315,7 @@ def _take_report(report: Began | Ended, draft: Draft, slots: Slots) -> None:
 
 def _take_end(report: Ended, live: Live, draft: Draft, slots: Slots) -> None:
     if report.began_at is not None:
-        _learn_duration(live, report.at - report.began_at)
+        learn_duration(live, report.at - report.began_at)
     match report:
         case Succeeded():
             succeed(live, report, draft, slots)
@@ -347,7 +343,8 @@ def _take_call(
     | RunCalled
     | NotParked
     | RecordDropped
-    | Labelled,
+    | Labelled
+    | ResultKept,
     draft: Draft,
     slots: Slots,
 ) -> None:
@@ -371,19 +368,17 @@ def _take_call(
             calls.not_parked(live, report, draft, slots)
         case RecordDropped():
             drop_record(live, report, draft, slots)
+        case Labelled() | ResultKept():
+            _take_note(live, report, draft, slots)
+
+
+def _take_note(live: Live, report: Labelled | ResultKept, draft: Draft, slots: Slots) -> None:
+    match report:
         case Labelled():
             if not live.looks:  # a sensor that looks again has its name already
                 draft.batch.labels.append((live.task_no, live.run.run_no, report.label))
-
-
-def _learn_duration(live: Live, took_us: int) -> None:
-    durations, position = live.run.durations, live.position
-    known = durations[position]
-    took = max(0, took_us)  # these are wall times, and the clock may have been set
-    if known == 0:
-        durations[position] = took
-    else:
-        durations[position] = known + _RECENT * (min(took, _OUTLIER * known) - known)
+        case ResultKept():
+            slots.note_kept_result(live, disk_is_full=report.disk_is_full)
 
 
 def _failed(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:

@@ -41,6 +41,7 @@ __all__ = (
     "still_waits",
 )
 
+DISK_FULL = "the disk is full: {} results wait to be written, and no task starts until they are"
 DRAINED = "the node is drained; see `aioflow nodes undrain`"
 HELD = "the web server does not answer yet; what ran or was queued begins when it does"
 STOPPING = "the daemon is stopping; its next start goes on with it"
@@ -257,6 +258,8 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
         detail = HELD if slots.is_held else STOPPING
         detail = DRAINED if memory.is_drained else detail
         return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
+    if unwritten := slots.count_unwritten(memory):
+        return Wait(kind=WaitKind.SLOT, detail=DISK_FULL.format(unwritten), since=since)
     if (trial := _explain_trial(entry, memory)) is not None:
         return Wait(kind=WaitKind.SLOT, detail=trial, since=since)
     has_room = isinstance(entry, Live) and entry.task_no in slots.kept

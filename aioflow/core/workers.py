@@ -6,11 +6,17 @@ from aioflow.core.live import Group, Live
 from aioflow.inputs import WorkerSilent
 from aioflow.model import DEFAULT_POOL
 
-__all__ = ("Grant", "Worker", "best_idle", "expected_us")
+__all__ = ("Grant", "Worker", "best_idle", "expected_us", "learn_duration")
 
 _UNKNOWN_US = 1e12
 _SHORTEST_US = 20.0
 """A try costs at least this much in a worker, even if it does nothing."""
+
+_OUTLIER = 10
+"""One measurement counts for this many times the expected duration at most."""
+
+_RECENT = 0.2
+"""Weight of the newest measurement in a task's expected duration."""
 
 
 class Worker:
@@ -77,6 +83,17 @@ class Grant:
 def expected_us(entry: Live | Group) -> float:
     """Return how long a try of a task is expected to take, in microseconds."""
     return max(entry.run.durations[entry.position] or _UNKNOWN_US, _SHORTEST_US)
+
+
+def learn_duration(live: Live, took_us: int) -> None:
+    """Take a measured try into what a task is expected to take."""
+    durations, position = live.run.durations, live.position
+    known = durations[position]
+    took = max(0, took_us)  # these are wall times, and the clock may have been set
+    if known == 0:
+        durations[position] = took
+    else:
+        durations[position] = known + _RECENT * (min(took, _OUTLIER * known) - known)
 
 
 def best_idle(idle: list[Worker], version: str) -> Worker:

@@ -34,6 +34,7 @@ from aioflow.messages import (
     Output,
     RecordDropped,
     Report,
+    ResultKept,
     RunCalled,
     Skipped,
     StreamOpened,
@@ -65,6 +66,7 @@ _PASSED = (
     Labelled,
     NextWanted,
     RecordDropped,
+    ResultKept,
     RunCalled,
     StreamOpened,
 )

@@ -30,6 +30,7 @@ from aioflow.messages import (
     Pong,
     Recalled,
     Report,
+    ResultKept,
     Skipped,
     Succeeded,
 )
@@ -63,12 +64,21 @@ TryKey: TypeAlias = tuple[TaskNo, StartNo]
 class _Try:
     """A try that was sent to the process."""
 
-    __slots__ = ("began", "began_us", "effect", "is_recalled", "is_stopped", "is_timed_out")
+    __slots__ = (
+        "began",
+        "began_us",
+        "effect",
+        "has_returned",
+        "is_recalled",
+        "is_stopped",
+        "is_timed_out",
+    )
 
     def __init__(self, effect: StartTry) -> None:
         self.effect = effect
         self.began: Began | None = None
         self.began_us = 0
+        self.has_returned = False
         self.is_recalled = False
         self.is_stopped = False
         self.is_timed_out = False
@@ -281,8 +291,8 @@ class Process:
                 self._take_begin(report, passed, is_told=_key_of(report) in over)
             elif isinstance(report, _ENDED):
                 self._take_end(report, passed)
-            elif isinstance(report, Labelled):
-                self._take_label(report, passed)
+            elif isinstance(report, Labelled | ResultKept):
+                self._take_word(report, passed)
             elif isinstance(report, Recalled):
                 self._take_back(report, passed)
             elif isinstance(report, Ask):
@@ -311,10 +321,12 @@ class Process:
         elif not is_told:
             passed.append(report)
 
-    def _take_label(self, report: Labelled, passed: list[Input]) -> None:
+    def _take_word(self, report: Labelled | ResultKept, passed: list[Input]) -> None:
         found = self._sent.get(_key_of(report))
-        if found is not None and not found.is_stopped:
-            passed.append(report)
+        if found is None or found.is_stopped:
+            return
+        found.has_returned = isinstance(report, ResultKept)
+        passed.append(report)
 
     def _take_end(self, report: Ended, passed: list[Input]) -> None:
         found = self._sent.pop(_key_of(report), None)
@@ -400,7 +412,7 @@ class Process:
 
     def _timeout_at(self, tried: _Try) -> int | None:
         timeout_us = tried.effect.timeout_us
-        return None if timeout_us is None else tried.began_us + timeout_us
+        return None if timeout_us is None or tried.has_returned else tried.began_us + timeout_us
 
     def _enforce(self) -> None:
         tried, now = self._begun, self._wiring.clock.monotonic_us()
@@ -424,7 +436,7 @@ def key_of(effect: StartTry) -> TryKey:
     return (effect.start.task_no, effect.start.start_no)
 
 
-def _key_of(report: Began | Ended | Labelled) -> TryKey:
+def _key_of(report: Began | Ended | Labelled | ResultKept) -> TryKey:
     return (report.task_no, report.start_no)
 
 

@@ -56,6 +56,7 @@ from aioflow.messages import (
     NextWanted,
     NotParked,
     Report,
+    ResultKept,
     RunCalled,
 )
 from aioflow.model import ValueKind
@@ -323,7 +324,7 @@ class CoroutineHost:
                 return await self._slices.run(items)
             packed = await self._slices.run(pack(node, hosted.start, value, self._results))
             if packed.write is not None:
-                await written(packed.write, self._writers)
+                await written(packed.write, self._writers, partial(self._keep, hosted.start))
             if hosted.ending != _TIMEOUT:
                 return succeeded(hosted.start, hosted.began_at, packed)
             problem = _too_long(node)
@@ -332,6 +333,9 @@ class CoroutineHost:
             problem = problem if hosted.ending != _TIMEOUT else _too_long(node, exc)
         steps = ended_badly(node, hosted.start, hosted.began_at, problem, attempt.operator)
         return await self._slices.run(steps)
+
+    def _keep(self, start: Start, disk_is_full: bool) -> None:
+        self._line.report(ResultKept(start.task_no, start.start_no, disk_is_full))
 
     async def _values(self, start: Start, names: tuple[tuple[ValueKind, str], ...]) -> Held:
         question = values.question(start.position, names)

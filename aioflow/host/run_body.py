@@ -29,26 +29,27 @@ from aioflow.host.outcome import (
 from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.runs import Runs
 from aioflow.host.writing import write_out
-from aioflow.messages import Ended, Labelled, NotReadyYet
+from aioflow.messages import Ended, Labelled, NotReadyYet, ResultKept
 from aioflow.model import RunNo, ValueKind
 from aioflow.orders import Answer, Start
 
 __all__ = ("AskDaemon", "run_body")
 
+Tell: TypeAlias = Callable[[Labelled | ResultKept], None]
+
 AskDaemon: TypeAlias = Callable[[RunNo, str, bytes], Answer]
 """``(run, kind, body)`` to the answer; see ``questions``."""
 
 
-def run_body(
-    start: Start, runs: Runs, ask: AskDaemon, tell: Callable[[Labelled], None], results: Path
-) -> Ended:
+def run_body(start: Start, runs: Runs, ask: AskDaemon, tell: Tell, results: Path) -> Ended:
     """Run it in this thread, and return what is to be reported, whatever user code does.
 
     Args:
         runs: Has been told of its run.
         ask: Asks the daemon for results of its parents and for what it declares. Blocks, and may
             be called from threads of user code.
-        tell: Called with what people are to call it, before its body runs.
+        tell: Called before its body runs with what people are to call it, and after that each
+            time its result cannot be written.
         results: Folder of the large results.
     """
     try:
@@ -78,13 +79,17 @@ def run_body(
             return at_once(handled(node, start, began_at, value))
         packed = at_once(pack(node, start, value, results))
         if packed.write is not None:
-            write_out(packed.write)
+            write_out(packed.write, partial(_keep, tell, start))
         return succeeded(start, began_at, packed)
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
         operator = None if body is None else body.operator
         return at_once(ended_badly(node, start, began_at, exc, operator))
     finally:
         in_process({})
+
+
+def _keep(tell: Tell, start: Start, disk_is_full: bool) -> None:
+    tell(ResultKept(start.task_no, start.start_no, disk_is_full))
 
 
 def _page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPage:

@@ -25,7 +25,7 @@ from aioflow.host.run_body import run_body
 from aioflow.host.runs import Runs
 from aioflow.host.span_context import within
 from aioflow.host.streams import IDLE, Descriptors, configure_logging, flush, line_by_line, put_back
-from aioflow.messages import Ask, Began, Ended, Labelled, Pong, Recalled
+from aioflow.messages import Ask, Began, Ended, Labelled, Pong, Recalled, ResultKept
 from aioflow.orders import Answer, ForgetRun, Order, Ping, Recall, RunInfo, Start, Welcome
 
 __all__ = ("Slot",)
@@ -158,8 +158,8 @@ class Slot:
         with self._send_lock:
             self._link.send(messages)
 
-    def _tell(self, labelled: Labelled) -> None:
-        self._send([labelled])
+    def _tell(self, report: Labelled | ResultKept) -> None:
+        self._send([report])
 
     def _ask(self, run_no: int, kind: str, body: bytes) -> Answer:
         """See ``AskDaemon``."""

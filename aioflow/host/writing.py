@@ -7,28 +7,39 @@ So its process keeps the result and tries again, and the log of the task says so
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from typing import TypeAlias
 
-__all__ = ("write_out", "written")
+__all__ = ("OnKept", "write_out", "written")
 
+OnKept: TypeAlias = Callable[[bool], None]
+"""Called after each attempt that fails, with whether the disk is full."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0  # seconds between two attempts
 
 
-def write_out(write: Callable[[], None], sleep: Callable[[float], None] = time.sleep) -> None:
+def write_out(
+    write: Callable[[], None], on_kept: OnKept, sleep: Callable[[float], None] = time.sleep
+) -> None:
     """Write in this thread; return once it is done."""
     for delay in _delays():
         try:
             write()
         except OSError as exc:
             _say(exc, delay)
+            on_kept(exc.errno in _FULL)
             sleep(delay)
         else:
             return
 
 
-async def written(write: Callable[[], None], threads: Executor | None = None) -> None:
+async def written(
+    write: Callable[[], None], threads: Executor | None = None, on_kept: OnKept | None = None
+) -> None:
     """Write in a thread; return once it is done. Between two attempts no thread is held.
 
     Args:
@@ -40,6 +51,8 @@ async def written(write: Callable[[], None], threads: Executor | None = None) ->
             await loop.run_in_executor(threads, write)
         except OSError as exc:
             _say(exc, delay)
+            if on_kept is not None:
+                on_kept(exc.errno in _FULL)
             await asyncio.sleep(delay)
         else:
             return

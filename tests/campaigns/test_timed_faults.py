@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.campaigns.record import record
-from tests.faults import downtime, machine, neighbours, server, storage
+from tests.faults import downtime, machine, neighbours, results, server, storage
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(1800)]
 
@@ -19,6 +19,7 @@ LIMITS: dict[str, dict[str, float]] = {
     "call_fails": {"resumed_seconds": 5.0},
     "sync_fails": {"resumed_seconds": 5.0},
     "disk_full": {"resumed_seconds": 5.0, "slowest_read_seconds": 0.8},
+    "results_do_not_fit": {"resumed_seconds": 8.0},
     "busy": {"slowest_read_seconds": 0.8},
     "strange": {"noticed_seconds": 5.0},
     "refused": {"refused_seconds": 30.0},
@@ -62,6 +63,12 @@ def test_disk_full(seconds, tmp_path):
     figures = storage.disk_full(tmp_path, seconds=seconds)
     judge("disk_full", {"seconds": seconds}, figures)
     assert figures["lines_said"] >= 1
+
+
+@pytest.mark.parametrize("seconds", [2.0, 30.0])
+def test_results_that_do_not_fit(seconds, tmp_path):
+    figures = results.results_that_do_not_fit(tmp_path, seconds=seconds)
+    judge("results_do_not_fit", {"seconds": seconds}, figures)
 
 
 @pytest.mark.parametrize("seconds", [1.0, 10.0, 60.0])

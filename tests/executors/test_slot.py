@@ -19,7 +19,7 @@ from aioflow.executors import process
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.inputs import WorkerSilent
-from aioflow.messages import Ask, Began, Failed, Recalled, Succeeded
+from aioflow.messages import Ask, Began, Failed, Recalled, ResultKept, Succeeded
 from aioflow.model import Body
 from aioflow.orders import Answer, RunInfo, Start
 from aioflow.tasklog import TaskLog
@@ -398,6 +398,22 @@ async def test_the_time_of_a_try_counts_from_its_begin(tmp_path):
         (tmp_path / "go").touch()
         await n.ended(1, 2)
 
+    assert not n.of(Failed)
+
+
+async def test_a_result_that_waits_for_the_disk_costs_no_time(tmp_path):
+    kept = "link.send([ResultKept(*key, True)])\n"
+    async with node(tmp_path) as n:
+        source = kept + until_there(tmp_path / "written")
+        n.executor.start(start(1, source, timeout_us=60_000_000, expected_us=1_000_000))
+        await until(lambda: n.of(ResultKept))
+        n.clock.leapt_us = 3_600_000_000
+        n.executor.start(start(2, claimed=True))
+        await until(lambda: n.recalled() == [2])
+        (tmp_path / "written").touch()
+        await n.ended(1)
+
+    assert n.of(Succeeded, 1)
     assert not n.of(Failed)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import clocks, server, storage
+from tests.faults import clocks, results, server, storage
 from tests.faults.kills import Tally, WarmKills
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
@@ -32,6 +32,10 @@ def test_a_sync_that_fails_ends_the_daemon_and_the_next_start_makes_it_good(tmp_
 
 def test_a_full_disk_stops_work_but_no_reader_and_work_goes_on_by_itself(tmp_path):
     assert storage.disk_full(tmp_path, seconds=0.0)["lines_said"] >= 1
+
+
+def test_results_that_do_not_fit_stop_work_and_charge_nobody(tmp_path):
+    assert results.results_that_do_not_fit(tmp_path)["resumed_seconds"] < 30
 
 
 def test_a_clock_that_is_set_fires_nothing_and_kills_nobody(tmp_path):

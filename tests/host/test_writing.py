@@ -27,22 +27,24 @@ class Disk:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
 def test_a_worker_writes_as_soon_as_the_disk_takes_it_with_longer_and_longer_pauses(number, capsys):
-    disk, pauses = Disk(7, number), []
+    disk, pauses, full = Disk(7, number), [], []
 
-    write_out(disk.write, pauses.append)
+    write_out(disk.write, full.append, pauses.append)
 
     assert disk.writes == 1
     assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    assert full == 7 * [number in {errno.ENOSPC, errno.EDQUOT}]
     assert os.strerror(number) in capsys.readouterr().out
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_a_shared_host_does_so_without_holding_a_thread(capsys):
-    disk = Disk(20)
+    disk, full = Disk(20), []
 
-    await written(disk.write)
+    await written(disk.write, on_kept=full.append)
 
     assert disk.writes == 1
+    assert full == 20 * [True]
     assert "is kept" in capsys.readouterr().out
 
 
@@ -51,4 +53,4 @@ def test_what_is_no_refusal_of_the_disk_is_raised():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        write_out(broken)
+        write_out(broken, [].append)

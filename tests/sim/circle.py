@@ -66,6 +66,7 @@ RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "S
         "MoveClass",
         "Noticed",
         "Rehost",
+        "ResultKept",
         "RoomChanged",
         "Stalled",
         "StopWaits",

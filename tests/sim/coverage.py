@@ -34,6 +34,7 @@ CANNOT_HAPPEN: Mapping[tuple[str, str], str] = {
         "LookBack",
         "MoveClass",
         "Rehost",
+        "ResultKept",
         "RoomChanged",
         "Stalled",
         "StopWaits",

@@ -168,3 +168,26 @@ def hungry(mebibytes: int) -> int:
 def starving(ledger: Path, mebibytes: int = 1024) -> None:
     hungry(mebibytes)
     square.partial(ledger=ledger, seconds=0.1).expand(number=numbers(8))
+
+
+@task(execution_timeout="2s", retry=Retry(tries=1))
+def of_a_worker(ledger: Path, mebibytes: int, run_id: str = current.run_id) -> bytes:
+    note(ledger, "begin", run_id, "of_a_worker", -1)
+    return os.urandom(mebibytes * 2**20)
+
+
+@task(execution_timeout="2s", retry=Retry(tries=1))
+async def of_a_host(ledger: Path, mebibytes: int, run_id: str = current.run_id) -> bytes:
+    note(ledger, "begin", run_id, "of_a_host", -1)
+    return os.urandom(mebibytes * 2**20)
+
+
+@task
+def size(one: bytes, other: bytes) -> int:
+    return len(one) + len(other)
+
+
+@dag
+def large(ledger: Path, mebibytes: int = 4) -> None:
+    """A large result of each kind of host, neither of which may be computed twice."""
+    size(of_a_worker(ledger, mebibytes), of_a_host(ledger, mebibytes))
