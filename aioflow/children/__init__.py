@@ -7,6 +7,7 @@ made a session of its own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -25,6 +26,7 @@ from anyio.abc import TaskStatus
 from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.environment import MARK, child_environment
 from aioflow.children.leftovers import boot_id, home_mark, kill_marked, sweep
+from aioflow.children.marks import mark_limit
 from aioflow.children.memory import memory_limit_bytes
 from aioflow.children.process import Child, Footprint, Plumbing, write_record
 from aioflow.children.room import NoRoom, Room
@@ -170,7 +172,7 @@ class Children:
             )
             ours.callback(process.wait)
             ours.callback(process.kill)
-            _limit(process.pid, {resource.RLIMIT_CORE: 0, **limits})
+            _limit(process.pid, {resource.RLIMIT_CORE: 0, **limits}, mark)
             record = write_record(self._records, process.pid, self._boot, role)
             child = Child(
                 process,
@@ -185,10 +187,10 @@ class Children:
         return child
 
 
-def _limit(pid: int, limits: Mapping[int, int]) -> None:
+def _limit(pid: int, limits: Mapping[int, int], mark: str) -> None:
     """Set limits from outside: code between fork and exec is not safe beside threads."""
-    for kind, value in limits.items():
-        try:
+    # One that is dead already has no limits; whoever watches it will say so.
+    with contextlib.suppress(ProcessLookupError):
+        mark_limit(pid, mark)
+        for kind, value in limits.items():
             resource.prlimit(pid, kind, (value, value))
-        except ProcessLookupError:
-            return  # dead already; whoever watches it will say so
