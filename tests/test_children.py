@@ -412,19 +412,24 @@ async def test_what_a_killed_daemon_left_is_swept_before_anything_runs(tmp_path,
         assert not list((tmp_path / "run" / "children").iterdir())
 
 
+ADOPTS = """
+import anyio, os, signal, sys
+from pathlib import Path
+from aioflow import children as package
+from aioflow.host.process import adopt_orphans
+from aioflow.host.processes import own_children
+from tests.test_children import LISTEN, ignore, running_children, swallow, until
+where = Path(sys.argv[1])
+"""
+
+
 async def test_what_another_parent_has_adopted_is_found_and_reaped(tmp_path):
     """So it is where the daemon is the first process of a container."""
     where = tmp_path / "offspring"
-    adopts = f"""
-import anyio
-from aioflow.host.process import adopt_orphans
-from aioflow.host.processes import own_children
-from pathlib import Path
-from tests.test_children import LISTEN, ignore, running_children, swallow, until
-
+    adopts = """
 async def main():
     adopt_orphans()
-    where, source = Path({str(where)!r}), "shed(sys.argv[1])\\n" + LISTEN
+    source = "shed(sys.argv[1])\\n" + LISTEN
     async with running_children(where.parent, source, where) as children:
         async with children.child("slot", on_reports=ignore, on_output=swallow) as child:
             await until(where.exists)
@@ -434,9 +439,31 @@ async def main():
 
 anyio.run(main)
 """
-    command = [sys.executable, "-c", adopts]
+    command = [sys.executable, "-c", ADOPTS + adopts, where]
     await anyio.run_process(command, cwd=Path(__file__).parents[1], stderr=None)
     assert not is_alive(int(where.read_text()))
+
+
+async def test_what_was_adopted_and_has_ended_is_reaped_and_no_other(tmp_path):
+    adopts = """
+package.REAP_SECONDS = 0.01
+
+async def main():
+    adopt_orphans()
+    source = "shed(sys.argv[1])\\nos.kill(int(open(sys.argv[1]).read()), 9)\\n" + LISTEN
+    async with running_children(where.parent, source, where) as children:
+        async with children.child("slot", on_reports=ignore, on_output=swallow) as child:
+            stranger = os.posix_spawn("/bin/true", ["true"], {})
+            await until(where.exists)
+            await until(lambda: own_children() == {child.pid, stranger})
+            os.kill(child.pid, signal.SIGTERM)
+            assert (await child.ended()).reason == "crashed"
+            assert os.waitpid(stranger, 0)[0] == stranger
+
+anyio.run(main)
+"""
+    command = [sys.executable, "-c", ADOPTS + adopts, tmp_path / "offspring"]
+    await anyio.run_process(command, cwd=Path(__file__).parents[1], stderr=None)
 
 
 async def test_a_child_is_marked_where_the_daemon_has_a_limit_by_its_environment_alone(

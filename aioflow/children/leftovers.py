@@ -13,7 +13,7 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -72,17 +72,17 @@ def kill_marked(mark: str) -> int:
     return _kill_all(lambda pid: carries(pid) and not _is_zombie(pid))
 
 
-def reap_marked(mark: str) -> None:
+def reap_marked(mark: str, besides: Collection[int] = ()) -> None:
     """Reap zombies with this mark that were re-parented to this process.
 
     The kernel re-parents orphans to the first process of a container, for example. Children of
     other owners in this process, such as ``asyncio``, carry no mark and are left alone.
 
     Args:
-        mark: Mark of one child, whose own exit status has been collected.
+        besides: Children with this mark whose exit status somebody waits for.
     """
     carries = carrier(mark)
-    for pid in processes.own_children():
+    for pid in processes.own_children().difference(besides):
         if _is_zombie(pid) and carries(pid):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
