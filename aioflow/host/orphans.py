@@ -94,7 +94,9 @@ class Orphans:
         chain: set[int] = set()
         while pid and pid not in below:
             stat = processes.stat(pid)
-            if stat is None or (stat.is_zombie and not chain):
+            if stat is None:
+                return bool(chain)  # its parent ended in this instant: it is being re-parented
+            if stat.is_zombie and not chain:
                 return False
             chain.add(pid)
             pid = stat.parent
