@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,13 +14,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from aioflow.children import Children, leftovers, process
+from aioflow.children import Children, leftovers, marks, process
 from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.environment import child_environment
 from aioflow.children.leftovers import boot_id, home_mark, read_start_ticks
 from aioflow.messages import Recalled
 from aioflow.orders import Welcome
 from tests.executors.processes import (
+    WAYS_TO_GET_AWAY,
     Output,
     is_alive,
     pids_below,
@@ -234,9 +236,10 @@ while True: time.sleep(1)
         assert not list((tmp_path / "run" / "children").iterdir())
 
 
-async def test_an_offspring_that_forked_twice_and_made_its_own_session_dies_too(tmp_path):
+@pytest.mark.parametrize("get_away", WAYS_TO_GET_AWAY)
+async def test_an_offspring_that_forked_twice_and_made_its_own_session_dies_too(tmp_path, get_away):
     where = tmp_path / "offspring"
-    source = "daemonise(sys.argv[1])\n" + LISTEN
+    source = f"{get_away}(sys.argv[1])\n" + LISTEN
     async with running_children(tmp_path, source, where) as children:
         async with children.child("slot", on_reports=ignore, on_output=swallow):
             await until(where.exists)
@@ -245,9 +248,12 @@ async def test_an_offspring_that_forked_twice_and_made_its_own_session_dies_too(
         assert not is_alive(offspring)
 
 
-async def test_a_killed_child_with_such_an_offspring_ends_only_when_that_is_dead(tmp_path):
+@pytest.mark.parametrize("get_away", WAYS_TO_GET_AWAY)
+async def test_a_killed_child_with_such_an_offspring_ends_only_when_that_is_dead(
+    tmp_path, get_away
+):
     where = tmp_path / "offspring"
-    source = "daemonise(sys.argv[1])\n" + LISTEN
+    source = f"{get_away}(sys.argv[1])\n" + LISTEN
     async with (
         running_children(tmp_path, source, where) as children,
         children.child("slot", on_reports=ignore, on_output=swallow) as child,
@@ -380,7 +386,7 @@ from pathlib import Path
 import anyio
 from tests.executors.processes import running_children
 async def main():
-    source = "daemonise(sys.argv[1])\\nwhile True: time.sleep(1)"
+    source = sys.argv[3] + "(sys.argv[1])\\nwhile True: time.sleep(1)"
     async with running_children(Path(sys.argv[1]), source, sys.argv[2]) as children:
         async def swallow(_): pass
         async with children.child("slot", on_reports=print, on_output=swallow) as child:
@@ -392,9 +398,10 @@ anyio.run(main)
 """
 
 
-async def test_what_a_killed_daemon_left_is_swept_before_anything_runs(tmp_path):
+@pytest.mark.parametrize("get_away", WAYS_TO_GET_AWAY)
+async def test_what_a_killed_daemon_left_is_swept_before_anything_runs(tmp_path, get_away):
     where = tmp_path / "offspring"
-    command = [sys.executable, "-c", EARLIER, str(tmp_path), str(where)]
+    command = [sys.executable, "-c", EARLIER, str(tmp_path), str(where), get_away]
     daemon = await anyio.run_process(command, check=False, cwd=Path(__file__).parents[1])
     assert daemon.returncode == -signal.SIGKILL, daemon.stderr.decode()
     leftovers = [int(daemon.stdout), int(where.read_text())]
@@ -403,6 +410,75 @@ async def test_what_a_killed_daemon_left_is_swept_before_anything_runs(tmp_path)
     async with running_children(tmp_path, LISTEN):
         assert not any(map(is_alive, leftovers))
         assert not list((tmp_path / "run" / "children").iterdir())
+
+
+ADOPTS = """
+import anyio, os, signal, sys
+from pathlib import Path
+from aioflow import children as package
+from aioflow.host.process import adopt_orphans
+from aioflow.host.processes import own_children
+from tests.test_children import LISTEN, ignore, running_children, swallow, until
+where = Path(sys.argv[1])
+"""
+
+
+async def test_what_another_parent_has_adopted_is_found_and_reaped(tmp_path):
+    """So it is where the daemon is the first process of a container."""
+    where = tmp_path / "offspring"
+    adopts = """
+async def main():
+    adopt_orphans()
+    source = "shed(sys.argv[1])\\n" + LISTEN
+    async with running_children(where.parent, source, where) as children:
+        async with children.child("slot", on_reports=ignore, on_output=swallow) as child:
+            await until(where.exists)
+            child.kill()
+            await child.ended()
+            assert not own_children()
+
+anyio.run(main)
+"""
+    command = [sys.executable, "-c", ADOPTS + adopts, where]
+    await anyio.run_process(command, cwd=Path(__file__).parents[1], stderr=None)
+    assert not is_alive(int(where.read_text()))
+
+
+async def test_what_was_adopted_and_has_ended_is_reaped_and_no_other(tmp_path):
+    adopts = """
+package.REAP_SECONDS = 0.01
+
+async def main():
+    adopt_orphans()
+    source = "shed(sys.argv[1])\\nos.kill(int(open(sys.argv[1]).read()), 9)\\n" + LISTEN
+    async with running_children(where.parent, source, where) as children:
+        async with children.child("slot", on_reports=ignore, on_output=swallow) as child:
+            stranger = os.posix_spawn("/bin/true", ["true"], {})
+            await until(where.exists)
+            await until(lambda: own_children() == {child.pid, stranger})
+            os.kill(child.pid, signal.SIGTERM)
+            assert (await child.ended()).reason == "crashed"
+            assert os.waitpid(stranger, 0)[0] == stranger
+
+anyio.run(main)
+"""
+    command = [sys.executable, "-c", ADOPTS + adopts, tmp_path / "offspring"]
+    await anyio.run_process(command, cwd=Path(__file__).parents[1], stderr=None)
+
+
+async def test_a_child_is_marked_where_the_daemon_has_a_limit_by_its_environment_alone(
+    tmp_path, monkeypatch
+):
+    limit = 10**9
+    monkeypatch.setattr(marks.resource, "getrlimit", lambda _: (limit, limit))
+    where = tmp_path / "offspring"
+    before = resource.prlimit(0, resource.RLIMIT_RTTIME)
+    source = "daemonise(sys.argv[1])\n" + LISTEN
+    async with running_children(tmp_path, source, where) as children:
+        async with children.child("slot", on_reports=ignore, on_output=swallow) as child:
+            await until(where.exists)
+            assert resource.prlimit(child.pid, resource.RLIMIT_RTTIME) == before
+        assert not is_alive(int(where.read_text()))
 
 
 def note(home, process, **changes):

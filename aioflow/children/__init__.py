@@ -7,6 +7,7 @@ made a session of its own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -24,7 +25,8 @@ from anyio.abc import TaskStatus
 
 from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.environment import MARK, child_environment
-from aioflow.children.leftovers import boot_id, home_mark, kill_marked, sweep
+from aioflow.children.leftovers import boot_id, home_mark, kill_marked, reap_marked, sweep
+from aioflow.children.marks import mark_limit
 from aioflow.children.memory import memory_limit_bytes
 from aioflow.children.process import Child, Footprint, Plumbing, write_record
 from aioflow.children.room import NoRoom, Room
@@ -38,6 +40,9 @@ PROGRAM = (sys.executable, "-P", "-m", "aioflow.host")
 """Without the working directory on the path: a file there must not shadow a library."""
 
 OUTPUT_GRACE_SECONDS = 5.0
+REAP_SECONDS = 10.0
+"""How often zombies of grandchildren are reaped, where the kernel re-parents them to the daemon."""
+
 _SWEEPERS = 2
 
 _logger = logging.getLogger(__name__)
@@ -72,6 +77,7 @@ class Children:
         self._sweepers = anyio.CapacityLimiter(_SWEEPERS)
         self._clock = clock or SystemClock()
         self._room = Room(self._clock)
+        self._waited_for: set[int] = set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Sweep what an earlier daemon left, signal ``task_status``, and sweep at the end."""
@@ -80,7 +86,10 @@ class Children:
             _logger.warning("killed %d processes an earlier daemon had left", killed)
         task_status.started()
         try:
-            await anyio.sleep_forever()
+            while True:
+                await self._clock.sleep(REAP_SECONDS)
+                # In this thread: no child can be started between the look and the reaping.
+                reap_marked(f"{self._mark}:", self._waited_for)
         finally:
             with anyio.CancelScope(shield=True):
                 last = partial(kill_marked, f"{self._mark}:")
@@ -128,6 +137,7 @@ class Children:
                 with anyio.CancelScope(shield=True):
                     await child.watch(self._sweepers)
             finally:
+                self._waited_for.discard(child.pid)
                 child.release()
 
     def refused(self, role: str, exc: OSError) -> NoRoom:
@@ -170,7 +180,7 @@ class Children:
             )
             ours.callback(process.wait)
             ours.callback(process.kill)
-            _limit(process.pid, {resource.RLIMIT_CORE: 0, **limits})
+            _limit(process.pid, {resource.RLIMIT_CORE: 0, **limits}, mark)
             record = write_record(self._records, process.pid, self._boot, role)
             child = Child(
                 process,
@@ -181,14 +191,15 @@ class Children:
                 role=role,
                 log_nonce=log_nonce,
             )
+            self._waited_for.add(process.pid)
             ours.pop_all()
         return child
 
 
-def _limit(pid: int, limits: Mapping[int, int]) -> None:
+def _limit(pid: int, limits: Mapping[int, int], mark: str) -> None:
     """Set limits from outside: code between fork and exec is not safe beside threads."""
-    for kind, value in limits.items():
-        try:
+    # One that is dead already has no limits; whoever watches it will say so.
+    with contextlib.suppress(ProcessLookupError):
+        mark_limit(pid, mark)
+        for kind, value in limits.items():
             resource.prlimit(pid, kind, (value, value))
-        except ProcessLookupError:
-            return  # dead already; whoever watches it will say so

@@ -1,9 +1,8 @@
 """Finding and killing what an earlier daemon, or a dead child, left running.
 
-Three marks lead to a process: its group and session, which are its leader's number, and the
-environment variable that whatever a child starts inherits, also after a double fork and
-``setsid``. A number alone proves nothing, because numbers are used again: a recorded process
-counts only with its start time and the boot it was started in.
+Two things lead to a process: its group and session, which are its leader's number, and the mark
+that whatever a child starts inherits, see ``marks``. A number alone proves nothing, because numbers
+are used again: a recorded process counts only with its start time and the boot it was started in.
 
 Everything here blocks for some milliseconds and is called in a thread.
 """
@@ -14,12 +13,12 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
-from aioflow.children.environment import MARK
+from aioflow.children.marks import carrier
 from aioflow.host import processes
 
 __all__ = (
@@ -28,14 +27,13 @@ __all__ = (
     "home_mark",
     "kill_marked",
     "read_start_ticks",
+    "reap_marked",
     "sweep",
 )
 
 ROUNDS = 50
 DEATH_MS = 2_000
 """How long one killed process may take to be gone; in an uninterruptible sleep it stays."""
-
-_PROC = Path("/proc")
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -70,8 +68,24 @@ def read_start_ticks(pid: int) -> int | None:
 
 def kill_marked(mark: str) -> int:
     """Kill every process whose mark begins with ``mark``; return how many there were."""
-    wanted = f"{MARK}={mark}".encode()
-    return _kill_all(lambda pid: _carries(pid, wanted))
+    carries = carrier(mark)
+    return _kill_all(lambda pid: carries(pid) and not _is_zombie(pid))
+
+
+def reap_marked(mark: str, besides: Collection[int] = ()) -> None:
+    """Reap zombies with this mark that were re-parented to this process.
+
+    The kernel re-parents orphans to the first process of a container, for example. Children of
+    other owners in this process, such as ``asyncio``, carry no mark and are left alone.
+
+    Args:
+        besides: Children with this mark whose exit status somebody waits for.
+    """
+    carries = carrier(mark)
+    for pid in processes.own_children().difference(besides):
+        if _is_zombie(pid) and carries(pid):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def sweep(records: Path, mark: str) -> int:
@@ -138,9 +152,6 @@ def _await_death(handle: int) -> None:
     poll.poll(DEATH_MS)
 
 
-def _carries(pid: int, wanted: bytes) -> bool:
-    try:
-        environment = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return False  # gone meanwhile, or of another user
-    return any(entry.startswith(wanted) for entry in environment.split(b"\0"))
+def _is_zombie(pid: int) -> bool:
+    stat = processes.stat(pid)
+    return stat is None or stat.is_zombie

@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from aioflow.children.endings import OomCounter, describe_ending
-from aioflow.children.leftovers import Record, kill_marked, read_start_ticks
+from aioflow.children.leftovers import Record, kill_marked, read_start_ticks, reap_marked
 from aioflow.clock import Clock
 from aioflow.host import processes
 from aioflow.host.link import Link, daemon_link
@@ -211,7 +211,7 @@ class Child:
         """
         for sweep in range(1, SWEEPS + 1):
             try:
-                return await in_thread(kill_marked, self._footprint.mark, limiter=limiter)
+                return await in_thread(self._kill_marked, limiter=limiter)
             except OSError as exc:
                 if sweep == SWEEPS:
                     raise
@@ -219,6 +219,11 @@ class Child:
                     _logger.warning("cannot look for what %s left: %s", self.role, exc)
             await self._clock.sleep(SWEEP_AGAIN_SECONDS)
         return 0
+
+    def _kill_marked(self) -> int:
+        killed = kill_marked(self._footprint.mark)
+        reap_marked(self._footprint.mark)
+        return killed
 
     async def pump(self, on_output: Callable[[bytes], Awaitable[None]]) -> None:
         """Hand on what it prints until the pipe ends; reads no faster than that is taken."""

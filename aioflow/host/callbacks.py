@@ -24,6 +24,7 @@ from aioflow.host.arguments import KnownRun
 from aioflow.host.code import CodeShelf
 from aioflow.host.failures import failure_of, print_traceback
 from aioflow.host.frames import BlockingLink
+from aioflow.host.orphans import Orphans
 from aioflow.host.runs import Runs
 from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line
 from aioflow.instants import as_datetime
@@ -50,6 +51,7 @@ class CallbackHost:
         self._link = link
         self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
         self._descriptors = Descriptors(nonce)
+        self._orphans = Orphans()
 
     def run(self, first: Sequence[Order] = ()) -> None:
         """Serve until the daemon closes the link."""
@@ -78,6 +80,7 @@ class CallbackHost:
 
     def _answer(self, answer: Called) -> None:
         flush()
+        self._orphans.kill()
         self._link.send([answer])
 
 

@@ -20,6 +20,7 @@ import msgspec
 from aioflow.errors import LinkClosed
 from aioflow.host.code import CodeShelf
 from aioflow.host.frames import BlockingLink
+from aioflow.host.orphans import Orphans
 from aioflow.host.outcome import now
 from aioflow.host.run_body import run_body
 from aioflow.host.runs import Runs
@@ -54,6 +55,7 @@ class Slot:
         self._busy = False
         self._pid = os.getpid()
         self._descriptors = Descriptors(nonce)
+        self._orphans = Orphans()
 
     def run(self, first: Sequence[Order] = ()) -> None:
         """Serve until the daemon closes the link; ``first`` came along with ``Welcome``."""
@@ -151,6 +153,11 @@ class Slot:
             if os.getpid() != self._pid:
                 # User code forked and returned in the child: there is only one of us.
                 os._exit(0)
+            if killed := self._orphans.kill():
+                said = (
+                    f"aioflow: killed {killed} processes that were left running in the background\n"
+                )
+                self._descriptors.write(said.encode())
 
     # ── talking ─────────────────────────────────────────────────────────────────────────
 

@@ -17,13 +17,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from aioflow.children.environment import MARK
 from aioflow.children.leftovers import home_mark
+from aioflow.children.marks import carrier
+from aioflow.host import processes
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from benchmarks.daemon import DaemonProcess, eventually
 from examples.settlement_data import generate
+from tests.executors.processes import is_alive
 
 __all__ = ("PHASES", "Verdict", "kill_one_run")
 
@@ -183,20 +185,8 @@ def _tasks(daemon: DaemonProcess, run_id: str, merchants: int) -> Iterator[dict[
 
 
 def _assert_nobody_left(home: Path) -> None:
-    wanted = f"{MARK}={home_mark(home)}".encode()
-
-    def left() -> list[int]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if wanted in (entry / "environ").read_bytes():
-                        found.append(int(entry.name))
-                except OSError:
-                    continue
-        return found
-
-    assert left() == []
+    carries = carrier(f"{home_mark(home)}:")
+    assert [pid for pid in processes.numbers() if carries(pid) and is_alive(pid)] == []
 
 
 def _assert_database(home: Path, db: str | None) -> None:

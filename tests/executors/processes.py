@@ -41,7 +41,21 @@ def daemonise(path):
     os.wait()
     while not os.path.exists(path):
         time.sleep(0.001)
+
+# The same, and nothing of the environment is left: that does not lead to it either.
+def shed(path):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            tells = 'echo $$ > "$0.new"; mv "$0.new" "$0"; exec sleep 1000 > /dev/null 2>&1'
+            os.execve("/bin/sh", ["sh", "-c", tells, path], {})
+        os._exit(0)
+    os.wait()
+    while not os.path.exists(path):
+        time.sleep(0.001)
 """
+
+WAYS_TO_GET_AWAY = "daemonise", "shed"
 
 
 def program(source: str, *arguments: object) -> tuple[str, ...]:

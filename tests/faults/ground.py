@@ -22,12 +22,14 @@ from typing import Any
 
 import msgspec
 
-from aioflow.children.environment import MARK
 from aioflow.children.leftovers import Record, home_mark, read_start_ticks
+from aioflow.children.marks import carrier
+from aioflow.host import processes
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.executors.processes import is_alive
 
 __all__ = (
     "DAGS",
@@ -312,14 +314,8 @@ class Ground:
         """Every process that a daemon of this home has started."""
         if not self.home.exists():
             return []
-        wanted = f"{MARK}={home_mark(self.home)}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if wanted in (entry / "environ").read_bytes():
-                        found.append(int(entry.name))
-        return found
+        carries = carrier(f"{home_mark(self.home)}:")
+        return [pid for pid in processes.numbers() if carries(pid) and is_alive(pid)]
 
 
 def wait_for_death(daemon: Victim, or_else: Callable[[], bool], timeout: float = 60.0) -> bool:

@@ -15,6 +15,8 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from aioflow.author.codec import decode
+from aioflow.children.leftovers import kill_marked
+from aioflow.children.marks import mark_limit
 from aioflow.host.nursery import Hosted
 from aioflow.messages import Report
 from aioflow.orders import RunInfo, Start, Welcome
@@ -76,6 +78,8 @@ class Child:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        self._mark = f"{NONCE}:{os.urandom(8).hex()}"
+        mark_limit(self.process.pid, self._mark)
         theirs.close()
         ours.settimeout(self.PATIENCE)
         self.sock = ours
@@ -102,6 +106,7 @@ class Child:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(self.PATIENCE)
+        kill_marked(self._mark)
         self._reader.join(self.PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()
