@@ -42,7 +42,7 @@ def fire(request: FireTrigger, draft: Draft, slots: Slots) -> tuple[str, str, in
         raise UnknownTrigger(request.trigger_no)
     live = wait.live
     told = live.run.row.run_id, live.spec.task_id, live.map_index
-    end = _end_of(wait, draft)
+    end = _end_of(wait)
     waits.fire(wait, _event(wait, request, draft), draft, slots)
     if end is not None:
         draft.effects.append(end)
@@ -69,9 +69,8 @@ def _event(wait: WaitRecord, request: FireTrigger, draft: Draft) -> Fired:
     )
 
 
-def _end_of(wait: WaitRecord, draft: Draft) -> EndHosting | None:
+def _end_of(wait: WaitRecord) -> EndHosting | None:
     """Return what ends the hosting, if it is to end and there is any."""
-    is_hosted = wait.hosting != 0 and wait.role in draft.memory.hosts_up
-    if wait.stream is not None or not is_hosted:
+    if wait.stream is not None or not wait.hosting:
         return None
     return EndHosting(End(wait.row.trigger_no, wait.hosting, "finished"), wait.role)

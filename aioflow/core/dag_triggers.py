@@ -155,7 +155,7 @@ def ended(one: DagTrigger, report: TriggerEnded, draft: Draft) -> None:
     draft.standing.note(one)
     has_fired = one.index > 0
     failure = report.failure
-    if failure is not None and failure.reason == REFUSED and one.role in draft.memory.hosts_up:
+    if failure is not None and failure.reason == REFUSED:
         # It has not ended: what it yielded could not be taken, and it is to yield it again.
         draft.effects.append(
             EndHosting(End(one.row.trigger_no, one.hosting, _REASSIGNED), one.role)
@@ -233,9 +233,6 @@ def _leave(one: DagTrigger, reason: str, draft: Draft) -> None:
     if not one.hosting or one.leaving:
         return
     draft.standing.note(one)
-    if one.role not in draft.memory.hosts_up:
-        one.unhost()
-        return
     one.leaving = reason
     draft.effects.append(EndHosting(End(one.row.trigger_no, one.hosting, reason), one.role))
 

@@ -348,10 +348,13 @@ def unhost(wait: WaitRecord) -> None:
 
 
 def let_go(wait: WaitRecord, reason: str, draft: Draft) -> None:
-    """Nobody waits any longer: end the hosting, and keep the row until that is confirmed."""
+    """Nobody waits any longer: end the hosting, and keep the row until that is confirmed.
+
+    The quarantine host may take an order before its ``HostUp`` is read, so that a trigger handed
+    to it has to leave it, whether it is known to be up or not.
+    """
     wait.live = None
-    is_hosted = wait.hosting != 0 and wait.role in draft.memory.hosts_up
-    if not is_hosted or wait.state is not TriggerState.WAITING:
+    if not wait.hosting or wait.state is not TriggerState.WAITING:
         draft.drop_wait(wait)
         return
     draft.move_wait(wait, TriggerState.ENDING)

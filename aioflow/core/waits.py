@@ -393,7 +393,7 @@ def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:
     """A trigger host died: nobody is charged but the trigger whose code did it."""
     quarantine.blame(lost, draft)
     memory = draft.memory
-    memory.waits.get(lost.culprit)  # folded or not, it is looked at below
+    culprit = memory.waits.get(lost.culprit)  # folded or not
     memory.parking.lose(lost.role, memory.hosting)
     for wait in list(memory.waits.objects.values()):
         if wait.role != lost.role:
@@ -402,15 +402,13 @@ def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:
             draft.drop_wait(wait)
         elif wait.state is TriggerState.WAITING:
             unhost(wait)
-            if wait.row.trigger_no != lost.culprit:
-                continue
-            failure = quarantine.failure_of_culprit(wait.row.class_path, lost, memory)
-            if failure is None:
-                continue
-            if wait.stream is not None:
-                _end_stream(wait, failure, draft, slots)
-            else:
-                _fail(wait, failure, draft, slots)
+    if culprit is None or culprit.role != lost.role or culprit.state is not TriggerState.WAITING:
+        return
+    failure = quarantine.failure_of_culprit(culprit.row.class_path, lost, memory)
+    if failure is not None and culprit.stream is not None:
+        _end_stream(culprit, failure, draft, slots)
+    elif failure is not None:
+        _fail(culprit, failure, draft, slots)
 
 
 def stop(live: Live, reason: str, draft: Draft, slots: Slots) -> None:

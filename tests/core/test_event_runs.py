@@ -639,6 +639,19 @@ def test_a_class_in_quarantine_moves_with_its_events_in_order():
     assert host(world).last is not None
 
 
+def test_one_whose_quarantine_host_may_be_up_already_is_asked_to_leave_it():
+    world = waiting(if_paused="stop")
+    world.turn(MoveClass("m:Ticks", is_quarantined=True))
+    end(world, reason="reassigned")
+    assert "quarantine" not in world.memory.hosts_up
+
+    world.ask(SetPaused(dag_id="dag", paused=True))
+
+    assert told_to_end(world) == ["reassigned", "paused"]
+    world.turn(HostUp("quarantine"))
+    assert one(world).hosting == 0
+
+
 def test_one_that_holds_up_its_loop_is_named_with_its_dag():
     world = waiting()
     number = one(world).row.trigger_no

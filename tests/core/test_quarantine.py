@@ -10,11 +10,11 @@ from aioflow.core import quarantine
 from aioflow.core.stalls import NAMES_KEPT, WITHIN_US, Stalls
 from aioflow.effects import EndHosting, HostTrigger, Warn
 from aioflow.errors import RequestError
-from aioflow.inputs import HostLost, HostUp, MoveClass, Stalled
-from aioflow.messages import Deferred, Fired, StreamOpened, TriggerEnded
-from aioflow.model import Body, DagSpec, Failure, RetryPolicy, TaskSpec
+from aioflow.inputs import Asked, HostLost, HostUp, MoveClass, Stalled
+from aioflow.messages import Awaiting, Deferred, Fired, StreamOpened, TriggerEnded
+from aioflow.model import Body, DagSpec, Failure, RetryPolicy, TaskSpec, TriggerState
 from aioflow.orders import Host
-from aioflow.requests import CancelRun, Unquarantine
+from aioflow.requests import CancelRun, FireTrigger, Unquarantine
 from tests.core.world import SECOND, World
 
 SLOW, GOOD = "dag:Slow", "dag:Good"
@@ -338,6 +338,69 @@ def test_a_task_that_is_cancelled_tells_the_host_that_has_its_trigger():
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
     assert (now.hosting, "cancelled", "quarantine") in ended(world.effects)
+
+
+def is_on_its_way() -> tuple[World, int, Host]:
+    """A slow trigger handed to the quarantine host, whose word that it is up is not read yet."""
+    world, run = waiting(SLOW)
+    stall(world, 1, milliseconds=5_000)
+    left(world, host_of(world, SLOW))
+    assert "quarantine" not in world.memory.hosts_up
+    return world, run, host_of(world, SLOW)
+
+
+def test_a_trigger_whose_host_may_be_up_already_is_let_go_of_before_its_row_goes():
+    world, run, now = is_on_its_way()
+
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+
+    assert ended(world.effects)[-1] == (now.hosting, "cancelled", "quarantine")
+    assert world.rows.triggers[now.trigger_no].state is TriggerState.ENDING
+    world.turn(HostUp("quarantine"))
+    assert host_of(world, SLOW) == now
+    world.turn(TriggerEnded(now.trigger_no, now.hosting, world.now, None, "cancelled"))
+    assert now.trigger_no not in world.rows.triggers
+
+
+def test_a_trigger_handed_over_and_let_go_of_in_one_turn_stays_stored():
+    world, run = waiting(SLOW)
+    stall(world, 1, milliseconds=5_000)
+    before = host_of(world, SLOW)
+    cancel = CancelRun(run_id=world.rows.runs[run].run_id)
+
+    world.turn(
+        TriggerEnded(before.trigger_no, before.hosting, world.now, None, "reassigned"),
+        Asked(1, cancel),
+    )
+
+    now = host_of(world, SLOW)
+    assert (now.hosting, "cancelled", "quarantine") in ended(world.effects)
+    assert world.rows.triggers[now.trigger_no].state is TriggerState.ENDING
+
+
+def test_an_event_by_hand_ends_the_hosting_by_a_host_that_may_be_up_already():
+    world, _, now = is_on_its_way()
+
+    world.ask(FireTrigger(trigger_no=now.trigger_no, payload=b"\x01"))
+
+    assert ended(world.effects)[-1] == (now.hosting, "finished", "quarantine")
+
+
+def test_those_beside_the_culprit_are_not_ended_in_the_host_that_is_gone():
+    world = World()
+    run = world.begin(TaskSpec(task_id="t0", retry=ONCE, body=Body.COROUTINE))
+    effect = world.started("t0")
+    assert effect is not None
+    start = world.starts.pop(effect.start.task_no).start
+    at = (start.task_no, start.start_no, world.now, world.now)
+    wanted = ((SLOW, b"\x80"), (GOOD, b"\x80"))
+    world.turn(Awaiting(*at, 0, "any_of", "both", "dag.py:4", wanted, None))
+
+    lose(world, "triggers", host_of(world, SLOW).trigger_no, SEGFAULT)
+
+    assert world.state(run, "t0") == "failed"
+    assert ended(world.effects) == []
+    assert world.rows.triggers == {}
 
 
 def test_a_restart_forgets_it():

@@ -157,6 +157,20 @@ class Incarnation:
         with anyio.move_on_after(LAST_WORDS_SECONDS):
             await self.engine.wait_until_still()
 
+    def restarting(self) -> set[int]:
+        """Return the runs that wait in a watch which is started again for ever.
+
+        A watch that ran for long before it failed was started rightly: those that wait in it
+        are neither charged nor divided, however often it fails. See ``host.watches``.
+        """
+        found = set[int]()
+        for role in self.triggerers:
+            for hosted, run_nos in self.children.watches(role).items():
+                corner, is_shared = hosted.watch, len(hosted.wants) > 1
+                if is_shared and isinstance(corner, misbehaving.Corner) and corner.is_always_sound:
+                    found |= run_nos
+        return found
+
     def say(self, report: Input) -> None:
         """An actor reports."""
         self.engine.report([report])

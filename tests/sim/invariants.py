@@ -107,6 +107,7 @@ def check(node: Any, turn: Turn) -> None:
     cancelled_runs_start_nothing(node, turn)
     effects_match_the_ledger(node, turn)
     stored.instants_follow_each_other(node, turn.batch, turn.before.rows)
+    stored.labels_are_of_their_starts(node, turn.batch, turn.before.rows)
     touched = set(turn.run_nos) | {
         node.tables.tasks[change.task_no].run_no for change in turn.batch.task_changes
     }

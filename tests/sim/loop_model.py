@@ -293,6 +293,7 @@ class LoopNode:
             waiting = {*stuck(self)}
             if self._loop.time() > until - LONGEST_SECONDS / 2:  # whatever ends has ended by then
                 waiting |= starving(self._incarnation.triggerers.values(), self.tables)
+                waiting |= self._incarnation.restarting()
             for run_no in self.tables.unfinished():
                 run = self.tables.runs[run_no]
                 held = run.quarantine is not None or run_no in waiting

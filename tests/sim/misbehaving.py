@@ -15,6 +15,7 @@ from aioflow.author.asking import named_events
 from aioflow.author.start import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.author.watch import Share, Watch
+from aioflow.host import watches
 from aioflow.host.nursery import guest
 from tests.sim.script import StreamPlan
 
@@ -192,6 +193,12 @@ class Corner(Watch[bytes, Any]):
         self._way = way
         self._delay = delay
         self._due: asyncio.Queue[bytes] = asyncio.Queue()
+
+    @property
+    def is_always_sound(self) -> bool:
+        """Whether it fails as a whole, each time after so long that nobody is charged for it."""
+        is_failing = self._way == "none" or (self._way in RAISED and self._way != "raise")
+        return is_failing and self._delay > watches._SOUND_SECONDS
 
     def joined(self, wanted: bytes) -> None:
         """Be done with it after the delay; with hanging never."""

@@ -29,11 +29,12 @@ from aioflow.clock import Clock
 from aioflow.host import triggers, watches
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.frames import frames
-from aioflow.host.hosted import HostedTrigger
+from aioflow.host.hosted import HostedTrigger, Wait
 from aioflow.host.outcome import Packed
 from aioflow.host.shared import Line
 from aioflow.host.trigger_making import TriggerMaker
 from aioflow.host.triggers import TriggerHost
+from aioflow.host.watches import HostedWatch
 from aioflow.inputs import Stalled
 from aioflow.messages import Pong, Report
 from aioflow.model import Failure
@@ -175,6 +176,11 @@ class InlineChildren:
         child = self._of_role.get(role)
         return set() if child is None else child.hosted()
 
+    def watches(self, role: str) -> dict[HostedWatch, set[int]]:
+        """See ``InlineChild``, of the present host of a role."""
+        child = self._of_role.get(role)
+        return {} if child is None else child.watches()
+
     def bury(self) -> None:
         """See ``InlineChild``."""
         for child in self.born:
@@ -287,6 +293,15 @@ class InlineChild:
     def hosted(self) -> set[int]:
         """Return the triggers it has, if it lives."""
         return set() if self._is_dead or self._role is None else set(self._role._hosted)
+
+    def watches(self) -> dict[HostedWatch, set[int]]:
+        """Return the watches it has, if it lives, with the runs that wait in each."""
+        found: dict[HostedWatch, set[int]] = {}
+        hosted = {} if self._is_dead or self._role is None else self._role._hosted
+        for one in hosted.values():
+            if isinstance(one, Wait) and one.watch is not None:
+                found.setdefault(one.watch, set()).add(one.run_no)
+        return found
 
     def loop_seconds(self) -> float:
         """See ``Child``; nothing here takes any time of a processor."""

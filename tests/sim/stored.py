@@ -22,6 +22,7 @@ __all__ = (
     "canaries_are_sealed",
     "canaries_stay_in_kwargs",
     "instants_follow_each_other",
+    "labels_are_of_their_starts",
     "starts_read_the_last_success",
     "writes_are_of_the_newest_epoch",
 )
@@ -145,3 +146,19 @@ def _follows(row: TaskRow, was: TaskRow, counters: Sequence[str], *, is_steady: 
         later, earlier = getattr(row, name), getattr(was, name)
         if later is not None and earlier is not None and later < earlier:
             raise Broken("I18 instants", f"{name} of {was} went back: {row}")
+
+
+# ── names of mapped tasks ───────────────────────────────────────────────────────────────
+
+
+def labels_are_of_their_starts(node: Any, batch: Batch, before: dict[int, TaskRow]) -> None:
+    """A label is stored of the task that gave it to itself, and of no start that is over.
+
+    A turn may begin in one start of a task and end in the next.
+    """
+    for task_no, run_no, label in batch.labels:
+        row: TaskRow = node.tables.tasks[task_no]
+        starts = {row.start_no, before.get(task_no, row).start_no}
+        is_its_own = label in {f"{task_no}.{start_no}" for start_no in starts}
+        if not is_its_own or row.run_no != run_no or row.map_index < 0:
+            raise Broken("labels", f"{label} of run {run_no} is the label of {row}")
