@@ -165,17 +165,25 @@ def _migrated() -> bytes:
 
 @asynccontextmanager
 async def node(
-    home: Path, *, cpu_slots: int = 2, passwords: Passwords | None = None
+    home: Path,
+    *,
+    url: str | None = None,
+    cpu_slots: int = 2,
+    passwords: Passwords | None = None,
 ) -> AsyncIterator[Node]:
-    """Run a node; of passwords it makes quick hashes, unless it is given what makes slow ones."""
+    """Run a node; of passwords it makes quick hashes, unless it is given what makes slow ones.
+
+    Args:
+        url: A database that has its schema; else it is a file in the home.
+    """
     home.mkdir(parents=True, exist_ok=True)
     database = home / "aioflow.db"
-    if not database.exists():
+    if url is None and not database.exists():
         database.write_bytes(_migrated())
     clock = SystemClock()
     vault = Vault.open(home / "key")
     async with (
-        open_store(f"sqlite:///{database}", vault) as store,
+        open_store(url or f"sqlite:///{database}", vault) as store,
         anyio.create_task_group() as group,
     ):
         engine = Engine(
