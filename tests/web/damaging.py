@@ -29,6 +29,7 @@ from tests.web.node import CHAIN, FAN, STREAM, Node, node
 
 __all__ = (
     "DRAINED",
+    "HEALTHY",
     "HOSTILE",
     "NO_TEXT",
     "TABLES",
@@ -89,6 +90,11 @@ STARTED = DagSpec(
     tasks=(TaskSpec(task_id="t"),),
     trigger=DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80", name="Ticks"),
 )
+LASTING = DagSpec(dag_id="lasting", file="lasting.py", tasks=(TaskSpec(task_id="waits"),))
+DEFINED = (CHAIN, FAN, STREAM, WAITS, PARKED, TIMED, STARTED, LASTING)
+HEALTHY = ("healthy", "healthy-waits")
+"""Runs that nothing is ever wrong with: one that has a task under way, and one that waits."""
+
 BROKEN = Failure(type="ValueError", message="no", reason="raised")
 ADMIN = Actor(name="admin", role=Role.ADMIN, address="")
 
@@ -130,8 +136,8 @@ def cases() -> list[Case]:
 async def make_home(home: Path, url: str | None = None) -> None:
     """Have a home in which runs of several kinds go on, and every table but ``drained`` a row."""
     async with node(home, url=url, cpu_slots=8) as n:
-        n.define(CHAIN, FAN, STREAM, WAITS, PARKED, TIMED, STARTED)
-        for spec in (CHAIN, FAN, STREAM, WAITS, PARKED, TIMED, STARTED):
+        n.define(*DEFINED)
+        for spec in DEFINED:
             await n.api.set_paused(spec.dag_id, paused=spec is TIMED)
         await _let_in(n)
         await n.api.set_pool("tight", 3)
@@ -173,7 +179,8 @@ async def _begin_some(n: Node) -> None:
             dag_id, run_id=f"{dag_id}-1", conf={"n": 1} if dag_id == "chain" else None
         )
     await n.api.trigger("chain", run_id="healthy")
-    starts = [await n.outlets.next_start() for _ in range(6)]
+    await n.api.trigger("lasting", run_id="healthy-waits")
+    starts = [await n.outlets.next_start() for _ in range(7)]
     for effect in starts:
         n.engine.report(_reports(effect))
     children = [await n.outlets.next_start() for _ in range(4)]
@@ -201,23 +208,24 @@ def _reports(effect: StartTry) -> list[Any]:
                 CallAnswered(*at, 0, "step", "s", "f.py:2", b"\x01"),
                 StreamOpened(*at, 1, "stream", "T", "f.py:3", "m:T", b"\x80", 4),
             ]
-        case "parked-1":
+        case "parked-1" | "healthy-waits":
             return [Deferred(*at, now, now, "m:Parked", b"\x80", "resume", b"\x80")]
         case _:
             return []
 
 
+_OTHERS = f"run_id NOT IN {(*HEALTHY, 'deleted')}"
 _SPARED = {
-    "run": "run_id NOT IN ('healthy', 'deleted')",
-    "dag": "dag_id <> 'chain'",
-    "version": "version <> 'v-chain'",
-    "dag_file": "file <> 'chain.py'",
+    "run": _OTHERS,
+    "dag": "dag_id NOT IN ('chain', 'lasting')",
+    "version": "version NOT IN ('v-chain', 'v-lasting')",
+    "dag_file": "file NOT IN ('chain.py', 'lasting.py')",
 }
-_OF_OTHERS = "run_no IN (SELECT run_no FROM run WHERE run_id NOT IN ('healthy', 'deleted'))"
+_OF_OTHERS = f"run_no IN (SELECT run_no FROM run WHERE {_OTHERS})"
 
 
 def spared(table: Table) -> str:
-    """Return the condition of rows that the healthy run does not stand on."""
+    """Return the condition of rows that the healthy runs do not stand on."""
     if "run_no" in table.columns and table.name not in {"run", "deletion", "named_event"}:
         return _OF_OTHERS
     return _SPARED.get(table.name, "1 = 1")

@@ -21,7 +21,7 @@ from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
-from aioflow.effects import Deliver, StartTry
+from aioflow.effects import Deliver, HostTrigger, StartTry
 from aioflow.engine import Engine
 from aioflow.inputs import FileBroken, FileParsed, HostUp
 from aioflow.messages import Deferred, Failed, Succeeded
@@ -77,6 +77,7 @@ class Outlets:
         self.api: Api | None = None
         self.starts: list[StartTry] = []
         self.delivered: list[Deliver] = []
+        self.hosted: list[HostTrigger] = []
         self._arrived = anyio.Event()
 
     def _ignore(self, *effect: object) -> None:
@@ -86,11 +87,14 @@ class Outlets:
         if self.api is not None:
             self.api.committed(batch, draft)
 
-    recall = forget = host = stop_try = end_hosting = _ignore
+    recall = forget = stop_try = end_hosting = _ignore
     confirm = take_events = restore_code = start_host = _ignore
 
     def deliver(self, effect: Deliver) -> None:
         self.delivered.append(effect)
+
+    def host(self, effect: HostTrigger) -> None:
+        self.hosted.append(effect)
 
     def start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)

@@ -15,7 +15,8 @@ import pytest
 from aioflow.clock import SystemClock
 from aioflow.damage import DAMAGED, Damage
 from aioflow.errors import StoreError
-from aioflow.messages import Succeeded
+from aioflow.inputs import HostUp
+from aioflow.messages import Fired, Succeeded
 from aioflow.owed import ALERT, Alert
 from aioflow.store.replay import compare
 from aioflow.web.app import create_app
@@ -24,7 +25,7 @@ from aioflow.web.tokens import Token
 from tests.databases import DATABASES
 from tests.web.damaged_postgres import PostgresHome, WholePostgres
 from tests.web.damaged_sqlite import SqliteHome, WholeSqlite
-from tests.web.damaging import TABLES, Case, Written, cases
+from tests.web.damaging import HEALTHY, TABLES, Case, Written, cases
 from tests.web.node import Node, ask, node
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -137,7 +138,7 @@ async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
         try:
             with anyio.fail_after(_SECONDS):
                 async with node(home, url=place.url, cpu_slots=8) as n:
-                    await _healthy_run_ends(n)
+                    await _healthy_runs_end(n)
                     await _is_named(n, case, written)
                     await _everything_can_be_read(n)
                     await _alerts_once(n)
@@ -147,17 +148,28 @@ async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
         return True
 
 
-async def _healthy_run_ends(n: Node) -> None:
-    """What nothing is wrong with goes on to its end."""
-    while n.engine.memory.find_run("healthy") is not None:
+async def _healthy_runs_end(n: Node) -> None:
+    """What nothing is wrong with goes on to its end, also where an event has to come first."""
+    n.engine.report([HostUp("async"), HostUp("triggers")])
+    runs = {run.run_no for run in map(n.engine.memory.find_run, HEALTHY) if run is not None}
+    while runs & n.engine.memory.runs.keys():
+        hosted, n.outlets.hosted = n.outlets.hosted, []
+        n.engine.report(
+            [
+                Fired(effect.host.trigger_no, effect.host.hosting, 0, 1, b"\xc0", "key")
+                for effect in hosted
+                if effect.host.run_no in runs
+            ]
+        )
         for effect in n.outlets.starts:
             start, now = effect.start, SystemClock().now()
             n.engine.report([Succeeded(start.task_no, start.start_no, now, now, None, 0)])
         n.outlets.starts.clear()
         await n.engine.next_turn()
-    found = await n.store.find_run("healthy")
-    assert found is not None
-    assert (found.state.label, found.quarantine) == ("success", None)
+    for run_id in HEALTHY:
+        found = await n.store.find_run(run_id)
+        assert found is not None
+        assert (found.state.label, found.quarantine) == ("success", None)
 
 
 async def _everything_can_be_read(n: Node) -> None:
