@@ -91,7 +91,9 @@ class PostgresHome:
         value = _fitting(column, HOSTILE[case.value])
         if value is _NOTHING:
             return None
-        async with self._loosened(case.table, None if column.nullable else column.name) as raw:
+        async with self._loosened(
+            case.table, None if column.nullable or column.primary_key else column.name
+        ) as raw:
             row = await _victim(raw, table, case, where)
             if not await _write(raw, table, column, value, row):
                 return None
