@@ -48,6 +48,7 @@ __all__ = ("Engine",)
 _log = Logger(__name__)
 
 _NUMBERS_AT_ONCE = 1 << 20
+_COMMITS = 1 << 53  # nobody makes as many
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts at a database that is away
 _SILENCE_US = 1_000_000  # between two lines about that
 _RECENT = 0.2
@@ -367,10 +368,13 @@ class Engine(Isolating):
             claim = await self._store.claim(self._about)
         except BatchRefused as exc:
             raise StrangeDatabase(f"the row of this node in table node is damaged: {exc}") from exc
+        row = f"damaged: table node, row node_no={claim.node_no}, column commit_no"
+        if not 0 <= claim.commit_no < _COMMITS:
+            raise StrangeDatabase(f"{row}: {claim.commit_no}")
         newest = await self._store.newest_commit()
         if newest is not None and newest > claim.commit_no:
-            row = f"damaged: table node, row node_no={claim.node_no}, column commit_no"
-            raise StrangeDatabase(f"{row}: {claim.commit_no}, but the journal has {newest}")
+            other = f"table journal, row commit_no={newest}"
+            raise StrangeDatabase(f"{row}: {claim.commit_no}; or {other}: it is above that")
         return claim
 
     async def _remember_all(self, parts: AsyncIterator[Unfinished]) -> None:

@@ -1,7 +1,7 @@
 """What the engine does with what it cannot decide or store: only the culprit is held still.
 
-A turn that fails is taken back and its inputs are repeated one by one. An input about one run
-holds that one still. An input about all of them is decided again without the run it fails on.
+A turn that fails is taken back and its inputs are repeated one by one. An input that fails on a
+run it is not about is decided again without that one. One about a single run holds that still.
 """
 
 from __future__ import annotations
@@ -159,6 +159,10 @@ class Isolating:
     async def _blame(self, entry: Input, exc: TurnFailed | undo.Refused) -> None:
         """One input cannot be taken: answer its asker, or hold its run still."""
         _log.error("input refused", input=type(entry).__name__, error=str(exc))
+        left = await self._decide_without_others(entry, exc)
+        if left is None:
+            return
+        exc = left
         if isinstance(entry, Asked):
             self._askers.answer(Acknowledge(entry.ticket, error=exc))
             return
@@ -208,6 +212,29 @@ class Isolating:
             late.cannot_be_made(due.dag_id, str(exc), told)
             await self._commit_if_any(told)
 
+    async def _decide_without_others(
+        self, entry: Input, exc: TurnFailed | undo.Refused
+    ) -> TurnFailed | undo.Refused | None:
+        """Decide an input without runs that it is not about, as long as it fails on such.
+
+        Returns:
+            What it fails on besides them; ``None`` if it has been taken.
+        """
+        own = {run.run_no for run in undo.blamed(entry, self.memory)}
+        what = type(entry).__name__
+        while True:
+            runs, _ = await self._culprits(exc)
+            if not runs or own & {run.run_no for run in runs}:
+                return exc
+            await self._go_on_without(runs, f"{what}: {exc}")
+            try:
+                await self._circle([entry], granting=False)
+            except (TurnFailed, undo.Refused) as again:
+                await self._take_back(again.draft)
+                exc = again
+            else:
+                return None
+
     async def _decide_without(
         self, inputs: Sequence[Input], exc: TurnFailed | undo.Refused
     ) -> None:
@@ -233,6 +260,17 @@ class Isolating:
 
     async def _set_aside(self, exc: TurnFailed | undo.Refused, reason: str) -> bool:
         """Go on without what it fails on; ``False`` if there is nothing to go on without."""
+        runs, triggers = await self._culprits(exc)
+        if not runs and not triggers:
+            touched, known = exc.draft.runs, self.memory.runs
+            runs = [known[number] for number in touched if number in known]
+        for trigger in triggers:
+            await self._stop_trigger(trigger.row.trigger_no, reason)
+        await self._go_on_without(runs, reason)
+        return bool(runs or triggers)
+
+    async def _culprits(self, exc: TurnFailed | undo.Refused) -> tuple[list[Run], list[DagTrigger]]:
+        """Return what of that which is in memory a turn has failed on, as far as anything tells."""
         memory = self.memory
         found = culprits(exc.__cause__) if isinstance(exc, TurnFailed) else []
         numbers = [one.run_no for one in found if isinstance(one, Run)]
@@ -240,18 +278,16 @@ class Isolating:
         if isinstance(exc, undo.Refused):
             named = await self._patiently(partial(self._store.find_refused, exc.draft.batch))
             numbers = undo.named(named, memory)
-        runs = [memory.runs[number] for number in numbers if number in memory.runs]
-        if not runs and not triggers:
-            runs = [memory.runs[number] for number in exc.draft.runs if number in memory.runs]
-        for trigger in triggers:
-            await self._stop_trigger(trigger.row.trigger_no, reason)
+        return [memory.runs[number] for number in numbers if number in memory.runs], triggers
+
+    async def _go_on_without(self, runs: Sequence[Run], reason: str) -> None:
+        """Hold runs still and forget them until the next start."""
         await self._hold_still(runs, reason)
         for run in runs:
-            restart.set_aside(run, reason[:1000], memory)
+            restart.set_aside(run, reason[:1000], self.memory)
         if runs:
-            self.slots.recount(memory)
-            count_runs(memory)
-        return bool(runs or triggers)
+            self.slots.recount(self.memory)
+            count_runs(self.memory)
 
     async def _stop_trigger(self, number: int, reason: str) -> None:
         """Have the trigger of a DAG hosted no more in this life of the daemon."""

@@ -8,24 +8,20 @@ import os
 import shutil
 import signal
 import tempfile
-import time
-import uuid
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import asyncpg
 import looptime
 import pytest
 import uvloop
 from hypothesis import settings
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 
 from aioflow.store import postgres_schema, sqlite_file
 from aioflow.store.lock import FileLock
 from tests.cpu_budget import CpuBudget
+from tests.databases import in_thread, temporary_database
 from tests.postgres_reset import ResettableDatabase
 from tests.postgres_server import PostgresServer, watch
 
@@ -125,7 +121,7 @@ def postgres_server() -> str:
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """Return the URL of an empty database that lives as long as the test."""
-    with _database(postgres_server) as url:
+    with temporary_database(postgres_server) as url:
         yield url.render_as_string(hide_password=False)
 
 
@@ -145,8 +141,8 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: str) -> Iterator[URL]:
     """Return the URL of such a database; nobody may be connected while it is copied."""
-    with _database(postgres_server) as url:
-        _in_thread(postgres_schema.prepare(url, migrate=True))
+    with temporary_database(postgres_server) as url:
+        in_thread(postgres_schema.prepare(url, migrate=True))
         yield url
 
 
@@ -155,11 +151,10 @@ def resettable_postgres(
     postgres_server: str, migrated_postgres: URL
 ) -> Iterator[Callable[[], str]]:
     """Return a function that gives this worker's database back its first state."""
-    made_of = f"TEMPLATE {migrated_postgres.database}"
     with ExitStack() as databases:
 
         def create() -> ResettableDatabase:
-            url = databases.enter_context(_database(postgres_server, made_of))
+            url = databases.enter_context(temporary_database(postgres_server, migrated_postgres))
             database = ResettableDatabase(url.render_as_string(hide_password=False))
             return databases.enter_context(database)
 
@@ -202,35 +197,3 @@ def store_url(request: pytest.FixtureRequest) -> str:
     """Return the URL of a database without a row of ours."""
     url: str = request.getfixturevalue(f"migrated_{request.param}_url")
     return url
-
-
-@contextmanager
-def _database(server: str, made_of: str = "") -> Iterator[URL]:
-    name = f"test_{uuid.uuid4().hex}"
-    _execute(server, f"CREATE DATABASE {name} {made_of}")
-    yield make_url(server).set(database=name)
-    _execute(server, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-def _execute(url: str, statement: str) -> None:
-    async def execute() -> None:
-        connection = await asyncpg.connect(url)
-        until = time.monotonic() + 60
-        try:
-            while True:
-                try:
-                    await connection.execute(statement)
-                    return
-                except asyncpg.ObjectInUseError:  # somebody who leaves is not gone yet
-                    if time.monotonic() > until:
-                        raise
-                    await asyncio.sleep(0.1)
-        finally:
-            await connection.close()
-
-    _in_thread(execute())
-
-
-def _in_thread(work: Coroutine[Any, Any, None]) -> None:
-    with ThreadPoolExecutor(1) as thread:  # the test's own thread may have a loop already
-        thread.submit(asyncio.run, work).result()

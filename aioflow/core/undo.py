@@ -17,9 +17,10 @@ from aioflow.core.live import NOWHERE, Run
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.errors import AioflowError
-from aioflow.inputs import Continue, Due, Input, Restarted
+from aioflow.inputs import Asked, Continue, Due, Input, Restarted
 from aioflow.messages import Ended, Fired, TaskReport, TriggerEnded
 from aioflow.model import RunNo, StartNo, TaskNo, TaskState
+from aioflow.requests import FireTrigger
 from aioflow.rows import DagFileRow, DagRow
 
 __all__ = (
@@ -122,6 +123,11 @@ def blamed(entry: Input, memory: Memory) -> list[Run]:
             run = memory.runs.get(entry.run_no)
         case Restarted(runs=(run_no,)):
             run = memory.runs.get(run_no)
+        case Asked(request=FireTrigger(trigger_no=number)):
+            wait = memory.waits.get(number)
+            run = None if wait is None else memory.runs.get(wait.run.run_no)
+        case Asked(request=request):
+            run = memory.find_run(getattr(request, "run_id", None) or "")
         case _:
             run = None
     return [] if run is None else [run]

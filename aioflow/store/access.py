@@ -39,6 +39,7 @@ __all__ = (
     "audit_lines",
     "gone",
     "logins",
+    "token_row",
     "tokens",
 )
 
@@ -82,7 +83,7 @@ def admitted(
     of_accounts, of_tokens, of_logins, last, head = found
     return {
         "accounts": healthy(_ACCOUNTS, _account, of_accounts),
-        "tokens": healthy(_TOKENS, _token, of_tokens),
+        "tokens": healthy(_TOKENS, token_row, of_tokens),
         "logins": healthy(_LOGINS, _login, of_logins),
         "audit_head": _head(last, healthy(_HEAD, tuple, head) if head else head, vault),
     }
@@ -164,7 +165,8 @@ def _account(values: rows.Values) -> AccountRow:
     )
 
 
-def _token(values: rows.Values) -> TokenRow:
+def token_row(values: rows.Values) -> TokenRow:
+    """Return a row of ``api_token``."""
     number, name, digest, role, scopes, created_at, created_by, *instants = values
     expires_at, revoked_at, last_used_at = instants
     return TokenRow(
@@ -237,7 +239,7 @@ class AccessReader(Asking):
 
     async def list_tokens(self) -> list[TokenRow]:
         """See ``Store``."""
-        return await self._all(_token, _TOKENS)
+        return await self._all(token_row, _TOKENS)
 
     async def list_logins(self) -> list[LoginRow]:
         """See ``Store``."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
-from functools import partial
 from typing import Any
 
 import anyio
@@ -27,6 +26,7 @@ from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confir
 from aioflow.store.holding import BEAT, FORGET_HOLDER, NOTE_HOLDER, READ_EPOCH
 from aioflow.store.in_order import Fetch
 from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
+from aioflow.store.postgres_text import LongAnswer, answered
 from aioflow.store.reading import Question, Reading
 from aioflow.store.rows import Values
 from aioflow.store.sql import (
@@ -302,8 +302,8 @@ class PostgresStore(Reading):
                 self._readers.acquire(timeout=CONNECT_SECONDS) as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
-                cursors = [await connection.cursor(sql, *values) for sql, values in questions]
-                yield [partial(_page, cursor) for cursor in cursors]
+                answers = [await LongAnswer.of(connection, question) for question in questions]
+                yield [answer.fetch for answer in answers]
 
     def _writing(self) -> Writer:
         if self._writer is None:
@@ -315,20 +315,13 @@ class _NothingRefusedError(Exception):
     """Ends a transaction that was a trial."""
 
 
-async def _page(cursor: Any, count: int) -> Sequence[Values]:
-    page: Sequence[Values] = await cursor.fetch(count)
-    return page
-
-
 async def _found(connection: Any, question: Question, seconds: float | None) -> Sequence[Values]:
-    sql, values = question
     try:
-        found: Sequence[Values] = await connection.fetch(sql, *values, timeout=seconds)
+        return await answered(connection, question, seconds)
     except TimeoutError as exc:
         if seconds is None:
             raise
         raise StoreSlow(seconds) from exc  # the driver has had the server give it up
-    return found
 
 
 async def _row(

@@ -135,6 +135,8 @@ def translated(where: str) -> Iterator[None]:
         raise _meaning(where, _original(exc)) from exc
     except _DRIVER_ERRORS as exc:
         raise _meaning(where, exc) from exc
+    except UnicodeDecodeError as exc:
+        raise StrangeDatabase(f"{where} is damaged: one of its texts is not UTF-8: {exc}") from exc
 
 
 def _original(exc: sqlalchemy.exc.DBAPIError) -> BaseException:

@@ -10,10 +10,12 @@ from sqlalchemy import Select, Table, bindparam, select
 
 from aioflow.damage import Damage
 from aioflow.secrets import Vault
-from aioflow.store import rows, tables
+from aioflow.store import access_tables, rows, tables
+from aioflow.store.access import token_row
 from aioflow.store.checking import read_rows
 from aioflow.store.dag_rows import dag_trigger_row
 from aioflow.store.selects import whole
+from aioflow.store.values import value_row
 
 __all__ = ("damage_in", "row_of")
 
@@ -26,6 +28,7 @@ _MADE: Mapping[Table, _Made] = {
     tables.try_: rows.try_row,
     tables.record: rows.record_row,
     tables.outbox: rows.outbox_row,
+    access_tables.api_token: token_row,
 }
 """What decodes the packed columns of a table; the types and ranges are checked in all of them."""
 
@@ -52,4 +55,6 @@ def _made(table: Table, vault: Vault) -> _Made:
         return lambda values: rows.trigger_row(values, vault)
     if table is tables.dag_trigger:
         return lambda values: dag_trigger_row(values, vault)
+    if table is tables.named_value:
+        return lambda values: value_row(values, vault)
     return _MADE.get(table, tuple)

@@ -1,15 +1,12 @@
-"""A home with a row in every table, and hostile values in single columns of it."""
+"""A home with a row in every table, and hostile values for single columns of it."""
 
 from __future__ import annotations
 
-import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from sqlalchemy import Column, Table
+from sqlalchemy import Table
 
 from aioflow.access import Actor, Role
 from aioflow.clock import SystemClock
@@ -30,13 +27,28 @@ from aioflow.schedules import ScheduleSpec
 from aioflow.store import access_tables, tables
 from tests.web.node import CHAIN, FAN, STREAM, Node, node
 
-__all__ = ("TABLES", "Case", "cases", "make_home", "storable")
+__all__ = (
+    "DRAINED",
+    "HEALTHY",
+    "HOSTILE",
+    "NO_TEXT",
+    "TABLES",
+    "Case",
+    "Written",
+    "cases",
+    "key_of",
+    "make_home",
+    "ordered",
+    "spared",
+)
 
 TABLES: tuple[Table, ...] = tuple(tables.metadata.sorted_tables)
 assert access_tables.audit in TABLES
 
-_NO_TEXT = "CAST(x'ff41' AS TEXT)"
-_HOSTILE: dict[str, object] = {
+NO_TEXT = object()
+"""Stands for the bytes ff 41 in place of a text."""
+
+HOSTILE: dict[str, object] = {
     "null": None,
     "negative": -1,
     "very negative": -(2**62),
@@ -48,13 +60,14 @@ _HOSTILE: dict[str, object] = {
     "an empty text": "",
     "a long text": "x" * 100_000,
     "a text with a NUL": "a\0b",
-    "no text": _NO_TEXT,
+    "no text": NO_TEXT,
     "garbage": b"\xc1\xff garbage",
     "nested": b"\x91" * 5_000 + b"\xc0",
+    "another shape": b"\x81\xa1a\x01",
     "a fraction": 1.5,
     "infinite": float("inf"),
 }
-"""What is written; each column keeps what SQLite makes of it where it is not strict."""
+"""What is written; each column keeps what its database makes of it."""
 
 WAITS = DagSpec(
     dag_id="waits", file="waits.py", tasks=(TaskSpec(task_id="coroutine", body=Body.COROUTINE),)
@@ -77,8 +90,25 @@ STARTED = DagSpec(
     tasks=(TaskSpec(task_id="t"),),
     trigger=DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80", name="Ticks"),
 )
+LASTING = DagSpec(dag_id="lasting", file="lasting.py", tasks=(TaskSpec(task_id="waits"),))
+DEFINED = (CHAIN, FAN, STREAM, WAITS, PARKED, TIMED, STARTED, LASTING)
+HEALTHY = ("healthy", "healthy-waits")
+"""Runs that nothing is ever wrong with: one that has a task under way, and one that waits."""
+
 BROKEN = Failure(type="ValueError", message="no", reason="raised")
 ADMIN = Actor(name="admin", role=Role.ADMIN, address="")
+
+
+class Written(NamedTuple):
+    """What was written into a row.
+
+    Attributes:
+        key: Of the row, before.
+        complaint: What the database itself says of the value, if it says anything.
+    """
+
+    key: str
+    complaint: str | None
 
 
 class Case(NamedTuple):
@@ -99,15 +129,15 @@ def cases() -> list[Case]:
         Case(table.name, column.name, value)
         for table in TABLES
         for column in table.columns
-        for value in _HOSTILE
+        for value in HOSTILE
     ]
 
 
-async def make_home(home: Path) -> None:
-    """Have a home in which runs of several kinds go on, and every table has a row."""
-    async with node(home, cpu_slots=8) as n:
-        n.define(CHAIN, FAN, STREAM, WAITS, PARKED, TIMED, STARTED)
-        for spec in (CHAIN, FAN, STREAM, WAITS, PARKED, TIMED, STARTED):
+async def make_home(home: Path, url: str | None = None) -> None:
+    """Have a home in which runs of several kinds go on, and every table but ``drained`` a row."""
+    async with node(home, url=url, cpu_slots=8) as n:
+        n.define(*DEFINED)
+        for spec in DEFINED:
             await n.api.set_paused(spec.dag_id, paused=spec is TIMED)
         await _let_in(n)
         await n.api.set_pool("tight", 3)
@@ -120,8 +150,10 @@ async def make_home(home: Path) -> None:
         n.engine.report([Fired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "key")])
         await n.api.backfills.start("timed", first="2026-01-01", last="2026-01-03")
         await n.api.set_paused("chain", paused=False)
-    with closing(sqlite3.connect(home / "aioflow.db")) as raw, raw:
-        raw.execute("INSERT INTO drained VALUES (7, 1700000000000000)")
+
+
+DRAINED = "INSERT INTO drained VALUES (7, 1700000000000000)"
+"""What gives that table its row."""
 
 
 async def _let_in(n: Node) -> None:
@@ -147,7 +179,8 @@ async def _begin_some(n: Node) -> None:
             dag_id, run_id=f"{dag_id}-1", conf={"n": 1} if dag_id == "chain" else None
         )
     await n.api.trigger("chain", run_id="healthy")
-    starts = [await n.outlets.next_start() for _ in range(6)]
+    await n.api.trigger("lasting", run_id="healthy-waits")
+    starts = [await n.outlets.next_start() for _ in range(7)]
     for effect in starts:
         n.engine.report(_reports(effect))
     children = [await n.outlets.next_start() for _ in range(4)]
@@ -175,101 +208,37 @@ def _reports(effect: StartTry) -> list[Any]:
                 CallAnswered(*at, 0, "step", "s", "f.py:2", b"\x01"),
                 StreamOpened(*at, 1, "stream", "T", "f.py:3", "m:T", b"\x80", 4),
             ]
-        case "parked-1":
+        case "parked-1" | "healthy-waits":
             return [Deferred(*at, now, now, "m:Parked", b"\x80", "resume", b"\x80")]
         case _:
             return []
 
 
-def storable(home: Path, case: Case) -> str | None:
-    """Write the value into one row, whatever its table allows, and return the row's key.
-
-    ``None`` if SQLite cannot hold it there, or holds the same as before.
-    """
-    table = tables.metadata.tables[case.table]
-    column = table.columns[case.column]
-    with closing(sqlite3.connect(home / "aioflow.db", isolation_level=None)) as raw:
-        raw.execute("PRAGMA foreign_keys = OFF")
-        with _Loosened(raw, case.table):
-            return _write(raw, table, column, case)
-
-
-def _write(raw: sqlite3.Connection, table: Table, column: Column[Any], case: Case) -> str | None:
-    value = _HOSTILE[case.value]
-    keys = [one.name for one in table.primary_key]
-    named = ", ".join(f'"{key}"' for key in keys)
-    row = raw.execute(f'SELECT {named} FROM "{table.name}" {_victim(raw, table, case)}').fetchone()
-    assert row is not None, f"the home has no row in {table.name}"
-    where = " AND ".join(f'"{key}" = ?' for key in keys)
-    shown = f'typeof("{column.name}") || quote(CAST("{column.name}" AS BLOB))'
-    before = raw.execute(f'SELECT {shown} FROM "{table.name}" WHERE {where}', row)
-    (was,) = before.fetchone()
-    wanted, given = ("?", (value,)) if value is not _NO_TEXT else (_NO_TEXT, ())
-    try:
-        raw.execute(
-            f'UPDATE "{table.name}" SET "{column.name}" = {wanted} WHERE {where}', (*given, *row)
-        )
-    except (sqlite3.IntegrityError, sqlite3.OperationalError):
-        return None
-    changed = f'SELECT {shown} FROM "{table.name}" WHERE {where}'
-    (now,) = raw.execute(changed, row).fetchone() or ("its key",)
-    return None if was == now else ", ".join(f"{k}={v!r}" for k, v in zip(keys, row, strict=True))
-
-
+_OTHERS = f"run_id NOT IN {(*HEALTHY, 'deleted')}"
 _SPARED = {
-    "run": "run_id NOT IN ('healthy', 'deleted')",
-    "dag": "dag_id <> 'chain'",
-    "version": "version <> 'v-chain'",
-    "dag_file": "file <> 'chain.py'",
+    "run": _OTHERS,
+    "dag": "dag_id NOT IN ('chain', 'lasting')",
+    "version": "version NOT IN ('v-chain', 'v-lasting')",
+    "dag_file": "file NOT IN ('chain.py', 'lasting.py')",
 }
-_OF_OTHERS = "run_no IN (SELECT run_no FROM run WHERE run_id NOT IN ('healthy', 'deleted'))"
+_OF_OTHERS = f"run_no IN (SELECT run_no FROM run WHERE {_OTHERS})"
 
 
-def _victim(raw: sqlite3.Connection, table: Table, case: Case) -> str:
-    """Choose one of the rows that the healthy run does not stand on, another for each case."""
-    where = _SPARED.get(table.name, "1")
+def spared(table: Table) -> str:
+    """Return the condition of rows that the healthy runs do not stand on."""
     if "run_no" in table.columns and table.name not in {"run", "deletion", "named_event"}:
-        where = _OF_OTHERS
-    (found,) = raw.execute(f'SELECT count(*) FROM "{table.name}" WHERE {where}').fetchone()
-    if not found:
-        where, found = "1", 1
+        return _OF_OTHERS
+    return _SPARED.get(table.name, "1 = 1")
+
+
+def ordered(table: Table, case: Case, found: int) -> str:
+    """Choose one of the rows that were found, another for each case."""
     order = ", ".join(f'"{key.name}"' for key in table.primary_key)
-    at = crc32(case.name.encode()) % found
-    return f"WHERE {where} ORDER BY {order} LIMIT 1 OFFSET {at}"
+    return f"ORDER BY {order} LIMIT 1 OFFSET {crc32(case.name.encode()) % found}"
 
 
-class _Loosened:
-    """Have a table take whatever it is given, for as long as the block lasts."""
-
-    def __init__(self, raw: sqlite3.Connection, table: str) -> None:
-        self._raw = raw
-        self._table = table
-
-    def __enter__(self) -> None:
-        ask = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?"
-        (self._strict,) = self._raw.execute(ask, (self._table,)).fetchone()
-        self._raw.execute("PRAGMA ignore_check_constraints = ON")
-        loose = re.sub(r",?\s*STRICT\s*$", "", self._strict)
-        loose = re.sub(r"\bNOT NULL\b", "", loose)
-        self._declare(loose)
-
-    def __exit__(self, *_: object) -> None:
-        self._declare(self._strict)
-
-    def _declare(self, sql: str) -> None:
-        (version,) = self._raw.execute("PRAGMA schema_version").fetchone()
-        self._raw.execute("PRAGMA writable_schema = ON")
-        self._raw.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (sql, self._table))
-        self._raw.execute(f"PRAGMA schema_version = {version + 1}")
-        self._raw.execute("PRAGMA writable_schema = RESET")
-
-
-def complaint(home: Path, case: Case) -> str | None:
-    """Return what SQLite's own check says of a column, if it says anything."""
-    with closing(sqlite3.connect(home / "aioflow.db")) as raw:
-        found = [str(line) for (line,) in raw.execute("PRAGMA integrity_check")]
-    of_value = re.compile(rf"(non-\w+|NULL|TEXT|NUMERIC) value in {case.table}.{case.column}$")
-    column = tables.metadata.tables[case.table].columns[case.column]
-    is_bounded = "range" in column.info and f"CHECK constraint failed in {case.table}" in found
-    told = [line for line in found if of_value.search(line)]
-    return told[0] if told else (found[0] if is_bounded else None)
+def key_of(table: Table, row: Any) -> str:
+    """Return the key of a row as a damage names it."""
+    return ", ".join(
+        f"{key.name}={value!r}" for key, value in zip(table.primary_key, row, strict=True)
+    )

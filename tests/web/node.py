@@ -21,7 +21,7 @@ from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
-from aioflow.effects import Deliver, StartTry
+from aioflow.effects import Deliver, HostTrigger, StartTry
 from aioflow.engine import Engine
 from aioflow.inputs import FileBroken, FileParsed, HostUp
 from aioflow.messages import Deferred, Failed, Succeeded
@@ -77,6 +77,7 @@ class Outlets:
         self.api: Api | None = None
         self.starts: list[StartTry] = []
         self.delivered: list[Deliver] = []
+        self.hosted: list[HostTrigger] = []
         self._arrived = anyio.Event()
 
     def _ignore(self, *effect: object) -> None:
@@ -86,11 +87,14 @@ class Outlets:
         if self.api is not None:
             self.api.committed(batch, draft)
 
-    recall = forget = host = stop_try = end_hosting = _ignore
+    recall = forget = stop_try = end_hosting = _ignore
     confirm = take_events = restore_code = start_host = _ignore
 
     def deliver(self, effect: Deliver) -> None:
         self.delivered.append(effect)
+
+    def host(self, effect: HostTrigger) -> None:
+        self.hosted.append(effect)
 
     def start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)
@@ -165,17 +169,25 @@ def _migrated() -> bytes:
 
 @asynccontextmanager
 async def node(
-    home: Path, *, cpu_slots: int = 2, passwords: Passwords | None = None
+    home: Path,
+    *,
+    url: str | None = None,
+    cpu_slots: int = 2,
+    passwords: Passwords | None = None,
 ) -> AsyncIterator[Node]:
-    """Run a node; of passwords it makes quick hashes, unless it is given what makes slow ones."""
+    """Run a node; of passwords it makes quick hashes, unless it is given what makes slow ones.
+
+    Args:
+        url: A database that has its schema; else it is a file in the home.
+    """
     home.mkdir(parents=True, exist_ok=True)
     database = home / "aioflow.db"
-    if not database.exists():
+    if url is None and not database.exists():
         database.write_bytes(_migrated())
     clock = SystemClock()
     vault = Vault.open(home / "key")
     async with (
-        open_store(f"sqlite:///{database}", vault) as store,
+        open_store(url or f"sqlite:///{database}", vault) as store,
         anyio.create_task_group() as group,
     ):
         engine = Engine(

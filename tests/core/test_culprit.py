@@ -1,0 +1,103 @@
+"""Which run a turn has failed on: the one that the innermost frame knows, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioflow.core.culprit import culprits
+from aioflow.core.live import Group, Live, Run, WaitRecord
+from aioflow.core.standing import DagTrigger
+
+
+def bare(kind: type) -> Any:
+    """Return an object of a class, with nothing in it."""
+    return object.__new__(kind)
+
+
+def about(kind: type, run: Run) -> Any:
+    """Return something that belongs to a run."""
+    one = bare(kind)
+    one.run = run
+    return one
+
+
+def raised_by(work: Callable[[], None]) -> Exception:
+    with pytest.raises(ZeroDivisionError) as caught:
+        work()
+    return caught.value
+
+
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+def with_local(value: object, inner: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that has a value at hand while another one works."""
+
+    def work() -> None:
+        _at_hand = value
+        inner()
+
+    return work
+
+
+RUN = bare(Run)
+KNOWN = {
+    "run": (RUN, RUN),
+    "task": (about(Live, RUN), RUN),
+    "mapped task": (about(Group, RUN), RUN),
+    "wait": (about(WaitRecord, RUN), RUN),
+}
+UNKNOWN = [None, 5, "no run", [RUN], SimpleNamespace(run=RUN)]
+
+
+@pytest.mark.parametrize(("value", "run"), KNOWN.values(), ids=KNOWN)
+def test_who_works_on_what_is_of_a_run_works_on_that_run(value, run):
+    assert culprits(raised_by(with_local(value, fail))) == [run]
+
+
+def test_the_trigger_of_a_dag_is_named_itself():
+    trigger = bare(DagTrigger)
+    assert culprits(raised_by(with_local(trigger, fail))) == [trigger]
+
+
+def test_where_no_frame_knows_a_run_none_is_named():
+    assert culprits(raised_by(fail)) == []
+    assert culprits(None) == []
+    for value in UNKNOWN:
+        assert culprits(raised_by(with_local(value, fail))) == []
+
+
+def test_two_runs_at_hand_in_one_frame_are_both_named():
+    first, second = bare(Run), bare(Run)
+
+    def work() -> None:
+        _pair = first, second
+        _one, _other = first, second
+        fail()
+
+    assert culprits(raised_by(work)) == [first, second]
+
+
+@given(st.lists(st.sampled_from(["nothing", "run", "task", "mapped task", "wait"]), max_size=8))
+def test_of_all_that_frames_know_the_innermost_counts(kinds):
+    expected: list[Run] = []
+    work = fail
+    for kind in kinds:  # the first one is the innermost
+        run = bare(Run)
+        value: Any = None
+        if kind == "run":
+            value = run
+        elif kind != "nothing":
+            value = about({"task": Live, "mapped task": Group, "wait": WaitRecord}[kind], run)
+        if value is not None and not expected:
+            expected = [run]
+        work = with_local(value, work)
+
+    assert culprits(raised_by(work)) == expected

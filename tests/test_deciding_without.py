@@ -1,0 +1,247 @@
+"""What concerns everything is decided without the one run it fails on, whatever it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from msgspec import NODEFAULT, Struct, structs
+
+from aioflow.core import turn
+from aioflow.core.draft import Draft
+from aioflow.core.slots import Slots
+from aioflow.errors import RequestError
+from aioflow.inputs import Asked, Due, FileParsed, HostLost, HostUp, Input
+from aioflow.messages import Succeeded
+from aioflow.owed import ALERT, Alert
+from aioflow.requests import CreateRun, Request, SetPaused, ShowPools
+from tests.web.damaged_postgres import PostgresHome
+from tests.web.damaged_sqlite import SqliteHome
+from tests.web.node import CHAIN, Node, node
+
+pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
+
+NUMBER = 0
+"""Of no run, task or trigger; of a worker."""
+
+
+class _Array:
+    """Stands for ``array``, which Python 3.11 cannot subscript."""
+
+    def __class_getitem__(cls, item: object) -> Any:
+        return list[item]  # type: ignore[valid-type]
+
+
+def one_of(kind: type) -> Any:
+    """Make an input or request of a class; nothing it names is there."""
+    names = vars(sys.modules[kind.__module__]) | {"array": _Array}
+    hints = get_type_hints(kind, names)
+    fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
+    defaults: tuple[Any, ...] = kind.__struct_defaults__  # type: ignore[attr-defined]
+    by_name = dict(zip(reversed(fields), reversed(defaults), strict=False))
+    needed = [name for name in fields if by_name.get(name, NODEFAULT) is NODEFAULT]
+    return kind(**{name: _made(hints[name]) for name in needed})
+
+
+def _made(hint: Any) -> Any:
+    of, parts = get_origin(hint), get_args(hint)
+    if of is Literal:
+        return parts[0]
+    if of in (Union, UnionType):
+        return None if NoneType in parts else _made(parts[0])
+    plain = of or hint
+    if issubclass(plain, Struct):
+        return one_of(plain)
+    if issubclass(plain, Enum):
+        return next(iter(plain))
+    return _PLAIN[plain]
+
+
+_PLAIN: dict[type, Any] = {
+    int: NUMBER,
+    str: "x",
+    bytes: b"\xc0",
+    bool: False,
+    tuple: (),
+    list: [],
+    dict: {},
+}
+
+INPUTS = [kind for kind in get_args(Input) if kind is not Asked]
+REQUESTS = list(get_args(Request))
+ALL = [*INPUTS, *REQUESTS]
+
+
+SAMPLE: list[Any] = [HostUp, HostLost, Due, FileParsed, Succeeded, SetPaused, CreateRun]
+SAMPLE += [pytest.param(kind, marks=pytest.mark.nightly) for kind in ALL if kind not in SAMPLE]
+
+
+class Poison:
+    """Has turns fail with some kind of input for as long as a run is in memory.
+
+    Attributes:
+        taken: The inputs of that kind that were taken without it.
+    """
+
+    def __init__(
+        self, kind: type, spoil: Callable[[Any, Draft], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.run_no: int | None = None
+        self.taken: list[Any] = []
+        self._kind = kind
+        self._spoil = spoil
+        self._take = turn._take
+        monkeypatch.setattr(turn, "_take", self._taking)
+
+    def _taking(self, entry: Input, draft: Draft, slots: Slots) -> None:
+        run = None if self.run_no is None else draft.memory.runs.get(self.run_no)
+        self._take(entry, draft, slots)
+        said = entry.request if isinstance(entry, Asked) else entry
+        if not isinstance(said, self._kind) or self.run_no is None:
+            return
+        if run is None:
+            self.taken.append(said)
+        else:
+            self._spoil(run, draft)
+
+
+def raise_about(run: Any, draft: Draft) -> None:
+    """Deciding meets a time of the run that is a text."""
+    run.row = structs.replace(run.row, started_at="no time")
+    assert run.row.started_at < draft.now
+
+
+def write_to(run: Any, draft: Draft) -> None:
+    """Deciding changes the row of the run, which stands otherwise than memory has it."""
+    draft.change_run(run, started_at=draft.now)
+
+
+async def report(n: Node, entry: Any) -> None:
+    """Have an input taken, and all that was before."""
+    n.engine.report([entry])
+    while n.engine.waiting_inputs:
+        await n.engine.next_turn()
+    await n.engine.ask(ShowPools())
+
+
+async def ask(n: Node, request: Any) -> None:
+    """Have a request answered. That what it names is not there is an answer as well."""
+    with suppress(RequestError):
+        await n.engine.ask(request)
+
+
+@asynccontextmanager
+async def good_and_bad(home: Path, url: str | None = None) -> AsyncIterator[Node]:
+    """Run a node with two runs that have a task under way."""
+    async with node(home, url=url, cpu_slots=8) as n:
+        n.define(CHAIN)
+        await n.api.set_paused("chain", paused=False)
+        for run_id in ("good", "bad"):
+            await n.api.trigger("chain", run_id=run_id)
+            await n.outlets.next_start()
+        yield n
+
+
+async def number_of(n: Node, run_id: str) -> int:
+    found = await n.store.find_run(run_id)
+    assert found is not None
+    return found.run_no
+
+
+async def bad_is_held_still_alone(n: Node, poison: Poison) -> None:
+    good = await n.store.find_run("good")
+    assert good is not None
+    assert good.quarantine is None
+    assert set(n.engine.memory.runs) == {good.run_no}
+    assert set(n.engine.memory.isolated) == {poison.run_no}
+    assert poison.taken
+    alerts = [
+        msgspec.msgpack.decode(effect.body, type=Alert)
+        for effect in n.outlets.delivered
+        if effect.kind == ALERT
+    ]
+    assert "defect" not in {alert.reason for alert in alerts}
+    assert {alert.run_id for alert in alerts} <= {"bad", ""}
+
+
+@pytest.mark.parametrize("kind", INPUTS, ids=lambda kind: kind.__name__)
+async def test_an_input_is_taken_without_the_run_that_deciding_it_fails_on(
+    kind, tmp_path, monkeypatch
+):
+    poison = Poison(kind, raise_about, monkeypatch)
+    async with good_and_bad(tmp_path) as n:
+        poison.run_no = await number_of(n, "bad")
+
+        await report(n, one_of(kind))
+
+        await bad_is_held_still_alone(n, poison)
+
+
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
+async def test_a_request_is_answered_without_the_run_that_deciding_it_fails_on(
+    kind, tmp_path, monkeypatch
+):
+    poison = Poison(kind, raise_about, monkeypatch)
+    async with good_and_bad(tmp_path) as n:
+        poison.run_no = await number_of(n, "bad")
+
+        await ask(n, one_of(kind))
+
+        await bad_is_held_still_alone(n, poison)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+async def test_what_a_damaged_row_has_refused_is_decided_without_its_run(
+    kind, tmp_path, monkeypatch
+):
+    await row_is_damaged_meanwhile(SqliteHome(tmp_path), kind, monkeypatch)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("kind", SAMPLE, ids=lambda kind: kind.__name__)
+async def test_what_a_damaged_row_of_postgres_has_refused_is_decided_without_its_run(
+    kind, tmp_path, migrated_postgres_url, monkeypatch
+):
+    await row_is_damaged_meanwhile(PostgresHome(tmp_path, migrated_postgres_url), kind, monkeypatch)
+
+
+async def row_is_damaged_meanwhile(
+    place: SqliteHome | PostgresHome, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = Poison(kind, write_to, monkeypatch)
+    async with good_and_bad(place.path, place.url) as n:
+        poison.run_no = await number_of(n, "bad")
+        await place.set_state("run", 77, "run_id = 'bad'")
+
+        await (ask if kind in REQUESTS else report)(n, one_of(kind))
+
+        await bad_is_held_still_alone(n, poison)
+
+
+ABOUT_RUNS = [
+    kind for kind in REQUESTS if "run_id" in kind.__struct_fields__ and kind is not CreateRun
+]
+
+
+@pytest.mark.parametrize("kind", ABOUT_RUNS, ids=lambda kind: kind.__name__)
+async def test_a_request_about_the_run_that_it_fails_on_is_answered_with_the_error(
+    kind, tmp_path, monkeypatch
+):
+    poison = Poison(kind, raise_about, monkeypatch)
+    async with good_and_bad(tmp_path) as n:
+        poison.run_no = await number_of(n, "bad")
+
+        with pytest.raises(turn.TurnFailed, match="no time|not supported"):
+            await n.engine.ask(structs.replace(one_of(kind), run_id="bad"))
+
+        bad = await n.store.find_run("bad")
+        assert bad is not None
+        assert bad.quarantine is None
+        assert poison.run_no in n.engine.memory.runs
