@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from aioflow.children import Children, leftovers, marks, process
+from aioflow.children import Children, leftovers, process
 from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.environment import child_environment
 from aioflow.children.leftovers import boot_id, home_mark, read_start_ticks
@@ -470,7 +470,7 @@ async def test_a_child_is_marked_where_the_daemon_has_a_limit_by_its_environment
     tmp_path, monkeypatch
 ):
     limit = 10**9
-    monkeypatch.setattr(marks.resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     where = tmp_path / "offspring"
     before = resource.prlimit(0, resource.RLIMIT_RTTIME)
     source = "daemonise(sys.argv[1])\n" + LISTEN

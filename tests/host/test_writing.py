@@ -53,4 +53,4 @@ def test_what_is_no_refusal_of_the_disk_is_raised():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        write_out(broken, [].append)
+        write_out(broken, list[bool]().append)

@@ -74,7 +74,8 @@ def host(folder: str) -> None:
 
 def number(path: Path) -> int:
     """Return the process id in a file, once it is there."""
-    return int(eventually(lambda: path.exists() and path.read_text()))
+    written: str = eventually(lambda: path.read_text() if path.exists() else "")
+    return int(written)
 
 
 def test_a_task_leaves_no_process_in_a_worker_that_goes_on(

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from aioflow.host import outcome
 from aioflow.host.run_body import run_body
-from aioflow.messages import Failed, Labelled
+from aioflow.messages import Failed, Labelled, ResultKept
 from aioflow.model import Body, TaskSpec
 from aioflow.orders import Answer, Start
 from tests.sim.broken import Broken
@@ -55,7 +55,7 @@ def as_run(report: Failed, rng: random.Random) -> Failed:
     start = Start(-1, report.task_no, report.start_no, 0, -1, 1)
     try:
         with patch.object(outcome, "print_traceback", _says_nothing):
-            ended = run_body(start, runs, _asks_nothing, _is_called_nothing, _NOWHERE)
+            ended = run_body(start, runs, _asks_nothing, _tells_nothing, _NOWHERE)
     except BaseException as exc:
         raise Broken("fence", f"a body that raises ({kind}) ends its worker: {exc!r}") from exc
     if not isinstance(ended, Failed) or ended.interrupted or not ended.retryable:
@@ -74,5 +74,5 @@ def _asks_nothing(run_no: int, kind: str, body: bytes) -> Answer:
     raise AssertionError(f"it asks for {kind}")
 
 
-def _is_called_nothing(label: Labelled) -> None:
-    raise AssertionError(f"it is called {label.label}")
+def _tells_nothing(report: Labelled | ResultKept) -> None:
+    raise AssertionError(f"it reports {report}")

@@ -23,7 +23,8 @@ from aioflow.store.wal_file import log_path
 from aioflow.threads import in_thread
 from tests.commands import run
 from tests.store.samples import RESULT, TASK, VAULT, batch, first_batch
-from tests.web.damaging import TABLES, Case, storable
+from tests.web.damaged_sqlite import SqliteHome
+from tests.web.damaging import TABLES, Case
 
 
 @pytest.fixture
@@ -329,7 +330,7 @@ async def test_after_an_unclean_end_damage_to_any_page_is_found(home, tmp_path):
 _WRONG = ("null", "a text", "negative", "garbage")
 
 
-def _hold_wrong_values(left: Path) -> set[str]:
+async def _hold_wrong_values(left: Path) -> set[str]:
     """Put a value that is not allowed into every column that has a row; return the columns."""
     with closing(sqlite3.connect(left / "aioflow.db")) as raw:
         columns = [
@@ -344,12 +345,13 @@ def _hold_wrong_values(left: Path) -> set[str]:
         Case(column.table.name, column.name, value)
         for column, value in zip(columns, itertools.cycle(_WRONG))
     ]
-    return {f"{case.table}.{case.column}" for case in wrong if storable(left, case)}
+    written = {case: await SqliteHome(left).write(case) for case in wrong}
+    return {f"{case.table}.{case.column}" for case, found in written.items() if found}
 
 
 async def test_a_start_refuses_no_file_for_single_values_that_cannot_be_read(home, tmp_path):
     left = await _left(home, tmp_path)
-    columns = _hold_wrong_values(left)
+    columns = await _hold_wrong_values(left)
     with closing(sqlite3.connect(left / "aioflow.db")) as raw:
         lines = [line for (line,) in raw.execute("PRAGMA quick_check(1000)")]
         (page,) = raw.execute("SELECT max(rootpage) FROM sqlite_master").fetchone()
