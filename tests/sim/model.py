@@ -305,15 +305,28 @@ class Node:
         self._heal()
         self._go_on()
         epoch, healed_at = self.newest_epoch, self.mono
+        self._come_to_an_end(healed_at)
+        self._settle()
+        # A trigger without keys yields all its events at each hosting: one of a later hosting
+        # may start a run after as many as were to come, and that has to end, too.
+        while self._is_owing():
+            self._come_to_an_end(healed_at)
+            self._settle()
+        liveness.one_owner(self, epoch)
+        recovery.nothing_left(self)
+        self._children.nothing_left()
+
+    def _come_to_an_end(self, healed_at: int) -> None:
+        """Go on until nothing is owed.
+
+        Raises:
+            Broken: If that takes too long, or nothing more happens.
+        """
         while self._is_owing() or self.circle.inbox:
             if self.turns > TURNS or self.mono - healed_at > LONGEST_US:
                 raise Broken("L1 ends", f"still unfinished: {recovery.unfinished(self)}")
             if not self._go_on() and not self._free():
                 raise Broken("L1 ends", f"nothing will happen: {recovery.unfinished(self)}")
-        self._settle()
-        liveness.one_owner(self, epoch)
-        recovery.nothing_left(self)
-        self._children.nothing_left()
 
     def _is_owing(self) -> bool:
         """Whether something has still to come to its end."""
