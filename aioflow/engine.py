@@ -49,6 +49,7 @@ _log = Logger(__name__)
 
 _NUMBERS_AT_ONCE = 1 << 20
 _COMMITS = 1 << 53  # nobody makes as many
+_EPOCHS = 1 << 31  # the epoch is the upper half of a hosting
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts at a database that is away
 _SILENCE_US = 1_000_000  # between two lines about that
 _RECENT = 0.2
@@ -368,7 +369,10 @@ class Engine(Isolating):
             claim = await self._store.claim(self._about)
         except BatchRefused as exc:
             raise StrangeDatabase(f"the row of this node in table node is damaged: {exc}") from exc
-        row = f"damaged: table node, row node_no={claim.node_no}, column commit_no"
+        of_node = f"damaged: table node, row node_no={claim.node_no}, column"
+        if not 0 < claim.epoch < _EPOCHS:
+            raise StrangeDatabase(f"{of_node} epoch: {claim.epoch}")
+        row = f"{of_node} commit_no"
         if not 0 <= claim.commit_no < _COMMITS:
             raise StrangeDatabase(f"{row}: {claim.commit_no}")
         newest = await self._store.newest_commit()

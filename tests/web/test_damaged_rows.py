@@ -65,6 +65,7 @@ _MET = [  # what a trial has met, and one of each kind besides
     Case("dag", "version", "no text"),
     Case("api_token", "scopes", "garbage"),
     Case("node", "commit_no", "largest"),
+    Case("node", "epoch", "huge"),
 ]
 _DRAWN = random.Random(5).sample(cases(), 4)
 _MET_ON_POSTGRES = [  # one of each kind that its types hold
