@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from aioflow.backfills import BackfillRow
 from aioflow.core import timetable
 from aioflow.core.live import Live
+from aioflow.core.roles import async_role
 from aioflow.effects import StartTry
 from aioflow.model import Body, DagSpec
 from aioflow.requests import CancelBackfill, StartBackfill
@@ -207,6 +208,8 @@ def _nobody_else_waits(node: Any, start: StartTry) -> None:
             continue
         if run.row.quarantine is not None or run.clearing is not None:
             continue
+        if spec.body is Body.COROUTINE and async_role(run.spec) not in node.memory.hosts_up:
+            continue  # its DAG has a host of its own, which is not there yet
         for entry in liveness.admitted(run):
             other = run.spec.tasks[entry.position]
             is_like = (other.body, other.pool) == (spec.body, spec.pool)
