@@ -18,7 +18,7 @@ from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_sensor
 from aioflow.core.roles import async_role
-from aioflow.core.trials import on_trial
+from aioflow.core.trials import DAEMON, on_trial, process_on_trial
 from aioflow.core.workers import Grant, Worker, best_idle, expected_us
 from aioflow.errors import BadPool
 from aioflow.inputs import WorkerSilent
@@ -319,16 +319,18 @@ class Slots:
             yield from self._grant_starts()
             if memory.hosts_up:
                 yield from self._grant_hosted(SENSOR_LANE, memory.hosts_up)
-            suspects = on_trial(memory)
-            if suspects is None:
-                if memory.hosts_up:
-                    yield from self._grant_hosted(Body.COROUTINE.value, memory.hosts_up)
-                yield from self._grant_workers(memory)
-            else:
-                yield from self._grant_alone(suspects, memory.hosts_up)
+            hosts = memory.hosts_up
+            if (process := process_on_trial(memory)) is not None:
+                yield from self._grant_alone(on_trial(memory), hosts)
+                if process == DAEMON:
+                    continue
+                hosts = hosts - {process}
+            if hosts:
+                yield from self._grant_hosted(Body.COROUTINE.value, hosts)
+            yield from self._grant_workers(memory)
 
     def _grant_alone(self, suspects: Iterable[Live], hosts_up: Container[str]) -> Iterator[Grant]:
-        """Grant these and nothing else. They ran together before, so no limit is passed."""
+        """Grant these, and nothing else in the process that one of them may kill."""
         for live in filter(self._may_start, suspects):
             idle = [worker for worker in self.workers if worker.is_idle]
             self.ready.across.passed(live)
@@ -337,6 +339,8 @@ class Slots:
                 self._occupy(worker, live)
                 yield Grant(live, worker.number)
             elif live.spec.body is Body.COROUTINE and async_role(live.run.spec) in hosts_up:
+                if self.running_coroutines >= self.coroutines:
+                    return
                 self._host(live)
                 yield Grant(live)
 

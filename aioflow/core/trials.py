@@ -2,9 +2,9 @@
 
 A process may die by a kill from outside, which is no task's doing, or because of one of the tasks
 that ran in it. After the first death all of them begin again at once. After a second one they
-begin again in *groups*, one after the other, and nothing else begins meanwhile: halves of what
-is suspected, so that each further death halves it again. A group has been cleared once its
-tasks have ended, or have run for longer than they had when the process died.
+begin again in *groups*, one after the other, and nothing else begins in that process meanwhile:
+halves of what is suspected, so that each further death halves it again. A group has been cleared
+once its tasks have ended, or have run for longer than they had when the process died.
 
 The task that is left alone in its group is charged when the process has died with it as often
 as it may with a worker of its own. Before it begins again a *control* runs, an empty group: a
@@ -30,7 +30,7 @@ from aioflow.inputs import Due
 from aioflow.model import Failure, Instant, TaskNo, TaskState
 from aioflow.owed import TRIAL, Trial
 
-__all__ = ("DAEMON", "crashed", "go_on", "guilt", "on_trial", "stop")
+__all__ = ("DAEMON", "crashed", "go_on", "guilt", "on_trial", "process_on_trial", "stop")
 
 DAEMON = "daemon"
 """What died, if not an async host, which is named by its role: the daemon, with all processes."""
@@ -128,11 +128,20 @@ def _began(live: Live, draft: Draft) -> Instant:
     return started_at - draft.at.shift if started_at <= draft.now else 0
 
 
-def on_trial(memory: Memory) -> list[Live] | None:
-    """Return which tasks may begin, of those that wait; ``None`` if all of them may."""
+def process_on_trial(memory: Memory) -> str | None:
+    """Return the process in which nothing but suspects begins; ``None`` if there is none.
+
+    Where it is a host, tasks begin in workers and in other hosts as always.
+    """
+    trial = memory.trial
+    return None if trial is None or not trial.groups else trial.process
+
+
+def on_trial(memory: Memory) -> list[Live]:
+    """Return the suspects that may begin and wait for that."""
     trial = memory.trial
     if trial is None or not trial.groups:
-        return None
+        return []
     return [live for live in _known(trial.groups[0], memory) if _waits(live)]
 
 

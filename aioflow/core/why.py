@@ -291,6 +291,9 @@ def _explain_trial(entry: Live | Group, memory: Memory) -> str | None:
         return None
     if isinstance(entry, Live) and entry.task_no in trial.groups[0]:
         return None
+    role = async_role(entry.run.spec) if entry.spec.body is Body.COROUTINE else ""
+    if trial.process not in {DAEMON, role}:
+        return None
     whose = "the daemon" if trial.process == DAEMON else f"the {_async_host(trial.process)}"
     count = sum(map(len, trial.groups))
     return f"{count} tasks ran when {whose} died again; they begin first, in groups"

@@ -229,6 +229,46 @@ def test_what_waits_for_the_trial_of_an_own_host_says_so():
     assert wait.detail == begins
 
 
+@pytest.mark.parametrize("kind", [HostMachine, OwnHostMachine])
+def test_what_begins_elsewhere_waits_for_no_trial_of_a_host(kind):
+    machine = kind(*tasks("t4"), body=Body.COROUTINE)
+    machine.start_hosts()
+    machine.crash("t4")
+    machine.crash("t4")
+    world = machine.world
+    elsewhere = ISOLATED if machine.role == ASYNC else ()
+    specs = (TaskSpec(task_id="hosted", body=Body.COROUTINE), TaskSpec(task_id="worker"))
+    spec = DagSpec(dag_id="other", file="other.py", tasks=specs, isolated=elsewhere)
+    world.load(spec, file="other.py")
+    world.turn(HostUp(own_role(ASYNC, "other")), HostUp(ASYNC))
+    run = world.trigger("other")
+
+    assert world.memory.trial.groups
+    assert [world.state(run, name) for name in ("hosted", "worker")] == ["running", "running"]
+    assert world.state(world.trigger(), "t0") == "queued"
+
+
+def test_suspects_of_a_host_wait_for_places_that_others_took_meanwhile():
+    machine = HostMachine(*tasks("t4"), body=Body.COROUTINE)
+    machine.start_hosts()
+    machine.crash("t4")
+    machine.crash("t4")
+    world = machine.world
+    group = len(world.memory.trial.groups[0])
+    world.slots.coroutines = group + 1
+    many = tuple(TaskSpec(task_id=f"m{n}", body=Body.COROUTINE) for n in range(5))
+    spec = DagSpec(dag_id="other", file="other.py", tasks=many, isolated=ISOLATED)
+    world.load(spec, file="other.py")
+    world.turn(HostUp(own_role(ASYNC, "other")))
+    world.trigger("other")
+
+    assert world.slots.running_coroutines == group + 1
+    machine.crash("t4")
+    assert world.slots.running_coroutines <= group + 1
+    machine.live()
+    judge(machine)
+
+
 def test_a_restart_after_one_crash_begins_everything_at_once():
     machine = Machine(*tasks("t4"))
     machine.crash("t4")
