@@ -14,7 +14,7 @@ __all__ = ("add_parser",)
 def add_parser(nouns: Nouns) -> None:
     """Declare the command."""
     verbs = add_group(
-        nouns, "audit", text="see who has changed what", example="aioflow audit list --limit 1"
+        nouns, "audit", text="see who has changed what", example="aioflow audit list --limit 3"
     )
     listing = add_command(
         verbs,
