@@ -48,7 +48,7 @@ __all__ = ("Engine",)
 _log = Logger(__name__)
 
 _NUMBERS_AT_ONCE = 1 << 20
-_COMMITS = 1 << 53  # nobody makes as many
+_COMMITS = 1 << 53  # more than a daemon ever makes
 _EPOCHS = 1 << 31  # the epoch is the upper half of a hosting
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts at a database that is away
 _SILENCE_US = 1_000_000  # between two lines about that

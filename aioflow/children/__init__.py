@@ -198,7 +198,7 @@ class Children:
 
 def _limit(pid: int, limits: Mapping[int, int], mark: str) -> None:
     """Set limits from outside: code between fork and exec is not safe beside threads."""
-    # One that is dead already has no limits; whoever watches it will say so.
+    # A process that has ended has no limits; its watcher reports the end.
     with contextlib.suppress(ProcessLookupError):
         mark_limit(pid, mark)
         for kind, value in limits.items():

@@ -79,7 +79,7 @@ def reap_marked(mark: str, besides: Collection[int] = ()) -> None:
     other owners in this process, such as ``asyncio``, carry no mark and are left alone.
 
     Args:
-        besides: Children with this mark whose exit status somebody waits for.
+        besides: Children with this mark whose exit status is still awaited.
     """
     carries = carrier(mark)
     for pid in processes.own_children().difference(besides):

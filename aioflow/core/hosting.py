@@ -348,7 +348,7 @@ def unhost(wait: WaitRecord) -> None:
 
 
 def let_go(wait: WaitRecord, reason: str, draft: Draft) -> None:
-    """Nobody waits any longer: end the hosting, and keep the row until that is confirmed.
+    """End the hosting of a trigger that has no task, and keep its row until that is confirmed.
 
     The quarantine host may take an order before its ``HostUp`` is read, so that a trigger handed
     to it has to leave it, whether it is known to be up or not.

@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 2.0
 
 
 def results_that_do_not_fit(folder: Path, *, seconds: float = 0.0) -> dict[str, float]:
-    """Two results of 4 MiB do not fit for a while: nothing starts, and nobody is charged.
+    """If two results of 4 MiB do not fit for a while, nothing starts and no try is charged.
 
     Args:
         seconds: For how long beyond the ``execution_timeout`` of their tasks.

@@ -65,7 +65,7 @@ def session(pytester, listed, monkeypatch):
     def run(source: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=SPENDING + source)
         # The second collects garbage several times as each session ends; the third leaves an event
-        # loop in this process that nobody closes.
+        # loop in this process that is never closed.
         plugins = ("randomly", "unraisableexception", "looptime_plugin")
         without = [word for name in plugins for word in ("-p", f"no:{name}")]
         options = ("-m", "not nightly", *without, *options)
