@@ -19,12 +19,11 @@ def full_disk(path: Path) -> str:
     """
     for place in (path, *path.parents):
         try:
-            found = os.statvfs(place)
+            free = _free_bytes(place)
         except FileNotFoundError:
             continue
         except OSError:
             return ""
-        free = found.f_bavail * found.f_frsize
         has_space = free >= LEAST_BYTES
         return "" if has_space else f"the disk of {path} is full: {free:,} bytes are free"
     return ""
@@ -35,6 +34,10 @@ def require_space(folder: Path, size: int) -> None:
 
     Written to its end the file would take that space from the database for a moment.
     """
-    found = os.statvfs(folder)
-    if found.f_bavail * found.f_frsize < size + LEAST_BYTES:
+    if _free_bytes(folder) < size + LEAST_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+def _free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
