@@ -48,7 +48,7 @@ from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
 from aioflow.host.slices import Slices
 from aioflow.host.span_context import enter
-from aioflow.host.writing import written
+from aioflow.host.writing import kept, written
 from aioflow.messages import (
     Awaiting,
     Ended,
@@ -56,7 +56,6 @@ from aioflow.messages import (
     NextWanted,
     NotParked,
     Report,
-    ResultKept,
     RunCalled,
 )
 from aioflow.model import ValueKind
@@ -324,7 +323,7 @@ class CoroutineHost:
                 return await self._slices.run(items)
             packed = await self._slices.run(pack(node, hosted.start, value, self._results))
             if packed.write is not None:
-                await written(packed.write, self._writers, partial(self._keep, hosted.start))
+                await written(packed.write, self._writers, kept(hosted.start, self._line.report))
             if hosted.ending != _TIMEOUT:
                 return succeeded(hosted.start, hosted.began_at, packed)
             problem = _too_long(node)
@@ -333,9 +332,6 @@ class CoroutineHost:
             problem = problem if hosted.ending != _TIMEOUT else _too_long(node, exc)
         steps = ended_badly(node, hosted.start, hosted.began_at, problem, attempt.operator)
         return await self._slices.run(steps)
-
-    def _keep(self, start: Start, disk_is_full: bool) -> None:
-        self._line.report(ResultKept(start.task_no, start.start_no, disk_is_full))
 
     async def _values(self, start: Start, names: tuple[tuple[ValueKind, str], ...]) -> Held:
         question = values.question(start.position, names)

@@ -28,7 +28,7 @@ from aioflow.host.outcome import (
 )
 from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.runs import Runs
-from aioflow.host.writing import write_out
+from aioflow.host.writing import kept, write_out
 from aioflow.messages import Ended, Labelled, NotReadyYet, ResultKept
 from aioflow.model import RunNo, ValueKind
 from aioflow.orders import Answer, Start
@@ -79,17 +79,13 @@ def run_body(start: Start, runs: Runs, ask: AskDaemon, tell: Tell, results: Path
             return at_once(handled(node, start, began_at, value))
         packed = at_once(pack(node, start, value, results))
         if packed.write is not None:
-            write_out(packed.write, partial(_keep, tell, start))
+            write_out(packed.write, kept(start, tell))
         return succeeded(start, began_at, packed)
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
         operator = None if body is None else body.operator
         return at_once(ended_badly(node, start, began_at, exc, operator))
     finally:
         in_process({})
-
-
-def _keep(tell: Tell, start: Start, disk_is_full: bool) -> None:
-    tell(ResultKept(start.task_no, start.start_no, disk_is_full))
 
 
 def _page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPage:

@@ -13,13 +13,21 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import TypeAlias
 
-__all__ = ("OnKept", "write_out", "written")
+from aioflow.messages import ResultKept
+from aioflow.orders import Start
+
+__all__ = ("OnKept", "kept", "write_out", "written")
 
 OnKept: TypeAlias = Callable[[bool], None]
 """Called after each attempt that fails, with whether the disk is full."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0  # seconds between two attempts
+
+
+def kept(start: Start, report: Callable[[ResultKept], None]) -> OnKept:
+    """Return a function that reports each attempt to write the result of a start that fails."""
+    return lambda disk_is_full: report(ResultKept(start.task_no, start.start_no, disk_is_full))
 
 
 def write_out(
