@@ -9,7 +9,6 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
 from aioflow.core.live import Live, Run
 from aioflow.core.order import order
-from aioflow.core.roles import async_role
 from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Slots
 from aioflow.core.try_time import time_limit
@@ -78,7 +77,7 @@ def start(grant: Grant, draft: Draft) -> None:
             ordered.timeout_us,
             int(live.run.durations[live.position]),
             _resumed(live),
-            async_role(live.run.spec),
+            live.run.async_role,
         )
     )
 
@@ -386,7 +385,7 @@ def forget_calls(live: Live, first: int, draft: Draft) -> None:
 
 def stop_of(live: Live, start_no: StartNo, reason: str) -> StopTry:
     """Return the effect that ends one start of a task, wherever its process has it."""
-    role = async_role(live.run.spec)
+    role = live.run.async_role
     return StopTry(live.spec.body, live.worker, live.task_no, start_no, reason, role)
 
 

@@ -14,7 +14,6 @@ from aioflow.core.attempt import requeue, unpark
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import SLEEP
 from aioflow.core.live import Live, WaitRecord
-from aioflow.core.roles import async_role
 from aioflow.core.slots import Slots
 from aioflow.core.try_time import try_ends_at
 from aioflow.effects import ConfirmCall
@@ -195,7 +194,7 @@ def confirm(
 ) -> None:
     """Let the coroutine go on: its call is recorded."""
     recorded = CallRecorded(live.task_no, live.start_no, ordinal, answer, failure)
-    draft.effects.append(ConfirmCall(recorded, async_role(live.run.spec)))
+    draft.effects.append(ConfirmCall(recorded, live.run.async_role))
 
 
 def record(

@@ -21,6 +21,7 @@ from aioflow.core.backlog import Given, Stream
 from aioflow.core.cleared import Cleared
 from aioflow.core.kept import Kept
 from aioflow.core.plan import Plan
+from aioflow.core.roles import async_role
 from aioflow.core.siblings import Siblings
 from aioflow.core.tallies import TALLY, TALLY_OFFSET
 from aioflow.model import (
@@ -350,6 +351,7 @@ class Run:
         source_starts: The start that wrote such a result.
         items: What tasks have given on before they ended, by their numbers.
         durations: Those of its plan.
+        async_role: The role of the host of its coroutines, see ``roles``.
         info: What its tasks share, made once.
         blocked: Ready entries that the limit of the run keeps from a slot, see ``ready``.
         blocked_at: The same by position, for the limits of tasks and windows; by its complement
@@ -366,6 +368,7 @@ class Run:
     """
 
     __slots__ = (
+        "async_role",
         "beyond_budget",
         "blocked",
         "blocked_at",
@@ -403,6 +406,7 @@ class Run:
         self.plan = plan
         self.graph = graph
         self.spec: DagSpec = graph.spec
+        self.async_role = async_role(graph.spec)
         self.states = bytearray(size)
         self.tallies = array("q", bytes(8 * TALLY * graph.tallies))
         for looks in graph.judged:

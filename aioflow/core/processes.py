@@ -11,7 +11,7 @@ from aioflow.core.live import Live
 from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
-from aioflow.core.roles import ASYNC, async_role, kind_of
+from aioflow.core.roles import ASYNC, kind_of
 from aioflow.core.slots import Slots
 from aioflow.inputs import Drain, HandOver, HostLost, HostUp, Noticed, Restarted, Stalled
 from aioflow.model import Failure, TaskState
@@ -60,7 +60,7 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
             dag_triggers.place_all(draft)
         return
     memory.parking.lose(lost.role, memory.hosting)
-    own = [one for one in memory.live.objects.values() if async_role(one.run.spec) == lost.role]
+    own = [one for one in memory.live.objects.values() if one.run.async_role == lost.role]
     for live in own:
         unpark(live)
     charge = None

@@ -22,7 +22,7 @@ from aioflow.core.across import Across, Item, Queue
 from aioflow.core.fairness import Fairness, age_of
 from aioflow.core.fresh import fresh
 from aioflow.core.live import Group, Live, Run
-from aioflow.core.roles import async_role, is_own
+from aioflow.core.roles import is_own
 from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
@@ -276,7 +276,7 @@ def _expected(entry: Live | Group) -> float:
 
 def _key(entry: Live | Group) -> _Key:
     line = _line(entry)
-    return line, "" if line[0] in _HOSTLESS else async_role(entry.run.spec)
+    return line, "" if line[0] in _HOSTLESS else entry.run.async_role
 
 
 def _line(entry: Live | Group) -> _Line:

@@ -145,6 +145,12 @@ def leave(live: Live, draft: Draft, slots: Slots) -> None:
     slots.release(live)
     live.run.live.pop(live.task_no, None)
     draft.memory.live.pop(live.task_no, None)
+    if live.waits or live.streams or live.resumed is not None:
+        _let_waits_go(live, draft)
+    draft.drop_records(live)
+
+
+def _let_waits_go(live: Live, draft: Draft) -> None:
     done = [
         w for w in live.waits if w.is_handled or (w.state is TriggerState.FIRED and not w.stream)
     ]
@@ -152,7 +158,6 @@ def leave(live: Live, draft: Draft, slots: Slots) -> None:
         let_go(wait, "finished", draft)
     if live.resumed is not None:
         let_go(live.resumed, "finished", draft)
-    draft.drop_records(live)
 
 
 def end_unstarted(

@@ -17,7 +17,6 @@ from aioflow.core.graph import is_identifier
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_sensor
-from aioflow.core.roles import async_role
 from aioflow.core.trials import DAEMON, on_trial, process_on_trial
 from aioflow.core.workers import Grant, Worker, best_idle, expected_us
 from aioflow.errors import BadPool
@@ -338,7 +337,7 @@ class Slots:
                 worker = best_idle(idle, live.run.row.version)
                 self._occupy(worker, live)
                 yield Grant(live, worker.number)
-            elif live.spec.body is Body.COROUTINE and async_role(live.run.spec) in hosts_up:
+            elif live.spec.body is Body.COROUTINE and live.run.async_role in hosts_up:
                 if self.running_coroutines >= self.coroutines:
                     return
                 self._host(live)
@@ -356,7 +355,7 @@ class Slots:
 
     def _grant_hosted(self, lane: str, hosts_up: Container[str]) -> Iterator[Grant]:
         def room(entry: Live | Group) -> bool:
-            if async_role(entry.run.spec) not in hosts_up:
+            if entry.run.async_role not in hosts_up:
                 return False
             return lane == SENSOR_LANE or self._may_start(entry)
 

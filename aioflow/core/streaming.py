@@ -14,7 +14,6 @@ from aioflow.core.backlog import Given
 from aioflow.core.draft import Draft
 from aioflow.core.live import Group, Live
 from aioflow.core.mapping import check_cap
-from aioflow.core.roles import async_role
 from aioflow.core.run import step
 from aioflow.core.slots import Slots
 from aioflow.effects import ConfirmCall
@@ -151,7 +150,7 @@ def go_on(draft: Draft, slots: Slots) -> list[Live]:
             given = live.run.items.get(task_no)
             upto = 0 if given is None else given.count
             taken = ItemsTaken(task_no, live.start_no, upto)
-            draft.effects.append(ConfirmCall(taken, async_role(live.run.spec)))
+            draft.effects.append(ConfirmCall(taken, live.run.async_role))
         elif live.state is TaskState.DEFERRED and has_room(live, slots):
             del held[task_no]
             waiting.append(live)

@@ -13,7 +13,7 @@ from aioflow.core.judging import instances, verdict
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.ready import is_start
-from aioflow.core.roles import async_role, dag_of, is_own
+from aioflow.core.roles import dag_of, is_own
 from aioflow.core.rules import Verdict
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
@@ -168,7 +168,7 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
             return Wait(kind=kind, detail=detail, until=memory.on_wall(live.due_at))
         case TaskState.SENSING:
             if live.due_at is None and not live.is_hosted:
-                detail = _async_host(async_role(live.run.spec))
+                detail = _async_host(live.run.async_role)
                 return Wait(kind=WaitKind.HOST, detail=detail, since=live.queued_at)
             return Wait(
                 kind=WaitKind.INTERVAL,
@@ -277,8 +277,8 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
         return Wait(kind=WaitKind.LIMIT, detail=f"{in_all} tasks at once", since=since)
     if full is not None:
         return Wait(kind=WaitKind.SLOT, detail=full, since=since)
-    if spec.body is Body.COROUTINE and async_role(run.spec) not in memory.hosts_up:
-        return Wait(kind=WaitKind.HOST, detail=_async_host(async_role(run.spec)), since=since)
+    if spec.body is Body.COROUTINE and run.async_role not in memory.hosts_up:
+        return Wait(kind=WaitKind.HOST, detail=_async_host(run.async_role), since=since)
     places = len(slots.workers) if spec.body.value == "def" else slots.coroutines
     name = "" if spec.pool == DEFAULT_POOL else f" of pool {spec.pool}"
     return Wait(kind=WaitKind.SLOT, detail=f"all {places} slots{name} are taken", since=since)
@@ -291,7 +291,7 @@ def _explain_trial(entry: Live | Group, memory: Memory) -> str | None:
         return None
     if isinstance(entry, Live) and entry.task_no in trial.groups[0]:
         return None
-    role = async_role(entry.run.spec) if entry.spec.body is Body.COROUTINE else ""
+    role = entry.run.async_role if entry.spec.body is Body.COROUTINE else ""
     if trial.process not in {DAEMON, role}:
         return None
     whose = "the daemon" if trial.process == DAEMON else f"the {_async_host(trial.process)}"

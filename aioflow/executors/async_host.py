@@ -44,7 +44,7 @@ from aioflow.messages import (
 )
 from aioflow.model import RunNo, StartNo, TaskNo
 from aioflow.orders import ForgetRun, RunInfo, Stop
-from aioflow.tasklog import TryLog
+from aioflow.tasklog import LogKey, TryLog
 
 __all__ = ("AsyncExecutor",)
 
@@ -103,12 +103,13 @@ class AsyncExecutor:
             on_lost=self._forget_all,
             health_seconds=health_seconds,
             idle_seconds=idle_seconds,
-            is_idle=lambda: not self._logs and not self._parked,
+            is_idle=lambda: not self._printing and not self._parked,
         )
         # The starts whose coroutines are parked in the host.
         self._parked: set[tuple[TaskNo, StartNo]] = set()
         self._told: dict[RunNo, RunInfo] = {}
-        # Of the starts something may still be printed by.
+        # The starts that may still print, and the logs of those that have: few ever do.
+        self._printing: dict[tuple[TaskNo, StartNo], LogKey] = {}
         self._logs: dict[tuple[TaskNo, StartNo], TryLog] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -128,7 +129,7 @@ class AsyncExecutor:
         if effect.resume is not None:  # the same coroutine, from here on under another number
             self._parked.discard((start.task_no, effect.resume.was_start_no))
             self._close_log(start.task_no, effect.resume.was_start_no)
-        self._logs[start.task_no, start.start_no] = self._wiring.tasklog.open(log_key(start))
+        self._printing[start.task_no, start.start_no] = log_key(start)
         self._host.put(start if effect.resume is None else effect.resume)
 
     def confirm(self, effect: ConfirmCall) -> None:
@@ -150,7 +151,13 @@ class AsyncExecutor:
         """How the host fares."""
         return self._host.load
 
+    def _log(self, start: tuple[TaskNo, StartNo]) -> TryLog | None:
+        if start not in self._logs and start in self._printing:
+            self._logs[start] = self._wiring.tasklog.open(self._printing[start])
+        return self._logs.get(start)
+
     def _close_log(self, task_no: TaskNo, start_no: StartNo) -> None:
+        self._printing.pop((task_no, start_no), None)
         log = self._logs.pop((task_no, start_no), None)
         if log is not None:
             log.close()
@@ -180,7 +187,7 @@ class AsyncExecutor:
         passed: list[Input] = []
         for report in reports:
             if isinstance(report, Output):
-                if (log := self._logs.get((report.task_no, report.start_no))) is not None:
+                if (log := self._log((report.task_no, report.start_no))) is not None:
                     log.offer(report.data)
             elif isinstance(report, Left):
                 self._close_log(report.task_no, report.start_no)
@@ -216,5 +223,5 @@ class AsyncExecutor:
         self._wiring.ask(self, Withdraw(-1))
         self._told.clear()
         self._parked.clear()
-        for key in list(self._logs):
+        for key in list(self._printing):
             self._close_log(*key)

@@ -212,7 +212,7 @@ async def test_the_log_of_a_try_is_closed_when_nothing_of_it_is_left(tmp_path):
         n.executor.stop(StopTry(Body.COROUTINE, -1, 5, 1, "cancelled"))
         n.start(6, "order = stopped\n" + goes + "order = orders[-1]\n" + TELL)
         await n.value(6)
-        assert not n.executor._logs
+        assert not n.executor._printing
 
     assert await n.tasklog.read(7, 5) == b"bye"
 
@@ -224,7 +224,7 @@ async def test_a_coroutine_that_goes_on_under_another_number_has_one_log(tmp_pat
         for was in range(1, 5):
             n.resume(5, was)
 
-        assert n.executor._logs.keys() == {(5, 5)}
+        assert n.executor._printing.keys() == {(5, 5)}
 
 
 async def test_a_coroutine_may_ask_about_its_own_run_only(tmp_path):
