@@ -17,15 +17,19 @@ import msgspec
 import pytest
 
 from aioflow.core import streams
+from aioflow.core.marking import marked
 from aioflow.core.order import order
 from aioflow.errors import Fenced, StrangeDatabase
-from aioflow.model import Failure, RunState, TaskState, TriggerRule
-from aioflow.rows import Batch, RunRow, TaskRow
+from aioflow.model import Body, DagSpec, Failure, RunState, TaskSpec, TaskState, TriggerRule
+from aioflow.orders import Start
+from aioflow.rows import Batch, ResultRow, RunRow, TaskRow
 from tests.sim import coverage, loop_model, model, oracle
 from tests.sim.broken import Broken
 from tests.sim.faults import KINDS, Faults
+from tests.sim.ledger import Ledger
 from tests.sim.script import Call, script
 from tests.sim.shrink import shrink
+from tests.sim.stored import starts_read_the_last_success
 from tests.sim.tables import Numbers, Tables
 from tests.sim.themes import ALL, EVENTS, louder, themes_of
 from tests.sim.told import Told
@@ -259,6 +263,56 @@ def test_an_instant_that_nobody_heeded_is_noticed():
 
     with pytest.raises(Broken, match="L2 timers"):
         watch.look(501)
+
+
+def _reader(at_hand: dict[int, bytes | None]) -> Start:
+    """Return the start of a task that takes the result of the one before it."""
+    return Start(1, 3, 1, 1, -1, 1, results=at_hand, at_hand=tuple(at_hand))
+
+
+def _after_a_mark(stored: list[ResultRow]) -> SimpleNamespace:
+    """Return a node where a task returned unheard in start 1, then was marked successful."""
+    tables, ledger = Tables(), Ledger()
+    tables.runs[1] = RunRow(
+        run_no=1,
+        run_id="run",
+        dag_id="dag",
+        version="v",
+        state=RunState.RUNNING,
+        cause="manual",
+        first_task_no=2,
+    )
+    tasks = (
+        TaskSpec(task_id="gives", body=Body.FUNCTION),
+        TaskSpec(task_id="takes", body=Body.FUNCTION, parents=(0,), argument_parents=(0,)),
+    )
+    tables.specs["v", "dag"] = DagSpec(dag_id="dag", file="dag.py", tasks=tasks)
+    tables.tasks[2] = TaskRow(
+        task_no=2,
+        run_no=1,
+        position=0,
+        map_index=-1,
+        state=TaskState.SUCCESS,
+        try_number=1,
+        start_no=1,
+        failure=marked(TaskState.SUCCESS),
+    )
+    tables.results |= {row.task_no: row for row in stored}
+    ledger.succeed(2, 1, b"unheard")
+    return SimpleNamespace(tables=tables, ledger=ledger)
+
+
+@pytest.mark.parametrize("at_hand", [{}, {0: None}], ids=["reads", "is given"])
+def test_a_marked_task_has_no_result_whatever_its_last_start_returned(at_hand):
+    starts_read_the_last_success(_after_a_mark([]), _reader(at_hand))
+
+
+@pytest.mark.parametrize("at_hand", [{}, {0: b"unheard"}], ids=["reads", "is given"])
+def test_a_result_that_a_mark_has_left_is_noticed(at_hand):
+    left = ResultRow(task_no=2, run_no=1, start_no=1, body=b"unheard", size=7, width=None)
+
+    with pytest.raises(Broken, match="I17 results"):
+        starts_read_the_last_success(_after_a_mark([left]), _reader(at_hand))
 
 
 def test_a_number_is_taken_once():
