@@ -84,8 +84,7 @@ BUGS = (
                 "live.worker >= 0 and not live.is_claimed",
             ),
         ),
-        seen_by="tests/core/test_turn.py"
-        "::test_a_cancel_stops_what_is_claimed_as_it_does_what_runs",
+        seen_by="tests/core/test_turn.py::test_a_cancel_stops_what_is_claimed_as_it_does_what_runs",
         seed=Seed(1, 10021),
     ),
     PlantedBug(
