@@ -411,6 +411,20 @@ def test_a_claimed_try_begins_in_the_slot_of_the_one_before_it():
     assert states == ["success", "running"]
 
 
+def test_a_cancel_stops_what_is_claimed_as_it_does_what_runs():
+    world = World(cpu_slots=1)
+    run = world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
+    world.succeed("list", size=9, width=4)
+    world.succeed("work", 0)
+    sent = {(e.start.task_no, e.start.start_no): e.claimed for e in world.starts.values()}
+
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+
+    stops = [effect for effect in world.effects if isinstance(effect, StopTry)]
+    assert sorted(sent.values()) == [False, True, True]
+    assert {(stop.task_no, stop.start_no) for stop in stops} == set(sent)
+
+
 def test_a_child_is_called_what_its_last_start_says_and_a_late_word_changes_nothing():
     world = World(cpu_slots=1)
     world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))

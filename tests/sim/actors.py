@@ -29,6 +29,7 @@ from aioflow.messages import (
 from aioflow.model import Body as Made
 from aioflow.model import Failure, SensorSpec, TaskSpec
 from aioflow.orders import Host
+from tests.sim import themes
 from tests.sim.faults import Faults
 from tests.sim.ledger import Ledger
 from tests.sim.loops import goes_on
@@ -43,6 +44,10 @@ DEFERRALS = 3
 STUCK_FACTOR, STUCK_FLOOR_US = 10, 5_000  # as in executors.process
 
 _FIRST_WITH_LABELS = 10_000
+_LENGTHS = (0, 50, 400, 3_000, 3_000, 80_000, 3 * SECOND, 40 * SECOND)
+_BRIEF = (0, 50, 50, 400, 400, 400, 3_000, 3 * SECOND)
+"""How long a function takes in a seed where they are brief: one that is not is behind no other."""
+
 _LARGE = 2_000
 """Bytes of a result that is not kept at hand."""
 
@@ -120,7 +125,8 @@ class Body:
         limit = self.effect.timeout_us
         if limit is not None and self._stage.faults.happens("try hangs"):
             return None
-        return rng.choice((0, 50, 400, 3_000, 3_000, 80_000, 3 * SECOND, 40 * SECOND))
+        is_brief = self.effect.body is Made.FUNCTION and themes.is_brief(self._stage.seed)
+        return rng.choice(_BRIEF if is_brief else _LENGTHS)
 
     def begin_again(self) -> None:
         """Go on as another start, after a wait."""

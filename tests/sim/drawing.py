@@ -22,7 +22,7 @@ from aioflow.core import (
     lanes,
     streams,
 )
-from aioflow.model import DagSpec
+from aioflow.model import DEFAULT_POOL, Body, DagSpec, TaskSpec
 from tests.sim.evented import Stream, of_the_model, with_events
 from tests.sim.filling import with_schedules
 from tests.sim.following import with_joins
@@ -31,6 +31,7 @@ from tests.sim.misbehaving import draw_stream
 from tests.sim.owing import perhaps_called
 from tests.sim.past import with_past
 from tests.sim.streaming import with_generators, with_streams
+from tests.sim.themes import is_brief
 from tests.sim.workload import make_dags
 
 __all__ = ("FIRST", "SECOND", "Drawn", "draw", "small_turns")
@@ -75,7 +76,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
     """Draw DAGs; what is added to them comes from a chance of its own each."""
-    dags, streamed = make_dags(rng), random.Random(f"{mix.streams} {seed}")
+    dags, streamed = _briefly(make_dags(rng), seed), random.Random(f"{mix.streams} {seed}")
     if streamed.random() < 0.5:
         dags = [mix.with_streams(dag, streamed) for dag in dags]
     joined = random.Random(f"joins {seed}")
@@ -92,6 +93,35 @@ def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
     dags = with_events(dags, seed, mix.stream)
     dags = _with_own_hosts(dags, seed)
     return Drawn(perhaps_called(dags, seed), dated, has_past)
+
+
+def _briefly(dags: list[DagSpec], seed: int) -> list[DagSpec]:
+    """Have most tasks of a seed be functions that may follow each other in a slot."""
+    if not is_brief(seed):
+        return dags
+    rng = random.Random(f"functions {seed}")
+    return [
+        msgspec.structs.replace(
+            dag,
+            tasks=tuple(_brief(task) if rng.random() < 0.7 else task for task in dag.tasks),
+            max_active_tasks=None,
+        )
+        for dag in dags
+    ]
+
+
+def _brief(task: TaskSpec) -> TaskSpec:
+    if task.sensor is not None or task.start_trigger is not None:
+        return task
+    return msgspec.structs.replace(
+        task,
+        body=Body.FUNCTION,
+        pool=DEFAULT_POOL,
+        slots=1,
+        window=None,
+        max_active_tis_per_dagrun=None,
+        max_active_tis_per_dag=None,
+    )
 
 
 def _with_own_hosts(dags: list[DagSpec], seed: int) -> list[DagSpec]:

@@ -53,7 +53,7 @@ class Unspeakable(Exception):
 
 
 DRAWN = ("as drawn",)
-"""The arguments of what is raised here."""
+"""The arguments of whatever is raised here, so that an exit is known for one of a trigger."""
 
 RAISED: dict[str, type[BaseException]] = {
     "raise": OSError,
@@ -179,7 +179,7 @@ class Misbehaving(Trigger[Any]):
             case "raise":
                 raise OSError(reason)
             case "exit":
-                raise SystemExit(reason)
+                raise SystemExit(*DRAWN)
             case "hang" | "swallow" as how:
                 await _never(swallow=how == "swallow")
             case _:
@@ -257,7 +257,7 @@ class Refuses(Misbehaving):
     """Cannot be made."""
 
     def __init__(self, carried: Any, way: str, delay: float, leaving: str, ends: str) -> None:
-        raise SystemExit(way)
+        raise SystemExit(*DRAWN)
 
 
 @dataclass

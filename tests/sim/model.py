@@ -83,6 +83,7 @@ from tests.sim.drawing import FIRST, draw, small_turns
 from tests.sim.erasing import Eraser
 from tests.sim.faults import Fault, Faults
 from tests.sim.ledger import Ledger
+from tests.sim.owing import what_is_owed_is_read
 from tests.sim.past import nobody_waits_for_what_ended_well, stuck
 from tests.sim.people import People
 from tests.sim.tables import Tables
@@ -390,6 +391,7 @@ class Node:
         if self.rng.random() < 0.1:
             liveness.nobody_waits_beside_a_free_place(self)
             nobody_waits_for_what_ended_well(self)
+            what_is_owed_is_read(self)
         at = self._events[0][0] if self._events else None
         due = self._wheel.next_at(mono=self.mono, wall=self.wall())
         if at is None or (due is not None and due < at):

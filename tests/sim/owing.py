@@ -2,7 +2,7 @@
 
 More of the numbered promises of ``tests.sim.invariants``: I20, what happens to a task or a run
 owes its callbacks in the same commit, once, and nothing else does; what is handed out is stored;
-and no row goes before it was handed out.
+and no row goes before it was handed out. Of L3, what is owed waits behind what is handed out alone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
+from aioflow.core import lanes
 from aioflow.effects import Deliver
 from aioflow.model import CallbackSpec, DagSpec, RunState, TaskState
 from aioflow.owed import KEPT, Callback, is_callback
 from tests.sim.broken import Broken
 from tests.sim.operating import is_marked
 
-__all__ = ("hold", "perhaps_called")
+__all__ = ("hold", "perhaps_called", "what_is_owed_is_read")
 
 _EVENTS = {
     TaskState.SUCCESS: "success",
@@ -78,6 +79,17 @@ def hold(node: Any, turn: Any) -> None:
     for number in batch.done_outbox:
         if tables.was_owed[number] not in KEPT and number not in node.ledger.handed:
             raise Broken("I20 owed", f"row {number} is gone, and nobody was told to do it")
+
+
+def what_is_owed_is_read(node: Any) -> None:
+    """L3: with an empty inbox, what is not handed out waits behind others, or is on its way."""
+    handed = Counter(kind for kind, _ in node.memory.outbox.values())
+    stored = Counter(row.kind for row in node.tables.outbox.values())
+    for kind, count in stored.items():
+        lane = node.memory.lanes.get(kind)
+        is_read = kind in KEPT or (lane is not None and lane.is_reading)
+        if count > handed[kind] <= lanes.WINDOW // 2 and not is_read:
+            raise Broken("L3 progress", f"{count} of {kind} are owed, {handed[kind]} handed out")
 
 
 def _of_tasks(node: Any, batch: Any) -> Counter[tuple[int, str]]:

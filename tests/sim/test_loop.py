@@ -23,7 +23,7 @@ from tests.sim.faults import Fault
 from tests.sim.incarnation import small_capacity, starving
 from tests.sim.lengths import Lengths
 from tests.sim.loop_faults import LoopFaults
-from tests.sim.misbehaving import draw
+from tests.sim.misbehaving import DRAWN, Misbehaving, Refuses, draw
 from tests.sim.raising import as_run
 from tests.sim.shaky_store import with_a_wrong_guard
 from tests.sim.shrink import AllBut, replay, shrink
@@ -190,6 +190,18 @@ def test_only_a_trigger_with_a_timeout_waits_for_ever():
         _, fields = draw(random.Random(seed), b"\x80", badly=True, has_timeout=False)
         assert b"hang" not in fields.partition(b"leaving")[0]
         assert b"swallow" not in fields.partition(b"leaving")[0]
+
+
+async def test_whatever_exit_a_trigger_raises_is_known_for_one_of_a_trigger():
+    """The second level says of these that a fence broke, and lets others pass."""
+    fields = {"carried": {}, "way": "cancelled", "delay": 0.0, "leaving": "exit", "ends": ""}
+
+    with pytest.raises(SystemExit) as of_its_class:
+        Refuses(**fields)
+    with pytest.raises(SystemExit) as of_its_cleanup:
+        await Misbehaving(**fields).cleanup("cancelled")
+
+    assert of_its_class.value.args == of_its_cleanup.value.args == DRAWN
 
 
 def test_a_small_host_has_room_beside_the_triggers_that_start_runs_and_stay():

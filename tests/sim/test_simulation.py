@@ -15,19 +15,37 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from aioflow.core import streams
+from aioflow.core import lanes, streams
+from aioflow.core.marking import marked
+from aioflow.core.memory import Memory
 from aioflow.core.order import order
 from aioflow.errors import Fenced, StrangeDatabase
-from aioflow.model import Failure, RunState, TaskState, TriggerRule
-from aioflow.rows import Batch, RunRow, TaskRow
+from aioflow.model import (
+    DEFAULT_POOL,
+    Body,
+    DagSpec,
+    Failure,
+    RunState,
+    TaskSpec,
+    TaskState,
+    TriggerRule,
+)
+from aioflow.orders import Start
+from aioflow.owed import ALERT
+from aioflow.rows import Batch, OutboxRow, ResultRow, RunRow, TaskRow
 from tests.sim import coverage, loop_model, model, oracle
 from tests.sim.broken import Broken
+from tests.sim.drawing import FIRST, draw
 from tests.sim.faults import KINDS, Faults
+from tests.sim.ledger import Ledger
+from tests.sim.owing import what_is_owed_is_read
 from tests.sim.script import Call, script
 from tests.sim.shrink import shrink
+from tests.sim.stored import starts_read_the_last_success
 from tests.sim.tables import Numbers, Tables
-from tests.sim.themes import ALL, EVENTS, louder, themes_of
+from tests.sim.themes import ALL, EVENTS, is_brief, louder, themes_of
 from tests.sim.told import Told
 from tests.sim.verdict import Verdict
 from tests.sim.wheel import Watch, resumed
@@ -261,6 +279,56 @@ def test_an_instant_that_nobody_heeded_is_noticed():
         watch.look(501)
 
 
+def _reader(at_hand: dict[int, bytes | None]) -> Start:
+    """Return the start of a task that takes the result of the one before it."""
+    return Start(1, 3, 1, 1, -1, 1, results=at_hand, at_hand=tuple(at_hand))
+
+
+def _after_a_mark(stored: list[ResultRow]) -> SimpleNamespace:
+    """Return a node where a task returned unheard in start 1, then was marked successful."""
+    tables, ledger = Tables(), Ledger()
+    tables.runs[1] = RunRow(
+        run_no=1,
+        run_id="run",
+        dag_id="dag",
+        version="v",
+        state=RunState.RUNNING,
+        cause="manual",
+        first_task_no=2,
+    )
+    tasks = (
+        TaskSpec(task_id="gives", body=Body.FUNCTION),
+        TaskSpec(task_id="takes", body=Body.FUNCTION, parents=(0,), argument_parents=(0,)),
+    )
+    tables.specs["v", "dag"] = DagSpec(dag_id="dag", file="dag.py", tasks=tasks)
+    tables.tasks[2] = TaskRow(
+        task_no=2,
+        run_no=1,
+        position=0,
+        map_index=-1,
+        state=TaskState.SUCCESS,
+        try_number=1,
+        start_no=1,
+        failure=marked(TaskState.SUCCESS),
+    )
+    tables.results |= {row.task_no: row for row in stored}
+    ledger.succeed(2, 1, b"unheard")
+    return SimpleNamespace(tables=tables, ledger=ledger)
+
+
+@pytest.mark.parametrize("at_hand", [{}, {0: None}], ids=["reads", "is given"])
+def test_a_marked_task_has_no_result_whatever_its_last_start_returned(at_hand):
+    starts_read_the_last_success(_after_a_mark([]), _reader(at_hand))
+
+
+@pytest.mark.parametrize("at_hand", [{}, {0: b"unheard"}], ids=["reads", "is given"])
+def test_a_result_that_a_mark_has_left_is_noticed(at_hand):
+    left = ResultRow(task_no=2, run_no=1, start_no=1, body=b"unheard", size=7, width=None)
+
+    with pytest.raises(Broken, match="I17 results"):
+        starts_read_the_last_success(_after_a_mark([left]), _reader(at_hand))
+
+
 def test_a_number_is_taken_once():
     numbers = Numbers()
     numbers.take(10, 5)
@@ -292,6 +360,40 @@ def test_a_theme_makes_its_faults_likely_whatever_else_a_seed_draws():
     for seed in seeds[EVENTS]:
         odds = Faults(random.Random(seed), louder=louder(seed, 1))._odds
         assert odds["refused for good"] >= 0.5
+
+
+def test_what_is_owed_and_is_read_by_no_turn_is_noticed(monkeypatch):
+    monkeypatch.setattr(lanes, "WINDOW", 2)
+    rows = [OutboxRow(outbox_no=number, kind=ALERT, body=b"") for number in range(3)]
+    memory, tables = Memory(epoch=1), Tables()
+    tables.outbox = {row.outbox_no: row for row in rows}
+    node = SimpleNamespace(memory=memory, tables=tables)
+    waiting = lanes.Lane(waiting=3)
+
+    memory.lanes = {ALERT: replace(waiting, is_reading=True)}
+    what_is_owed_is_read(node)
+    memory.lanes = {ALERT: waiting}
+    with pytest.raises(Broken, match="L3 progress: 3 of alert are owed, 0 handed out"):
+        what_is_owed_is_read(node)
+    memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows[:2]}
+    what_is_owed_is_read(node)  # behind the two that are handed out
+
+
+def test_the_functions_of_some_seeds_may_follow_each_other_in_a_slot():
+    brief = [seed for seed in range(10_000, 10_400) if is_brief(seed)]
+    tasks = [
+        task
+        for seed in brief
+        for dag in draw(seed, random.Random(seed), FIRST).dags
+        for task in dag.tasks
+        if task.sensor is None and task.start_trigger is None
+    ]
+    functions = [task for task in tasks if task.body is Body.FUNCTION and task.pool == DEFAULT_POOL]
+
+    assert len(brief) >= 60
+    assert len(functions) > len(tasks) / 2
+    assert all(louder(seed, 1)["cancel while claimed"] >= 0.1 for seed in brief)
+    assert not any(map(is_brief, range(10_000)))  # whose lives tests have chosen
 
 
 def test_a_fault_that_is_left_out_does_not_happen():

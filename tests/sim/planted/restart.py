@@ -285,6 +285,8 @@ BUGS = (
                 """,
             ),
         ),
+        seen_by="tests/core/test_owing.py"
+        "::test_a_restart_hands_out_what_was_not_done_and_no_more_at_once",
         seed=Seed(1, 0),
     ),
     PlantedBug(

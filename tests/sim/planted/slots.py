@@ -84,7 +84,8 @@ BUGS = (
                 "live.worker >= 0 and not live.is_claimed",
             ),
         ),
-        seed=Seed(1, 171),
+        seen_by="tests/core/test_turn.py::test_a_cancel_stops_what_is_claimed_as_it_does_what_runs",
+        seed=Seed(1, 10021),
     ),
     PlantedBug(
         name="resized_pool_is_not_stored",
