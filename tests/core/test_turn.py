@@ -550,6 +550,20 @@ def test_an_event_of_an_old_hosting_is_late():
     assert world.state(run, "wait") == "running"
 
 
+def test_the_end_of_an_old_hosting_is_late():
+    world = World()
+    run = world.begin(task("wait", retry=RetryPolicy(tries=1)))
+    hosted = defer(world, "wait")
+    world.turn(HostLost(role="triggers", culprit=-1, failure=SEGFAULT, at=world.now))
+    again = next(e for e in world.turn(HostUp("triggers")) if isinstance(e, HostTrigger))
+
+    world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.hosting, world.now, SEGFAULT))
+    assert world.state(run, "wait") == "deferred"
+    world.turn(TriggerEnded(again.host.trigger_no, again.host.hosting, world.now, SEGFAULT))
+
+    assert world.state(run, "wait") == "failed"
+
+
 def test_the_same_event_twice_resumes_once():
     world = World()
     run = world.begin(task("wait"))

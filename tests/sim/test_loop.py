@@ -194,12 +194,10 @@ def test_only_a_trigger_with_a_timeout_waits_for_ever():
 
 async def test_whatever_exit_a_trigger_raises_is_known_for_one_of_a_trigger():
     """The second level says of these that a fence broke, and lets others pass."""
-    fields = {"carried": {}, "way": "cancelled", "delay": 0.0, "leaving": "exit", "ends": ""}
-
     with pytest.raises(SystemExit) as of_its_class:
-        Refuses(**fields)
+        Refuses({}, "cancelled", 0.0, "exit", "")
     with pytest.raises(SystemExit) as of_its_cleanup:
-        await Misbehaving(**fields).cleanup("cancelled")
+        await Misbehaving({}, "cancelled", 0.0, "exit").cleanup("cancelled")
 
     assert of_its_class.value.args == of_its_cleanup.value.args == DRAWN
 
