@@ -27,12 +27,13 @@ class CommitsAbove(NamedTuple):
 
     Attributes:
         number: Of the last commit, as the row of the node has it.
+        rows: How many there are above it.
         first, newest: The numbers of the first and the last row above it.
         last: That of the last row that is not above it; ``None`` if there is none.
     """
 
     number: int
-    count: int
+    rows: int
     first: int
     newest: int
     last: int | None
@@ -47,7 +48,7 @@ class CommitsAbove(NamedTuple):
             row = f"table journal, row commit_no={self.newest}, column commit_no"
             why = f"that is above the last commit of the node, {self.number}"
             mend = f"DELETE FROM journal WHERE commit_no > {self.number}"
-            if self.count == 1 and self.last == self.number - 1:  # it is the row that is missing
+            if self.rows == 1 and self.last == self.number - 1:  # it is the row that is missing
                 new = f"SET commit_no = {self.number} WHERE commit_no = {self.newest}"
                 mend = f"UPDATE journal {new}"
         return f"damaged: {row}: {why}; copy the database, then mend it: {mend}"
@@ -55,11 +56,11 @@ class CommitsAbove(NamedTuple):
     @property
     def _is_node_damaged(self) -> bool:
         """Whether the journal goes on without a gap, behind the row of that commit if it has it."""
-        if self.newest - self.first + 1 != self.count:
+        if self.newest - self.first + 1 != self.rows:
             return False
         if self.last == self.number:
             return self.first == self.number + 1
-        return self.last is None or self.last != self.number - 1 or self.count > 1
+        return self.last is None or self.last != self.number - 1 or self.rows > 1
 
 
 class Browsed(Protocol):

@@ -390,7 +390,7 @@ class BrowsingReader(Asking):
             return None
         (last,) = await self._all(lambda row: row[0], _LAST_COMMIT_UNTIL, number=number)
         return CommitsAbove(
-            number=number, count=int(count), first=int(first), newest=int(newest), last=last
+            number=number, rows=int(count), first=int(first), newest=int(newest), last=last
         )
 
 

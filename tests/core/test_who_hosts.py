@@ -77,6 +77,8 @@ class Hosts:
                         self.ending[role].append(end)
                     else:
                         self.say_ended(end)
+                case _:
+                    pass
 
     def say_ended(self, end: End) -> None:
         at = (end.trigger_no, end.hosting, self.world.now)
