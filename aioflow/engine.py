@@ -375,10 +375,9 @@ class Engine(Isolating):
         row = f"{of_node} commit_no"
         if not 0 <= claim.commit_no < _COMMITS:
             raise StrangeDatabase(f"{row}: {claim.commit_no}")
-        newest = await self._store.newest_commit()
-        if newest is not None and newest > claim.commit_no:
-            other = f"table journal, row commit_no={newest}"
-            raise StrangeDatabase(f"{row}: {claim.commit_no}; or {other}: it is above that")
+        above = await self._store.commits_above(claim.commit_no)
+        if above is not None:  # its next commits would be refused
+            raise StrangeDatabase(str(above))
         return claim
 
     async def _remember_all(self, parts: AsyncIterator[Unfinished]) -> None:

@@ -112,11 +112,14 @@ class Isolating:
             await self._commit_or_forget(told)
 
     async def _commit_or_forget(self, draft: Draft) -> bool:
-        """Commit what is said of one run. Its rows may be such that the database refuses."""
+        """Commit what is said to people, which the database may refuse too; return whether it is.
+
+        Whatever is refused, the engine goes on.
+        """
         try:
             await self._commit_if_any(draft)
         except undo.Refused as exc:
-            _log.error("a quarantine is not stored", error=str(exc), runs=sorted(draft.runs))
+            _log.error("an alert is not stored", error=str(exc), runs=sorted(draft.runs))
             draft.put_back()
             return False
         return True
@@ -197,7 +200,7 @@ class Isolating:
         told = self._draft()
         message = f"backfill {number} cannot go on: {reason}"[:1000]
         told.owing.alert("quarantined", message, run_id="", dag_id=row.dag_id)
-        await self._commit_if_any(told)
+        await self._commit_or_forget(told)
 
     async def _put_off(self, due: Due, exc: Exception) -> None:
         """An instant of a DAG could not be taken, such as a slot: have it come again later."""
@@ -210,7 +213,7 @@ class Isolating:
             await self._lease_numbers()
             told = self._draft()
             late.cannot_be_made(due.dag_id, str(exc), told)
-            await self._commit_if_any(told)
+            await self._commit_or_forget(told)
 
     async def _decide_without_others(
         self, entry: Input, exc: TurnFailed | undo.Refused
@@ -256,11 +259,12 @@ class Isolating:
         await self._lease_numbers()
         told = self._draft()
         told.owing.alert("defect", f"{what} was dropped: {exc}"[:1000], run_id="")
-        await self._commit_if_any(told)
+        await self._commit_or_forget(told)
 
     async def _set_aside(self, exc: TurnFailed | undo.Refused, reason: str) -> bool:
         """Go on without what it fails on; ``False`` if there is nothing to go on without."""
-        runs, triggers = await self._culprits(exc)
+        runs, found = await self._culprits(exc)
+        triggers = [one for one in found if one.row.kwargs is not None]  # the others are stopped
         if not runs and not triggers:
             touched, known = exc.draft.runs, self.memory.runs
             runs = [known[number] for number in touched if number in known]
@@ -299,7 +303,7 @@ class Isolating:
         told = self._draft()
         dag_id = one.row.dag_id
         told.owing.alert("quarantined", reason[:1000], run_id="", dag_id=dag_id)
-        await self._commit_if_any(told)
+        await self._commit_or_forget(told)
 
     async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
         """Start nothing more of these runs; people see why, and may cancel them."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import anyio
 import msgspec
 import pytest
 from msgspec import NODEFAULT, Struct, structs
@@ -17,11 +18,14 @@ from msgspec import NODEFAULT, Struct, structs
 from aioflow.core import turn
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
-from aioflow.errors import RequestError
+from aioflow.dag_triggers import DagTriggerSpec
+from aioflow.errors import BatchRefused, RequestError
 from aioflow.inputs import Asked, Due, FileParsed, HostLost, HostUp, Input
 from aioflow.messages import Succeeded
+from aioflow.model import DagSpec
 from aioflow.owed import ALERT, Alert
 from aioflow.requests import CreateRun, Request, SetPaused, ShowPools
+from aioflow.rows import Batch
 from tests.web.damaged_postgres import PostgresHome
 from tests.web.damaged_sqlite import SqliteHome
 from tests.web.node import CHAIN, Node, node
@@ -245,3 +249,69 @@ async def test_a_request_about_the_run_that_it_fails_on_is_answered_with_the_err
         assert bad is not None
         assert bad.quarantine is None
         assert poison.run_no in n.engine.memory.runs
+
+
+def owe_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each input owe an alert, so that its turn has something to commit."""
+    take = turn._take
+
+    def taking(entry: Input, draft: Draft, slots: Slots) -> None:
+        take(entry, draft, slots)
+        draft.owing.alert("test", "of no run", run_id="")
+
+    monkeypatch.setattr(turn, "_take", taking)
+
+
+async def refuse(batch: Batch) -> None:
+    raise BatchRefused(f"commit {batch.number}: no row stands as expected")
+
+
+@pytest.mark.parametrize("kind", INPUTS, ids=lambda kind: kind.__name__)
+async def test_the_engine_goes_on_after_a_database_that_refused_every_commit(
+    kind, tmp_path, monkeypatch
+):
+    async with good_and_bad(tmp_path) as n:
+        with monkeypatch.context() as refusing:
+            refusing.setattr(n.store, "commit", refuse)
+            owe_always(refusing)
+            turns = n.engine.turns
+            n.engine.report([one_of(kind)])
+            while n.engine.turns == turns or n.engine.waiting_inputs or n.engine.turn_seconds:
+                await anyio.sleep(0.001)
+        emitted = await n.api.emit("after that", key=None, data=None, request="turn")
+
+    assert emitted.name == "after that"
+
+
+STARTED = DagSpec(
+    dag_id="started",
+    file="started.py",
+    tasks=CHAIN.tasks[:1],
+    trigger=DagTriggerSpec(class_path="t:T", kwargs=b"\x80", name="T"),
+)
+
+
+async def test_an_input_that_fails_on_a_trigger_for_ever_is_dropped(tmp_path, monkeypatch):
+    take, failed = turn._take, []
+
+    def taking(entry: Input, draft: Draft, slots: Slots) -> None:
+        one = draft.memory.standing.of("started")
+        if isinstance(entry, HostUp) and one is not None:
+            failed.append(one)
+            raise ValueError("about it")
+        take(entry, draft, slots)
+
+    async with node(tmp_path) as n:
+        n.define(STARTED)
+        await n.api.set_paused("started", paused=False)
+        monkeypatch.setattr(turn, "_take", taking)
+
+        await report(n, HostUp("triggers"))
+
+        reasons = [
+            msgspec.msgpack.decode(effect.body, type=Alert).reason
+            for effect in n.outlets.delivered
+            if effect.kind == ALERT
+        ]
+    assert len(failed) == 3  # in the turn, alone, and once that trigger is stopped
+    assert reasons == ["quarantined", "defect"]

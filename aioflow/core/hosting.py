@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -16,15 +17,17 @@ from aioflow.core.plan import Plan
 from aioflow.core.roles import QUARANTINE, TRIGGERS, is_own, own_role
 from aioflow.effects import EndHosting, HostTrigger, StartHost
 from aioflow.inputs import HandOver
-from aioflow.model import TaskSpec, TriggerState
+from aioflow.model import TaskSpec, TriggerNo, TriggerState
 from aioflow.orders import End, Host
 from aioflow.rows import FROM_START, RESUMES
 
 __all__ = (
     "HANDED_AT_ONCE",
     "HOSTLESS",
+    "REASSIGNED",
     "RUN",
     "SLEEP",
+    "hand_on",
     "hand_over",
     "host",
     "host_all",
@@ -36,6 +39,9 @@ __all__ = (
     "want_host",
     "want_own_hosts",
 )
+
+REASSIGNED = "reassigned"
+"""Why a trigger is let go of that goes on elsewhere."""
 
 SLEEP = "sleep"
 """The class path of a trigger that is its deadline and nothing else."""
@@ -65,11 +71,11 @@ def host(wait: WaitRecord, draft: Draft) -> None:
         return
     if _is_ending(wait) or is_stopped(run.dag_id, draft.memory):
         return
-    if role not in draft.memory.hosts_up and role != QUARANTINE:
+    wait.role = role
+    if not _takes(role, draft.memory):
         want_host(role, draft)
         return
     wait.hosting = draft.memory.next_hosting()
-    wait.role = role
     wait.version = newest_version(wait.run.plan, draft.memory)
     if wait.stream is not None:
         wait.stream.index = wait.stream.taken = 0
@@ -192,6 +198,7 @@ def host_all(role: str, draft: Draft) -> None:
     It takes several turns where they are many. What another host still has comes when that has
     let go of it.
     """
+    _return(role, draft)
     memory = draft.memory
     found: dict[int, array[int]] = {}
     for wait in memory.waits.objects.values():
@@ -217,16 +224,63 @@ def host_all(role: str, draft: Draft) -> None:
     hand_over(HandOver(role, memory.hosting, order), draft)
 
 
-def hand_over(entry: HandOver, draft: Draft) -> None:
-    """Hand the next triggers to a host that is ready."""
+def _return(role: str, draft: Draft) -> None:
+    """Have a host let go of what was handed to it before it was ready and belongs elsewhere now."""
     memory = draft.memory
-    if entry.role not in memory.hosts_up or memory.is_drained:
+    for number, hosting in _strays(role, memory):
+        if hosting:
+            draft.effects.append(EndHosting(End(number, hosting, REASSIGNED), role))
+
+
+def hand_on(role: str, draft: Draft) -> None:
+    """A trigger host is gone: what it had and belongs elsewhere by now is hosted there.
+
+    It was asked to leave, or its DAG is isolated by now, or is not any more.
+    """
+    memory = draft.memory
+    found: dict[str, array[int]] = {}
+    for number, _ in _strays(role, memory):
+        wait = memory.parking.peek(number)
+        if wait is not None:
+            now = role_of(wait.row.class_path, wait.run.plan, memory)
+            found.setdefault(now, array("q")).append(number)
+    draft.effects.extend(HandOver(now, memory.hosting, found[now]) for now in sorted(found))
+
+
+def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
+    """Yield what a host was given last and belongs to another one now, with its hosting."""
+    for wait in list(memory.waits.objects.values()):
+        if wait.role != role or wait.live is None or wait.state is not TriggerState.WAITING:
+            continue
+        if role_of(wait.row.class_path, wait.run.plan, memory) != role:
+            yield wait.row.trigger_no, wait.hosting
+    parking = memory.parking
+    forms = {
+        number
+        for form, number in parking.forms.numbered()
+        if form.role == role and role_of(form.class_path, form.plan, memory) != role
+    }
+    for one in parking.folded() if forms else ():
+        if one.form in forms:
+            yield one.trigger_no, parking.hosting(one)
+
+
+def _takes(role: str, memory: Memory) -> bool:
+    """Whether a host can be handed triggers; that of the quarantine comes up with the first."""
+    return role in memory.hosts_up or role == QUARANTINE
+
+
+def hand_over(entry: HandOver, draft: Draft) -> None:
+    """Hand the next triggers to a host that takes them, or have the own host of a DAG started."""
+    memory = draft.memory
+    takes = _takes(entry.role, memory)
+    if memory.is_drained or not (takes or is_own(entry.role)):
         return  # all follow when it is ready again
     upto = entry.at + HANDED_AT_ONCE
     forms: dict[int, _Handing] = {}
     for number in entry.numbers[entry.at : upto]:
         one = memory.parking.look(number)
-        if one is not None and one.kwargs is not None:
+        if takes and one is not None and one.kwargs is not None:
             handing = forms.get(one.form)
             if handing is None:
                 handing = forms[one.form] = _handing(one.form, entry.role, memory)
@@ -275,7 +329,7 @@ def _handing(number: int, role: str, memory: Memory) -> _Handing:
     version = newest_version(was.plan, memory)
     form = was._replace(role=role, has_room=True, version=version)
     newest = "" if version == was.plan.version else version
-    is_elsewhere = was.role != role and was.role in memory.hosts_up
+    is_elsewhere = was.role != role and _takes(was.role, memory)
     return _Change(was, form, newest, spec.priority, is_elsewhere)
 
 
@@ -321,7 +375,7 @@ def _spec(form: Form) -> TaskSpec:
 
 def _is_wanted(wait: WaitRecord, role: str, memory: Memory) -> bool:
     """Whether a host is to have a trigger that no other has."""
-    is_elsewhere = wait.hosting and wait.role != role and wait.role in memory.hosts_up
+    is_elsewhere = wait.hosting and wait.role != role and _takes(wait.role, memory)
     if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere:
         return False
     if _is_ending(wait) or is_stopped(wait.run.row.dag_id, memory):

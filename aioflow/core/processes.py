@@ -6,9 +6,8 @@ from aioflow.core import dag_triggers, event_runs, quarantine, trials, waits
 from aioflow.core.attempt import cut_short, fail_or_retry, interrupt, requeue, stop_of, unpark
 from aioflow.core.draft import Draft
 from aioflow.core.draining import recall_claims
-from aioflow.core.hosting import hand_over, host_all, want_own_hosts
+from aioflow.core.hosting import REASSIGNED, hand_on, hand_over, host_all, want_own_hosts
 from aioflow.core.live import Live
-from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.roles import ASYNC, kind_of
@@ -54,6 +53,7 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
     memory.hosts_up.discard(lost.role)
     if kind_of(lost.role) != ASYNC:
         waits.lose_host(lost, draft, slots)
+        hand_on(lost.role, draft)
         event_runs.lose_host(lost, draft)
         if lost.was_idle:  # it does not come back by itself, and may have been handed something
             want_own_hosts(draft)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from aioflow.core.dag_triggers import place_all
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import role_of
+from aioflow.core.hosting import REASSIGNED, role_of
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
-from aioflow.core.rehosting import REASSIGNED, REHOST_AT_ONCE, move_next
+from aioflow.core.rehosting import REHOST_AT_ONCE, move_next
 from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.core.stalls import Staller
 from aioflow.effects import Warn

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from aioflow.core.dag_triggers import place_of
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import host, newest_version
+from aioflow.core.hosting import HOSTLESS, REASSIGNED, host, newest_version, role_of
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.plan import Plan
@@ -25,16 +25,12 @@ from aioflow.model import TriggerNo, TriggerState
 from aioflow.orders import End
 
 __all__ = (
-    "REASSIGNED",
     "REHOST_AT_ONCE",
     "file_parsed",
     "move_next",
     "rehost",
     "room_changed",
 )
-
-REASSIGNED = "reassigned"
-"""Why a trigger is let go of that goes on elsewhere."""
 
 REHOST_AT_ONCE = 1_000
 """Triggers moved in one turn; the others follow in the next ones."""
@@ -91,19 +87,31 @@ def room_changed(entry: RoomChanged, one: WaitRecord | DagTrigger) -> None:
 
 
 def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[WaitRecord]:
-    """Yield what is hosted as an older version had it, and this one has it otherwise; by number."""
+    """Yield what is to be hosted as this version has it, by number.
+
+    That is what is hosted as an older one had it, if that was otherwise, and what no host has
+    and belongs to another one since this version.
+    """
     forms = {
         number
         for form, number in memory.parking.forms.numbered()
         if _is_other(form.plan, form.version, form.class_path, version, memory)
+        or _is_elsewhere(form.plan, form.role, form.class_path, version, memory)
     }
     for number in memory.parking.numbers(forms, after):
         wait = memory.parking.peek(number)
-        if wait is None or wait.live is None or not wait.hosting:
+        if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
             continue
-        hosted = (wait.run.plan, wait.version, wait.row.class_path)
-        if wait.state is TriggerState.WAITING and _is_other(*hosted, version, memory):
+        made = wait.run.plan, wait.version if wait.hosting else wait.role, wait.row.class_path
+        if (_is_other if wait.hosting else _is_elsewhere)(*made, version, memory):
             yield wait
+
+
+def _is_elsewhere(plan: Plan, was: str, class_path: str, version: str, memory: Memory) -> bool:
+    """Whether a trigger belongs to another host than the one that had it, as of a version."""
+    if class_path in HOSTLESS or newest_version(plan, memory) != version:
+        return False
+    return role_of(class_path, plan, memory) != was
 
 
 def _is_other(plan: Plan, was: str, class_path: str, version: str, memory: Memory) -> bool:

@@ -24,10 +24,9 @@ from aioflow.core.attempt import (
     unpark,
 )
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import host, let_go, unhost
+from aioflow.core.hosting import REASSIGNED, host, let_go, unhost
 from aioflow.core.live import Live, WaitRecord
 from aioflow.core.pausing import PAUSED
-from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.run import end
 from aioflow.core.slots import Slots
 from aioflow.effects import RestoreCode, Warn

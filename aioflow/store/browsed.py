@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from aioflow.model import Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
 from aioflow.rows import NamedEventRow, NodeRow, RunRow, TriggerRow, TryRow
 
-__all__ = ("AGE_SECONDS", "Browsed", "Counted", "WaitCount")
+__all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "WaitCount")
 
 AGE_SECONDS = (60, 600, 3_600, 6 * 3_600, 24 * 3_600)
 """Waits are counted by how old they are: up to these, and older."""
@@ -18,6 +18,49 @@ Counted: TypeAlias = tuple[int, TaskState, int, Instant | None, Instant | None]
 
 WaitCount: TypeAlias = tuple[str, Instant, tuple[int, ...]]
 """Class path, since when the oldest waits, and the counts by age, see ``AGE_SECONDS``."""
+
+
+class CommitsAbove(NamedTuple):
+    """What the journal has above the number of the last commit, where it should have nothing.
+
+    Both are written in one transaction, so one of the two is damaged.
+
+    Attributes:
+        number: Of the last commit, as the row of the node has it.
+        rows: How many there are above it.
+        first, newest: The numbers of the first and the last row above it.
+        last: That of the last row that is not above it; ``None`` if there is none.
+    """
+
+    number: int
+    rows: int
+    first: int
+    newest: int
+    last: int | None
+
+    def __str__(self) -> str:
+        """Say which row is damaged, and how to mend it."""
+        if self._is_node_damaged:
+            row = f"table node, row node_no=1, column commit_no: {self.number}"
+            why = f"the journal goes on to {self.newest}"
+            mend = f"UPDATE node SET commit_no = {self.newest} WHERE node_no = 1"
+        else:
+            row = f"table journal, row commit_no={self.newest}, column commit_no"
+            why = f"that is above the last commit of the node, {self.number}"
+            mend = f"DELETE FROM journal WHERE commit_no > {self.number}"
+            if self.rows == 1 and self.last == self.number - 1:  # it is the row that is missing
+                new = f"SET commit_no = {self.number} WHERE commit_no = {self.newest}"
+                mend = f"UPDATE journal {new}"
+        return f"damaged: {row}: {why}; copy the database, then mend it: {mend}"
+
+    @property
+    def _is_node_damaged(self) -> bool:
+        """Whether the journal goes on without a gap, behind the row of that commit if it has it."""
+        if self.newest - self.first + 1 != self.rows:
+            return False
+        if self.last == self.number:
+            return self.first == self.number + 1
+        return self.last is None or self.last != self.number - 1 or self.rows > 1
 
 
 class Browsed(Protocol):
@@ -108,8 +151,8 @@ class Browsed(Protocol):
     async def list_nodes(self) -> list[NodeRow]:
         """Return every node that ever claimed this database."""
 
-    async def newest_commit(self) -> int | None:
-        """Return the number of the last row of the journal; ``None`` if it has none."""
+    async def commits_above(self, number: int) -> CommitsAbove | None:
+        """Return what the journal has above the number of a commit; ``None`` if nothing."""
 
     async def oldest_commit(self) -> int | None:
         """Return the number of the first row of the journal; ``None`` if it has none."""

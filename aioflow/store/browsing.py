@@ -25,7 +25,7 @@ from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo
 from aioflow.rows import NamedEventRow, NodeRow, RunRow, TriggerRow, TryRow
 from aioflow.store import rows, tables
 from aioflow.store.asking import Asking
-from aioflow.store.browsed import AGE_SECONDS, Counted, WaitCount
+from aioflow.store.browsed import AGE_SECONDS, CommitsAbove, Counted, WaitCount
 from aioflow.store.erasing import not_deleted
 
 __all__ = ("BrowsingReader",)
@@ -123,7 +123,11 @@ _is_drained = tables.node.c.node_no.in_(select(tables.drained.c.node_no)).label(
 _dag_event, _dag_trigger = tables.dag_event, tables.dag_trigger
 _NODES = select(tables.node, _is_drained).order_by(tables.node.c.node_no)
 _OLDEST_COMMIT = select(func.min(tables.journal.c.commit_no))
-_NEWEST_COMMIT = select(func.max(tables.journal.c.commit_no))
+_commit_no = tables.journal.c.commit_no
+_COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(
+    _commit_no > _number("number")
+)
+_LAST_COMMIT_UNTIL = select(func.max(_commit_no)).where(_commit_no <= _number("number"))
 
 
 def _younger(index: int) -> Any:
@@ -378,10 +382,16 @@ class BrowsingReader(Asking):
         (found,) = await self._all(lambda row: row[0], _OLDEST_COMMIT)
         return None if found is None else int(found)
 
-    async def newest_commit(self) -> int | None:
+    async def commits_above(self, number: int) -> CommitsAbove | None:
         """See ``Store``."""
-        (found,) = await self._all(lambda row: row[0], _NEWEST_COMMIT)
-        return None if found is None else int(found)
+        (above,) = await self._all(tuple, _COMMITS_ABOVE, number=number)
+        count, first, newest = above
+        if not count:
+            return None
+        (last,) = await self._all(lambda row: row[0], _LAST_COMMIT_UNTIL, number=number)
+        return CommitsAbove(
+            number=number, rows=int(count), first=int(first), newest=int(newest), last=last
+        )
 
 
 def _named(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,9 @@ import pytest
 
 from aioflow.cli.banner import banner_facts, banner_lines, shown_url
 from aioflow.daemon import Ready
+from tests.cli.served import Daemon
+from tests.cli.test_shapes import TOLD
+from tests.commands import run
 
 TOKEN = "s3cret-s3cret-s3cret-s3cret-s3cret"
 
@@ -51,3 +57,17 @@ def test_anything_else_is_not_told_the_token(say: Any):
 @pytest.mark.parametrize("say", SAYINGS[:2])
 def test_it_is_told_which_file_holds_it(say: Any):
     assert "/srv/flows/token" in say(ready(), io.StringIO())
+
+
+@pytest.mark.process
+@pytest.mark.timeout(400)
+def test_a_daemon_whose_output_is_piped_names_the_file_of_its_token(daemon: Daemon):
+    file = Path(daemon.facts["token_file"])
+    token = file.read_text().strip()
+
+    assert [*daemon.facts] == TOLD["up"]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", daemon.facts["url"])
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert token not in json.dumps(daemon.facts) + daemon.log.read_text()
+    opened = run("dags", "list", "--url", daemon.facts["url"], AIOFLOW_TOKEN=token)
+    assert opened.status == 0, opened.err

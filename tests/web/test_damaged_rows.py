@@ -35,7 +35,7 @@ _OF_THE_DAEMON = frozenset({"meta", "node", "number_lease"})
 """Where a row of these is damaged nothing can be committed, and a start may be refused."""
 
 _NUMBER_OF_COMMIT = ("journal", "commit_no")
-"""The same where this is above the number of the node: nothing tells which of them is damaged."""
+"""The same where this is above the number of the node: a start says what mends it."""
 
 _READ_BY_START = frozenset(
     {"dag", "dag_file", "pool", "dag_trigger", "account", "api_token", "login", "trigger_wait"}

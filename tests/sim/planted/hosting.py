@@ -74,7 +74,7 @@ BUGS = (
             Edit(
                 "aioflow.core.hosting",
                 "_is_wanted",
-                "wait.hosting and wait.role != role and wait.role in memory.hosts_up",
+                "wait.hosting and wait.role != role and _takes(wait.role, memory)",
                 "wait.hosting",
             ),
             Edit("aioflow.core.hosting", "unhost", "wait.hosting = 0"),

@@ -1,0 +1,207 @@
+"""No trigger is ever in two processes, nor in none once all has settled, however hosts come and go.
+
+Drawn are: classes that go into quarantine and come back, versions that are isolated and are not
+any more, hosts that come up and die, and how late the engine hears of all that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioflow.effects import EndHosting, HostTrigger, StartHost
+from aioflow.inputs import HostLost, HostUp, MoveClass
+from aioflow.messages import TriggerEnded
+from aioflow.model import DagSpec, Failure, RetryPolicy, TaskSpec
+from aioflow.orders import End
+from tests.core.test_quarantine import defer
+from tests.core.world import World
+
+OWN, QUARANTINE, TRIGGERS = "triggers:dag", "quarantine", "triggers"
+ROLES = (OWN, QUARANTINE, TRIGGERS)
+CLASSES = ("dag:A", "dag:B")
+DIED = Failure(type="Killed", message="SIGKILL", reason="killed")
+ONCE = RetryPolicy(tries=1)
+
+
+def spec(*, isolated: bool) -> DagSpec:
+    tasks = tuple(TaskSpec(task_id=f"t{n}", retry=ONCE) for n in range(len(CLASSES)))
+    reasons = ("it changes os.environ['A']",) if isolated else ()
+    return DagSpec(dag_id="dag", file="dag.py", tasks=tasks, isolated=reasons)
+
+
+class Hosts:
+    """The processes of an engine, as the triggerers keep them.
+
+    Attributes:
+        has: The triggers of each process that lives, and in which hosting.
+        ending: Those that were asked to leave and have not yet.
+        inbox: What the engine has not read yet.
+    """
+
+    def __init__(self) -> None:
+        self.world = World(cpu_slots=len(CLASSES))
+        self.has: dict[str, dict[int, int]] = {TRIGGERS: {}}
+        self.ending: dict[str, deque[End]] = defaultdict(deque)
+        self.inbox: deque[Any] = deque()
+        self.wanted: set[str] = set()
+        self.versions = 0
+        self.load(isolated=False)
+        self.world.trigger()
+        for number, class_path in enumerate(CLASSES):
+            defer(self.world, f"t{number}", class_path)
+        self.act([one for one in self.world.effects if isinstance(one, HostTrigger)])
+        self.numbers = [host for hosts in self.has.values() for host in hosts]
+        assert len(self.numbers) == len(CLASSES)
+
+    def turn(self, *inputs: Any) -> None:
+        self.act(self.world.turn(*inputs))
+
+    def act(self, effects: list[Any]) -> None:
+        for effect in list(effects):
+            match effect:
+                case HostTrigger(host=host, role=role) if role in self.has:
+                    others = [one for one in self.has if one != role]
+                    assert not any(host.trigger_no in self.has[one] for one in others), "twice"
+                    self.has[role][host.trigger_no] = host.hosting
+                case HostTrigger(role=role) if role == QUARANTINE:
+                    self.wanted.add(role)
+                case StartHost(role=role):
+                    self.wanted.add(role)
+                case EndHosting(end=end, role=role):
+                    if end.trigger_no in self.has.get(role, ()):
+                        self.ending[role].append(end)
+                    else:
+                        self.say_ended(end)
+                case _:
+                    pass
+
+    def say_ended(self, end: End) -> None:
+        at = (end.trigger_no, end.hosting, self.world.now)
+        self.inbox.append(TriggerEnded(*at, None, end.reason))
+
+    # ── what may happen ─────────────────────────────────────────────────────────────────
+
+    def load(self, *, isolated: bool) -> None:
+        self.versions += 1
+        known = len(self.world.effects)
+        self.world.load(spec(isolated=isolated), version=f"v{self.versions}")
+        self.act(self.world.effects[known:])
+
+    def move(self, class_path: str, *, is_quarantined: bool) -> None:
+        self.turn(MoveClass(class_path, is_quarantined=is_quarantined))
+
+    def come_up(self, role: str) -> None:
+        if role not in self.has and (role in self.wanted or role == TRIGGERS):
+            self.has[role] = {}
+            self.inbox.append(HostUp(role))
+
+    def die(self, role: str) -> None:
+        if role in self.has:
+            del self.has[role]
+            self.ending.pop(role, None)
+            self.inbox.append(HostLost(role=role, culprit=-1, failure=DIED, at=self.world.now))
+
+    def leave(self, role: str) -> None:
+        if self.ending[role]:
+            end = self.ending[role].popleft()
+            if self.has[role].get(end.trigger_no) == end.hosting:
+                del self.has[role][end.trigger_no]
+            self.say_ended(end)
+
+    def read(self) -> None:
+        if self.inbox:
+            self.turn(self.inbox.popleft())
+
+    def settle(self) -> None:
+        """All is read, all leave that were asked to, all wanted hosts come up."""
+        for _ in range(50):
+            for role in ROLES:
+                self.come_up(role)
+                while self.ending[role]:
+                    self.leave(role)
+            while self.inbox:
+                self.read()
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("load"), st.booleans()),
+    st.tuples(st.sampled_from(["quarantine", "release"]), st.sampled_from(CLASSES)),
+    st.tuples(st.sampled_from(["come_up", "die", "leave"]), st.sampled_from(ROLES)),
+    st.tuples(st.just("read"), st.none()),
+)
+
+
+def do(hosts: Hosts, action: str, value: Any) -> None:
+    match action:
+        case "load":
+            hosts.load(isolated=value)
+        case "quarantine" | "release":
+            hosts.move(value, is_quarantined=action == "quarantine")
+        case "read":
+            hosts.read()
+        case _:
+            getattr(hosts, action)(value)
+
+
+def check(actions: list[tuple[str, Any]]) -> None:
+    hosts = Hosts()
+    for action, value in actions:
+        do(hosts, action, value)
+    hosts.settle()
+    found = sorted(number for has in hosts.has.values() for number in has)
+    assert found == sorted(hosts.numbers), hosts.has
+
+
+A, B = CLASSES
+READ = ("read", None)
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        pytest.param(
+            [
+                *[("quarantine", A), ("quarantine", B)],
+                *[("leave", TRIGGERS), ("leave", TRIGGERS), READ],
+                *[("die", TRIGGERS), ("come_up", TRIGGERS), ("come_up", QUARANTINE), READ],
+                *[("release", B), READ, READ],
+            ],
+            id="released-before-word-came-that-the-quarantine-host-which-has-it-is-up",
+        ),
+        pytest.param(
+            [("load", True), ("die", TRIGGERS)],
+            id="its-dag-was-isolated-before-the-shared-host-died",
+        ),
+        pytest.param(
+            [("quarantine", A), ("die", TRIGGERS)],
+            id="its-host-died-before-it-could-leave-for-quarantine",
+        ),
+        pytest.param(
+            [
+                *[("quarantine", A), ("leave", TRIGGERS), READ, ("come_up", QUARANTINE), READ],
+                *[("release", A), ("die", QUARANTINE)],
+            ],
+            id="the-quarantine-host-died-before-it-could-leave",
+        ),
+        pytest.param(
+            [
+                *[("load", True), ("die", TRIGGERS), READ],
+                *[("quarantine", A), ("load", False)],
+            ],
+            id="the-own-host-it-waited-for-is-none-of-it-any-more",
+        ),
+    ],
+)
+def test_a_trigger_is_in_one_process_though(actions):
+    check(actions)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(ACTIONS, max_size=25))
+def test_each_trigger_is_in_one_process(actions):
+    check(actions)
