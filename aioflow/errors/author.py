@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from typing import Self
 
 from aioflow.errors.root import AioflowError
 
@@ -154,6 +155,10 @@ class Unserializable(AioflowError):
         )
         self.where = where
         self.value_type = value_type
+        self._why = why
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        return type(self), (self.where, self.value_type, self._why)
 
 
 class ValueTooLarge(Unserializable):
@@ -174,6 +179,9 @@ class ValueTooLarge(Unserializable):
         self.where = where
         self.value_type = "value"
         self.limit = limit
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        return type(self), (self.where, self.limit)
 
 
 def in_words(size: int) -> str:

@@ -224,7 +224,8 @@ class TriggerHost:
 
     def failed(self, problem: BaseException) -> Callable[[Wait], None]:
         """See ``Finder``."""
-        failure, text = _failure(problem, _RUN), traceback_of(problem)
+        text = traceback_of(problem)  # first: what it makes of its text is used again
+        failure = _failure(problem, _RUN)
 
         def fail(wait: Wait) -> None:
             if self._hosted.get(wait.number) is wait:
