@@ -104,13 +104,13 @@ class UnknownParent(DagError):
 
 
 class EdgeMisfit(DagError):
-    """A task takes what its parent can never give it."""
+    """A task takes what its parent, a parameter of the DAG or the file can never give it."""
 
     code = "dag.edge"
 
-    def __init__(self, task_id: str, name: str, wanted: str, parent: str, given: str) -> None:
+    def __init__(self, task_id: str, name: str, wanted: str, source: str, given: str) -> None:
         super().__init__(
-            f"task {task_id!r} takes {name}: {wanted}, but {parent!r} gives it {given}; mend "
+            f"task {task_id!r} takes {name}: {wanted}, but {source} gives it {given}; mend "
             "one of the annotations, or what is passed"
         )
         self.task_id = task_id

@@ -101,6 +101,7 @@ def test_the_settlement_pipeline_is_what_one_expects():
         timezone="Asia/Kolkata",
         max_active_runs=1,
         parameters=("day",),
+        types={"day": "date"},
         line=settlements.line,
         tasks=(
             TaskSpec(
