@@ -367,7 +367,7 @@ class TriggerHost:
     ) -> Fired:
         """Write the result as the task itself would have; what says so succeeds it."""
         node = self._maker.runs.of(start).dag.nodes[start.position]
-        packed = await self._slices.run(pack(node, start, event.payload, self._results))
+        packed = await self._slices.run(pack(node, start, event.result, self._results))
         if packed.write is not None:
             await written(packed.write)
         body = b"" if packed.body is None else packed.body
