@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
+from types import FrameType
 
 __all__ = ("main",)
 
@@ -12,10 +14,14 @@ _INTERRUPTED = 130
 _COLLECT_AT = 50_000
 """Allocations between two collections: imports create few objects that could be collected."""
 
+_DAEMONS = ("up", "demo")
+
 
 def main() -> int:
     """Run one command; Ctrl-C ends it without a traceback from its first import on."""
     gc.set_threshold(_COLLECT_AT)
+    if _is_daemon(sys.argv[1:]):
+        _end_with_success()
     try:
         from aioflow.cli import main as run
 
@@ -24,6 +30,24 @@ def main() -> int:
         return _INTERRUPTED
     finally:
         gc.freeze()  # the process ends: a last collection would only take time
+
+
+def _is_daemon(words: list[str]) -> bool:
+    return not words or words[0].startswith("-") or words[0] in _DAEMONS
+
+
+def _end_with_success() -> None:
+    """Have SIGTERM and SIGHUP end with status 0 until the daemon drains at them.
+
+    One that is ignored, as ``nohup`` has SIGHUP, stays so.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _exit)
+
+
+def _exit(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -42,6 +41,7 @@ from aioflow.routing import Follower, Routes
 from aioflow.rows import NodeFacts, VersionRow
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
+from aioflow.stop_signals import StopSignals
 from aioflow.store import Store
 from aioflow.store.lock import FileLock
 from aioflow.taking_over import Beating, prepare_claim
@@ -93,9 +93,9 @@ async def serve(
 ) -> int:
     """Run a node until it is told to stop; return its exit status.
 
-    SIGTERM and SIGINT drain it: nothing more is started, what runs may end within
+    SIGTERM, SIGINT and SIGHUP drain it: nothing more is started, what runs may end within
     ``settings.grace_seconds``, the rest is cut short uncharged. A second signal ends it at
-    once, which is as safe as ``kill -9``.
+    once, which is as safe as ``kill -9``; so does the first while the database is opened.
 
     Args:
         settings: What it was told.
@@ -111,17 +111,21 @@ async def serve(
         AioflowError: If it cannot start, or its database failed it for good; often inside
             an exception group, because a service was ended by it.
     """
-    check_writers(settings, list_loaded(settings.dags))
-    make_home(settings.home)
-    close_off()
-    with _alone(settings.home):
-        vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
-        async with _tracing(settings) as traces, AsyncExitStack() as stack:
-            store = await open_database(stack, settings, vault, SystemClock())
-            about = await prepare_claim(settings, store, take_over=take_over)
-            await _serve(_Node(settings, store, vault, traces, about), ready)
-            with suppress(StoreUnavailable):
-                await store.leave()
+    with StopSignals.received() as signals:
+        check_writers(settings, list_loaded(settings.dags))
+        make_home(settings.home)
+        close_off()
+        with _alone(settings.home):
+            vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
+            async with _tracing(settings) as traces, AsyncExitStack() as stack:
+                with signals.starting():
+                    store = await open_database(stack, settings, vault, SystemClock())
+                    about = await prepare_claim(settings, store, take_over=take_over)
+                if not signals.stopped.is_set():
+                    node = _Node(settings, store, vault, traces, about, signals.stopped)
+                    await _serve(node, ready, signals)
+                    with suppress(StoreUnavailable):
+                        await store.leave()
     return 0
 
 
@@ -158,9 +162,9 @@ def _alone(home: Path) -> Iterator[None]:
         lock.release()
 
 
-async def _serve(node: _Node, ready: Callable[[Ready], None]) -> None:
+async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSignals) -> None:
     async with anyio.create_task_group() as services:
-        await services.start(node.watch_signals, services.cancel_scope)
+        signals.everything = services.cancel_scope
         await node.start(services)
         ready(node.describe())
         await node.stopped.wait()
@@ -208,6 +212,7 @@ class _Node:
         vault: Vault,
         traces: Traces | None,
         about: NodeFacts,
+        stopped: anyio.Event,
     ) -> None:
         clock = SystemClock()
         self._started_at = clock.now()
@@ -218,7 +223,7 @@ class _Node:
         self._traces = traces
         self._url = ""
         self._front: _Front | None = None
-        self.stopped = anyio.Event()
+        self.stopped = stopped
         self._engine = engine = _engine(settings, store, clock, about)
         masks = Masks()
         self._tasklog = TaskLog(
@@ -378,23 +383,6 @@ class _Node:
         )
 
     # ── the end ─────────────────────────────────────────────────────────────────────────
-
-    async def watch_signals(
-        self,
-        everything: anyio.CancelScope,
-        *,
-        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Stop at the first SIGTERM or SIGINT; end everything at the second."""
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            task_status.started()
-            async for number in signals:
-                if self.stopped.is_set():
-                    _log.warning("ending at once", signal=number.name)
-                    everything.cancel()
-                    return
-                _log.info("draining", signal=number.name)
-                self.stopped.set()
 
     async def drain(self) -> None:
         """Start nothing more, and let what runs end for a while."""

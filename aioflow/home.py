@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from aioflow.errors import HomeUnusable, SettingsError
+from aioflow.private_files import make_folder
 from aioflow.settings import FILE_NAME, Settings
 from aioflow.writable import find_writable, how_to_mend
 
@@ -27,7 +28,7 @@ def make_home(home: Path) -> None:
     """
     for folder in (home, *(home / name for name in _FOLDERS)):
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(folder)
         except OSError as exc:
             raise HomeUnusable(str(folder), exc.strerror or type(exc).__name__) from exc
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Self
 
-__all__ = ("Moment", "as_datetime", "as_instant")
+__all__ = ("EARLIEST_DATE", "LATEST_DATE", "Moment", "as_datetime", "as_instant")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -48,3 +48,8 @@ def as_datetime(instant: int) -> datetime:
         OverflowError: If no calendar has it.
     """
     return _EPOCH + instant * _MICROSECOND
+
+
+EARLIEST_DATE = as_instant(datetime(1, 1, 2, tzinfo=UTC))
+LATEST_DATE = as_instant(datetime(9999, 12, 31, tzinfo=UTC)) - 1
+"""Between these the clock of every time zone has a date for an instant."""

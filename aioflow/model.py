@@ -455,10 +455,9 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tasks: In the order they were written; a position is an index into it.
-        catchup: Whether each slot that was missed runs, and not the latest alone.
-        skips_missed: Whether none of them does.
+        catchup, skips_missed: Whether each slot that was missed runs, or none; else the latest.
         parameters: Names of the parameters a run's conf may set.
-        required, params: Those of them without a default, and those with a schema.
+        required, params, types: Those without a default, with a schema, with a type as text.
         run_timeout_us: How long a run may take from its start; then it fails.
         deadline_us: By when a run should have ended, counted from when it was made.
         retry_budget: How often its tasks may run again in all; ``None`` for what the daemon says.
@@ -488,6 +487,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     parameters: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     params: tuple[ParamSpec, ...] = ()
+    types: dict[str, str] = {}
     tags: tuple[str, ...] = ()
     doc: str = ""
     line: int = 0

@@ -25,6 +25,7 @@ from typing import BinaryIO
 
 from aioflow.disk import require_space
 from aioflow.model import StartNo, TaskNo
+from aioflow.private_files import create_file, make_folder
 
 __all__ = (
     "INLINE_LIMIT",
@@ -202,9 +203,9 @@ def _open_new(path: Path) -> BinaryIO:
     """Open a file to write, with its folder; that may go while it is empty."""
     for _ in range(_OPEN_ATTEMPTS):
         with contextlib.suppress(FileNotFoundError):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return path.open("wb")
-    return path.open("wb")
+            make_folder(path.parent)
+            return create_file(path)
+    return create_file(path)
 
 
 def _write(path: Path, parts: Sequence[bytes]) -> None:

@@ -30,6 +30,7 @@ from aioflow.clock import Clock
 from aioflow.logfile import LogReader, header
 from aioflow.masking import Masks, Stream
 from aioflow.model import Instant, RunNo, StartNo, TaskNo
+from aioflow.private_files import make_folder
 from aioflow.threads import in_thread
 
 __all__ = ("CAP_BYTES", "RUNS_IN_BLOCK", "Attribution", "LogKey", "TaskLog", "TryLog")
@@ -384,7 +385,7 @@ def _opened(path: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             return os.open(path, flags, 0o600)
         with contextlib.suppress(FileNotFoundError):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(path.parent)
     return os.open(path, flags, 0o600)
 
 

@@ -82,6 +82,7 @@ class Tables:
         )
         spec = DagSpec(dag_id="d", file="d.py", tasks=tasks)
         self.version = VersionRow(version="v", file="d.py", dags=(spec,), sources={}, created_at=0)
+        self.needed = [self.version]
         self.reads = 0
         self.between = lambda: None
         self.impossible = "\0"  # what no text of a database is
@@ -124,7 +125,10 @@ class Tables:
         return await self._read([DagRow(dag_id="d", file="d.py", version="v")])
 
     async def find_version(self, version):
-        return await self._read(self.version)
+        return await self._read(self.version if version == "v" else None)
+
+    async def list_needed_versions(self):
+        return await self._read(self.needed)
 
     async def list_expansions(self, run_no):
         return await self._read(list(self.expansions))
@@ -461,6 +465,9 @@ async def test_the_last_child_ending_in_the_middle_of_a_look_does_not_slip_by(mo
         pytest.param({"dag_id": "x"}, "no DAG 'x'", id="missing-dag"),
         pytest.param({"run_id": "r7", "dag_id": "x"}, "belongs to DAG 'd'", id="another-dags-run"),
         pytest.param({"run_id": "r7", "task_id": "x"}, "no task 'x'", id="missing-task"),
+        pytest.param({"run_id": "r8", "task_id": "x"}, "no task 'x'", id="of-a-run-to-come"),
+        pytest.param({"logical_date": 5, "task_id": "x"}, "no task 'x'", id="of-a-date-to-come"),
+        pytest.param({"task_id": "x"}, "no task 'x', neither in its newest", id="of-any-run"),
     ],
 )
 async def test_what_can_never_be_answered_is_refused(wanted, why):
@@ -470,6 +477,21 @@ async def test_what_can_never_be_answered_is_refused(wanted, why):
         w.ask_run(child, **wanted)
         assert why in await child.ending()
     assert not w.answers.waiting
+
+
+async def test_a_task_that_only_an_older_version_has_is_waited_for_while_a_run_needs_that():
+    w, child = World(), Child()
+    old = DagSpec(dag_id="d", file="d.py", tasks=(TaskSpec(task_id="x"),))
+    w.tables.needed.append(
+        VersionRow(version="old", file="d.py", dags=(old,), sources={}, created_at=0)
+    )
+    async with running(w.answers):
+        w.ask_run(child, "x", since=50)
+        w.ask_run(child, "a", run_id="r8", question=2)
+        await anyio.wait_all_tasks_blocked()
+
+        assert not child.answers
+        assert w.answers.waiting == 2
 
 
 @pytest.mark.parametrize(("kind", "body"), [("runs", b"\xc1"), ("weather", b"")])

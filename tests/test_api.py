@@ -28,7 +28,7 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
-from aioflow.inputs import Stalled
+from aioflow.inputs import Drain, Stalled
 from aioflow.messages import Item, Succeeded
 from aioflow.model import Chooses, DagSpec, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.results import result_path, write_list
@@ -579,6 +579,28 @@ async def test_the_node_is_ready_once_its_hosts_are_up(tmp_path):
 
     assert (before.status, before.checks["hosts"]) == ("not_ready", False)
     assert after.status == "ready"
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_node_that_is_told_to_stop_is_not_ready(tmp_path, is_over):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.set_paused("chain", paused=False)
+        n.engine.report([Drain(is_over=is_over)])
+        await n.engine.next_turn()
+        health = await n.api.health()
+
+    assert (health.status, health.checks["open"]) == ("not_ready", False)
+
+
+async def test_a_node_that_was_drained_stays_ready(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.set_paused("chain", paused=False)
+        await n.api.drain(n.engine.memory.node_no, is_drained=True)
+        health = await n.api.health()
+
+    assert health.status == "ready"
 
 
 async def test_a_node_whose_database_is_damaged_is_not_ready(tmp_path):

@@ -31,6 +31,21 @@ async def test_a_conf_that_fits_makes_a_run_and_one_that_does_not_makes_none(tmp
     assert len(runs) == 2
 
 
+async def test_a_conf_of_another_type_is_refused_when_the_run_is_asked_for(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(replace(CHAIN, types={"n": "float", "day": "date"}))
+        await n.api.trigger("chain", conf={"n": 1, "day": "2026-01-01"})
+        with pytest.raises(BadConf, match="'n' must be float, got 'lots'"):
+            await n.api.trigger("chain", conf={"n": "lots"})
+        with pytest.raises(BadConf, match="'day' must be date, got 'soon'"):
+            await n.api.backfills.start(
+                "chain", first="2026-01-01", last="2026-01-02", conf={"day": "soon"}
+            )
+        runs = await n.api.list_runs()
+
+    assert len(runs) == 1
+
+
 async def test_a_run_that_was_made_is_found_again_though_its_conf_no_longer_fits(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from aioflow.api.checks import packed_conf
 from aioflow.api.values import VALUE_BYTES
-from aioflow.errors import BadValue, NoSuchValue
+from aioflow.author.values import Connection
+from aioflow.errors import BadValue, NoSuchValue, Unserializable
+from aioflow.host.values import held_of
 from aioflow.model import ValueKind
-from tests.web.node import node
+from tests.web.node import Node, node
 
 SECRET, CONNECTION, VARIABLE = ValueKind
 
@@ -55,7 +58,9 @@ async def test_values_are_there_after_a_restart(tmp_path):
         pytest.param(SECRET, "A", "canary\ud800", id="no-unicode"),
         pytest.param(CONNECTION, "A", "canary", id="no-uri"),
         pytest.param(CONNECTION, "A", {"pass": "canary"}, id="an-attribute-unknown"),
-        pytest.param(VARIABLE, "A", 1 << 80, id="a-number-too-large"),
+        pytest.param(VARIABLE, "A", ["canary", float("nan")], id="no-number"),
+        pytest.param(VARIABLE, "A", {"n": -float("inf")}, id="an-endless-number"),
+        pytest.param(CONNECTION, "A", {"extra": {"n": float("nan")}}, id="no-number-for-a-server"),
     ],
 )
 async def test_what_cannot_be_kept_is_refused_without_being_repeated(tmp_path, kind, name, value):
@@ -65,3 +70,39 @@ async def test_what_cannot_be_kept_is_refused_without_being_repeated(tmp_path, k
         assert await n.api.values.list(kind) == []
 
     assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+async def test_a_variable_that_is_no_number_is_refused_as_in_a_conf(tmp_path, value):
+    async with node(tmp_path) as n:
+        with pytest.raises(BadValue, match=f"the variable.*{value} is no number"):
+            await n.api.values.set(VARIABLE, "A", value)
+        with pytest.raises(Unserializable, match=f"{value} is no number"):
+            packed_conf({"a": value})
+
+
+async def stored(n: Node, kind: ValueKind) -> bytes:
+    row = await n.store.find_value(kind, "A")
+    assert row is not None
+    assert row.value is not None
+    return row.value
+
+
+@pytest.mark.parametrize(
+    "value", [2**64, -(2**200), 2**63, 0.1, "a", None, True, {"a": [1, {"b": 2**70}]}]
+)
+async def test_a_variable_comes_to_a_task_as_it_was_set(tmp_path, value):
+    async with node(tmp_path) as n:
+        await n.api.values.set(VARIABLE, "A", value)
+        body = await stored(n, VARIABLE)
+
+    assert held_of(((VARIABLE, "A"),), (body,)) == {(VARIABLE, "A"): value}
+
+
+async def test_an_attribute_of_a_connection_may_be_any_whole_number(tmp_path):
+    async with node(tmp_path) as n:
+        await n.api.values.set(CONNECTION, "A", {"host": "h", "extra": {"n": 2**64}})
+        body = await stored(n, CONNECTION)
+
+    expected = Connection(host="h", extra={"n": 2**64})
+    assert held_of(((CONNECTION, "A"),), (body,)) == {(CONNECTION, "A"): expected}

@@ -35,6 +35,9 @@ AT_ONCE = 500
 
 AWAY_SECONDS = 0.5
 
+TASKS_KEPT = 10_000
+"""Tasks of DAGs that are remembered to exist; more are looked up each time."""
+
 _logger = logging.getLogger(__name__)
 
 _Outcome: TypeAlias = RunEnding | str
@@ -75,6 +78,7 @@ class Endings:
         self._stirred = anyio.Event()
         self._purge_at = 1_000
         self._dags: set[str] = set()
+        self._tasks: set[tuple[str, str]] = set()
 
     def __len__(self) -> int:
         return len(self._waits)
@@ -186,7 +190,7 @@ class Endings:
     async def _look(self, numbers: Sequence[WaitNo]) -> None:
         looks = self._open(numbers)
         await self._find(looks)
-        await self._refuse_unknown_dags(looks)
+        await self._refuse_unknown(looks)
         found = [look for look in looks if look.run is not None and look.outcome is None]
         fresh = await self._enter(found)
         if fresh:
@@ -253,7 +257,8 @@ class Endings:
             if look.run is not None:
                 look.run = runs.get(look.run.run_id, look.run)
 
-    async def _refuse_unknown_dags(self, looks: Sequence[_Look]) -> None:
+    async def _refuse_unknown(self, looks: Sequence[_Look]) -> None:
+        """Refuse what no run can be: of a DAG, or a task of one, that does not exist."""
         for look in looks:
             if look.run is not None:
                 if look.run.dag_id != look.dag_id:
@@ -262,6 +267,15 @@ class Endings:
                 self._dags = {dag.dag_id for dag in await self._store.list_dags()}
                 if look.dag_id not in self._dags:
                     look.outcome = f"there is no DAG {look.dag_id!r}"
+            if look.run is None and look.outcome is None and look.task_id is not None:
+                target = (look.dag_id, look.task_id)
+                if target not in self._tasks and not await self._specs.has_task(*target):
+                    look.outcome = (
+                        f"DAG {look.dag_id!r} has no task {look.task_id!r}, neither in its newest "
+                        "version nor in one that a run still needs"
+                    )
+                elif len(self._tasks) < TASKS_KEPT:
+                    self._tasks.add(target)
 
     async def _enter(self, found: Sequence[_Look]) -> list[_Look]:
         """Have those looked into again whose run lives, when it changes; return the new ones."""

@@ -68,6 +68,9 @@ class Reader(Protocol):
     async def find_version(self, version: str) -> VersionRow | None:
         """See ``Store``."""
 
+    async def list_needed_versions(self) -> list[VersionRow]:
+        """See ``Store``."""
+
     async def list_expansions(self, run_no: RunNo) -> list[ExpansionRow]:
         """See ``Store``."""
 

@@ -8,7 +8,7 @@ from aioflow.answers.pages import Reader, find_expansion
 from aioflow.host.questions import RunEnding
 from aioflow.model import DagSpec, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.orders import RunInfo
-from aioflow.rows import RunRow, TaskRow
+from aioflow.rows import RunRow, TaskRow, VersionRow
 
 __all__ = ("NoSuchTask", "Specs", "task_ending")
 
@@ -47,6 +47,19 @@ class Specs:
                 return position
         raise NoSuchTask(f"DAG {run.dag_id!r} has no task {task_id!r}")
 
+    async def has_task(self, dag_id: str, task_id: str) -> bool:
+        """Whether a run of a DAG that is there, or that may come, may have a task.
+
+        That is so if its newest version has it, or one that a live run still needs.
+        """
+        dags = await self._store.list_dags()
+        newest = next((dag.version for dag in dags if dag.dag_id == dag_id), None)
+        row = None if newest is None else await self._store.find_version(newest)
+        if row is None or _defines(row, dag_id, task_id):
+            return True  # also where nothing is known of it
+        needed = await self._store.list_needed_versions()
+        return any(_defines(version, dag_id, task_id) for version in needed)
+
     async def task(self, run: RunRow | RunInfo, position: int) -> TaskSpec:
         """Return what a task is.
 
@@ -79,6 +92,11 @@ class Specs:
                 del self._specs[next(iter(self._specs))]
             self._specs[key] = found
         return self._specs[key]
+
+
+def _defines(version: VersionRow, dag_id: str, task_id: str) -> bool:
+    tasks = (task for dag in version.dags if dag.dag_id == dag_id for task in dag.tasks)
+    return any(task.task_id == task_id for task in tasks)
 
 
 async def task_ending(

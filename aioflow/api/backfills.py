@@ -13,11 +13,12 @@ import msgspec
 from aioflow.api.checks import checked_key, packed_conf
 from aioflow.api.reader import RunReader
 from aioflow.api.views import instant, iso, plain_fields
+from aioflow.author.type_names import conf_misfit
 from aioflow.backfills import BackfillRow, Reprocess
 from aioflow.clock import Clock
 from aioflow.core.backfilling import is_wanted, proposed, refuse_order, slots_of
 from aioflow.core.timetable import first_instant
-from aioflow.errors import RequestError, UnknownBackfill
+from aioflow.errors import BadConf, RequestError, UnknownBackfill
 from aioflow.model import DagSpec, Instant, RunState
 from aioflow.requests import CancelBackfill, Request, StartBackfill
 from aioflow.rows import DagRow, RunRow
@@ -114,6 +115,7 @@ class Backfills:
             RequestError: If there is no such DAG, or nothing to fill, or another one goes on.
         """
         begins, ends = await self._range(dag_id, first, last)
+        await self._check_conf(dag_id, conf, key)
         wanted = StartBackfill(
             dag_id=dag_id,
             first=begins,
@@ -126,6 +128,19 @@ class Backfills:
         )
         number, created = cast("tuple[int, bool]", await self._ask(wanted))
         return await self.show(number), created
+
+    async def _check_conf(
+        self, dag_id: str, conf: Mapping[str, Any] | None, key: str | None
+    ) -> None:
+        """Refuse a conf that does not fit, unless its backfill was begun when it did."""
+        if not conf:
+            return
+        _, spec = await self._dag(dag_id)
+        wrong = conf_misfit(spec.types, conf)
+        if wrong is None:
+            return
+        if key is None or await self._store.find_keyed_backfill(dag_id, key) is None:
+            raise BadConf(wrong)
 
     async def preview(
         self,

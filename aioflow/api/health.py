@@ -25,6 +25,8 @@ _STUCK_US = 10_000_000
 async def health(engine: Engine, store: Store, home: Path | None, clock: Clock) -> HealthView:
     """Return whether the database, the disk, the engine and the hosts can do their part.
 
+    A daemon that was told to stop is not ready, although it answers until it ends.
+
     Args:
         home: Where results are written; ``None`` if nothing is.
     """
@@ -34,6 +36,7 @@ async def health(engine: Engine, store: Store, home: Path | None, clock: Clock) 
         "disk": await _has_space(home) and not engine.slots.count_unwritten(engine.memory),
         "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_US),
         "hosts": engine.memory.hosts_up >= _HOSTS,
+        "open": engine.slots.is_open,
     }
     status = "ready" if all(checks.values()) else "not_ready"
     return HealthView(status=status, checks=checks, owed=owed(engine.memory))

@@ -1,6 +1,6 @@
-"""What a run is started with, held against the schemas of its DAG's parameters.
+"""What a run is started with, held against the types and schemas of its DAG's parameters.
 
-In a process of its own: matching a ``pattern`` may take forever, and would hold up everything.
+Schemas in a process of its own: matching a ``pattern`` may take forever, and hold up everything.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import anyio
 from anyio import to_process
 
 from aioflow.author.param import misfit
+from aioflow.author.type_names import conf_misfit
 from aioflow.core.memory import Memory
 from aioflow.errors import BadConf
 from aioflow.model import DagSpec
@@ -26,9 +27,12 @@ async def check_params(memory: Memory, dag_id: str, conf: Mapping[str, Any] | No
     """Refuse a conf that does not fit. A DAG whose parameters have no schema costs nothing.
 
     Raises:
-        BadConf: If a value does not fit its schema, or that takes too long to find out.
+        BadConf: If a value does not fit its type or schema, or that takes too long to find out.
     """
     dag = memory.newest(dag_id)
+    wrong = None if dag is None else conf_misfit(dag.types, conf or {})
+    if wrong is not None:
+        raise BadConf(wrong)
     schemas = {} if dag is None else {p.name: p.schema for p in dag.params}
     given = {name: value for name, value in (conf or {}).items() if name in schemas}
     if not given:

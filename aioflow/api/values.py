@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from aioflow.api.views import iso
+from aioflow.author.codec import encode
 from aioflow.author.values import connection_of
-from aioflow.errors import BadValue, NoSuchValue
+from aioflow.errors import BadValue, NoSuchValue, Unserializable
 from aioflow.masking import LEAST, secret_texts
 from aioflow.model import ValueKind
 from aioflow.requests import Request, SetValue
@@ -99,18 +100,15 @@ def _packed(kind: ValueKind, value: Any) -> bytes:
                 raise BadValue("a secret is a text that is not empty")
         case ValueKind.CONNECTION:
             try:
-                value = connection_of(value)
+                value = msgspec.to_builtins(connection_of(value))
             except ValueError as exc:
                 raise BadValue(str(exc)) from None
         case ValueKind.VARIABLE:
             pass
     try:
-        packed = msgspec.msgpack.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        raise BadValue(f"a {kind} like that cannot be kept") from None
-    if len(packed) > VALUE_BYTES:
-        raise BadValue(f"a {kind} has at most {VALUE_BYTES} bytes, this one has {len(packed)}")
-    return packed
+        return encode(value, f"the {kind}", VALUE_BYTES)
+    except Unserializable as exc:
+        raise BadValue(str(exc)) from None
 
 
 def _is_hidden(kind: ValueKind, name: str, packed: bytes) -> bool:

@@ -15,6 +15,7 @@ from aioflow.author.param import json_text
 from aioflow.author.retry import Retry
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
+from aioflow.author.type_names import ANY, type_name
 from aioflow.core import graph, mapping, timetable
 from aioflow.core.roles import ASKED_FOR
 from aioflow.dag_triggers import DagTriggerSpec
@@ -74,6 +75,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
         parameters=tuple(dag.parameters),
         required=tuple(_required(dag)),
         params=tuple(_params(dag)),
+        types=dict(_types(dag)),
         tags=dag.tags,
         doc=dag.doc,
         line=dag.line,
@@ -223,6 +225,13 @@ def _params(dag: DAG) -> Iterator[ParamSpec]:
             yield ParamSpec(name=name, schema=parameter.schema, default=default)
 
 
+def _types(dag: DAG) -> Iterator[tuple[str, str]]:
+    for name, parameter in dag.parameters.items():
+        text = type_name(parameter.annotation)
+        if not parameter.schema and text != ANY:
+            yield name, text
+
+
 def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError]:
     for owner in dag.unfinished.values():
         name = type(owner).__name__
@@ -244,7 +253,7 @@ def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError
         yield from _too_wide(node)
         yield from _mixed_stream(node)
         yield from _late_choice(node, dag.nodes)
-    yield from misfits(dag.nodes)
+    yield from misfits(dag.nodes, dag.parameters)
 
 
 def _too_wide(node: Node) -> Iterator[DagError]:

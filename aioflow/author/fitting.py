@@ -1,4 +1,6 @@
-"""Whether what one task returns is what another takes, as far as their annotations say.
+"""Whether what a task is given is what it takes, as far as annotations say.
+
+It is given results of other tasks, parameters of the DAG, and values of the file.
 
 Told apart are certain misfits and everything else: a value of the one type could never pass, nor
 be restored, as the other. Whatever may fit does.
@@ -8,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import reprlib
 import types
+import typing
 from collections import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -18,7 +22,6 @@ from pathlib import PurePath
 from typing import (
     Annotated,
     Any,
-    Literal,
     NewType,
     NotRequired,
     Required,
@@ -32,8 +35,9 @@ from uuid import UUID
 
 import msgspec
 
-from aioflow.author.binding import FromSource, FromTask, Spread
+from aioflow.author.binding import FromParameter, FromSource, FromTask, Literal, Spread
 from aioflow.author.node import CHOOSING, Node
+from aioflow.author.parameters import Parameter
 from aioflow.author.registered import codec_of
 from aioflow.errors import EdgeMisfit
 
@@ -48,8 +52,8 @@ _FROM_TEXT = (str, bytes, date, datetime, time, timedelta, Decimal, UUID, PurePa
 _NUMBERS = (int, float, Decimal, timedelta, Enum)
 
 
-def misfits(nodes: list[Node]) -> Iterator[EdgeMisfit]:
-    """Return the arguments that a parent's result can never be."""
+def misfits(nodes: list[Node], parameters: Mapping[str, Parameter]) -> Iterator[EdgeMisfit]:
+    """Return the arguments that what they are given can never be."""
     for node in nodes:
         if node.fn is None:
             continue
@@ -60,9 +64,51 @@ def misfits(nodes: list[Node]) -> Iterator[EdgeMisfit]:
             wanted = node.annotations[name]
             for parent, given in _given(node, binding, nodes):
                 if not fits(given, wanted):
-                    yield EdgeMisfit(
-                        node.task_id, name, _name(wanted), parent.task_id, _name(given)
-                    )
+                    source = repr(parent.task_id)
+                    yield EdgeMisfit(node.task_id, name, _name(wanted), source, _name(given))
+            yield from _unfit_parameter(node, name, binding, parameters)
+            yield from _unfit_values(node, name, binding)
+
+
+def _unfit_parameter(
+    node: Node, name: str, binding: object, parameters: Mapping[str, Parameter]
+) -> Iterator[EdgeMisfit]:
+    if not isinstance(binding, FromParameter) or binding.keys or binding.name not in parameters:
+        return
+    given, wanted = parameters[binding.name].annotation, node.annotations[name]
+    if not fits(given, wanted):
+        source = f"the parameter {binding.name!r} of the DAG"
+        yield EdgeMisfit(node.task_id, name, _name(wanted), source, _name(given))
+
+
+def _unfit_values(node: Node, name: str, binding: object) -> Iterator[EdgeMisfit]:
+    """Yield a misfit for each type of values of the file that is never the wanted one."""
+    wanted, seen = node.annotations[name], set[type]()
+    for value in _values(node, binding):
+        if type(value) not in seen and not _value_fits(value, wanted, node, name):
+            shown = f"{reprlib.repr(value)}, of type {type(value).__name__},"
+            yield EdgeMisfit(node.task_id, name, _name(wanted), "the DAG file", shown)
+        seen.add(type(value))
+
+
+def _values(node: Node, binding: object) -> Iterator[object]:
+    """Yield the values of the file that an argument is, one for each child of a fan-out."""
+    if isinstance(binding, Literal):
+        yield binding.value
+    elif isinstance(binding, FromSource) and not binding.keys:
+        source = node.sources[binding.source]
+        if not source.functions and "zip" not in source.join:
+            for leaf in source.leaves:
+                yield from () if leaf.functions else leaf.values
+
+
+def _value_fits(value: object, wanted: Any, node: Node, name: str) -> bool:
+    """Whether a value of the file may pass as a type. ``x: int = None`` takes ``None`` as well."""
+    if value is None and node.fn is not None:
+        known = inspect.signature(node.fn).parameters.get(name)
+        if known is not None and known.default is None:
+            return True
+    return fits(type(value), wanted)
 
 
 def _without_items(node: Node, name: str, binding: object) -> Iterator[EdgeMisfit]:
@@ -77,7 +123,7 @@ def _without_items(node: Node, name: str, binding: object) -> Iterator[EdgeMisfi
         given = _returned(parent)
         if not _may_have_items(given):
             wanted_list = f"list[{wanted}]"
-            yield EdgeMisfit(node.task_id, name, wanted_list, parent.task_id, _name(given))
+            yield EdgeMisfit(node.task_id, name, wanted_list, repr(parent.task_id), _name(given))
 
 
 def _may_have_items(given: Any) -> bool:
@@ -148,9 +194,9 @@ def fits(given: Any, wanted: Any) -> bool:
         return any(fits(part, wanted) for part in get_args(given))
     if _is_union(wanted):
         return any(fits(given, part) for part in get_args(wanted))
-    if get_origin(given) is Literal:
+    if get_origin(given) is typing.Literal:
         return any(fits(type(value), wanted) for value in get_args(given))
-    if get_origin(wanted) is Literal:
+    if get_origin(wanted) is typing.Literal:
         return any(fits(given, type(value)) for value in get_args(wanted))
     return _classes_fit(given, wanted)
 
@@ -170,7 +216,7 @@ def _bare(annotation: Any) -> Any:
 def _is_open(annotation: Any) -> bool:
     if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
         return True
-    if _is_union(annotation) or get_origin(annotation) is Literal:
+    if _is_union(annotation) or get_origin(annotation) is typing.Literal:
         return False
     origin = get_origin(annotation) or annotation
     if not isinstance(origin, type) or codec_of(origin) is not None:

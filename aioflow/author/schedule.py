@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aioflow.author.duration import Duration, microseconds
 from aioflow.errors import BadSchedule
-from aioflow.instants import as_datetime, as_instant
+from aioflow.instants import EARLIEST_DATE, LATEST_DATE, as_datetime, as_instant
 from aioflow.model import Instant
 from aioflow.schedules import CRON_NAMES, ScheduleSpec
 
@@ -195,7 +195,8 @@ def instant(value: datetime | date | None, timezone: str, what: str) -> Instant 
     """Return a date an author wrote, in the zone of the DAG unless it has one of its own.
 
     What no clock there shows is the first instant after it, as in a cron expression; what one
-    shows twice is the first of the two, unless ``fold`` says otherwise.
+    shows twice is the first of the two, unless ``fold`` says otherwise. What some time zone has
+    no date for, such as ``datetime.max``, is the earliest or the latest instant that all have.
     """
     if value is None:
         return None
@@ -204,8 +205,11 @@ def instant(value: datetime | date | None, timezone: str, what: str) -> Instant 
     if not isinstance(value, datetime):
         value = datetime.combine(value, time(0))
     if value.tzinfo is None:
-        value = _on_the_wall(value, zone(timezone))
-    return as_instant(value)
+        try:
+            value = _on_the_wall(value, zone(timezone))
+        except OverflowError:
+            return EARLIEST_DATE if value.year == date.min.year else LATEST_DATE
+    return min(max(as_instant(value), EARLIEST_DATE), LATEST_DATE)
 
 
 def _on_the_wall(wall: datetime, where: ZoneInfo) -> datetime:

@@ -28,6 +28,7 @@ __all__ = (
     "TaskFailedEvent",
     "TaskSkippedEvent",
     "TaskSuccessEvent",
+    "end_result",
     "start_spec",
 )
 
@@ -68,6 +69,11 @@ class StartTriggerArgs:
         return ":".join(self.trigger_cls.rpartition(".")[::2])
 
 
+def end_result(payload: object, xcoms: Mapping[str, Any] | None) -> Any:
+    """Return what a task ends with: of several XComs the one that is its result, or all."""
+    return payload if xcoms is None else xcoms.get("return_value", dict(xcoms))
+
+
 class EndEvent(TriggerEvent[Any]):
     """Ends the task; nothing of it is resumed.
 
@@ -80,8 +86,12 @@ class EndEvent(TriggerEvent[Any]):
     def __init__(
         self, payload: object = None, *, xcoms: Mapping[str, Any] | None = None, key: str = ""
     ) -> None:
-        result = payload if xcoms is None else xcoms.get("return_value", dict(xcoms))
-        super().__init__(result, key or None)
+        super().__init__(end_result(payload, xcoms), key or None)
+
+    @property
+    def result(self) -> Any:
+        """What the task ends with: its result, or why it failed."""
+        return self.payload
 
 
 class TaskSuccessEvent(EndEvent):

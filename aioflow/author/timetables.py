@@ -146,7 +146,26 @@ class SlotTrigger(Trigger[None]):
         if self.begin is None:
             return since
         first = as_datetime(self.begin - 1)
-        return first if self.catchup else max(first, since)
+        if self.catchup or first >= since:
+            return first
+        return since if self._is_over(since) else self._before_latest(first, since)
+
+    def _is_over(self, moment: datetime) -> bool:
+        return self.end is not None and as_instant(moment) > self.end
+
+    def _before_latest(self, first: datetime, since: datetime) -> datetime:
+        """Return an instant behind which the last slot up to ``since`` comes, and few before it.
+
+        ``since`` itself if there is none behind ``first``.
+        """
+        reach, after = timedelta(minutes=1), since
+        while after > first:
+            after = max(first, since - reach)
+            reach *= 2
+            slot = self._slot(after)
+            if slot is not None and slot <= since:
+                return after
+        return since
 
     async def _has_come(self, slot: datetime, after: datetime) -> bool:
         """Return once a slot has come, or the clock was set back far behind ``after``.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import anyio
 
+from aioflow.private_files import make_folder
 from aioflow.threads import in_thread
 
 __all__ = ("Snapshots", "version_of", "write_snapshot")
@@ -151,13 +152,12 @@ def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> bo
     target = code / version
     if _is_whole(target, sources):
         return False
-    code.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(code)
     temporary = code / f".{version}.{secrets.token_hex(4)}{_PART}"
     try:
         for name, content in sources.items():
             _write_file(temporary / name, content)
         for place, _, _ in os.walk(temporary):
-            Path(place).chmod(0o755)  # whatever the umask: no other user adds code to it
             _sync_folder(Path(place))
         _take_place(temporary, target, sources)
         _sync_folder(code)
@@ -185,8 +185,8 @@ def _take_place(temporary: Path, target: Path, sources: Mapping[str, bytes]) -> 
 
 
 def _write_file(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+    make_folder(path.parent)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()

@@ -32,6 +32,7 @@ from aioflow.children.process import Child, Footprint, Plumbing, write_record
 from aioflow.children.room import NoRoom, Room
 from aioflow.clock import Clock, SystemClock
 from aioflow.messages import Report
+from aioflow.private_files import make_folder
 from aioflow.threads import in_thread
 
 __all__ = ("PROGRAM", "Child", "Children", "NoRoom", "describe_ending", "memory_limit_bytes")
@@ -69,7 +70,7 @@ class Children:
         self._program = tuple(program)
         self._environment = child_environment(os.environ if environment is None else environment)
         self._records = home / "run" / "children"
-        self._records.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self._records)
         self._mark = home_mark(home)
         self._boot = boot_id()
         self._oom = OomCounter.of_this_process()

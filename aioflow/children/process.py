@@ -25,6 +25,7 @@ from aioflow.host import processes
 from aioflow.host.link import Link, daemon_link
 from aioflow.messages import Report
 from aioflow.model import Failure
+from aioflow.private_files import write_file
 from aioflow.threads import in_thread
 
 __all__ = ("Child", "Footprint", "Plumbing")
@@ -276,5 +277,5 @@ def write_record(folder: Path, pid: int, boot: str, role: str) -> Path:
     """Note a child down, so that the next daemon finds it if this one is killed."""
     path = folder / str(pid)
     record = Record(pid, read_start_ticks(pid) or 0, boot, role)
-    path.write_bytes(msgspec.json.encode(record))
+    write_file(path, msgspec.json.encode(record))
     return path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -21,6 +20,7 @@ from aioflow.core.versions import arm_schedule, put_dag, slot_starts_at
 from aioflow.dag_triggers import BY_EVENT
 from aioflow.errors import BadConf, DagBroken, RequestError, UnknownDag
 from aioflow.inputs import FillBack, MakeSlots
+from aioflow.instants import EARLIEST_DATE, LATEST_DATE, as_datetime
 from aioflow.model import DagSpec, Instant, RunState, TriggerNo
 from aioflow.requests import CreateRun
 from aioflow.rows import DagRow, RunRow
@@ -107,8 +107,10 @@ def make_run(
         cause: See ``rows.RunRow``, as for ``caller`` and ``backfill``.
 
     Raises:
-        RequestError: If there is no such DAG, or the conf does not fit it. Nothing has changed.
+        RequestError: If there is no such DAG, the conf does not fit it, or no calendar has its
+            logical date. Nothing has changed.
     """
+    _check_date(request.logical_date)
     return _add_run(
         check_conf(request, draft),
         draft,
@@ -146,6 +148,14 @@ def check_conf(request: CreateRun, draft: Draft) -> Plan:
     _, plan = find(request.dag_id, draft.memory)
     _check_conf(plan.graph.spec, request.conf)
     return plan
+
+
+def _check_date(logical_date: Instant | None) -> None:
+    if logical_date is not None and not EARLIEST_DATE <= logical_date <= LATEST_DATE:
+        raise RequestError(
+            "a logical date lies between 0001-01-02 and 9999-12-30 in UTC, so that every time "
+            "zone has it"
+        )
 
 
 def _check_conf(spec: DagSpec, conf: bytes | None) -> None:
@@ -208,8 +218,8 @@ def _add_run(
 
 def _run_id(dag_id: str, at: Instant, run_no: int) -> str:
     """Readable, and unique over all DAGs because of the row's number."""
-    stamp = datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y%m%dT%H%M%SZ")
-    return f"{dag_id}.{stamp}.{run_no}"
+    moment = as_datetime(at)
+    return f"{dag_id}.{moment.year:04}{moment:%m%dT%H%M%SZ}.{run_no}"
 
 
 def count_runs(memory: Memory) -> None:

@@ -163,7 +163,11 @@ def split(index: int, widths: Sequence[int]) -> tuple[int, ...]:
     return tuple(items)
 
 
-def check_cap(width: int, limit: int) -> FanOutCapped | None:
-    """Return the error to fail with if ``width`` children are more than ``limit`` allows."""
+def check_cap(width: int, limit: int, *, is_whole: bool = True) -> FanOutCapped | None:
+    """Return the error to fail with if ``width`` children are more than ``limit`` allows.
+
+    Args:
+        is_whole: Whether more cannot follow.
+    """
     allowed = min(limit, WIDTH_LIMIT)
-    return FanOutCapped(width, allowed) if width > allowed else None
+    return FanOutCapped(width, allowed, is_whole=is_whole) if width > allowed else None

@@ -3,8 +3,8 @@
 A task that has a setup as a parent is a teardown of it if it says that it is one. The scope of a
 setup is everything that comes after it and before one of its teardowns; where it has none,
 everything that comes after it. As in Airflow: no task of a scope runs unless its setup has
-succeeded, whatever its own rule says (but ``always``), and no teardown runs before everything
-in its scope has ended.
+succeeded, whatever its own rule says (but ``always``, or that of a direct child of the setup),
+and no teardown runs before everything in its scope has ended.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def give(live: Live, payloads: Sequence[bytes], draft: Draft, slots: Slots) -> F
     capped = None
     for payload in payloads:
         if spec.feeds_limit is not None:
-            capped = check_cap(given.count + 1, spec.feeds_limit)
+            capped = check_cap(given.count + 1, spec.feeds_limit, is_whole=False)
         if capped is not None:
             break
         draft.new_item(live, given.count, payload)

@@ -48,6 +48,16 @@ __all__ = (
 _SECOND: Instant = 1_000_000
 _FIELD_LENGTH = 500
 
+_FIELD_SIZES = (
+    ("second", 60),
+    ("minute", 60),
+    ("hour", 24),
+    ("day of month", 31),
+    ("month", 12),
+    ("day of week", 7),
+)
+"""The fields of a cron expression and how many values each has."""
+
 MISSED_US = 30 * _SECOND
 """A slot that starts later than this was missed, where missed ones are skipped."""
 
@@ -85,10 +95,28 @@ def _check(schedule: ScheduleSpec, timezone: str) -> None:
         raise BadSchedule(
             f"the cron expression {schedule.cron!r} never fires: there is no such day"
         )
+    if schedule.cron is not None:
+        _check_steps(schedule.cron)
     for part in schedule.parts:
         if not part.has_slots:
             raise BadSchedule("@once and @continuous stand alone, not beside other schedules")
         _check(part, timezone)
+
+
+def _check_steps(expression: str) -> None:
+    """Refuse a step that no second value of its field can reach.
+
+    Only where a schedule is declared: the schedules of stored versions stay as they are.
+    """
+    fields = expression.split()
+    for (name, size), field in zip(_FIELD_SIZES[-len(fields) :], fields, strict=True):
+        for term in field.split(","):
+            step = term.partition("/")[2]
+            if step and int(step) > size:
+                raise BadSchedule(
+                    f"the cron expression {expression!r} has a step of {step} in the field "
+                    f"{name}, which has {size} values; Every(...) takes longer intervals"
+                )
 
 
 # ── slots ───────────────────────────────────────────────────────────────────────────────

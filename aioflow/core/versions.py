@@ -195,17 +195,30 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Ins
         if schedule.gap_us is not None or (dealt is not None and begin <= dealt):
             begin = max(begin, now, -1 if dealt is None else dealt + 1)
         return msgspec.structs.replace(row, next_run_at=begin, last_slot=dealt, told_late=now)
-    after = now
-    if spec.start_date is not None:
-        after = spec.start_date - 1 if spec.catchup else max(after, spec.start_date - 1)
-    elif spec.catchup and schedule.dates:
-        after = schedule.dates[0] - 1
+    after = _first_after(spec, schedule, now, is_new=dealt is None)
     after = after if dealt is None else max(after, dealt)
     first = timetable.next_slot(schedule, spec.timezone, after=after)
     dealt = min(after, now if dealt is None else max(now, dealt))
     return msgspec.structs.replace(
         row, next_run_at=first, last_slot=dealt if ahead is None else ahead, told_late=now
     )
+
+
+def _first_after(spec: DagSpec, schedule: ScheduleSpec, now: Instant, *, is_new: bool) -> Instant:
+    """Return after which instant the first slot is sought that a schedule makes a run for."""
+    start = spec.start_date
+    if spec.catchup:
+        if start is not None:
+            return start - 1
+        return schedule.dates[0] - 1 if schedule.dates else now
+    if start is None:
+        return now
+    if is_new and spec.missed == "latest":
+        # As in Airflow: what a start in the past has missed before anybody knew of the DAG.
+        latest = timetable.latest_slot(schedule, spec.timezone, after=start - 1, until=now)
+        if latest is not None:
+            return latest - 1
+    return max(now, start - 1)
 
 
 def _is_unchanged(spec: DagSpec, known: DagRow, draft: Draft) -> bool:

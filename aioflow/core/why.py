@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from aioflow.core import past
+from aioflow.core import growing, past
 from aioflow.core.assets import waits_for
 from aioflow.core.dag import rests
 from aioflow.core.dag_triggers import spec_of
@@ -325,15 +327,30 @@ def _explain_pending(run: Run, position: int, memory: Memory) -> Wait:
         behind = None if held.live is None else (held.run_id, held.task_id)
         return Wait(kind=WaitKind.DEPENDS_ON_PAST, detail=_past(held), behind=behind)
     open_parents = [
-        tasks[parent].task_id
-        for parent in run.graph.parents[position]
-        if run.states[parent] < TaskState.SUCCESS
+        parent for parent in run.graph.parents[position] if run.states[parent] < TaskState.SUCCESS
     ]
     tallies = [look.tally * TALLY for look in run.graph.judged[position]]
     done = sum(sum(run.tallies[at + 1 : at + TALLY]) for at in tallies)
     total = sum(run.tallies[at] for at in tallies)
-    names = ", ".join(open_parents[:5]) + (" ..." if len(open_parents) > 5 else "")
-    return Wait(kind=WaitKind.UPSTREAM, detail=f"{names} ({done} of {total} ended)")
+    names = ", ".join(tasks[parent].task_id for parent in open_parents[:5])
+    names += " ..." if len(open_parents) > 5 else ""
+    endless = _streams(run, open_parents)
+    return Wait(kind=WaitKind.UPSTREAM, detail=f"{names} ({done} of {total} ended){endless}")
+
+
+def _streams(run: Run, parents: Sequence[int]) -> str:
+    """Name the streams of events among these tasks, or that their fan-outs grow with."""
+    tasks = run.spec.tasks
+    sources = dict.fromkeys((*parents, *(growing.source_of(run, parent) for parent in parents)))
+    names = [
+        tasks[at].task_id
+        for at in sources
+        if at >= 0 and tasks[at].events is not None and run.states[at] < TaskState.SUCCESS
+    ]
+    if not names:
+        return ""
+    shown = ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
+    return f"; of {shown} events are taken until its trigger ends"
 
 
 def _past(held: past.Holder) -> str:

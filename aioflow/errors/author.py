@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from typing import Self
 
 from aioflow.errors.root import AioflowError
 
@@ -103,13 +104,13 @@ class UnknownParent(DagError):
 
 
 class EdgeMisfit(DagError):
-    """A task takes what its parent can never give it."""
+    """A task takes what its parent, a parameter of the DAG or the file can never give it."""
 
     code = "dag.edge"
 
-    def __init__(self, task_id: str, name: str, wanted: str, parent: str, given: str) -> None:
+    def __init__(self, task_id: str, name: str, wanted: str, source: str, given: str) -> None:
         super().__init__(
-            f"task {task_id!r} takes {name}: {wanted}, but {parent!r} gives it {given}; mend "
+            f"task {task_id!r} takes {name}: {wanted}, but {source} gives it {given}; mend "
             "one of the annotations, or what is passed"
         )
         self.task_id = task_id
@@ -154,6 +155,10 @@ class Unserializable(AioflowError):
         )
         self.where = where
         self.value_type = value_type
+        self._why = why
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        return type(self), (self.where, self.value_type, self._why)
 
 
 class ValueTooLarge(Unserializable):
@@ -174,6 +179,9 @@ class ValueTooLarge(Unserializable):
         self.where = where
         self.value_type = "value"
         self.limit = limit
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        return type(self), (self.where, self.limit)
 
 
 def in_words(size: int) -> str:

@@ -121,16 +121,20 @@ class FanOutCapped(TaskError):
     """A list is wider than the task it feeds may be mapped.
 
     Attributes:
-        count: Items in the list; for a generator the cap + 1 that were taken from it.
+        count: Items in the list, where it says so; of what was counted item by item, such as a
+            generator, the one item above the limit.
         limit: The ``map_limit`` of the mapped task.
+        is_whole: Whether ``count`` is that of all items.
     """
 
     code = "task.fanout_cap"
 
-    def __init__(self, count: int, limit: int) -> None:
+    def __init__(self, count: int, limit: int, *, is_whole: bool = True) -> None:
+        items = f"{count} items" if is_whole else f"more than {limit} items, without a known end"
         super().__init__(
-            f"the result has {count} items, but the task that expands over it is limited to "
+            f"the result has {items}, but the task that expands over it is limited to "
             f"{limit}; raise its map_limit if that many are meant"
         )
         self.count = count
         self.limit = limit
+        self.is_whole = is_whole

@@ -21,9 +21,7 @@ from aioflow.errors import (
     CallCutShort,
     CallMismatch,
     StepFailed,
-    TaskError,
     Unserializable,
-    ValueTooLarge,
 )
 from aioflow.host.failures import failure_of, text_of
 from aioflow.host.loader import portable
@@ -408,10 +406,7 @@ class DurableCalls:
 
 
 def _encoded(value: object, name: str) -> Steps[bytes]:
-    try:
-        return (yield from codec.in_steps(value, f"the result of {name}", ANSWER_LIMIT))
-    except ValueTooLarge as exc:
-        raise TaskError(str(exc)) from None
+    return (yield from codec.in_steps(value, f"the result of {name}", ANSWER_LIMIT))
 
 
 def _serialized(trigger: Trigger[Any]) -> Steps[tuple[str, bytes]]:
@@ -425,7 +420,7 @@ def _shown(call: Call, place: str) -> str:
 
 def _arguments(problem: Exception) -> Steps[bytes]:
     try:
-        hidden_args = [hidden(arg) for arg in problem.args]
+        hidden_args = [hidden(arg) for arg in _arguments_of(problem)]
         where = "the arguments of an exception"
         return (yield from codec.in_steps(hidden_args, where, ANSWER_LIMIT))
     except Unserializable:
@@ -435,6 +430,17 @@ def _arguments(problem: Exception) -> Steps[bytes]:
         return codec.encode([hidden(text_of(problem))], where, ANSWER_LIMIT)
     except Unserializable:
         return codec.encode([failure_of(problem).message], where, ANSWER_LIMIT)
+
+
+def _arguments_of(problem: Exception) -> tuple[Any, ...]:
+    """Return what its class takes: the arguments that it names for a copy, else its own."""
+    try:
+        match problem.__reduce__():
+            case (cls, tuple() as arguments, *_) if cls is type(problem):
+                return arguments
+    except Exception:  # noqa: BLE001, S110 - the __reduce__ of user code may do anything
+        pass
+    return problem.args
 
 
 def _failure(problem: Exception) -> Failure:

@@ -6,6 +6,7 @@ import importlib
 import reprlib
 import sys
 import traceback
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +24,12 @@ __all__ = (
 
 MESSAGE_LIMIT = 4 * 1024
 """Bytes of UTF-8."""
+
+_MADE = "_aioflow_text"
+"""An attribute of an exception: the text that its ``__str__`` has returned."""
+
+_NOT_SHOWN = "<exception str() failed>"
+"""What a traceback has for a text that could not be made."""
 
 _SHOWN_ITEMS = 100_000
 """Items of an argument of an exception whose text is made, each as often as it stands in it."""
@@ -74,11 +81,22 @@ def text_of(problem: BaseException) -> str:
     """Return its text, shortened where that would take too much memory.
 
     The text of a list has each item as often as it stands in it, however deep: that of a few dozen
-    lists that hold one another twice has no end.
+    lists that hold one another twice has no end. ``__str__`` may take long, so a text that its
+    traceback has is not made again.
     """
+    made = getattr(problem, _MADE, None)
+    if isinstance(made, str):
+        return made
     if _can_be_shown(problem.args):
         return str(problem)
     return ", ".join(map(reprlib.repr, problem.args))
+
+
+def _remember_text(problem: BaseException, shown: traceback.TracebackException) -> None:
+    text = getattr(shown, "_str", None)
+    if isinstance(text, str) and text != _NOT_SHOWN:
+        with suppress(Exception):  # the __setattr__ of user code may do anything
+            setattr(problem, _MADE, text)
 
 
 def _shorten_args(problem: BaseException) -> None:
@@ -130,8 +148,9 @@ def traceback_of(problem: BaseException) -> str:
     try:
         _shorten_args(problem)
         trace = _without_ours(problem.__traceback__)
-        lines = traceback.format_exception(type(problem), problem, trace)
-        return "".join(lines).encode("utf-8", "backslashreplace").decode()
+        shown = traceback.TracebackException(type(problem), problem, trace, compact=True)
+        _remember_text(problem, shown)
+        return "".join(shown.format()).encode("utf-8", "backslashreplace").decode()
     except BaseException as exc:  # noqa: BLE001 - __str__ or __cause__ of user code
         return f"{type(problem).__name__}, whose traceback raised {type(exc).__name__}\n"
 

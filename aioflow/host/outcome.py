@@ -171,7 +171,7 @@ def _pack_list(node: Node, start: Start, value: object, results: Path, limit: in
     bodies: list[bytes] = []
     size = 0
     for item in islice(value, limit + 1):
-        _check(len(bodies) + 1, limit)
+        _check(len(bodies) + 1, limit, is_whole=False)
         body = codec.at_most(item, RESULT_LIMIT - size)
         if body is None:
             where = f"item {len(bodies)} of the result of {node.task_id!r}"
@@ -187,8 +187,8 @@ def _pack_list(node: Node, start: Start, value: object, results: Path, limit: in
     return Packed(None, size, len(bodies), lambda: write_list(path, bodies))
 
 
-def _check(count: int, limit: int) -> None:
-    capped = check_cap(count, limit)
+def _check(count: int, limit: int, *, is_whole: bool = True) -> None:
+    capped = check_cap(count, limit, is_whole=is_whole)
     if capped is not None:
         raise capped
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncIterator
 
 from aioflow.author import codec
-from aioflow.author.start import TaskFailedEvent, TaskSuccessEvent
+from aioflow.author.start import EndEvent, TaskFailedEvent, TaskSuccessEvent
 from aioflow.author.steps import Steps
 from aioflow.author.trigger import TriggerEvent
 from aioflow.errors import ValueTooLarge
@@ -82,15 +82,16 @@ def payload_of(event: TriggerEvent[object], name: str) -> Steps[bytes]:
     """
     # The result of a task goes into a row as it is.
     limit = INLINE_LIMIT if isinstance(event, TaskSuccessEvent) else PAYLOAD_LIMIT
+    told = event.result if isinstance(event, EndEvent) else event.payload
     try:
-        payload = yield from codec.in_steps(event.payload, f"the event of {name}", limit)
+        payload = yield from codec.in_steps(told, f"the event of {name}", limit)
     except ValueTooLarge as exc:
         raise TriggerWrong("payload_too_large", str(exc)) from None
     match event:
         case TaskFailedEvent():
-            said = f"{name} gave no reason" if event.payload is None else str(event.payload)
+            said = f"{name} gave no reason" if told is None else str(told)
             return codec.encode(one_line(said), name, limit)
-        case TaskSuccessEvent() if event.payload is None:
+        case TaskSuccessEvent() if told is None:
             return b""
         case _:
             return payload

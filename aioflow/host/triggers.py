@@ -224,7 +224,8 @@ class TriggerHost:
 
     def failed(self, problem: BaseException) -> Callable[[Wait], None]:
         """See ``Finder``."""
-        failure, text = _failure(problem, _RUN), traceback_of(problem)
+        text = traceback_of(problem)  # first: what it makes of its text is used again
+        failure = _failure(problem, _RUN)
 
         def fail(wait: Wait) -> None:
             if self._hosted.get(wait.number) is wait:
@@ -366,7 +367,7 @@ class TriggerHost:
     ) -> Fired:
         """Write the result as the task itself would have; what says so succeeds it."""
         node = self._maker.runs.of(start).dag.nodes[start.position]
-        packed = await self._slices.run(pack(node, start, event.payload, self._results))
+        packed = await self._slices.run(pack(node, start, event.result, self._results))
         if packed.write is not None:
             await written(packed.write)
         body = b"" if packed.body is None else packed.body

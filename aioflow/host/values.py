@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from aioflow.author import codec
 from aioflow.author.values import Connection, Held
 from aioflow.host.questions import ValuesFound, ValuesWanted
 from aioflow.masking import Masks, secret_texts
@@ -42,5 +43,5 @@ def hidden(value: Any) -> Any:
 
 def _restored(kind: ValueKind, body: bytes) -> Any:
     if kind is ValueKind.CONNECTION:
-        return msgspec.msgpack.decode(body, type=Connection)
-    return msgspec.msgpack.decode(body)
+        return msgspec.convert(codec.decode(body), Connection)
+    return codec.decode(body)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aioflow.errors import StoreUnavailable
+from aioflow.private_files import make_folder, write_file
 from aioflow.store.wal_file import log_path
 
 __all__ = ("LastEnd",)
@@ -40,14 +41,14 @@ class LastEnd:
         """
         if self._note is not None:
             with _told(self._note):
-                self._note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._note.write_text(_OPEN, encoding="utf-8")
+                make_folder(self._note.parent)
+                write_file(self._note, _OPEN.encode())
 
     def fail(self, message: str) -> None:
         """Note why the process is about to end; where even that fails, the log tells enough."""
         if self._note is not None:
             with contextlib.suppress(OSError):
-                self._note.write_text(message, encoding="utf-8")
+                write_file(self._note, message.encode())
 
     def close(self) -> None:
         """Note that the database was closed, if all of its log was copied back."""

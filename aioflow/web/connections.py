@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, cast
@@ -20,6 +21,8 @@ HEAD_SECONDS = 10.0
 
 IN_ALL = 1_000
 FROM_ONE_ADDRESS = 200
+
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 5\r\n"
@@ -105,6 +108,21 @@ class _Connection(H11Protocol):
             self._stop_waiting()  # the head was whole
         elif before is None or self.cycle.response_complete:
             self._wait_for_head()
+
+    def handle_events(self) -> None:
+        """Called with each piece of data, and when an answer is out.
+
+        The parser itself limits a head only while its end has not come.
+        """
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if (cycle is None or cycle.response_complete) and self._has_long_head():
+            self.send_400_response("The head of the request is too long.")
+        else:
+            super().handle_events()
+
+    def _has_long_head(self) -> bool:
+        data, _ = self.conn.trailing_data
+        return len(data) > HEAD_BYTES and _END_OF_HEAD.search(data, 0, HEAD_BYTES) is None
 
     @property
     def path(self) -> str | None:

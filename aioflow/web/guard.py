@@ -10,6 +10,7 @@ let to read.
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qs
@@ -46,6 +47,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _SHUT_OUT = frozenset({401, 403, 421, 429})
 """What a read is answered with that somebody was not let to do; others have asked amiss."""
 
+_HOST = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{0,5})?", re.ASCII)
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TRUSTED = "aioflow.trusted"
 _HOME = Caller(name=HOME, role=Role.ADMIN, kind="home")
@@ -359,9 +361,10 @@ def _query(scope: Scope) -> dict[str, list[str]]:
 
 def _host_name(given: str) -> str:
     """Return a Host header without its port; "" for what is no host."""
-    if given.startswith("["):
-        return given[1:].partition("]")[0].lower()
-    return given.partition(":")[0].rstrip(".").lower()
+    found = _HOST.fullmatch(given)
+    if found is None:
+        return ""
+    return (found["address"] or found["name"]).removesuffix(".").lower()
 
 
 def _is_address(name: str) -> bool:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aioflow.errors import HomeBusy, PortInUse, SettingsError
+from aioflow.private_files import make_folder
 from aioflow.settings import socket_path
 
 __all__ = ("listen_on_address", "listen_on_home")
@@ -85,7 +86,7 @@ def listen_on_home(home: Path) -> Iterator[socket.socket]:
 
 
 def _own_folder(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise SettingsError(f"{folder} must be a folder of this user that nobody else can write")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -33,6 +33,7 @@ from aioflow.author.binding import Literal
 from aioflow.author.dag import registered
 from aioflow.author.describe import describe
 from aioflow.core.roles import ASKED_FOR
+from aioflow.instants import EARLIEST_DATE, LATEST_DATE
 from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.schedules import ScheduleSpec
 
@@ -100,6 +101,7 @@ def test_the_settlement_pipeline_is_what_one_expects():
         timezone="Asia/Kolkata",
         max_active_runs=1,
         parameters=("day",),
+        types={"day": "date"},
         line=settlements.line,
         tasks=(
             TaskSpec(
@@ -218,6 +220,19 @@ def test_schedules(schedule, spec):
         one()
 
     assert spec_of(made).schedule == spec
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])
+def test_a_start_or_an_end_beyond_the_calendar_is_the_first_or_last_that_every_zone_has(zone):
+    first = datetime.combine(date.min, time.min)
+    last = datetime.combine(date.max, time.max)
+    with DAG("made", timezone=zone, start_date=first, end_date=last) as made:
+        one()
+
+    spec, _ = describe(made)
+
+    assert spec is not None
+    assert (spec.start_date, spec.end_date) == (EARLIEST_DATE, LATEST_DATE)
 
 
 def test_an_interval_is_counted_from_the_start_date_in_the_zone_of_the_dag():

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, NewType, Protocol, TypedDict, TypeVa
 
 import pytest
 
-from aioflow import DAG, sensor, task
+from aioflow import DAG, current, dag, sensor, task
 from aioflow.author.describe import describe
 from aioflow.author.fitting import fits
+from aioflow.testing import Sim
 
 
 @dataclass
@@ -224,3 +225,73 @@ def test_every_misfit_is_said_at_once_with_the_line_of_its_task():
 
     _, failures = describe(made)
     assert len({failure.line for failure in failures}) == 2
+
+
+# ── parameters and values of the file ───────────────────────────────────────────────────
+
+
+@task
+def flag(value: bool) -> bool:
+    return value
+
+
+@task
+def optional(value: str = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013 - as many do
+
+
+def test_a_parameter_of_the_dag_that_cannot_fit_is_said_with_its_name():
+    @dag
+    def made(n: int, who: str = "x", anything=None) -> None:
+        text(n)  # type: ignore[arg-type]
+        text.override(task_id="fits")(who)
+        text.override(task_id="open")(anything)
+
+    ((reason, message),) = messages(made)
+    assert reason == "dag.edge"
+    assert "'text' takes value: str, but the parameter 'n' of the DAG gives it int" in message
+
+
+@pytest.mark.parametrize("value", [5, True, None, ["a"], {"a": 1}, Decimal(1), date(2026, 1, 1)])
+def test_a_value_of_the_file_that_cannot_fit_is_said(value: Any):
+    with DAG("d") as made:
+        text(value)
+
+    ((reason, message),) = messages(made)
+    assert reason == "dag.edge"
+    assert "'text' takes value: str, but the DAG file gives it" in message
+    assert f"of type {type(value).__name__}" in message
+
+
+def test_a_value_of_the_file_that_may_fit_is_not_judged():
+    class Word(str):
+        __slots__ = ()
+
+    with DAG("d") as made:
+        for number, value in enumerate(("a", Word("b"), current.ds)):
+            text.override(task_id=f"t{number}")(value)
+        optional(None)  # type: ignore[arg-type]
+        flag(True)
+        every(object())
+
+    assert messages(made) == []
+
+
+def test_of_a_fan_out_over_values_of_the_file_each_wrong_type_is_said_once():
+    with DAG("d") as made:
+        text.expand(value=["a", *range(1000), 2.0])
+
+    said = [message.partition("gives it ")[2] for _, message in messages(made)]
+    assert [part.partition(",")[0] for part in said] == ["0", "2.0"]
+
+
+async def test_values_of_the_file_arrive_as_they_were_written(sim: Sim):
+    @dag
+    def made(on: bool = False) -> None:
+        flag(True)
+        flag.override(task_id="given")(on)
+        flag.override(task_id="default")(False)
+
+    run = await sim.start(made, on=True)
+    await run.finished()
+
+    assert [run[name].result for name in ("flag", "given", "default")] == [True, True, False]

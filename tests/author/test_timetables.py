@@ -109,6 +109,58 @@ async def test_each_slot_starts_one_run_that_stands_for_it(sim: Sim):
     assert all(run.cause == "event" for run in found)
 
 
+@dag(schedule=WorkingHours(last=10), start_date=datetime(2020, 1, 1, tzinfo=UTC))
+def old_office() -> None:
+    work()
+
+
+async def test_of_a_new_dag_that_begins_in_the_past_the_latest_slot_runs_at_once(sim: Sim):
+    await sim.schedule(old_office)
+    await sim.advance("12h")
+
+    found = sim.look(lambda api: api.list_runs(dag_id="old_office", limit=100))
+    dates = sorted(datetime.fromisoformat(run.logical_date or "") for run in found)
+    assert [f"{date:%a %H}" for date in dates] == ["Wed 10", "Thu 09", "Thu 10"]
+
+
+@dataclass
+class Minutely:
+    def next_after(self, moment: datetime) -> datetime | None:
+        return moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("years", [0, 1, 36])
+@pytest.mark.parametrize("timetable", [Minutely(), WorkingHours(last=9)])
+def test_the_latest_slot_is_found_without_all_those_before(timetable, years):
+    begin = int((NOON - timedelta(days=365 * years, hours=4)).timestamp()) * 1_000_000
+    trigger = made(timetable, begin=begin)
+
+    after = trigger._begins_after()
+
+    assert 1 <= len(_slots_between(timetable, after, NOON)) <= 3
+
+
+def _slots_between(timetable, after, until):
+    slots = []
+    while (after := timetable.next_after(after)) <= until:
+        slots.append(after)
+    return slots
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="no-start"),
+        pytest.param({"begin": NOON - 2 * HOUR}, id="no-slot-since"),
+        pytest.param({"begin": NOON - 24 * HOUR, "end": NOON - HOUR}, id="over"),
+    ],
+)
+def test_where_nothing_was_missed_it_begins_when_it_is_known(fields):
+    fields = {name: int(at.timestamp()) * 1_000_000 for name, at in fields.items()}
+
+    assert made(WorkingHours(last=9), **fields)._begins_after() == NOON
+
+
 async def test_what_it_foresees_begins_behind_the_start_date_and_ends_with_the_end_date():
     begin, end = (NOON + 2 * HOUR, NOON + 4 * HOUR)
     microseconds = {"begin": begin, "end": end}

@@ -83,7 +83,7 @@ def runs(home):
     [
         ("caught_up", 31),
         ("skipping", 0),
-        ("latest", 0),
+        ("latest", 1),
         ("yearly", 0),
         ("once", 1),
         ("dates", 2),

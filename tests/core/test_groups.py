@@ -210,6 +210,22 @@ def test_a_run_cares_for_a_failed_teardown_that_is_said_to_matter():
     assert world.run_state(run) == "failed"
 
 
+@pytest.mark.parametrize("rule", [RULE.ALL_DONE, RULE.ONE_FAILED, RULE.ALL_FAILED, RULE.ONE_DONE])
+def test_a_child_of_a_setup_goes_by_its_own_rule_alone_and_what_comes_after_it_does_not(rule):
+    world = World(cpu_slots=4)
+    run = world.begin(
+        task("create", is_setup=True),
+        task("tell", 0, rule=rule),
+        task("end", 1, rule=RULE.ALL_DONE),
+        task("delete", 0, 2, is_teardown=True, rule=RULE.ALL_DONE_SETUP_SUCCESS),
+    )
+    world.fail("create")
+    world.succeed("tell")
+
+    assert world.state(run, "end") == "upstream_failed"
+    assert world.state(run, "delete") == "upstream_failed"
+
+
 def test_a_teardown_waits_for_all_between_it_and_its_setup():
     world = World(cpu_slots=4)
     world.begin(

@@ -14,6 +14,8 @@ from aioflow.model import (
     Body,
     EventsSpec,
     Failure,
+    MapSource,
+    MapSpec,
     RetryPolicy,
     StartTriggerSpec,
     TaskSpec,
@@ -146,6 +148,24 @@ def test_between_two_batches_it_holds_no_place_and_waits_for_its_trigger():
     run = next(iter(world.rows.runs.values()))
     why = world.ask(Explain(run_id=run.run_id, tasks=((0, -1),)))[0, -1]
     assert (why.kind, why.detail[:7]) == (WaitKind.TRIGGER, "m:Ticks")
+
+
+@pytest.mark.parametrize("events", [BATCHES, ALONE])
+def test_what_waits_for_the_end_of_a_stream_is_told_that_it_ends_with_its_trigger(events):
+    world = World(cpu_slots=4)
+    world.begin(
+        TaskSpec(task_id="o", events=events, streams=True),
+        TaskSpec(task_id="each", parents=(0,), mapped=MapSpec((MapSource("x", 0, -1),))),
+        TaskSpec(task_id="total", parents=(1,)),
+        TaskSpec(task_id="last", parents=(0,)),
+    )
+    run = next(iter(world.rows.runs.values()))
+
+    found = world.ask(Explain(run_id=run.run_id, tasks=((2, -1), (3, -1))))
+
+    said = "of o events are taken until its trigger ends"
+    assert found[2, -1].detail == f"each (0 of 1 ended); {said}"
+    assert found[3, -1].detail == f"o (0 of 1 ended); {said}"
 
 
 def test_what_was_handled_is_consumed_in_the_commit_that_moves_the_task():

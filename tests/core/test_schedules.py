@@ -110,6 +110,74 @@ def test_each_date_has_its_run():
     assert world.memory.dags["dag"].next_run_at is None
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ScheduleSpec(every_us=HOUR),
+        ScheduleSpec(cron="0 * * * *"),
+        ScheduleSpec(parts=(ScheduleSpec(every_us=HOUR), ScheduleSpec(cron="0 3 * * *"))),
+        ScheduleSpec(dates=tuple(range(0, 500_000 * HOUR, HOUR))),
+    ],
+)
+@pytest.mark.parametrize("years", [1, 30])
+def test_of_a_new_dag_that_begins_in_the_past_the_latest_slot_runs_at_once(schedule, years):
+    world = World()
+    latest = world.now // HOUR * HOUR
+    world.load(spec(schedule, start_date=world.now - years * 365 * DAY))
+
+    world.pass_time(0)
+    assert slots_run(world) == [latest]
+    assert not told(world)
+
+    world.finish_all()
+    world.load(spec(schedule, start_date=world.now - DAY, tags=("edited",)), version="v2")
+    come_back(world, 0)
+    assert slots_run(world) == [latest]
+
+    world.pass_time(3600)
+    assert slots_run(world) == [latest, latest + HOUR]
+
+
+def test_a_slot_is_the_latest_also_where_the_dag_begins_just_then():
+    world = World()
+    latest = world.now // HOUR * HOUR
+    world.load(spec(ScheduleSpec(every_us=HOUR), start_date=latest))
+
+    world.pass_time(0)
+
+    assert slots_run(world) == [latest]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="no-start"),
+        pytest.param({"start_date": 1_700_000_000 * SECOND - 1}, id="no-slot-since-the-start"),
+        pytest.param({"start_date": 1_700_000_000 * SECOND + HOUR}, id="start-to-come"),
+        pytest.param({"start_date": 0, "skips_missed": True}, id="skip"),
+        pytest.param({"start_date": 0, "end_date": DAY}, id="over"),
+    ],
+)
+def test_of_a_new_dag_nothing_runs_at_once_where_nothing_was_missed(fields):
+    world = World()
+    world.load(spec(ScheduleSpec(every_us=HOUR), **fields))
+
+    world.pass_time(0)
+
+    assert not slots_run(world)
+
+
+def test_a_start_that_is_edited_into_the_past_makes_no_run_of_what_was_dealt_with():
+    world = World()
+    world.load(spec(ScheduleSpec(every_us=HOUR)))
+    world.pass_time(0)
+
+    world.load(spec(ScheduleSpec(every_us=HOUR), start_date=world.now - DAY), version="v2")
+    world.pass_time(0)
+
+    assert not slots_run(world)
+
+
 def test_dates_that_were_known_too_late_are_caught_up_where_that_is_wanted():
     world = World()
     dates = tuple(world.now + n * HOUR for n in (-3, -1, 1))

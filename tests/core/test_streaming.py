@@ -268,11 +268,8 @@ def test_an_item_too_many_fails_the_generator_and_tells_people():
 
     assert state(world, "pages") == "failed"
     (failure,) = [row.failure for row in world.rows.tries]
-    assert (failure.reason, "3" in failure.message, "2" in failure.message) == (
-        "fanout_cap",
-        True,
-        True,
-    )
+    assert failure.reason == "fanout_cap"
+    assert "more than 2 items, without a known end" in failure.message
     assert len(world.alerts()) == 1
     assert any(isinstance(effect, StopTry) for effect in effects)
     assert len(world.rows.items) == 2

@@ -481,6 +481,10 @@ def test_a_limit_that_would_never_get_on_is_refused():
         pytest.param(cron("0 0 30 2 *"), "day-of-month", id="the-30th-of-february"),
         pytest.param(cron("*/5 * 31 4,6 *"), "day-of-month", id="the-31st-of-april"),
         pytest.param(cron("0 0 29 2 *#1"), "bad day-of-week", id="every-first-is-no-day"),
+        pytest.param(cron("*/99999 * * * *"), "field minute, which has 60", id="endless-step"),
+        pytest.param(cron("0 0-23/25 * * *"), "field hour, which has 24", id="step-over-a-day"),
+        pytest.param(cron("*/61 * * * * *"), "field second", id="step-over-a-minute"),
+        pytest.param(cron("0 0 1,5/32 * *"), "field day of month", id="step-over-a-month"),
         pytest.param(cron("9" * 5_000 + " * * * *"), "too long", id="endless-number"),
     ],
 )
@@ -499,6 +503,15 @@ def test_a_time_zone_that_does_not_exist_is_named(zone):
 
     assert isinstance(finding, BadSchedule)
     assert repr(zone) in str(finding)
+
+
+def test_a_step_that_an_earlier_version_accepted_still_has_slots():
+    assert next_slot(cron("*/90 * * * *"), "UTC", after=MIDNIGHT) == MIDNIGHT + 3_600 * SECOND
+
+
+@pytest.mark.parametrize("expression", ["*/60 * * * *", "0 */24 * * *", "0 0 1 */12 *"])
+def test_a_step_as_long_as_its_field_means_once(expression):
+    assert validate(cron(expression), "UTC") is None
 
 
 @pytest.mark.parametrize("expression", [*EXPRESSIONS, *CRON_NAMES.values(), "0 0 * 2 MON#5"])

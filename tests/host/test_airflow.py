@@ -8,9 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from aioflow.author.codec import decode
+from aioflow.author.codec import decode, encode
+from aioflow.author.start import EndEvent
+from aioflow.author.steps import at_once
 from aioflow.findings import Parsed
-from aioflow.host.airflow import finder
+from aioflow.host.airflow import base, finder
+from aioflow.host.airflow.temporal import DateTimeTrigger
+from aioflow.host.trigger_events import payload_of
 from aioflow.messages import Deferred, Fired, Output, Succeeded, TriggerEnded
 from aioflow.orders import Parse
 from tests.host.peer import run_info, start, write_version
@@ -271,3 +275,47 @@ def test_instants_are_in_utc_unless_something_else_is_said(path):
         timezone.make_aware(moment)
     with pytest.raises(ValueError, match="aware"):
         timezone.make_naive(naive)
+
+
+# As the tests of Airflow's own provider look at what a trigger yields.
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        (base.TaskSuccessEvent, "success"),
+        (base.TaskFailedEvent, "failed"),
+        (base.TaskSkippedEvent, "skipped"),
+    ],
+)
+def test_an_event_that_ends_its_task_has_the_state_of_that_as_its_payload(kind, state):
+    event = kind(xcoms={"return_value": 3, "more": 4})
+
+    assert issubclass(kind, base.TriggerEvent)
+    assert issubclass(kind, EndEvent)
+    assert (event.payload, event.task_instance_state, event.ends) == (state, state, state)
+    assert (event.xcoms, event.result) == ({"return_value": 3, "more": 4}, 3)
+    assert (kind().payload, kind().xcoms, kind().result) == (state, None, None)
+    with pytest.raises(ValueError, match="'payload' not supported"):
+        kind(payload="x")
+
+
+async def test_an_instant_that_ends_its_task_yields_success():
+    past = datetime(2026, 1, 1, tzinfo=UTC)
+
+    event = await anext(DateTimeTrigger(past, end_from_trigger=True).run())
+
+    assert isinstance(event, base.TaskSuccessEvent)
+    assert (event.payload, event.result) == ("success", past)
+
+
+@pytest.mark.parametrize(
+    ("event", "stored"),
+    [
+        (base.TaskSuccessEvent(), b""),
+        (base.TaskSuccessEvent(xcoms={"a": 1}), encode({"a": 1}, "it")),
+        (base.TaskSuccessEvent(xcoms={"return_value": None}), b""),
+        (base.TaskFailedEvent(xcoms={"return_value": "full"}), encode("full", "it")),
+        (base.TaskFailedEvent(), encode("Moment gave no reason", "it")),
+    ],
+)
+def test_the_task_ends_with_what_the_event_was_made_with(event, stored):
+    assert at_once(payload_of(event, "Moment")) == stored

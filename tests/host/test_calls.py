@@ -414,7 +414,7 @@ def test_an_error_of_the_standard_library_is_made_again(talk):
     ("value", "kind"),
     [
         pytest.param("object()", "Unserializable", id="unserializable"),
-        pytest.param("'x' * 1_100_000", "TaskError", id="too-large"),
+        pytest.param("'x' * 1_100_000", "ValueTooLarge", id="too-large"),
     ],
 )
 def test_a_result_that_cannot_be_recorded_is_a_failure_of_its_step(talk, value, kind):
@@ -429,6 +429,25 @@ def test_a_result_that_cannot_be_recorded_is_a_failure_of_its_step(talk, value, 
     assert first.failure.type.endswith(f":{kind}")
     assert (first.ordinal, second.ordinal) == (0, 1)
     assert result_of(host.child.expect(Succeeded)) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [("object()", "unserializable"), ("'x' * 1_100_000", "payload_too_large")],
+)
+def test_a_result_that_cannot_be_recorded_ends_the_task_as_one_of_its_own_also_later(
+    talk, value, reason
+):
+    host = talk("await step(bad)", top=f"\ndef bad(): return {value}\n")
+    host.begin()
+    call = host.record()
+    first = host.child.expect(Failed)
+
+    host.replay(RecordItem(call.kind, call.name, call.place, call.answer, call.failure))
+
+    again = host.child.expect(Failed)
+    assert (first.failure.reason, first.retryable) == (reason, False)
+    assert (again.failure, again.retryable) == (first.failure, False)
 
 
 @pytest.mark.parametrize(

@@ -373,3 +373,52 @@ def test_an_exception_with_many_items_is_told_whole():
     assert failure_of(problem).message.startswith("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,")
     assert "998, 999]" in traceback_of(problem)
     assert problem.args == (list(range(1000)),)
+
+
+class Counting(Exception):
+    """Counts how often its text is made, which takes long in some."""
+
+    made = 0
+
+    def __str__(self) -> str:
+        self.made += 1
+        return f"made {self.made} times"
+
+
+class Fixed(Counting):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+    def __str__(self) -> str:
+        return "as ever"
+
+
+class Refusing(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no")
+
+
+@pytest.mark.parametrize("cause", [None, ValueError("a cause")])
+def test_the_text_of_an_exception_is_made_once_for_its_traceback_and_its_message(cause):
+    problem = Counting()
+    problem.__cause__ = cause
+
+    shown = traceback_of(problem)
+
+    assert shown.endswith(": made 1 times\n")
+    assert failure_of(problem).message == "made 1 times"
+    assert problem.made == 1
+
+
+def test_an_exception_on_which_nothing_can_be_set_has_its_text_too():
+    problem = Fixed()
+
+    assert traceback_of(problem).endswith(": as ever\n")
+    assert failure_of(problem).message == "as ever"
+
+
+def test_a_text_that_cannot_be_made_is_said_with_what_it_raised():
+    problem = Refusing()
+
+    assert "Refusing: <exception str() failed>" in traceback_of(problem)
+    assert "__str__ raised KeyError" in failure_of(problem).message

@@ -188,6 +188,35 @@ def test_a_daemon_does_not_start_where_every_user_could_put_code(tmp_path, what)
     assert not (tmp_path / "home" / "aioflow.db").exists()
 
 
+PRINTS = """
+from aioflow import dag, task
+
+
+@task
+def items() -> list[str]:
+    return ["a"]
+
+
+@task
+def print_and_enlarge(item: str) -> str:
+    print(item)
+    return item * 100_000
+
+
+@dag
+def prints() -> None:
+    print_and_enlarge.expand(item=items())
+"""
+FOLDERS = ("code", "logs", "results", "run")
+
+
+def mode_of(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:  # the record of a child that ended meanwhile
+        return 0
+
+
 def test_nothing_secret_is_for_others_whatever_the_umask_and_whoever_made_the_folder(
     shared_daemon,
 ):
@@ -195,6 +224,11 @@ def test_nothing_secret_is_for_others_whatever_the_umask_and_whoever_made_the_fo
     status = Path(f"/proc/{shared_daemon.process.pid}/status").read_text()
     secret = ("key", "token", "aioflow.db", "aioflow.db-wal", "run", "logs", "results")
     modes = {name: (home / name).stat().st_mode & 0o077 for name in secret}
+    shared_daemon.add("prints.py", PRINTS)
+    shared_daemon.wait(shared_daemon.trigger("prints"))
+    found = [path for name in FOLDERS for path in (home / name).rglob("*")]
 
     assert "Umask:\t0000" in status
     assert modes == dict.fromkeys(secret, 0)
+    assert {path.relative_to(home).parts[0] for path in found} == set(FOLDERS)
+    assert [path for path in found if mode_of(path) & 0o077] == []

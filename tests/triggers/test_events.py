@@ -9,9 +9,35 @@ import pytest
 
 from aioflow import AioflowError, NamedEvent, Share, TriggerEvent
 from aioflow.author.asking import asker
+from aioflow.author.events import checked_event
 from aioflow.author.trigger import construct, serialize
-from aioflow.errors import WrongField
+from aioflow.errors import BadEvent, WrongField
 from aioflow_triggers.events import Emissions, EventTrigger
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": ""},
+        {"name": "x" * 251},
+        {"name": "a\nb"},
+        {"name": "a\0"},
+        {"name": "a", "key": ""},
+        {"name": "a", "key": "k" * 251},
+        {"name": "a", "key": "\t"},
+    ],
+)
+def test_what_nobody_can_emit_is_not_waited_for(fields):
+    with pytest.raises(BadEvent):
+        checked_event(fields["name"], fields.get("key"), None)
+    with pytest.raises(ValueError, match="1 to 250 printable characters"):
+        EventTrigger(**fields)
+
+
+def test_the_longest_name_and_key_are_waited_for():
+    checked_event("x" * 250, "k" * 250, None)
+
+    EventTrigger("x" * 250, "k" * 250)
 
 
 class Daemon:

@@ -41,6 +41,28 @@ async def test_a_file_that_is_there_fires_after_two_looks(tmp_path):
     assert asyncio.get_running_loop().time() - began >= POLL * 0.99
 
 
+async def test_a_folder_of_that_name_counts_as_there(tmp_path):
+    (tmp_path / "part").mkdir()
+
+    event = await event_of(FileTrigger(tmp_path / "part", POLL))
+
+    assert event.payload["path"] == str(tmp_path / "part")
+
+
+async def test_a_folder_rests_while_names_in_it_neither_come_nor_go(tmp_path):
+    folder = tmp_path / "part"
+    folder.mkdir()
+    waiting = asyncio.ensure_future(event_of(FileTrigger(folder, POLL, stable="500ms")))
+    for number in range(8):
+        await asyncio.sleep(0.1)
+        (folder / str(number)).touch()
+    assert not waiting.done()
+
+    (folder / "0").write_text("longer")
+
+    await waiting
+
+
 async def test_a_file_system_that_hangs_holds_up_no_loop(tmp_path, monkeypatch):
     (tmp_path / "there").write_text("12345")
     loop, hangs, gate = asyncio.get_running_loop(), asyncio.Event(), threading.Event()

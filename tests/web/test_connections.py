@@ -102,6 +102,44 @@ async def test_a_head_is_so_large_at_most(tmp_path, monkeypatch):
     assert refused.startswith(b"HTTP/1.1 4")
 
 
+def head_of(size, *, close=True):
+    """Return the head of a request that has so many bytes, its empty line included."""
+    end = b"\r\nconnection: close\r\n\r\n" if close else b"\r\n\r\n"
+    begin = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nx: "
+    return begin + b"y" * (size - len(begin) - len(end)) + end
+
+
+@pytest.mark.parametrize("size", [HEAD_BYTES + 1, 17_000, 40_000, 70_000])
+@pytest.mark.parametrize("before", [b"", head_of(200, close=False)], ids=["alone", "pipelined"])
+async def test_a_head_that_comes_whole_is_no_larger_either(tmp_path, monkeypatch, size, before):
+    async with served(tmp_path, monkeypatch) as (port, _):
+        received = await in_thread(talk, port, before + head_of(size))
+
+    assert received.count(b"HTTP/1.1 200") == (1 if before else 0)
+    assert received.count(b"HTTP/1.1 400") == 1
+
+
+async def test_a_head_of_just_that_size_is_heard_alone_and_behind_another(tmp_path, monkeypatch):
+    heads = head_of(HEAD_BYTES, close=False), head_of(HEAD_BYTES)
+    async with served(tmp_path, monkeypatch) as (port, _):
+        received = await in_thread(talk, port, b"".join(heads))
+
+    assert received.count(b"HTTP/1.1 200") == 2
+
+
+async def test_a_body_is_larger_than_a_head_may_be(tmp_path, monkeypatch):
+    async with served(tmp_path, monkeypatch) as (port, token):
+        body = b'{"conf": {}}' + b" " * 3 * HEAD_BYTES
+        head = (
+            b"POST /api/v1/dags/chain/runs HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
+            b"content-type: application/json\r\ncontent-length: %d\r\n"
+            b"authorization: Bearer %b\r\n\r\n" % (len(body), token.encode())
+        )
+        answer = await in_thread(talk, port, head + body)
+
+    assert answer.startswith(b"HTTP/1.1 201")
+
+
 async def test_an_address_has_so_many_connections_and_gets_new_ones_for_those_it_ends(
     tmp_path, monkeypatch
 ):

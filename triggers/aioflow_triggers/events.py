@@ -25,6 +25,10 @@ _Wanted: TypeAlias = tuple[str | None, int]
 """A key, or any if it is ``None``, and the ``id`` behind which an event counts."""
 
 
+_LENGTH = 250
+"""Characters that ``emit`` takes."""
+
+
 class Emitted(TypedDict):
     """A named event. ``id`` grows with each event, and no two have the same."""
 
@@ -54,6 +58,9 @@ class EventTrigger(Trigger[Emitted]):
         ``{"name": str, "key": str | None, "data": ..., "id": int}``; ``key`` is the ``id``, so a
         stream has each of them once.
 
+    Raises:
+        ValueError: If no event can have the name, or the key: 1 to 250 printable characters.
+
     Errors:
         None of its own.
     """
@@ -63,6 +70,14 @@ class EventTrigger(Trigger[Emitted]):
     name: str
     key: str | None = None
     after: int | None = None
+
+    def __post_init__(self) -> None:
+        for what, text in (("name", self.name), ("key", self.key)):
+            if (what == "name" or text is not None) and not _can_be_emitted(text):
+                raise ValueError(
+                    f"{what}={text!r:.80}: no event has it; it is 1 to {_LENGTH} printable "
+                    "characters"
+                )
 
     def share(self) -> Share:
         """All who wait for one event of a name are in one watch."""
@@ -121,6 +136,10 @@ class Emissions(Watch[_Wanted, Emitted]):
     def _hear(self, wanted: _Wanted, event: NamedEvent | AioflowError) -> None:
         self._told.append((wanted, event))
         self._stirred.set()
+
+
+def _can_be_emitted(text: object) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= _LENGTH and text.isprintable()
 
 
 def _emitted(event: NamedEvent) -> TriggerEvent[Emitted]:

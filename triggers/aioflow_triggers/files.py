@@ -76,6 +76,9 @@ class NewFile(TypedDict):
 class FileTrigger(Trigger[FileSeen]):
     """Fires once a file exists and has stopped growing.
 
+    A folder of that name counts, as in Airflow; it rests while names in it neither come nor go,
+    whatever is written into its files. For a folder that is filled, wait for a marker in it.
+
     "Stopped growing" means that two looks, at least ``stable`` apart, found the same size and
     time of writing. A producer that pauses longer than that mid-write needs a marker file.
 

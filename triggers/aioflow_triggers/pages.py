@@ -59,8 +59,9 @@ class HttpPagesTrigger(Trigger[PageItems]):
         page_parameter: The parameter that counts pages. The first page has ``first_page``; one
             without items is the end.
         per: ``item`` for an event each, ``page`` for one with all that are new on a page.
-        interval: Between two looks at the last page; ``None`` ends the stream there. At least
-            0.1 s.
+        interval: Between two looks at the last page, at least 0.1 s. The stream never ends so, and
+            what waits for its end, as a fan-in behind it does, waits as long; ``None`` ends the
+            stream at the last page.
         timeout: As of ``HttpTrigger``.
         body_limit: Bytes of a page; at most 8 MiB.
 

@@ -328,10 +328,25 @@ async def _refuse_link_local(event: str, info: Mapping[str, Any]) -> None:
     address = stream.get_extra_info("server_addr")[0]
     if _is_link_local(address):
         await stream.aclose()
-        raise Forbidden(f"{address} is link-local; nothing is asked there")
+        raise Forbidden(
+            f"{address} is link-local, or where a cloud keeps the credentials of its machines; "
+            "nothing is asked there"
+        )
+
+
+_METADATA = tuple(
+    map(ipaddress.ip_network, ("fd00:ec2::/32", "fd20:ce::254/128", "100.100.100.200/32"))
+)
+"""Where clouds answer about a machine, besides the link-local addresses of IPv4."""
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def _is_link_local(text: str) -> bool:
     address = ipaddress.ip_address(text.partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_link_local
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            address = ipaddress.IPv4Address(address.packed[-4:])
+        else:
+            address = address.ipv4_mapped or address
+    return address.is_link_local or any(address in network for network in _METADATA)

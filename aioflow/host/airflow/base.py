@@ -10,7 +10,6 @@ from typing import Any
 
 from aioflow.author import start
 from aioflow.author.duration import Duration
-from aioflow.author.start import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.model import TriggerNo
 
@@ -87,6 +86,41 @@ class BaseEventTrigger(BaseTrigger):
     async def filter_shared_stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         raise NotImplementedError("aioflow hosts each trigger by its run()")
         yield
+
+
+class _TaskEndEvent(start.EndEvent):
+    """Ends its task. The payload is the state of the task, as in Airflow.
+
+    Attributes:
+        task_instance_state: That state.
+        xcoms: What it was made with; see ``aioflow.TaskSuccessEvent``.
+    """
+
+    def __init__(
+        self, result: object = None, /, *, xcoms: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        if "payload" in kwargs:
+            raise ValueError("Param 'payload' not supported for this class.")
+        super().__init__(self.ends, **kwargs)
+        vars(self).update(
+            task_instance_state=self.ends, xcoms=xcoms, _result=start.end_result(result, xcoms)
+        )
+
+    @property
+    def result(self) -> Any:
+        return vars(self)["_result"]
+
+
+class TaskSuccessEvent(_TaskEndEvent, start.TaskSuccessEvent):
+    """The task has succeeded."""
+
+
+class TaskFailedEvent(_TaskEndEvent, start.TaskFailedEvent):
+    """The try has failed, and is retried as its policy says."""
+
+
+class TaskSkippedEvent(_TaskEndEvent, start.TaskSkippedEvent):
+    """The task is skipped, and so is what depends on it."""
 
 
 class StartTriggerArgs(start.StartTriggerArgs):

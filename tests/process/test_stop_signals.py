@@ -1,0 +1,72 @@
+"""A daemon that is still starting ends with status 0 at a signal, as one that is up does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+PROGRAM = """
+import os, signal, sys
+
+number, module, *words = sys.argv[1:]
+
+class SendSignal:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), int(number))
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a test run under nohup has it ignored
+sys.meta_path.insert(0, SendSignal())
+sys.argv = ["aioflow", *words]
+import aioflow.__main__
+sys.exit(aioflow.__main__.main())
+"""
+
+
+def start(number: int, module: str, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM, str(number), module, *words]
+    return subprocess.run(
+        [*command, "--home", str(home), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "aioflow.cli.audit",  # among the first of all
+        "aioflow.settings.reading",
+        "aioflow.store.sqlite",  # while the database is opened
+        "aioflow.front",  # while the processes come up
+    ],
+)
+def test_a_signal_in_the_middle_of_a_start_ends_it_with_success(tmp_path, number, module):
+    done = start(number, module, tmp_path / "home", "up")
+
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert not list((tmp_path / "home").glob("run/children/*"))
+
+
+def test_a_demo_that_is_ended_while_it_starts_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = start(signal.SIGTERM, "aioflow.settings.reading", tmp_path / "home", "demo")
+
+    assert done.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_is_no_daemon_ends_by_the_signal(tmp_path):
+    words = ("dags", "list", "--home", str(tmp_path))
+    command = [sys.executable, "-c", PROGRAM, str(int(signal.SIGTERM)), "aioflow.cli.audit", *words]
+
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode == -signal.SIGTERM
