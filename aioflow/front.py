@@ -79,6 +79,7 @@ class Front:
             clean=self._clean,
             hosts=hosts.loads,
             watched=hosts.describe,
+            watched_sensors=hosts.describe_sensors,
             spans=spans,
             timetables=HostedTimetables(hosts.triggerers, lambda: engine.memory, hosts.start),
         )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from aioflow.api import causes
+from aioflow.described import Watched
 from aioflow.model import DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.requests import CountTasks, SetPool
 from tests.web.node import ONCE, Node, node
@@ -57,6 +60,54 @@ async def test_the_chain_leads_into_the_run_before_and_on_down_to_what_runs(tmp_
         (3, "mon", "fetch", ""),
     ]
     assert chain.more == 0
+
+
+async def test_what_a_trigger_waits_for_is_said_in_words_with_when_it_looks(tmp_path):
+    noon = 1_893_456_000_000_000
+
+    async def watched(numbers):
+        looked = Watched(0, noon + 2_000_000, noon - 3_000_000)
+        own = replace(looked, text="for https://x.example/?token=4711", note="1 of 2 found")
+        public = replace(looked, public=("what",))
+        return dict(zip(numbers, (looked, own, public), strict=False))
+
+    alone = DagSpec(dag_id="one", file="one.py", tasks=(TaskSpec(task_id="w", retry=ONCE),))
+    waits: dict[str, tuple[str, dict[str, Any]]] = {
+        "file": ("aioflow_triggers.files:FileTrigger", {"path": "/in/bank.csv"}),
+        "own": ("mine:Own", {"what": 1, "token": "secret"}),
+        "public": ("mine:Public", {"what": 1, "token": "secret"}),
+        "plain": ("mine:Plain", {"what": 1, "token": "secret"}),
+    }
+    found = {}
+    async with node(tmp_path) as n:
+        n.define(alone)
+        for run_id, (class_path, fields) in waits.items():
+            await n.api.trigger("one", run_id=run_id)
+            await n.defer(class_path, fields)
+        await n.engine.ask(CountTasks(run_ids=()))
+        numbers = sorted(one.trigger_id for one in await n.api.list_triggers())
+        told = await watched(numbers)
+
+        async def of_these(wanted):
+            return {number: told[number] for number in wanted if number in told}
+
+        n.api.reads.parked._watched = of_these
+        for run_id in waits:
+            (cause,) = (await n.api.why(run_id)).causes
+            assert cause.waiting_on == (await n.api.show_run(run_id)).tasks[0].waiting_on
+            found[run_id] = cause.waiting_on
+
+    assert {run_id: wait.detail for run_id, wait in found.items()} == {
+        "file": "for the file /in/bank.csv",
+        "own": "for https://x.example/?token=***; 1 of 2 found",
+        "public": "Public(what=1, token=***)",
+        "plain": "mine:Plain",
+    }
+    file, plain = found["file"], found["plain"]
+    assert (file.last_check_at, file.next_check_at) == (
+        *("2029-12-31T23:59:57Z", "2030-01-01T00:00:02Z"),
+    )
+    assert (plain.trigger_id, plain.next_check_at) == (numbers[-1], None)
 
 
 async def test_of_a_run_that_waits_for_its_past_the_causes_are_told_too(tmp_path):

@@ -13,7 +13,7 @@ import msgspec
 
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.reader import Counted
-from aioflow.api.views import CauseView, wait_view
+from aioflow.api.wait_views import CauseView, wait_view
 from aioflow.model import LIVE_TASK_STATES, TaskState, Wait, WaitKind
 from aioflow.rows import RunRow, TaskRow
 from aioflow.store import Store

@@ -28,6 +28,7 @@ from aioflow.api.views import (
     schedule_text,
     summary,
 )
+from aioflow.described import Describe, DescribeSensors, nothing_known, nothing_of_sensors
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
@@ -59,9 +60,13 @@ class RunReader:
 
     Attributes:
         timetables: Where authors' own live; ``None`` where nobody can be asked.
+        watched: Asks the hosts of triggers about them.
+        watched_sensors: Asks the async hosts about sensors.
     """
 
     timetables: Timetables | None = None
+    watched: Describe = staticmethod(nothing_known)
+    watched_sensors: DescribeSensors = staticmethod(nothing_of_sensors)
 
     def __init__(self, store: Store, tasklog: TaskLog, results: Path | None = None) -> None:
         self.store = store

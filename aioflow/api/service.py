@@ -24,7 +24,6 @@ from aioflow.api.health import health
 from aioflow.api.layout import Place
 from aioflow.api.metrics import Metrics, Sizes, Sizing, measured
 from aioflow.api.params import check_params
-from aioflow.api.parked import Describe, nothing_known
 from aioflow.api.passwords import Passwords
 from aioflow.api.reader import PAGE, Counted
 from aioflow.api.reads import Reads
@@ -34,7 +33,6 @@ from aioflow.api.slots import Timetables
 from aioflow.api.standing import list_standing, page_of_standing
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
-    ChainView,
     CleanedView,
     DagDetailView,
     EmittedView,
@@ -46,9 +44,11 @@ from aioflow.api.views import (
     instant,
     iso,
 )
+from aioflow.api.wait_views import ChainView
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.stalls import Staller
+from aioflow.described import Describe, DescribeSensors, nothing_known, nothing_of_sensors
 from aioflow.engine import Engine
 from aioflow.errors import (
     AioflowError,
@@ -100,7 +100,8 @@ class Api(Actions):
         vault: What the daemon seals with; ``None`` where the key cannot be changed.
         clean: Deletes a part of what is old, or says what would go.
         hosts: How the shared hosts fare.
-        watched: What triggers share their watches with.
+        watched: What triggers share their watches with, and when they look.
+        watched_sensors: When hosted sensors look.
         spans: How many spans were made, and dropped.
         timetables: Where authors' own are asked; ``None`` where they cannot be.
         passwords: Hashes passwords; ``None`` for as slowly as is safe.
@@ -127,6 +128,7 @@ class Api(Actions):
         clean: Callable[[bool], Awaitable[CleanedView]] | None = None,
         hosts: Callable[[], Sequence[HostLoad]] = tuple,
         watched: Describe = nothing_known,
+        watched_sensors: DescribeSensors = nothing_of_sensors,
         spans: Callable[[], tuple[int, int]] = lambda: (0, 0),
         timetables: Timetables | None = None,
         passwords: Passwords | None = None,
@@ -141,6 +143,7 @@ class Api(Actions):
         self._hosts = hosts
         self._spans = spans
         self.timetables = timetables
+        self.watched, self.watched_sensors = watched, watched_sensors
         self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
         self._rotation = None
@@ -326,7 +329,8 @@ class Api(Actions):
                 return {}  # it ended while we asked
         if answer is None:
             return dict.fromkeys(tasks, self._no_answer)
-        found = cast("dict[tuple[int, int], Wait | None]", answer)
+        explained = cast("dict[tuple[int, int], Wait | None]", answer)
+        found = await self.reads.parked.worded(run.run_no, explained)
         return {place: self._with_cycle(run, place, wait) for place, wait in found.items()}
 
     @property

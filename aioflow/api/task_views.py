@@ -7,7 +7,8 @@ from typing import Any
 
 from aioflow.api.damage import task_state
 from aioflow.api.layout import Layout, Place
-from aioflow.api.views import ErrorView, TaskView, iso, wait_view
+from aioflow.api.views import ErrorView, TaskView, iso
+from aioflow.api.wait_views import wait_view
 from aioflow.damage import DAMAGED
 from aioflow.model import TaskNo, TaskState, Wait
 from aioflow.rows import TaskRow

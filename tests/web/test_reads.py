@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from aioflow.api import waiting
 from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
-from aioflow.executors.load import HostLoad, Watched, WatchLoad
+from aioflow.described import Watched
+from aioflow.executors.load import HostLoad, WatchLoad
 from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.schedules import ScheduleSpec
 from aioflow.web.app import create_app
