@@ -265,7 +265,8 @@ async def test_children_are_counted_and_paged_in_map_order_before_they_have_rows
     assert [len(page.tasks) for page in pages] == [1_000, 1_000, 502, 0]
     assert [task.map_index for task in tasks] == [-1, *range(width), -1]
     assert sum(pages[0].counts.values()) == width + 2
-    assert pages[0].counts["pending"] > width / 2
+    assert pages[0].counts == {"pending": 1, "queued": width - 2, "running": 2, "success": 1}
+    assert {task.state for task in tasks[3:-1]} == {"queued"}
     assert tasks[2_000].waiting_on.kind == "slot"
 
 
@@ -288,7 +289,7 @@ async def test_of_a_live_run_no_row_is_read_to_count_its_tasks_and_of_an_ended_o
         await n.engine.wait_until_idle()
         anew = (await n.api.show_run("r")).counts
 
-    assert live == {"pending": 2, "running": 2, "success": 1}
+    assert live == {"pending": 1, "queued": 1, "running": 2, "success": 1}
     assert ended == [{"success": 5}] * 2
     assert again == {"running": 1, "success": 4}
     assert anew == {"success": 5}
@@ -397,7 +398,7 @@ async def test_the_chain_of_causes_leads_down_to_what_runs(tmp_path):
     assert chain.causes[2].waiting_on is None
 
 
-async def test_the_chain_of_a_fan_in_shows_some_children_and_counts_the_rest(tmp_path):
+async def test_the_chain_of_a_fan_in_groups_its_children_by_cause_with_their_count(tmp_path):
     async with node(tmp_path, cpu_slots=1) as n:
         n.define(FAN)
         await n.api.trigger("fan", run_id="r")
@@ -405,10 +406,11 @@ async def test_the_chain_of_a_fan_in_shows_some_children_and_counts_the_rest(tmp
         await n.outlets.next_start()
         chain = await n.api.why("r", "total")
 
-    assert [c.map_index for c in chain.causes] == [-1, 0, 1, 2]
-    assert chain.causes[1].state == "running"
-    assert chain.causes[2].waiting_on.kind == "slot"
-    assert chain.more == 47
+    assert [(c.map_index, c.count, c.state) for c in chain.causes] == [
+        *((-1, 1, "pending"), (1, 49, "queued"), (0, 1, "running")),
+    ]
+    assert chain.causes[1].waiting_on.kind == "slot"
+    assert chain.more == 0
 
 
 async def test_the_chain_of_a_fan_in_over_a_stream_leads_to_what_may_bring_more(tmp_path):

@@ -160,14 +160,82 @@ async def test_of_a_fan_out_of_the_run_before_some_children_are_told(tmp_path):
             await n.outlets.next_start()
         chain = await n.api.why("tue", "each")
 
-    assert [(c.run_id, c.map_index, c.depth) for c in chain.causes] == [
-        ("tue", -1, 0),
-        ("mon", -1, 1),
-        ("mon", 0, 2),
-        ("mon", 1, 2),
-        ("mon", 2, 2),
+    assert [(c.run_id, c.map_index, c.depth, c.count) for c in chain.causes] == [
+        ("tue", -1, 0, 1),
+        ("mon", -1, 1, 1),
+        ("mon", 0, 2, 9),
     ]
-    assert chain.more == 6
+    assert chain.more == 0
+
+
+async def test_children_that_wait_for_a_pool_are_told_with_how_many_they_are(tmp_path):
+    over = MapSpec((MapSource("item", 0, -1),))
+    spec = DagSpec(
+        dag_id="wide",
+        file="wide.py",
+        tasks=(
+            TaskSpec(task_id="list", feeds_limit=5_000),
+            TaskSpec(task_id="each", parents=(0,), mapped=over, pool="small", retry=ONCE),
+            TaskSpec(task_id="total", parents=(1,)),
+        ),
+    )
+    causes_of = {}
+    async with node(tmp_path, cpu_slots=9) as n:
+        await n.engine.ask(SetPool(name="small", slots=5))
+        n.define(spec)
+        await n.api.trigger("wide", run_id="r")
+        await n.succeed(width=1_640)
+        for _ in range(5):
+            await n.outlets.next_start()
+        for task in (None, "each", "total"):
+            causes_of[task] = await n.api.why("r", task)
+
+    pool = "pool small: 5 of 5 slots are taken"
+    for task, chain in causes_of.items():
+        told = [
+            (c.count, c.state, "" if c.waiting_on is None else c.waiting_on.detail)
+            for c in chain.causes
+            if c.task_id == "each" and (c.map_index >= 0 or task == "each")
+        ]
+        if task == "each":
+            assert told == [(1, "running", pool)]
+        else:
+            assert told == [(1_635, "queued", pool), (5, "running", "")]
+        assert chain.more == 0
+
+
+async def test_a_few_children_of_a_cause_are_named_each_and_many_causes_are_counted(tmp_path):
+    over = MapSpec((MapSource("item", 0, -1),))
+    spec = DagSpec(
+        dag_id="wide",
+        file="wide.py",
+        tasks=(
+            TaskSpec(task_id="list", feeds_limit=5_000),
+            TaskSpec(task_id="each", parents=(0,), mapped=over, retry=ONCE),
+            TaskSpec(task_id="total", parents=(1,)),
+        ),
+    )
+    async with node(tmp_path, cpu_slots=20) as n:
+        n.define(spec)
+        await n.api.trigger("wide", run_id="r")
+        await n.succeed(width=20)
+        for _ in range(2):
+            await n.defer("mine:Rare", {})
+        for number in range(12):
+            await n.defer(f"mine:T{number}", {})
+        for _ in range(6):
+            await n.outlets.next_start()
+        await n.engine.ask(CountTasks(run_ids=()))
+        chain = await n.api.why("r", "total")
+
+    assert [(c.map_index, c.count, c.state) for c in chain.causes[:4]] == [
+        (-1, 1, "pending"),
+        (14, 6, "running"),
+        (0, 1, "deferred"),
+        (1, 1, "deferred"),
+    ]
+    assert [c.map_index for c in chain.causes[4:]] == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert chain.more == 4
 
 
 async def test_the_chain_ends_where_the_run_before_failed(tmp_path):

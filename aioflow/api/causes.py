@@ -13,7 +13,8 @@ import msgspec
 
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.reader import Counted
-from aioflow.api.wait_views import CauseView, wait_view
+from aioflow.api.wait_views import CauseView, shown_state, wait_view
+from aioflow.core.children_causes import ChildrenCause
 from aioflow.model import LIVE_TASK_STATES, TaskState, Wait, WaitKind
 from aioflow.rows import RunRow, TaskRow
 from aioflow.store import Store
@@ -24,6 +25,11 @@ CHAIN_LIMIT = 100
 """Links in one answer. Who needs more asks about one of them."""
 
 _CHILDREN_SHOWN = 3
+"""Of a fan-out, where the engine does not group them by cause."""
+
+_CAUSES_SHOWN = 10
+"""Of the children of one fan-out, the most frequent ones."""
+
 _PAGES_SEARCHED = 20
 _PAGE = 1_000
 
@@ -36,6 +42,8 @@ class ViewOfRun(msgspec.Struct, frozen=True):
     Attributes:
         count: Tells how its tasks stand, see ``Api.states``; asked once, where it matters.
         explain: Asks the engine what tasks of the run wait for, a level at a time.
+        children: Asks it for the causes of a fan-out's children, by the position of that;
+            ``None`` where it does not say.
     """
 
     run: RunRow
@@ -43,6 +51,7 @@ class ViewOfRun(msgspec.Struct, frozen=True):
     count: Callable[[], Awaitable[Counted]]
     store: Store
     explain: Callable[[Sequence[tuple[int, int]]], Awaitable[Explained]]
+    children: Callable[[int], Awaitable[Sequence[ChildrenCause] | None]]
 
 
 Behind: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, Place] | None]]
@@ -89,6 +98,8 @@ class Chain:
         self._counted: Counted | None = None
         self._store = view.store
         self._explain = view.explain
+        self._children_causes = view.children
+        self._stand_for: dict[Place, int] = {}
         self._behind = behind
         self._met = _Met() if met is None else met
         self._others: dict[Place, tuple[str, str]] = {}
@@ -183,8 +194,9 @@ class Chain:
             map_index=map_index,
             round=round_number,
             map_label=label,
-            state=state.label,
+            state=shown_state(state, self._run.state, wait).label,
             waiting_on=wait_view(wait),
+            count=self._stand_for.get(link.place, 1),
         )
 
     async def _state(self, place: Place) -> TaskState:
@@ -242,6 +254,9 @@ class Chain:
             return await self._maker_of(position)
         if left <= 0 or not self._run.state.is_live:
             return []
+        causes = await self._children_causes(position)
+        if causes is not None:
+            return self._named(position, causes, left)
         found: list[Place] = []
         for page in range(_PAGES_SEARCHED):
             places = self._children(position, page * _PAGE)
@@ -251,6 +266,20 @@ class Chain:
             found += [place for place in places if _is_live(rows.get(place.task_no))]
         found = found[:_CHILDREN_SHOWN]
         self._met.left_out += left - len(found)
+        return found
+
+    def _named(self, position: int, causes: Sequence[ChildrenCause], left: int) -> list[Place]:
+        """Return the children of a cause if they are few; else one that stands for them."""
+        found: list[Place] = []
+        first = self._layout.task_no(position, 0) or 0
+        for cause in causes[:_CAUSES_SHOWN]:
+            is_few = cause.count == len(cause.indices)
+            for index in cause.indices if is_few else cause.indices[:1]:
+                if index < self._layout.width(position):  # others were made since it was read
+                    found.append(Place(position, index, first + index))
+                    self._stand_for[found[-1]] = 1 if is_few else cause.count
+        told = sum(self._stand_for[place] for place in found)
+        self._met.left_out += max(left - told, 0)
         return found
 
     async def _maker_of(self, position: int) -> list[Place]:

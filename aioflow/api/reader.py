@@ -343,7 +343,7 @@ class RunReader:
             if at % _ROWS_AT_ONCE == 0:
                 await checkpoint()
             task_row = rows.get(place.task_no)
-            views.append(task_view(layout, place, task_row, absent, waits, results, labels))
+            views.append(task_view(layout, place, task_row, run.state, waits, results, labels))
         return views
 
     async def waits(

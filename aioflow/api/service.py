@@ -46,6 +46,7 @@ from aioflow.api.views import (
 )
 from aioflow.api.wait_views import ChainView
 from aioflow.clock import Clock, SystemClock
+from aioflow.core.children_causes import ChildrenCause
 from aioflow.core.draft import Draft
 from aioflow.core.stalls import Staller
 from aioflow.described import Describe, DescribeSensors, nothing_known, nothing_of_sensors
@@ -66,6 +67,7 @@ from aioflow.requests import (
     CountTasks,
     CreateRun,
     Explain,
+    ExplainChildren,
     Note,
     Request,
     SetPaused,
@@ -374,7 +376,19 @@ class Api(Actions):
             (counted,) = await self.states([run])
             return counted
 
-        return ViewOfRun(run, await self.layout(run), count, self.store, explain)
+        async def children(position: int) -> Sequence[ChildrenCause] | None:
+            return await self._children_causes(run, position)
+
+        return ViewOfRun(run, await self.layout(run), count, self.store, explain, children)
+
+    async def _children_causes(self, run: RunRow, position: int) -> Sequence[ChildrenCause] | None:
+        """Return the causes of the children of a mapped task, as far as memory knows them."""
+        if self._engine is None or not run.state.is_live:
+            return None
+        answer: object = None
+        with anyio.move_on_after(self._patience):
+            answer = await self._ask(ExplainChildren(run_id=run.run_id, position=position))
+        return cast("list[ChildrenCause] | None", answer)
 
     async def _behind(self, run_id: str, task_id: str) -> tuple[ViewOfRun, Place] | None:
         """Return where a task of another run lies, unless that has ended meanwhile."""

@@ -5,9 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.instants import as_datetime
-from aioflow.model import Instant, TaskState, Wait, WaitKind
+from aioflow.model import Instant, RunState, TaskState, Wait, WaitKind
 
-__all__ = ("CauseView", "ChainView", "LookedWait", "WaitView", "iso", "wait_view")
+__all__ = (
+    "CauseView",
+    "ChainView",
+    "LookedWait",
+    "WaitView",
+    "iso",
+    "shown_state",
+    "wait_view",
+)
+
+_OF_SLOTS = frozenset({WaitKind.SLOT, WaitKind.LIMIT, WaitKind.HOST})
 
 
 class LookedWait(Wait, frozen=True, kw_only=True):
@@ -45,6 +55,7 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
         depth: How far from what was asked about; a link waits for those one deeper that follow.
         run_id: That of another run where a task waits for one of the run before.
         waiting_on: ``None`` for what is going on right now.
+        count: Of how many children this is one: they are in the same state for the same cause.
     """
 
     depth: int
@@ -55,6 +66,7 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
     map_label: str | None = None
     state: str
     waiting_on: WaitView | None
+    count: int = 1
 
 
 class ChainView(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +81,14 @@ class ChainView(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     causes: list[CauseView]
     more: int
+
+
+def shown_state(state: TaskState, run_state: RunState, wait: Wait | None) -> TaskState:
+    """Return the state of a task; of a pending child that waits for a slot alone ``QUEUED``."""
+    is_waiting = state is TaskState.PENDING and run_state is RunState.RUNNING
+    if is_waiting and wait is not None and wait.kind in _OF_SLOTS:
+        return TaskState.QUEUED
+    return state
 
 
 def iso(at: Instant | None) -> str | None:

@@ -252,8 +252,11 @@ def _why(arguments: argparse.Namespace) -> int:
         what = f" waits for {wait_text(wait)}{since}" if wait is not None else ""
         indent = "  " * cause["depth"]
         of = "" if cause["run_id"] == found["run_id"] else f" of run {cause['run_id']}"
-        name = safe(task_name(cause) + of)
-        print(f"{indent}{name} is {state(cause['state'])}{safe(what)}")
+        name, verb = safe(task_name(cause) + of), "is"
+        if cause["count"] > 1:
+            name, verb = f"{cause['count']:,} children like {name}", "are"
+            what = what.replace(" waits for ", " and wait for ", 1)
+        print(f"{indent}{name} {verb} {state(cause['state'])}{safe(what)}")
     if found["more"]:
         hint(f"{found['more']} more")
     return 0

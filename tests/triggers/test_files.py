@@ -365,6 +365,7 @@ async def test_a_pattern_notes_how_many_files_its_last_look_found(tmp_path):
 
     last, following, found = trigger._hosted_check
     assert found == "1 of 2 found"
+    assert following is not None
     assert timedelta() < following - last <= timedelta(seconds=10)
     waiting.cancel()
 
