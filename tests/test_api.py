@@ -8,12 +8,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioflow.api import Api, instant, iso
+from aioflow.api import Api, first_read, instant, iso
+from aioflow.api.first_read import FirstRead
 from aioflow.api.layout import Layout
 from aioflow.api.views import plain, plain_bytes
 from aioflow.author.codec import encode
@@ -581,6 +583,51 @@ async def test_the_node_is_ready_once_its_hosts_are_up(tmp_path):
 
     assert (before.status, before.checks["hosts"]) == ("not_ready", False)
     assert after.status == "ready"
+
+
+async def test_a_request_waits_for_a_dag_whose_file_has_not_been_read_yet(tmp_path):
+    read = anyio.Event()
+    made: dict[str, Any] = {}
+    async with node(tmp_path) as n, anyio.create_task_group() as asking:
+        n.define(FAN)
+        await n.api.set_paused("fan", paused=False)
+        n.api._first_read = FirstRead(n.api.clock, read.is_set)
+        health = await n.api.health()
+
+        async def ask() -> None:
+            made["shown"] = await n.api.show_dag("chain")
+            made["run"] = await n.api.trigger("chain", run_id="r")
+
+        asking.start_soon(ask)
+        for _ in range(3):
+            await n.engine.next_turn() if n.engine.waiting_inputs else await anyio.sleep(0.02)
+        n.define(CHAIN)
+        with anyio.fail_after(5):
+            while len(made) < 2:
+                await anyio.sleep(0.01)
+        read.set()
+        with pytest.raises(UnknownDag, match="see `aioflow dags list`"):
+            await n.api.trigger("nowhere")
+        after = await n.api.health()
+
+    assert (made["shown"].dag_id, made["run"].created) == ("chain", True)
+    assert (health.status, health.checks["dags"]) == ("not_ready", False)
+    assert (after.status, after.checks["dags"]) == ("ready", True)
+
+
+async def test_a_dag_that_is_unknown_while_files_are_read_is_told_so_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(first_read, "LIMIT_SECONDS", 0.1)
+    async with node(tmp_path) as n:
+        n.api._first_read = FirstRead(n.api.clock, lambda: False)
+        with pytest.raises(UnknownDag, match="the DAG files are still being read"):
+            await n.api.trigger("chain")
+        with pytest.raises(UnknownDag, match="see `aioflow dags list`"):
+            await n.api.trigger("chain")
+        n.define(CHAIN)
+        await n.api.set_paused("chain", paused=False)
+        health = await n.api.health()
+
+    assert health.status == "ready"
 
 
 async def test_a_node_whose_database_is_damaged_is_not_ready(tmp_path):

@@ -22,10 +22,13 @@ _STUCK_US = 10_000_000
 """Inputs that wait longer than this mean that the engine does not turn."""
 
 
-async def health(engine: Engine, store: Store, home: Path | None, clock: Clock) -> HealthView:
+async def health(
+    engine: Engine, store: Store, home: Path | None, clock: Clock, *, is_read: bool
+) -> HealthView:
     """Return whether the database, the disk, the engine and the hosts can do their part.
 
     Args:
+        is_read: Whether the DAG files are known that there were when the daemon began.
         home: Where results are written; ``None`` if nothing is.
     """
     age_us = clock.monotonic_us() - engine.turned_at
@@ -34,6 +37,7 @@ async def health(engine: Engine, store: Store, home: Path | None, clock: Clock) 
         "disk": await _has_space(home) and not engine.slots.count_unwritten(engine.memory),
         "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_US),
         "hosts": engine.memory.hosts_up >= _HOSTS,
+        "dags": is_read,
     }
     status = "ready" if all(checks.values()) else "not_ready"
     return HealthView(status=status, checks=checks, owed=owed(engine.memory))

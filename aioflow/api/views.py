@@ -17,6 +17,7 @@ import msgspec
 from aioflow.api.damage import quarantine, run_state
 from aioflow.api.wait_views import WaitView, iso
 from aioflow.author.codec import DEPTH_LIMIT, decode
+from aioflow.core.stalls import Staller
 from aioflow.damage import Damage
 from aioflow.errors import RequestError
 from aioflow.instants import as_instant
@@ -41,6 +42,7 @@ __all__ = (
     "plain_bytes",
     "plain_fields",
     "schedule_text",
+    "slow_view",
     "summary",
     "unreadable",
 )
@@ -410,6 +412,23 @@ def _clock_text(schedule: ScheduleSpec) -> str | None:
     if schedule.dates is not None:
         return "1 date" if len(schedule.dates) == 1 else f"{len(schedule.dates)} dates"
     return schedule.cron
+
+
+def slow_view(known: Staller) -> SlowView:
+    """Return what has held up the loop it shares with others."""
+    return SlowView(
+        kind=known.kind,
+        name=known.name,
+        stalls=known.count,
+        longest_ms=known.longest_ms,
+        total_ms=known.total_ms,
+        place=known.place,
+        last_at=iso(known.last_at),
+        run_id=known.run_id,
+        task_id=known.task_id,
+        trigger_id=known.number if known.kind == "trigger" else None,
+        quarantined=known.is_quarantined,
+    )
 
 
 def summary(run: RunRow, damage: Damage | None = None) -> RunSummary:

@@ -54,6 +54,21 @@ def test_what_can_never_be_meant_is_wrong_usage(tmp_path, words):
     assert re.fullmatch(r"aioflow.*: .+ \[(usage|settings)\]\n", done.err)
 
 
+def test_the_commands_that_look_after_a_database_are_told_which_it_is(tmp_path):
+    url, copied = (f"sqlite:///{tmp_path / name}.db" for name in ("first", "second"))
+    home = tmp_path / "home"
+
+    nothing = run("db", "check", "--db", url, home=home)
+    assert nothing.status == 1
+    assert f"there is no database {url}; start it with" in nothing.err
+    done = run_process("up", "--db", url, "--port", "0", "--until-idle", home=home)
+    assert done.status == 0
+    assert f"there is no database sqlite:///{home}/aioflow.db" in run("db", "check", home=home).err
+    assert run("db", "check", "--db", url, home=home).status == 0
+    assert f"of {url} are copied" in run("db", "copy", "--db", url, "--to", copied, home=home).err
+    assert '"table": "node"' in run("db", "export", "--db", copied, home=home).out
+
+
 @pytest.mark.parametrize("token", ["two\nlines", "snowman ☃", "no-such-token", ""], ids=ascii)
 def test_a_token_that_opens_nothing_is_one_line_that_names_its_variable(daemon, token):
     url = daemon.facts["url"].partition("/?")[0]

@@ -8,6 +8,7 @@ import pytest
 
 from aioflow.core import children_causes
 from aioflow.core.children_causes import NAMED, SAMPLED
+from aioflow.core.why import explain_task
 from aioflow.model import MapSource, MapSpec, RetryPolicy, TaskSpec, TaskState
 from aioflow.requests import CountTasks, ExplainChildren, SetPool
 from tests.core.world import World
@@ -94,7 +95,7 @@ def test_however_many_there_are_few_are_explained(monkeypatch: pytest.MonkeyPatc
         explained.append(index)
         return known(run, position, index, *rest)
 
-    known = children_causes.explain_task
+    known = explain_task
     monkeypatch.setattr(children_causes, "explain_task", explain)
     world = World(cpu_slots=3 * SAMPLED)
     run = world.begin(fan_out(4_000))

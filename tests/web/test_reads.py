@@ -344,6 +344,7 @@ async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_pa
         WatchLoad("aioflow_triggers.external:RunTrigger", 4, None),
     ]
     loads[1] = replace(loads[1], triggers=3, waiting=2, capacity=10, watches=watches)
+    loads.append(HostLoad(name="quarantine", pid=None, lag_seconds=0.0, capacity=10))
     async with app(tmp_path) as (n, web):
         n.api.reads._hosts = lambda: loads
         for module, name in (("temporal", "DateTime"), ("external", "Run"), ("http", "Http")):
@@ -352,8 +353,9 @@ async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_pa
         await n.api.list_pools()
         summary = await read(web, "/triggers/summary")
 
-    (host,) = summary["hosts"]
+    host, quarantine = summary["hosts"]
     assert (host["name"], host["state"], host["triggers"]) == ("triggers", "up", 3)
+    assert (quarantine["name"], quarantine["state"]) == ("quarantine", "down")
     assert host["loop_lag_seconds"] == 0.5
     assert host["rss_bytes"] > 1_000_000
     assert (summary["capacity"], summary["waiting_for_capacity"]) == (10, 2)
