@@ -305,3 +305,82 @@ async def test_a_task_of_the_run_before_that_two_wait_for_is_told_once(tmp_path)
         (2, "mon", "slow"),
         (0, "tue", "b"),
     ]
+
+
+def failures(chain: Any) -> list[tuple[int, str, int, str, str]]:
+    return [
+        (c.depth, c.task_id, c.map_index, c.state, "" if c.error is None else c.error.message)
+        for c in chain.causes
+    ]
+
+
+FAILS = DagSpec(
+    dag_id="fails",
+    file="fails.py",
+    tasks=(
+        TaskSpec(task_id="list", feeds_limit=999),
+        TaskSpec(
+            task_id="part", parents=(0,), mapped=MapSpec((MapSource("x", 0, -1),)), retry=ONCE
+        ),
+        TaskSpec(task_id="total", parents=(1,), retry=ONCE),
+        TaskSpec(task_id="mail", parents=(2,), retry=ONCE),
+        TaskSpec(task_id="aside", parents=(0,), retry=ONCE),
+    ),
+)
+
+
+async def fail_parts(n: Node, run_id: str, width: int, bad: dict[int, str]) -> None:
+    """Have the parts of a run end, some of them badly; all else succeeds."""
+    await n.api.trigger("fails", run_id=run_id)
+    await n.succeed(width=width)
+    for _ in range(width + 1):
+        start = await n.outlets.next_start()
+        n.outlets.starts.insert(0, start)
+        message = bad.get(start.start.map_index) if start.start.position == 1 else None
+        await (n.succeed() if message is None else n.fail(message))
+    await n.engine.wait_until_idle()
+
+
+async def test_what_failed_is_followed_down_to_the_child_and_its_error(tmp_path):
+    async with node(tmp_path, cpu_slots=9) as n:
+        n.define(FAILS)
+        await fail_parts(n, "r", 3, {1: "division by zero"})
+        of_task, of_run = await n.api.why("r", "mail"), await n.api.why("r")
+        whole, fine = await n.api.why("r", "part"), await n.api.why("r", "aside")
+
+    assert of_run.state == "failed"
+    assert failures(of_run) == [(0, "part", 1, "failed", "division by zero")]
+    assert failures(of_task) == [
+        (0, "mail", -1, "upstream_failed", ""),
+        (1, "total", -1, "upstream_failed", ""),
+        (2, "part", 1, "failed", "division by zero"),
+    ]
+    assert failures(whole) == [
+        (0, "part", -1, "failed", ""),
+        (1, "part", 1, "failed", "division by zero"),
+    ]
+    assert failures(fine) == [(0, "aside", -1, "success", "")]
+    assert of_task.causes[2].error.type == "ValueError"
+
+
+async def test_children_that_failed_alike_are_one_cause_with_their_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(causes, "_FAILED_SAMPLED", 8)
+    async with node(tmp_path, cpu_slots=20) as n:
+        n.define(FAILS)
+        await fail_parts(n, "r", 12, {index: f"no {index}" for index in range(2, 12)})
+        chain = await n.api.why("r", "total")
+
+    assert failures(chain)[1:] == [(1, "part", 2, "failed", "no 2")]
+    assert (chain.causes[1].count, chain.more) == (8, 2)
+
+
+async def test_of_a_run_that_was_cut_short_what_was_is_named(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(FAILS)
+        await n.api.trigger("fails", run_id="r")
+        await n.outlets.next_start()
+        await n.api.cancel("r")
+        await n.engine.wait_until_idle()
+        chain = await n.api.why("r", "mail")
+
+    assert failures(chain) == [(0, "mail", -1, "cancelled", "")]

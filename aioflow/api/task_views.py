@@ -7,8 +7,8 @@ from typing import Any
 
 from aioflow.api.damage import task_state
 from aioflow.api.layout import Layout, Place, absent_state
-from aioflow.api.views import ErrorView, TaskView, iso
-from aioflow.api.wait_views import shown_state, wait_view
+from aioflow.api.views import TaskView, iso
+from aioflow.api.wait_views import error_view, shown_state, wait_view
 from aioflow.damage import DAMAGED
 from aioflow.model import RunState, TaskNo, TaskState, Wait
 from aioflow.rows import TaskRow
@@ -52,8 +52,6 @@ def task_view(
         started_at=None if row is None else iso(row.started_at),
         ended_at=None if row is None else iso(row.ended_at),
         waiting_on=wait_view(wait, state),
-        error=None
-        if failed is None
-        else ErrorView(type=failed.type, message=failed.message, reason=failed.reason),
+        error=error_view(failed),
         result=results.get(place.task_no) if state is TaskState.SUCCESS else None,
     )

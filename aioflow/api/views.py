@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from aioflow.api.damage import quarantine, run_state
-from aioflow.api.wait_views import WaitView, iso
+from aioflow.api.wait_views import ErrorView, WaitView, iso
 from aioflow.author.codec import DEPTH_LIMIT, decode
 from aioflow.core.stalls import Staller
 from aioflow.damage import Damage
@@ -55,14 +55,6 @@ _LEVELS = DEPTH_LIMIT + 8
 
 _REASON_LENGTH = 500
 """Characters that say why a value cannot be shown."""
-
-
-class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a try ended badly; see ``model.Failure``."""
-
-    type: str
-    message: str
-    reason: str
 
 
 class DagView(msgspec.Struct, frozen=True, kw_only=True):

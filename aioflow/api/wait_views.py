@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.instants import as_datetime
-from aioflow.model import Instant, RunState, TaskState, Wait, WaitKind
+from aioflow.model import Failure, Instant, RunState, TaskState, Wait, WaitKind
 
 __all__ = (
     "CauseView",
     "ChainView",
+    "ErrorView",
     "LookedWait",
     "WaitView",
+    "error_view",
     "iso",
     "shown_state",
     "wait_view",
@@ -48,14 +50,24 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
     next_check_at: str | None = None
 
 
+class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a try ended badly; see ``model.Failure``."""
+
+    type: str
+    message: str
+    reason: str
+
+
 class CauseView(msgspec.Struct, frozen=True, kw_only=True):
     """A link of a chain.
 
     Attributes:
-        depth: How far from what was asked about; a link waits for those one deeper that follow.
+        depth: How far from what was asked about; a link waits for those one deeper that follow,
+            or never ran because these failed.
         run_id: That of another run where a task waits for one of the run before.
         waiting_on: ``None`` for what is going on right now.
         count: Of how many children this is one: they are in the same state for the same cause.
+        error: Of a task that has ended badly, where it was its own.
     """
 
     depth: int
@@ -67,6 +79,7 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     waiting_on: WaitView | None
     count: int = 1
+    error: ErrorView | None = None
 
 
 class ChainView(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +113,13 @@ def iso(at: Instant | None) -> str | None:
     except OverflowError:
         return None
     return moment.replace(tzinfo=None).isoformat() + "Z"
+
+
+def error_view(failure: Failure | None) -> ErrorView | None:
+    """Return why a try ended badly as JSON has it."""
+    if failure is None:
+        return None
+    return ErrorView(type=failure.type, message=failure.message, reason=failure.reason)
 
 
 def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | None:

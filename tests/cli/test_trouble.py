@@ -170,6 +170,24 @@ def test_a_hosted_sensor_says_how_often_it_looks_and_for_how_long(daemon):
     assert "sensing" in said
 
 
+def test_why_follows_failures_and_show_narrows_down_to_what_failed(daemon):
+    daemon.run("dags", "trigger", "breaks", "--run-id", "broken", "--wait")
+
+    why = daemon.run("runs", "why", "broken")
+    assert why.out.startswith("bad is failed: ValueError: no money ")
+    (cause,) = daemon.run("runs", "why", "broken", "--json").json["causes"]
+    assert (cause["task_id"], cause["error"]["type"]) == ("bad", "ValueError")
+
+    daemon.run("dags", "trigger", "halves", "--run-id", "half", "--wait")
+    shown = daemon.run("runs", "show", "half", "--state", "failed", "--json").json
+    assert [task["task_id"] for task in shown["tasks"]] == ["bad"]
+    assert sum(shown["counts"].values()) == 2
+    both = daemon.run("runs", "show", "half", "--task", "after", "--state", "failed")
+    assert "no tasks here" in both.err
+    wrong = daemon.run("runs", "show", "half", "--state", "broken")
+    assert "there is no task state 'broken'" in wrong.err
+
+
 def test_a_folder_of_dags_that_is_not_there_is_said_in_the_banner(tmp_path):
     words = ("--dags", tmp_path / "nowhere", "--port", "0", "--until-idle")
     done = run_process("up", *words, home=tmp_path / "home")
