@@ -267,7 +267,7 @@ class _Node:
     def _spans(self) -> tuple[int, int]:
         return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
 
-    async def _open_front(self) -> _Front:
+    async def _open_front(self, dags_read: Callable[[], bool]) -> _Front:
         """Open what people meet of the node.
 
         It is imported in a thread while the processes come up, which takes as long.
@@ -285,6 +285,7 @@ class _Node:
             snapshots=self._snapshots,
             hosts=self._hosts,
             spans=self._spans,
+            dags_read=dags_read,
         )
 
     def _routes(self, front: _Front) -> Routes:
@@ -312,7 +313,7 @@ class _Node:
             # is in its inbox until then.
             starting.start_soon(services.start, self._slot.run)
             starting.start_soon(services.start, self._hosts.run)
-            front = self._front = await self._open_front()
+            front = self._front = await self._open_front(catalog.first_sweep_done.is_set)
             self._engine.connect(self._routes(front))
             await services.start(self._engine.run)
             if not self._engine.memory.has_queued:

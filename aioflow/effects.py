@@ -58,6 +58,7 @@ class StartTry(msgspec.Struct, frozen=True):
         worker: Slot number for a ``def`` body, -1 for a coroutine.
         claimed: Behind another try in the same worker; it begins when that has ended.
         timeout_us: After this the executor ends the try with reason ``timeout``.
+        limit_us: What its author allows it, of which that is what is left.
         expected_us: How long it is expected to take; 0 if unknown.
         resume: How a coroutine goes on that is parked in its host; ``start`` says what to do if
             it no longer is.
@@ -73,6 +74,7 @@ class StartTry(msgspec.Struct, frozen=True):
     expected_us: int = 0
     resume: Resume | None = None
     role: str = "async"
+    limit_us: int | None = None
 
 
 class StopTry(msgspec.Struct, frozen=True):

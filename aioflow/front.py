@@ -62,6 +62,7 @@ class Front:
         snapshots: Snapshots,
         hosts: HostPool,
         spans: Callable[[], tuple[int, int]],
+        dags_read: Callable[[], bool],
     ) -> None:
         self._settings = settings
         self._stop = anyio.Event()
@@ -79,7 +80,9 @@ class Front:
             clean=self._clean,
             hosts=hosts.loads,
             watched=hosts.describe,
+            watched_sensors=hosts.describe_sensors,
             spans=spans,
+            dags_read=dags_read,
             timetables=HostedTimetables(hosts.triggerers, lambda: engine.memory, hosts.start),
         )
 

@@ -13,11 +13,12 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
+from aioflow.described import Watched
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.load import HostLoad, Watched
+from aioflow.executors.load import HostLoad
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.wiring import Wiring
-from aioflow.model import RunNo, TriggerNo
+from aioflow.model import RunNo, TaskNo, TriggerNo
 from aioflow.triggerer import CAPACITY, Triggerer
 
 __all__ = ("IDLE_SECONDS", "HostPool")
@@ -133,6 +134,14 @@ class HostPool:
         found: dict[TriggerNo, Watched] = {}
         for triggerer in list(self._triggerers.values()):
             found |= await triggerer.describe(numbers)
+        return found
+
+    async def describe_sensors(self, run_no: RunNo, tasks: Sequence[TaskNo]) -> dict[int, Watched]:
+        """Return when those of these tasks of a run look that are hosted sensors."""
+        found: dict[int, Watched] = {}
+        for executor in list(self._coroutines.values()):
+            if executor.serves(run_no):
+                found |= await executor.describe(tasks)
         return found
 
     async def shut_down(self) -> None:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from aioflow.described import Watched
 from aioflow.findings import Inspected, Named, Parsed, ParserDied
 from aioflow.model import Failure, Instant, RunNo, StartNo, TaskNo, TriggerNo
 
@@ -468,12 +469,11 @@ class Described(_Wire, frozen=True):
     """The answer to ``Describe``. For who asked, never for the engine.
 
     Attributes:
-        watches: By trigger, for each that is here: how many others share its watch, and when
-            that looks next.
+        triggers: For each that is here its number, and what is known of it.
     """
 
     question: int
-    watches: tuple[tuple[TriggerNo, int, Instant | None], ...]
+    triggers: tuple[tuple[TriggerNo, Watched], ...]
 
 
 class Called(_Wire, frozen=True):

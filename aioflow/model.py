@@ -192,6 +192,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
         since: When it began to wait for this, where that is known.
         until: When it goes on by itself at the latest, where that is known.
         behind: The id of another run that has not ended, and of its task, which this waits for.
+        looks_no: The number of the trigger, or of the hosted sensor, that looks for it.
     """
 
     kind: WaitKind
@@ -199,6 +200,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     since: Instant | None = None
     until: Instant | None = None
     behind: tuple[str, str] | None = None
+    looks_no: int | None = None
 
 
 MARKED = "marked"
@@ -213,9 +215,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         type: The exception's class name, or what stood in for one (``"Killed"``).
         message: One line, at most 4 KiB.
-        reason: Machine-readable: ``raised``, ``timeout``, ``crashed``, ``oom``, ``exit``,
-            ``result_too_large``, ``unserializable``, ``fanout_cap``, ``trigger``,
-            ``interrupted``, ``sensor_timeout``, ``not_ready``, ``retry_budget``, ``marked`` ...
+        reason: Machine-readable: ``raised``, ``timeout``, ``crashed``, ``marked`` ...
     """
 
     type: str

@@ -355,7 +355,7 @@ class Ping(_Wire, frozen=True):
 
 
 class Describe(_Wire, frozen=True):
-    """Say what triggers share their watches with, by ``Described``. A trigger host only."""
+    """Describe triggers for people, by ``Described``. A trigger host only."""
 
     question: int
     numbers: tuple[TriggerNo, ...]

@@ -34,6 +34,7 @@ __all__ = (
     "EraseRows",
     "EraseVersions",
     "Explain",
+    "ExplainChildren",
     "FireTrigger",
     "Holder",
     "Mark",
@@ -211,6 +212,13 @@ class Explain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     run_id: str
     tasks: tuple[tuple[int, int], ...] = ()
+
+
+class ExplainChildren(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what children of a task wait for. Answered with ``[ChildrenCause]``, or ``None``."""
+
+    run_id: str
+    position: int
 
 
 class CountTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -480,6 +488,7 @@ Request: TypeAlias = (
     | ShowHolders
     | DrainNode
     | Explain
+    | ExplainChildren
     | CountTasks
     | Unquarantine
     | FireTrigger

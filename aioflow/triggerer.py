@@ -16,9 +16,11 @@ from anyio.abc import TaskStatus
 from aioflow.core.pages import Numbers, Pages, Rows, packed
 from aioflow.core.roles import QUARANTINE, TRIGGERS
 from aioflow.core.shared import Shared
+from aioflow.described import Watched
 from aioflow.effects import EndHosting, HostTrigger, TakeEvents
+from aioflow.executors.describing import Describing
 from aioflow.executors.foresight import Foresight
-from aioflow.executors.load import HostLoad, Watched
+from aioflow.executors.load import HostLoad
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
@@ -36,7 +38,7 @@ from aioflow.messages import (
     Withdraw,
 )
 from aioflow.model import Instant, RunNo, StartNo, TaskNo, TriggerNo
-from aioflow.orders import Describe, End, ForgetRun, Host, RunInfo
+from aioflow.orders import End, ForgetRun, Host, RunInfo
 from aioflow.tasklog import LogKey, TryLog
 
 __all__ = ("CAPACITY", "Triggerer")
@@ -51,9 +53,6 @@ REPLACE_SECONDS = 0.35
 REHOST_SECONDS = 50e-6
 """What another host in place of this one costs those that wait, and each one more of them. A
 step that has stood for as long may well stand for as long again."""
-
-PATIENCE_SECONDS = 0.5
-"""How long people wait for what a host says of its triggers: its loop may stand still."""
 
 _SHOWN_BYTES = 2_000
 """Of what is printed and belongs to no task."""
@@ -100,14 +99,6 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
             start_no=self.start_no,
             try_number=self.try_number,
         )
-
-
-class _Waiting:
-    """Somebody who asked the host."""
-
-    def __init__(self) -> None:
-        self.answered = anyio.Event()
-        self.answer: dict[TriggerNo, Watched] = {}
 
 
 _decode = msgspec.msgpack.Decoder(_Hosted).decode
@@ -161,7 +152,7 @@ class Triggerer:
         self._classes: Shared[str] = Shared()
         self._told: dict[RunNo, RunInfo] = {}
         self._questions = itertools.count(1)
-        self._described: dict[int, _Waiting] = {}
+        self._describing = Describing(self._host.put)
         self._foresight = Foresight(self._host.put)
         self._expected: dict[TriggerNo, Instant] = {}
 
@@ -287,15 +278,7 @@ class Triggerer:
         known = tuple(number for number in numbers if number in self._hosted)
         if not known or not self._host.is_up:
             return {}
-        question = next(self._questions)
-        waiting = self._described[question] = _Waiting()
-        self._host.put(Describe(question, known))
-        try:
-            with anyio.move_on_after(PATIENCE_SECONDS):
-                await waiting.answered.wait()
-        finally:
-            del self._described[question]
-        return waiting.answer
+        return await self._describing.ask(known)
 
     # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
 
@@ -344,14 +327,6 @@ class Triggerer:
         if passed:
             self._wiring.report(passed)
 
-    def _hear_of(self, described: Described) -> None:
-        waiting = self._described.get(described.question)
-        if waiting is not None:  # else nobody waits for it any more
-            waiting.answer = {
-                number: Watched(others, at) for number, others, at in described.watches
-            }
-            waiting.answered.set()
-
     def _take_own(self, report: Report) -> None:
         """Take what is not for the engine."""
         match report:
@@ -362,7 +337,7 @@ class Triggerer:
             case Foreseen():
                 self._foresight.answered(report)
             case Described():
-                self._hear_of(report)
+                self._describing.answered(report)
             case Ask():
                 if may_ask(self, report):
                     self._wiring.ask(self, report)

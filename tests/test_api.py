@@ -8,12 +8,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioflow.api import Api, instant, iso
+from aioflow.api import Api, first_read, instant, iso
+from aioflow.api.first_read import FirstRead
 from aioflow.api.layout import Layout
 from aioflow.api.views import plain, plain_bytes
 from aioflow.author.codec import encode
@@ -265,7 +267,8 @@ async def test_children_are_counted_and_paged_in_map_order_before_they_have_rows
     assert [len(page.tasks) for page in pages] == [1_000, 1_000, 502, 0]
     assert [task.map_index for task in tasks] == [-1, *range(width), -1]
     assert sum(pages[0].counts.values()) == width + 2
-    assert pages[0].counts["pending"] > width / 2
+    assert pages[0].counts == {"pending": 1, "queued": width - 2, "running": 2, "success": 1}
+    assert {task.state for task in tasks[3:-1]} == {"queued"}
     assert tasks[2_000].waiting_on.kind == "slot"
 
 
@@ -288,7 +291,7 @@ async def test_of_a_live_run_no_row_is_read_to_count_its_tasks_and_of_an_ended_o
         await n.engine.wait_until_idle()
         anew = (await n.api.show_run("r")).counts
 
-    assert live == {"pending": 2, "running": 2, "success": 1}
+    assert live == {"pending": 1, "queued": 1, "running": 2, "success": 1}
     assert ended == [{"success": 5}] * 2
     assert again == {"running": 1, "success": 4}
     assert anew == {"success": 5}
@@ -397,7 +400,7 @@ async def test_the_chain_of_causes_leads_down_to_what_runs(tmp_path):
     assert chain.causes[2].waiting_on is None
 
 
-async def test_the_chain_of_a_fan_in_shows_some_children_and_counts_the_rest(tmp_path):
+async def test_the_chain_of_a_fan_in_groups_its_children_by_cause_with_their_count(tmp_path):
     async with node(tmp_path, cpu_slots=1) as n:
         n.define(FAN)
         await n.api.trigger("fan", run_id="r")
@@ -405,10 +408,11 @@ async def test_the_chain_of_a_fan_in_shows_some_children_and_counts_the_rest(tmp
         await n.outlets.next_start()
         chain = await n.api.why("r", "total")
 
-    assert [c.map_index for c in chain.causes] == [-1, 0, 1, 2]
-    assert chain.causes[1].state == "running"
-    assert chain.causes[2].waiting_on.kind == "slot"
-    assert chain.more == 47
+    assert [(c.map_index, c.count, c.state) for c in chain.causes] == [
+        *((-1, 1, "pending"), (1, 49, "queued"), (0, 1, "running")),
+    ]
+    assert chain.causes[1].waiting_on.kind == "slot"
+    assert chain.more == 0
 
 
 async def test_the_chain_of_a_fan_in_over_a_stream_leads_to_what_may_bring_more(tmp_path):
@@ -598,6 +602,51 @@ async def test_a_node_that_was_drained_stays_ready(tmp_path):
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
         await n.api.drain(n.engine.memory.node_no, is_drained=True)
+        health = await n.api.health()
+
+    assert health.status == "ready"
+
+
+async def test_a_request_waits_for_a_dag_whose_file_has_not_been_read_yet(tmp_path):
+    read = anyio.Event()
+    made: dict[str, Any] = {}
+    async with node(tmp_path) as n, anyio.create_task_group() as asking:
+        n.define(FAN)
+        await n.api.set_paused("fan", paused=False)
+        n.api._first_read = FirstRead(n.api.clock, read.is_set)
+        health = await n.api.health()
+
+        async def ask() -> None:
+            made["shown"] = await n.api.show_dag("chain")
+            made["run"] = await n.api.trigger("chain", run_id="r")
+
+        asking.start_soon(ask)
+        for _ in range(3):
+            await n.engine.next_turn() if n.engine.waiting_inputs else await anyio.sleep(0.02)
+        n.define(CHAIN)
+        with anyio.fail_after(5):
+            while len(made) < 2:
+                await anyio.sleep(0.01)
+        read.set()
+        with pytest.raises(UnknownDag, match="see `aioflow dags list`"):
+            await n.api.trigger("nowhere")
+        after = await n.api.health()
+
+    assert (made["shown"].dag_id, made["run"].created) == ("chain", True)
+    assert (health.status, health.checks["dags"]) == ("not_ready", False)
+    assert (after.status, after.checks["dags"]) == ("ready", True)
+
+
+async def test_a_dag_that_is_unknown_while_files_are_read_is_told_so_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(first_read, "LIMIT_SECONDS", 0.1)
+    async with node(tmp_path) as n:
+        n.api._first_read = FirstRead(n.api.clock, lambda: False)
+        with pytest.raises(UnknownDag, match="the DAG files are still being read"):
+            await n.api.trigger("chain")
+        with pytest.raises(UnknownDag, match="see `aioflow dags list`"):
+            await n.api.trigger("chain")
+        n.define(CHAIN)
+        await n.api.set_paused("chain", paused=False)
         health = await n.api.health()
 
     assert health.status == "ready"

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from aioflow.author.codec import encode
 from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
+from aioflow.described import Watched
 from aioflow.errors import RequestError
 from aioflow.inputs import FileGone
 from aioflow.messages import Fired, TriggerEnded
@@ -52,6 +54,25 @@ async def test_a_dag_says_what_it_waits_for(tmp_path):
         assert shown.trigger is not None
         assert (shown.trigger.trigger_id, shown.trigger.events) == (number, 1)
         assert (shown.trigger.state, shown.trigger.detail) == ("waiting", "m:Ticks")
+
+
+async def test_one_of_a_dag_file_is_shown_with_what_its_host_says(tmp_path):
+    async def watched(numbers):
+        return {
+            number: Watched(0, None, 1_893_456_000_000_000, public=("folder",))
+            for number in numbers
+        }
+
+    async with node(tmp_path) as n:
+        await load(n, kwargs=encode({"folder": "/in", "token": "secret"}, ""))
+        n.api.watched = watched
+
+        (listed,) = await n.api.list_triggers()
+        shown = (await n.api.show_dag("dag")).trigger
+
+        assert listed.detail == "Ticks(folder='/in', token=***)"
+        assert listed.last_check_at == "2030-01-01T00:00:00Z"
+        assert shown == listed
 
 
 async def test_one_that_has_failed_says_why_and_until_when(tmp_path):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from aioflow.api import causes
+from aioflow.described import Watched
 from aioflow.model import DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.requests import CountTasks, SetPool
 from tests.web.node import ONCE, Node, node
@@ -59,6 +62,54 @@ async def test_the_chain_leads_into_the_run_before_and_on_down_to_what_runs(tmp_
     assert chain.more == 0
 
 
+async def test_what_a_trigger_waits_for_is_said_in_words_with_when_it_looks(tmp_path):
+    noon = 1_893_456_000_000_000
+
+    async def watched(numbers):
+        looked = Watched(0, noon + 2_000_000, noon - 3_000_000)
+        own = replace(looked, text="for https://x.example/?token=4711", note="1 of 2 found")
+        public = replace(looked, public=("what",))
+        return dict(zip(numbers, (looked, own, public), strict=False))
+
+    alone = DagSpec(dag_id="one", file="one.py", tasks=(TaskSpec(task_id="w", retry=ONCE),))
+    waits: dict[str, tuple[str, dict[str, Any]]] = {
+        "file": ("aioflow_triggers.files:FileTrigger", {"path": "/in/bank.csv"}),
+        "own": ("mine:Own", {"what": 1, "token": "secret"}),
+        "public": ("mine:Public", {"what": 1, "token": "secret"}),
+        "plain": ("mine:Plain", {"what": 1, "token": "secret"}),
+    }
+    found = {}
+    async with node(tmp_path) as n:
+        n.define(alone)
+        for run_id, (class_path, fields) in waits.items():
+            await n.api.trigger("one", run_id=run_id)
+            await n.defer(class_path, fields)
+        await n.engine.ask(CountTasks(run_ids=()))
+        numbers = sorted(one.trigger_id for one in await n.api.list_triggers())
+        told = await watched(numbers)
+
+        async def of_these(wanted):
+            return {number: told[number] for number in wanted if number in told}
+
+        n.api.reads.parked._watched = of_these
+        for run_id in waits:
+            (cause,) = (await n.api.why(run_id)).causes
+            assert cause.waiting_on == (await n.api.show_run(run_id)).tasks[0].waiting_on
+            found[run_id] = cause.waiting_on
+
+    assert {run_id: wait.detail for run_id, wait in found.items()} == {
+        "file": "for the file /in/bank.csv",
+        "own": "for https://x.example/?token=***; 1 of 2 found",
+        "public": "Public(what=1, token=***)",
+        "plain": "mine:Plain",
+    }
+    file, plain = found["file"], found["plain"]
+    assert (file.last_check_at, file.next_check_at) == (
+        *("2029-12-31T23:59:57Z", "2030-01-01T00:00:02Z"),
+    )
+    assert (plain.trigger_id, plain.next_check_at) == (numbers[-1], None)
+
+
 async def test_of_a_run_that_waits_for_its_past_the_causes_are_told_too(tmp_path):
     async with node(tmp_path, cpu_slots=3) as n:
         await days(n, DAILY, "mon", "tue")
@@ -109,14 +160,82 @@ async def test_of_a_fan_out_of_the_run_before_some_children_are_told(tmp_path):
             await n.outlets.next_start()
         chain = await n.api.why("tue", "each")
 
-    assert [(c.run_id, c.map_index, c.depth) for c in chain.causes] == [
-        ("tue", -1, 0),
-        ("mon", -1, 1),
-        ("mon", 0, 2),
-        ("mon", 1, 2),
-        ("mon", 2, 2),
+    assert [(c.run_id, c.map_index, c.depth, c.count) for c in chain.causes] == [
+        ("tue", -1, 0, 1),
+        ("mon", -1, 1, 1),
+        ("mon", 0, 2, 9),
     ]
-    assert chain.more == 6
+    assert chain.more == 0
+
+
+async def test_children_that_wait_for_a_pool_are_told_with_how_many_they_are(tmp_path):
+    over = MapSpec((MapSource("item", 0, -1),))
+    spec = DagSpec(
+        dag_id="wide",
+        file="wide.py",
+        tasks=(
+            TaskSpec(task_id="list", feeds_limit=5_000),
+            TaskSpec(task_id="each", parents=(0,), mapped=over, pool="small", retry=ONCE),
+            TaskSpec(task_id="total", parents=(1,)),
+        ),
+    )
+    causes_of = {}
+    async with node(tmp_path, cpu_slots=9) as n:
+        await n.engine.ask(SetPool(name="small", slots=5))
+        n.define(spec)
+        await n.api.trigger("wide", run_id="r")
+        await n.succeed(width=1_640)
+        for _ in range(5):
+            await n.outlets.next_start()
+        for task in (None, "each", "total"):
+            causes_of[task] = await n.api.why("r", task)
+
+    pool = "pool small: 5 of 5 slots are taken"
+    for task, chain in causes_of.items():
+        told = [
+            (c.count, c.state, "" if c.waiting_on is None else c.waiting_on.detail)
+            for c in chain.causes
+            if c.task_id == "each" and (c.map_index >= 0 or task == "each")
+        ]
+        if task == "each":
+            assert told == [(1, "running", pool)]
+        else:
+            assert told == [(1_635, "queued", pool), (5, "running", "")]
+        assert chain.more == 0
+
+
+async def test_a_few_children_of_a_cause_are_named_each_and_many_causes_are_counted(tmp_path):
+    over = MapSpec((MapSource("item", 0, -1),))
+    spec = DagSpec(
+        dag_id="wide",
+        file="wide.py",
+        tasks=(
+            TaskSpec(task_id="list", feeds_limit=5_000),
+            TaskSpec(task_id="each", parents=(0,), mapped=over, retry=ONCE),
+            TaskSpec(task_id="total", parents=(1,)),
+        ),
+    )
+    async with node(tmp_path, cpu_slots=20) as n:
+        n.define(spec)
+        await n.api.trigger("wide", run_id="r")
+        await n.succeed(width=20)
+        for _ in range(2):
+            await n.defer("mine:Rare", {})
+        for number in range(12):
+            await n.defer(f"mine:T{number}", {})
+        for _ in range(6):
+            await n.outlets.next_start()
+        await n.engine.ask(CountTasks(run_ids=()))
+        chain = await n.api.why("r", "total")
+
+    assert [(c.map_index, c.count, c.state) for c in chain.causes[:4]] == [
+        (-1, 1, "pending"),
+        (14, 6, "running"),
+        (0, 1, "deferred"),
+        (1, 1, "deferred"),
+    ]
+    assert [c.map_index for c in chain.causes[4:]] == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert chain.more == 4
 
 
 async def test_the_chain_ends_where_the_run_before_failed(tmp_path):
@@ -186,3 +305,82 @@ async def test_a_task_of_the_run_before_that_two_wait_for_is_told_once(tmp_path)
         (2, "mon", "slow"),
         (0, "tue", "b"),
     ]
+
+
+def failures(chain: Any) -> list[tuple[int, str, int, str, str]]:
+    return [
+        (c.depth, c.task_id, c.map_index, c.state, "" if c.error is None else c.error.message)
+        for c in chain.causes
+    ]
+
+
+FAILS = DagSpec(
+    dag_id="fails",
+    file="fails.py",
+    tasks=(
+        TaskSpec(task_id="list", feeds_limit=999),
+        TaskSpec(
+            task_id="part", parents=(0,), mapped=MapSpec((MapSource("x", 0, -1),)), retry=ONCE
+        ),
+        TaskSpec(task_id="total", parents=(1,), retry=ONCE),
+        TaskSpec(task_id="mail", parents=(2,), retry=ONCE),
+        TaskSpec(task_id="aside", parents=(0,), retry=ONCE),
+    ),
+)
+
+
+async def fail_parts(n: Node, run_id: str, width: int, bad: dict[int, str]) -> None:
+    """Have the parts of a run end, some of them badly; all else succeeds."""
+    await n.api.trigger("fails", run_id=run_id)
+    await n.succeed(width=width)
+    for _ in range(width + 1):
+        start = await n.outlets.next_start()
+        n.outlets.starts.insert(0, start)
+        message = bad.get(start.start.map_index) if start.start.position == 1 else None
+        await (n.succeed() if message is None else n.fail(message))
+    await n.engine.wait_until_idle()
+
+
+async def test_what_failed_is_followed_down_to_the_child_and_its_error(tmp_path):
+    async with node(tmp_path, cpu_slots=9) as n:
+        n.define(FAILS)
+        await fail_parts(n, "r", 3, {1: "division by zero"})
+        of_task, of_run = await n.api.why("r", "mail"), await n.api.why("r")
+        whole, fine = await n.api.why("r", "part"), await n.api.why("r", "aside")
+
+    assert of_run.state == "failed"
+    assert failures(of_run) == [(0, "part", 1, "failed", "division by zero")]
+    assert failures(of_task) == [
+        (0, "mail", -1, "upstream_failed", ""),
+        (1, "total", -1, "upstream_failed", ""),
+        (2, "part", 1, "failed", "division by zero"),
+    ]
+    assert failures(whole) == [
+        (0, "part", -1, "failed", ""),
+        (1, "part", 1, "failed", "division by zero"),
+    ]
+    assert failures(fine) == [(0, "aside", -1, "success", "")]
+    assert of_task.causes[2].error.type == "ValueError"
+
+
+async def test_children_that_failed_alike_are_one_cause_with_their_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(causes, "_FAILED_SAMPLED", 8)
+    async with node(tmp_path, cpu_slots=20) as n:
+        n.define(FAILS)
+        await fail_parts(n, "r", 12, {index: f"no {index}" for index in range(2, 12)})
+        chain = await n.api.why("r", "total")
+
+    assert failures(chain)[1:] == [(1, "part", 2, "failed", "no 2")]
+    assert (chain.causes[1].count, chain.more) == (8, 2)
+
+
+async def test_of_a_run_that_was_cut_short_what_was_is_named(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(FAILS)
+        await n.api.trigger("fails", run_id="r")
+        await n.outlets.next_start()
+        await n.api.cancel("r")
+        await n.engine.wait_until_idle()
+        chain = await n.api.why("r", "mail")
+
+    assert failures(chain) == [(0, "mail", -1, "cancelled", "")]

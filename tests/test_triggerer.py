@@ -8,11 +8,12 @@ from functools import partial
 import msgspec
 import pytest
 
-from aioflow import triggerer
 from aioflow.children import Children
 from aioflow.clock import SystemClock
+from aioflow.described import Watched
 from aioflow.effects import EndHosting, HostTrigger
-from aioflow.executors.load import Watched, WatchLoad
+from aioflow.executors import describing
+from aioflow.executors.load import WatchLoad
 from aioflow.executors.shared_host import FIRST_DELAY_SECONDS
 from aioflow.executors.wiring import Wiring
 from aioflow.host.stalls import Stall
@@ -37,7 +38,7 @@ try:
                 link.send([Pong(0, 0, (("m:T", 2, 7),))])
             elif isinstance(order, Describe):
                 if not is_mute:
-                    told = tuple((number, 4, 7) for number in order.numbers)
+                    told = tuple((number, (4, 7)) for number in order.numbers)
                     link.send([Described(order.question, told)])
             elif isinstance(order, Host):
                 if order.class_path == "crash":
@@ -133,7 +134,7 @@ async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
 
 
 async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(triggerer, "PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(describing, "PATIENCE_SECONDS", 20.0)
     async with node(tmp_path) as n:
         await until(lambda: n.triggerer.load.watches == [WatchLoad("m:T", 2, 7)])
         n.host(1)
@@ -144,7 +145,7 @@ async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
 
 
 async def test_nobody_waits_for_long_for_a_host_that_says_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(triggerer, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(describing, "PATIENCE_SECONDS", 0.01)
     async with node(tmp_path) as n:
         n.host(1, "mute")
 

@@ -1,6 +1,7 @@
 """The chain of causes: a task waits for its parents, those for theirs, down to what is real.
 
-It leads on into the run before where a task waits for one of that, and so on.
+It leads on into the run before where a task waits for one of that, and so on. What has ended
+badly leads to the parents that failed, down to their errors.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import msgspec
 
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.reader import Counted
-from aioflow.api.views import CauseView, wait_view
-from aioflow.model import LIVE_TASK_STATES, TaskState, Wait, WaitKind
+from aioflow.api.wait_views import CauseView, error_view, shown_state, wait_view
+from aioflow.core.children_causes import ChildrenCause
+from aioflow.model import LIVE_TASK_STATES, RunState, TaskState, Wait, WaitKind
 from aioflow.rows import RunRow, TaskRow
 from aioflow.store import Store
 
@@ -24,6 +26,18 @@ CHAIN_LIMIT = 100
 """Links in one answer. Who needs more asks about one of them."""
 
 _CHILDREN_SHOWN = 3
+"""Of a fan-out, where the engine does not group them by cause."""
+
+_CAUSES_SHOWN = 10
+"""Of the children of one fan-out, the most frequent ones."""
+
+_FAILED_SAMPLED = 100
+"""Children of each state whose errors are read, however many there are."""
+
+_BAD = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
+_BAD_LABELS = frozenset(state.label for state in _BAD)
+_FAILED_RUNS = frozenset({RunState.FAILED, RunState.PARTIAL})
+
 _PAGES_SEARCHED = 20
 _PAGE = 1_000
 
@@ -36,6 +50,8 @@ class ViewOfRun(msgspec.Struct, frozen=True):
     Attributes:
         count: Tells how its tasks stand, see ``Api.states``; asked once, where it matters.
         explain: Asks the engine what tasks of the run wait for, a level at a time.
+        children: Asks it for the causes of a fan-out's children, by the position of that;
+            ``None`` where it does not say.
     """
 
     run: RunRow
@@ -43,6 +59,7 @@ class ViewOfRun(msgspec.Struct, frozen=True):
     count: Callable[[], Awaitable[Counted]]
     store: Store
     explain: Callable[[Sequence[tuple[int, int]]], Awaitable[Explained]]
+    children: Callable[[int], Awaitable[Sequence[ChildrenCause] | None]]
 
 
 Behind: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, Place] | None]]
@@ -89,6 +106,8 @@ class Chain:
         self._counted: Counted | None = None
         self._store = view.store
         self._explain = view.explain
+        self._children_causes = view.children
+        self._stand_for: dict[Place, int] = {}
         self._behind = behind
         self._met = _Met() if met is None else met
         self._others: dict[Place, tuple[str, str]] = {}
@@ -100,8 +119,11 @@ class Chain:
     async def of_run(self) -> tuple[list[CauseView], int]:
         """Return what the run waits for in the end: its unfinished tasks, parents first.
 
-        A task that only waits for others of the run is no news and left out.
+        A task that only waits for others of the run is no news and left out. Of a run that has
+        failed: its tasks that failed.
         """
+        if self._run.state in _FAILED_RUNS:
+            return await self._of_failed_run()
         found: list[CauseView] = []
         met = self._met
         for position in range(len(self._layout.spec.tasks)):
@@ -112,6 +134,17 @@ class Chain:
                 if met.take([place]):
                     found += [cause, *await self._of_other(_Link(0, place))]
         return found, met.left_out
+
+    async def _of_failed_run(self) -> tuple[list[CauseView], int]:
+        """Return the tasks that failed; where none did, those that were cut short."""
+        counts = await self._states()
+        for states in ((TaskState.FAILED,), (TaskState.CANCELLED,)):
+            places: list[Place] = []
+            for position in sorted({at for at, state, _ in counts if state in states}):
+                places += self._met.take(await self._failing(position, states))
+            if places:
+                return await self._causes([_Link(0, place) for place in places]), self._met.left_out
+        return [], 0
 
     async def _walk(self, places: Sequence[Place], depth: int) -> list[CauseView]:
         """Go down level by level, then put each link behind the one that waits for it."""
@@ -151,8 +184,11 @@ class Chain:
 
     async def _next(self, link: _Link, cause: CauseView) -> list[Place]:
         if cause.waiting_on is None:
-            if link.place.map_index < 0 and self._layout.is_expanded(link.place.position):
-                return self._met.take(await self._unfinished(link.place.position))
+            position = link.place.position
+            if cause.state in _BAD_LABELS:
+                return self._met.take(await self._failed_before(link.place, cause.state))
+            if link.place.map_index < 0 and self._layout.is_expanded(position):
+                return self._met.take(await self._unfinished(position))
             return []
         if cause.waiting_on.kind != WaitKind.UPSTREAM:
             return []
@@ -161,6 +197,62 @@ class Chain:
             found += await self._unfinished(parent)
         return self._met.take(found)
 
+    async def _failed_before(self, place: Place, state: str) -> list[Place]:
+        """Return what a task that has ended badly failed of, as far as that is another task."""
+        position = place.position
+        if place.map_index < 0 and self._layout.is_expanded(position):
+            return await self._failing(position, _BAD)
+        if state != TaskState.UPSTREAM_FAILED.label:
+            return []  # its own error says it
+        spec = self._layout.spec.tasks[position]
+        along = () if spec.mapped is None or place.map_index < 0 else spec.mapped.along
+        found: list[Place] = []
+        for parent in spec.parents:
+            task_no = self._layout.task_no(parent, place.map_index) if parent in along else None
+            if task_no is None:
+                found += await self._failing(parent, _BAD)
+            elif await self._state(at := Place(parent, place.map_index, task_no)) in _BAD:
+                found.append(at)
+        return found
+
+    async def _failing(self, position: int, states: Sequence[TaskState]) -> list[Place]:
+        """Return a task if it ended in one of these states; of its children some for all."""
+        counts = {state: count for at, state, count in await self._states() if at == position}
+        if not self._layout.is_expanded(position):
+            is_one = any(counts.get(state) for state in states)
+            return [Place(position, -1, self._run.first_task_no + position)] if is_one else []
+        first, width = self._layout.task_no(position, 0) or 0, self._layout.width(position)
+        found: list[Place] = []
+        for state in states:
+            if not counts.get(state):
+                continue
+            numbers = await self._store.list_task_nos_in(
+                first, first + width, state, offset=0, limit=_FAILED_SAMPLED
+            )
+            rows = sorted(await self._store.find_tasks(numbers), key=lambda row: row.task_no)
+            found += self._alike(rows)
+            self._met.left_out += max(counts[state] - len(rows), 0)
+        return found
+
+    def _alike(self, rows: Sequence[TaskRow]) -> list[Place]:
+        """Return children with the same kind of error if they are few; else one for them."""
+        alike: dict[object, list[Place]] = {}
+        for row in rows:
+            failure = row.failure
+            kind = None if failure is None else (failure.type, failure.reason)
+            place = Place(row.position, row.map_index, row.task_no)
+            alike.setdefault(kind, []).append(place)
+        groups = sorted(alike.values(), key=len, reverse=True)
+        found: list[Place] = []
+        for places in groups[:_CAUSES_SHOWN]:
+            if len(places) <= _CHILDREN_SHOWN:
+                found += places
+            else:
+                found.append(places[0])
+                self._stand_for[places[0]] = len(places)
+        self._met.left_out += sum(map(len, groups[_CAUSES_SHOWN:]))
+        return found
+
     async def _causes(self, links: Sequence[_Link]) -> list[CauseView]:
         asked = [(link.place.position, link.place.map_index) for link in links]
         waits = await self._explain(asked)
@@ -168,13 +260,16 @@ class Chain:
             if wait is not None and wait.behind is not None:
                 self._others[link.place] = wait.behind
         return [
-            self._view(link, await self._state(link.place), await self._label(link.place), wait)
+            await self._view(link, wait)
             for link, wait in zip(links, map(waits.get, asked), strict=True)
         ]
 
-    def _view(
-        self, link: _Link, state: TaskState, label: str | None, wait: Wait | None
-    ) -> CauseView:
+    async def _view(self, link: _Link, wait: Wait | None) -> CauseView:
+        label = await self._label(link.place)
+        row = None
+        if link.place.map_index >= 0 or not self._layout.is_expanded(link.place.position):
+            row = await self._row(link.place)
+        state = await self._state(link.place) if row is None else row.state
         map_index, round_number = self._layout.shown(link.place)
         return CauseView(
             depth=link.depth,
@@ -183,15 +278,21 @@ class Chain:
             map_index=map_index,
             round=round_number,
             map_label=label,
-            state=state.label,
+            state=shown_state(state, self._run.state, wait).label,
             waiting_on=wait_view(wait),
+            count=self._stand_for.get(link.place, 1),
+            error=error_view(row.failure) if row is not None and state in _BAD else None,
         )
 
     async def _state(self, place: Place) -> TaskState:
         if place.map_index < 0 and self._layout.is_expanded(place.position):
             return await self._group_state(place.position)
+        row = await self._row(place)
+        return absent_state(self._run.state) if row is None else row.state
+
+    async def _row(self, place: Place) -> TaskRow | None:
         rows = await self._store.list_tasks_between(place.task_no, place.task_no + 1)
-        return rows[0].state if rows else absent_state(self._run.state)
+        return rows[0] if rows else None
 
     async def _states(self) -> Counted:
         if self._counted is None:
@@ -242,6 +343,9 @@ class Chain:
             return await self._maker_of(position)
         if left <= 0 or not self._run.state.is_live:
             return []
+        causes = await self._children_causes(position)
+        if causes is not None:
+            return self._named(position, causes, left)
         found: list[Place] = []
         for page in range(_PAGES_SEARCHED):
             places = self._children(position, page * _PAGE)
@@ -251,6 +355,20 @@ class Chain:
             found += [place for place in places if _is_live(rows.get(place.task_no))]
         found = found[:_CHILDREN_SHOWN]
         self._met.left_out += left - len(found)
+        return found
+
+    def _named(self, position: int, causes: Sequence[ChildrenCause], left: int) -> list[Place]:
+        """Return the children of a cause if they are few; else one that stands for them."""
+        found: list[Place] = []
+        first = self._layout.task_no(position, 0) or 0
+        for cause in causes[:_CAUSES_SHOWN]:
+            is_few = cause.count == len(cause.indices)
+            for index in cause.indices if is_few else cause.indices[:1]:
+                if index < self._layout.width(position):  # others were made since it was read
+                    found.append(Place(position, index, first + index))
+                    self._stand_for[found[-1]] = 1 if is_few else cause.count
+        told = sum(self._stand_for[place] for place in found)
+        self._met.left_out += max(left - told, 0)
         return found
 
     async def _maker_of(self, position: int) -> list[Place]:

@@ -22,12 +22,15 @@ _STUCK_US = 10_000_000
 """Inputs that wait longer than this mean that the engine does not turn."""
 
 
-async def health(engine: Engine, store: Store, home: Path | None, clock: Clock) -> HealthView:
+async def health(
+    engine: Engine, store: Store, home: Path | None, clock: Clock, *, is_read: bool
+) -> HealthView:
     """Return whether the database, the disk, the engine and the hosts can do their part.
 
     A daemon that was told to stop is not ready, although it answers until it ends.
 
     Args:
+        is_read: Whether the DAG files are known that there were when the daemon began.
         home: Where results are written; ``None`` if nothing is.
     """
     age_us = clock.monotonic_us() - engine.turned_at
@@ -37,6 +40,7 @@ async def health(engine: Engine, store: Store, home: Path | None, clock: Clock) 
         "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_US),
         "hosts": engine.memory.hosts_up >= _HOSTS,
         "open": engine.slots.is_open,
+        "dags": is_read,
     }
     status = "ready" if all(checks.values()) else "not_ready"
     return HealthView(status=status, checks=checks, owed=owed(engine.memory))

@@ -12,6 +12,7 @@ import anyio.lowlevel
 
 from aioflow.api.parked import kind_of
 from aioflow.clock import Clock
+from aioflow.core.counting import fresh_queued
 from aioflow.core.live import Live
 from aioflow.core.ready import still_waits
 from aioflow.engine import Engine
@@ -110,8 +111,9 @@ class Looking:
             yield
         for runs in _slices(list(memory.runs.objects.values())):
             for group in (group for run in runs for group in run.groups.values()):
-                if still_waits(group):
-                    found.queued[group.spec.pool] += group.fresh
+                if fresh := fresh_queued(group):
+                    found.queued[group.spec.pool] += fresh
+                    found.states[TaskState.QUEUED.label] += fresh
             yield
 
 

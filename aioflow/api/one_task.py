@@ -13,9 +13,10 @@ from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.results import RESULT_BYTES
 from aioflow.api.shapes import InputView, RecordView, TaskShownView, TryView
 from aioflow.api.views import ErrorView, TaskView, TriggerView, iso, plain_bytes
+from aioflow.api.wait_views import shown_state
 from aioflow.core.mapping import leaves, pick, width
 from aioflow.errors import RequestError, StoreSlow, UnknownTask
-from aioflow.model import RecordState, TaskNo, TaskState
+from aioflow.model import RecordState, RunState, TaskNo, TaskState
 from aioflow.rows import RecordRow, ResultRow, RunRow, TryRow
 
 __all__ = ("OneTask",)
@@ -160,8 +161,10 @@ class OneTask:
             raise UnknownTask(run_id, task_id or "", -1)
         if wanted is None:
             places: Sequence[Place] = _window(segments, offset, limit)
+        elif wanted is TaskState.QUEUED and run.state is RunState.RUNNING:
+            places = await self._queued(run, segments, offset, limit)
         elif wanted is absent_state(run.state):
-            places = await self._absent(segments, wanted, offset, limit)
+            places = await self._absent(run, segments, wanted, offset, limit)
         else:
             places = await self._standing(segments, wanted, offset, limit)
         return await reader.tasks_at(run, layout, places[: min(limit, PAGE)])
@@ -186,27 +189,77 @@ class OneTask:
                 break
         return found
 
+    async def _queued(
+        self, run: RunRow, segments: Sequence[Segment], offset: int, limit: int
+    ) -> Sequence[Place]:
+        """Return what is queued, children without a row included."""
+        if not any(segment.is_children for segment in segments):
+            return await self._standing(segments, TaskState.QUEUED, offset, limit)
+        return await self._absent(run, segments, TaskState.QUEUED, offset, limit)
+
     async def _absent(
-        self, segments: Sequence[Segment], state: TaskState, offset: int, limit: int
+        self,
+        run: RunRow,
+        segments: Sequence[Segment],
+        state: TaskState,
+        offset: int,
+        limit: int,
     ) -> Sequence[Place]:
         """Look through the places: what stands so may have no row."""
         found: Places = []
         looks = 0
+        counts = await self._counts(run)
         for segment in segments:
             end = segment.first + segment.width
+            if segment.is_children and not counts.get((segment.position, state), 1):
+                continue
             for start in range(segment.first, end, PAGE):
                 looks += 1
                 if looks > _PAGES_LOOKED_AT:
                     raise StoreSlow(_LOOKED_SECONDS)
                 stop = min(start + PAGE, end)
-                rows = await self._reader.store.list_tasks_between(start, stop, limit=PAGE)
-                other = {row.task_no for row in rows if row.state is not state}
-                numbers = [number for number in range(start, stop) if number not in other]
-                found += [segment.place(number) for number in numbers[offset:]]
-                offset = max(0, offset - len(numbers))
+                places = await self._so_between(run, segment, start, stop, state)
+                found += places[offset:]
+                offset = max(0, offset - len(places))
                 if len(found) >= limit:
                     return found[:limit]
         return found
+
+    async def _counts(self, run: RunRow) -> dict[tuple[int, TaskState], int]:
+        """Return how many children of a live run stand so; of those that memory counts."""
+        if not run.state.is_live:
+            return {}
+        (counted,) = await self._reader.states([run])
+        positions = {position for position, _, _ in counted}
+        known = {(position, state): 0 for position in positions for state in TaskState}
+        return known | {(position, state): count for position, state, count in counted}
+
+    async def _so_between(
+        self, run: RunRow, segment: Segment, start: TaskNo, stop: TaskNo, state: TaskState
+    ) -> Places:
+        """Return which of some places stand so; of a pending child the engine says how."""
+        rows = await self._reader.store.list_tasks_between(start, stop, limit=PAGE)
+        states = {row.task_no: row.state for row in rows}
+        absent = absent_state(run.state)
+        places = [segment.place(number) for number in range(start, stop)]
+        if not segment.is_children or absent is not TaskState.PENDING:
+            return [place for place in places if states.get(place.task_no, absent) is state]
+        pending = [
+            (place.position, place.map_index)
+            for place in places
+            if states.get(place.task_no, absent) is TaskState.PENDING
+        ]
+        waits = await self._reader.waits(run, pending) if pending else {}
+        return [
+            place
+            for place in places
+            if shown_state(
+                states.get(place.task_no, absent),
+                run.state,
+                waits.get((place.position, place.map_index)),
+            )
+            is state
+        ]
 
 
 class Segment(msgspec.Struct, frozen=True):

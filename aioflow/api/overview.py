@@ -10,7 +10,8 @@ from aioflow.api.catalogue import import_errors
 from aioflow.api.looking import WAITING, Looked, Looking
 from aioflow.api.reader import RunReader
 from aioflow.api.shapes import OverviewView, SlotView, WaitingView
-from aioflow.api.views import summary, wait_view
+from aioflow.api.views import summary
+from aioflow.api.wait_views import wait_view
 from aioflow.api.watching import Fires
 from aioflow.clock import Clock
 from aioflow.engine import Engine

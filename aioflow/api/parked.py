@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from anyio.lowlevel import checkpoint
 
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso
+from aioflow.api.wait_views import LookedWait
 from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
 from aioflow.core.why import is_unwatched
+from aioflow.described import Describe, Watched
 from aioflow.errors import RequestError
-from aioflow.executors.load import Watched
-from aioflow.model import TriggerNo, TriggerState, WaitKind
+from aioflow.model import RunNo, TaskNo, TriggerNo, TriggerState, Wait, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
 __all__ = (
     "KINDS",
     "NODE_NO",
-    "Describe",
     "Parked",
     "kind_of",
-    "nothing_known",
     "stored_state",
 )
 
@@ -39,6 +38,8 @@ KINDS = {
 
 NODE_NO = 1
 """The node of this daemon."""
+
+K = TypeVar("K")
 
 _AT_ONCE = 200
 
@@ -63,15 +64,6 @@ class _Hosted(NamedTuple):
 
     node: int | None = None
     state: str = ""
-
-
-Describe: TypeAlias = Callable[[Sequence[TriggerNo]], Awaitable[Mapping[TriggerNo, Watched]]]
-"""Returns what the hosts of triggers say of these, of as many as they do."""
-
-
-async def nothing_known(_: Sequence[TriggerNo]) -> Mapping[TriggerNo, Watched]:
-    """Say nothing of any trigger: there are no hosts."""
-    return {}
 
 
 def kind_of(class_path: str) -> str:
@@ -120,10 +112,43 @@ class Parked:
                 continue  # it has come to stand otherwise meanwhile
             task_id = layout.spec.tasks[place.position].task_id
             watch = watched.get(row.trigger_no)
-            detail = self._reader.public_fields.detail(row.class_path, row.kwargs)
+            detail = self._reader.public_fields.detail(row.class_path, row.kwargs, watch)
             shown = layout.shown(place)
             found.append(_view(row, run, task_id, shown, where, watch, detail, shift))
         return found
+
+    async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:
+        """Return waits of a run, those for triggers in words; with when triggers and sensors look.
+
+        One that has been deleted meanwhile keeps the words of the engine.
+        """
+        sensors, triggers = _looking(waits)
+        rows: dict[int, TriggerRow] = {}
+        watched: Mapping[int, Watched] = {}
+        if triggers:
+            found = await self._reader.store.find_triggers(triggers)
+            rows = {row.trigger_no: row for row in found}
+            watched = await self._watched(triggers)
+        looks = await self._reader.watched_sensors(run_no, sensors) if sensors else {}
+        worded: dict[K, Wait | None] = {}
+        for at, (place, wait) in enumerate(waits.items(), start=1):
+            if at % _AT_ONCE == 0:
+                await checkpoint()
+            if wait is None or wait.looks_no is None:
+                worded[place] = wait
+            elif wait.kind is WaitKind.INTERVAL:
+                worded[place] = _looked(wait, wait.detail, looks.get(wait.looks_no))
+            else:
+                row, watch = rows.get(wait.looks_no), watched.get(wait.looks_no)
+                worded[place] = _looked(wait, self._in_words(wait, row, watch), watch)
+        return worded
+
+    def _in_words(self, wait: Wait, row: TriggerRow | None, watch: Watched | None) -> str:
+        engine = "" if row is None else f"{row.class_path} #{row.trigger_no}"
+        if row is None or not wait.detail.startswith(engine):
+            return wait.detail
+        sentence = self._reader.public_fields.sentence(row.class_path, row.kwargs, watch)
+        return sentence + wait.detail.removeprefix(engine)
 
     async def standing_so(
         self, numbers: Sequence[TriggerNo], stored: TriggerState, state: str
@@ -144,6 +169,29 @@ class Parked:
             found += (n for n in some if (_held(n, forms, memory) or unhosted) == state)
             await checkpoint()
         return found
+
+
+def _looking(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[TriggerNo]]:
+    """Return the numbers of the sensors, and of the triggers, that waits are for."""
+    sensors: set[TaskNo] = set()
+    triggers: set[TriggerNo] = set()
+    for wait in waits.values():
+        if wait is not None and wait.looks_no is not None:
+            (sensors if wait.kind is WaitKind.INTERVAL else triggers).add(wait.looks_no)
+    return sorted(sensors), sorted(triggers)
+
+
+def _looked(wait: Wait, detail: str, watch: Watched | None) -> Wait:
+    return LookedWait(
+        kind=wait.kind,
+        detail=detail,
+        since=wait.since,
+        until=wait.until,
+        behind=wait.behind,
+        looks_no=wait.looks_no,
+        last_check_at=None if watch is None else watch.last_check_at,
+        next_check_at=None if watch is None else watch.next_check_at,
+    )
 
 
 def stored_state(state: str) -> TriggerState:
@@ -224,6 +272,7 @@ def _view(
         node=hosted.node,
         shared_with=None if watch is None else watch.shared_with,
         next_check_at=None if watch is None else iso(watch.next_check_at),
+        last_check_at=None if watch is None else iso(watch.last_check_at),
         state=_state(row, hosted),
         events=None,
         detail=detail,

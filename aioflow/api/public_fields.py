@@ -2,17 +2,20 @@
 
 A class declares its public fields by ``public_fields``. The declarations of the catalogue are
 repeated here, as the daemon imports none of it; plug-ins are inspected once, in a process of
-their own. Other fields may hold credentials; so may user information and query of a URL.
+their own, and the host of a trigger says what any other class declares. Other fields may hold
+credentials; so may user information and query of a URL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from aioflow.api.views import plain_bytes
+from aioflow.api.wait_texts import sentence_of
+from aioflow.described import Watched
 from aioflow.findings import TriggerKind
-from aioflow.masking import MASK, Masks, masked_url
+from aioflow.masking import MASK, Masks, masked_url, masked_urls
 
 __all__ = ("CATALOGUE", "DETAIL_LENGTH", "PublicFields")
 
@@ -60,23 +63,55 @@ class PublicFields:
             if kind.public_fields:
                 self._declared[kind.class_path] = tuple(kind.public_fields)
 
-    def detail(self, class_path: str, kwargs: bytes | None) -> str:
-        """Name the class, with its fields where it declares any as public."""
-        public = self._declared.get(class_path)
+    def detail(self, class_path: str, kwargs: bytes | None, watched: Watched | None = None) -> str:
+        """Return the sentence of its author, else the class with its fields.
+
+        Only a class that declares public fields is shown with any.
+
+        Args:
+            watched: What its host says of it.
+        """
+        if watched is not None and watched.text:
+            return self._safe(watched.text)
+        public = self._public(class_path, watched)
         fields = None if public is None else plain_bytes(kwargs)
         if public is None or not isinstance(fields, dict):
             return class_path
         shown = ", ".join(
-            f"{name}={_shown(value) if name in public else MASK.decode()}"
+            f"{name}={_masked(value)!r}" if name in public else f"{name}={MASK.decode()}"
             for name, value in fields.items()
             if value is not None and (name in public or value)
         )
         name = class_path.rpartition(":")[2]
         return self._masks.masked_text(f"{name}({shown})")[:DETAIL_LENGTH]
 
+    def sentence(self, class_path: str, kwargs: bytes | None, watched: Watched | None) -> str:
+        """Return what a trigger waits for, in words, and what its last look found.
 
-def _shown(value: Any) -> str:
-    return repr(_masked(value))
+        Args:
+            watched: What its host says of it.
+        """
+        text = None if watched is None or not watched.text else self._safe(watched.text)
+        if text is None and class_path in CATALOGUE:
+            fields = plain_bytes(kwargs)
+            known = fields if isinstance(fields, dict) else {}
+            shown = {name: _masked(known[name]) for name in CATALOGUE[class_path] if name in known}
+            text = sentence_of(class_path, shown)
+            text = text and self._masks.masked_text(text)
+        text = text or self.detail(class_path, kwargs, watched)
+        note = "" if watched is None or not watched.note else f"; {self._safe(watched.note)}"
+        return f"{text}{note}"[:DETAIL_LENGTH]
+
+    def _public(self, class_path: str, watched: Watched | None) -> Collection[str] | None:
+        """Return which fields are public: what is declared here, else what its host says."""
+        declared = self._declared.get(class_path)
+        if declared is None and watched is not None and watched.public:
+            return watched.public
+        return declared
+
+    def _safe(self, text: str) -> str:
+        """Mask what the author of a trigger, or its last look, lets be said."""
+        return self._masks.masked_text(masked_urls(text))[:DETAIL_LENGTH]
 
 
 def _masked(value: Any) -> Any:

@@ -28,6 +28,7 @@ from aioflow.api.views import (
     schedule_text,
     summary,
 )
+from aioflow.described import Describe, DescribeSensors, nothing_known, nothing_of_sensors
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
@@ -59,9 +60,13 @@ class RunReader:
 
     Attributes:
         timetables: Where authors' own live; ``None`` where nobody can be asked.
+        watched: Asks the hosts of triggers about them.
+        watched_sensors: Asks the async hosts about sensors.
     """
 
     timetables: Timetables | None = None
+    watched: Describe = staticmethod(nothing_known)
+    watched_sensors: DescribeSensors = staticmethod(nothing_of_sensors)
 
     def __init__(self, store: Store, tasklog: TaskLog, results: Path | None = None) -> None:
         self.store = store
@@ -338,7 +343,7 @@ class RunReader:
             if at % _ROWS_AT_ONCE == 0:
                 await checkpoint()
             task_row = rows.get(place.task_no)
-            views.append(task_view(layout, place, task_row, absent, waits, results, labels))
+            views.append(task_view(layout, place, task_row, run.state, waits, results, labels))
         return views
 
     async def waits(

@@ -14,7 +14,7 @@ from aioflow.api.looking import Looked, Looking
 from aioflow.api.nodes import node_view
 from aioflow.api.one_task import OneTask
 from aioflow.api.overview import Overview
-from aioflow.api.parked import Describe, Parked
+from aioflow.api.parked import Parked
 from aioflow.api.progress import Progress
 from aioflow.api.reader import RunReader
 from aioflow.api.shapes import (
@@ -34,6 +34,7 @@ from aioflow.api.watching import Fires
 from aioflow.clock import Clock
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory
+from aioflow.described import Describe
 from aioflow.engine import Engine
 from aioflow.errors import DaemonAway
 from aioflow.executors.load import HostLoad

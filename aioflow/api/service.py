@@ -13,20 +13,18 @@ import msgspec
 
 from aioflow.access import Actor, noted_by
 from aioflow.api.access import Access
-from aioflow.api.acting import ASK_SECONDS, Actions
+from aioflow.api.acting import ASK_SECONDS
 from aioflow.api.backfills import Backfills
 from aioflow.api.catalogue import Catalogue
-from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.checks import checked_id, checked_key, packed_conf
-from aioflow.api.damage import run_state
 from aioflow.api.events import NamedEvents
+from aioflow.api.explaining import Explaining
+from aioflow.api.first_read import FirstRead
 from aioflow.api.health import health
-from aioflow.api.layout import Place
 from aioflow.api.metrics import Metrics, Sizes, Sizing, measured
 from aioflow.api.params import check_params
-from aioflow.api.parked import Describe, nothing_known
 from aioflow.api.passwords import Passwords
-from aioflow.api.reader import PAGE, Counted
+from aioflow.api.reader import PAGE
 from aioflow.api.reads import Reads
 from aioflow.api.rotation import Rotation, RotationView
 from aioflow.api.shapes import PoolView
@@ -34,7 +32,6 @@ from aioflow.api.slots import Timetables
 from aioflow.api.standing import list_standing, page_of_standing
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
-    ChainView,
     CleanedView,
     DagDetailView,
     EmittedView,
@@ -44,46 +41,39 @@ from aioflow.api.views import (
     Triggered,
     TriggerView,
     instant,
-    iso,
+    slow_view,
 )
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.draft import Draft
-from aioflow.core.stalls import Staller
+from aioflow.described import Describe, DescribeSensors, nothing_known, nothing_of_sensors
 from aioflow.engine import Engine
 from aioflow.errors import (
     AioflowError,
     DaemonAway,
     RunExists,
     StoreUnavailable,
-    UnknownRun,
-    UnknownTask,
+    UnknownDag,
     UnknownTrigger,
 )
 from aioflow.executors.load import HostLoad
 from aioflow.measures import Measures
-from aioflow.model import DagSpec, Instant, RunNo, TriggerNo, Wait, WaitKind
+from aioflow.model import DagSpec, Instant, RunNo, TriggerNo
 from aioflow.requests import (
     CountTasks,
     CreateRun,
-    Explain,
     Note,
     Request,
     SetPaused,
 )
-from aioflow.rows import Batch, RunRow
+from aioflow.rows import Batch, DagRow, RunRow
 from aioflow.secrets import Vault
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 
 __all__ = ("Api",)
 
-_EXPLAIN_SECONDS = 0.5
-"""A reader is told what the rows say rather than kept waiting for what memory knows."""
 
-_MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
-
-
-class Api(Actions):
+class Api(Explaining):
     """What the web and the command line ask.
 
     Every method raises ``StoreUnavailable`` if the database does not answer, those that change
@@ -100,10 +90,12 @@ class Api(Actions):
         vault: What the daemon seals with; ``None`` where the key cannot be changed.
         clean: Deletes a part of what is old, or says what would go.
         hosts: How the shared hosts fare.
-        watched: What triggers share their watches with.
+        watched: What triggers share their watches with, and when they look.
+        watched_sensors: When hosted sensors look.
         spans: How many spans were made, and dropped.
         timetables: Where authors' own are asked; ``None`` where they cannot be.
         passwords: Hashes passwords; ``None`` for as slowly as is safe.
+        dags_read: Whether the DAG folders have been read once.
 
     Attributes:
         actor: In whose name it changes things, for the audit; ``None`` for the daemon itself.
@@ -127,9 +119,11 @@ class Api(Actions):
         clean: Callable[[bool], Awaitable[CleanedView]] | None = None,
         hosts: Callable[[], Sequence[HostLoad]] = tuple,
         watched: Describe = nothing_known,
+        watched_sensors: DescribeSensors = nothing_of_sensors,
         spans: Callable[[], tuple[int, int]] = lambda: (0, 0),
         timetables: Timetables | None = None,
         passwords: Passwords | None = None,
+        dags_read: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
         self.clock = clock
@@ -141,8 +135,10 @@ class Api(Actions):
         self._hosts = hosts
         self._spans = spans
         self.timetables = timetables
+        self.watched, self.watched_sensors = watched, watched_sensors
         self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
+        self._first_read = FirstRead(clock, dags_read)
         self._rotation = None
         if vault is not None and home is not None:
             self._rotation = Rotation(vault, home / "key")
@@ -203,16 +199,41 @@ class Api(Actions):
                 return plan.graph.spec
         return await super().spec(version, dag_id)
 
-    @property
-    def _running(self) -> Engine:
-        if self._engine is None:
-            raise DaemonAway(str(self._home or ""))
-        return self._engine
-
     async def _ask(self, request: Request, seconds: float = ASK_SECONDS) -> object:
         return await self._ask_as(request, self.actor, seconds)
 
     async def _ask_as(self, request: Request, actor: Actor | None, seconds: float) -> object:
+        try:
+            return await self._ask_once(request, actor, seconds)
+        except UnknownDag as exc:
+            if self._first_read.is_over:
+                raise
+            await self._wait_for_dag(exc.dag_id)
+            return await self._ask_once(request, actor, seconds)
+
+    async def _wait_for_dag(self, dag_id: str) -> None:
+        """Wait until a DAG is known, as long as the daemon reads the DAG files it began with.
+
+        Raises:
+            UnknownDag: If it is still unknown, and not all of them have been read.
+        """
+        dags = self._running.memory.dags
+        await self._first_read.wait_for(lambda: dag_id in dags)
+        if dag_id not in dags and not self._first_read.is_read:
+            raise UnknownDag(dag_id, is_reading=True)
+
+    async def dag_row(self, dag_id: str) -> DagRow:
+        """Return a DAG that some file defines; in the first seconds of a daemon wait for it."""
+        try:
+            return await super().dag_row(dag_id)
+        except UnknownDag:
+            if self._engine is None or self._first_read.is_over:
+                raise
+            await self._wait_for_dag(dag_id)
+            await self._ask(CountTasks(run_ids=()))  # what was read has been stored by then
+            return await super().dag_row(dag_id)
+
+    async def _ask_once(self, request: Request, actor: Actor | None, seconds: float) -> object:
         engine = self._running
         try:
             with anyio.fail_after(seconds):
@@ -297,89 +318,7 @@ class Api(Actions):
         """Return named events, the newest first; ``before`` is the last id of the page before."""
         return await self._events.list(name=name, limit=limit, before=before)
 
-    # ── asking memory ───────────────────────────────────────────────────────────────────
-
-    @property
-    def _patience(self) -> float:
-        """Seconds a reader is kept: the turn under way counts, whoever asked first waited."""
-        if self._running.store_away_since is not None:
-            return 0.0
-        return max(0.0, _EXPLAIN_SECONDS - self._running.turn_seconds)
-
-    async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
-        """Of live runs memory knows, and is asked once for all: their rows may be a million."""
-        live = tuple(run.run_id for run in runs if run.state.is_live)
-        known: Mapping[str, Counted] = {}
-        if live and self._engine is not None and self._patience:
-            with anyio.move_on_after(self._patience):
-                known = cast("dict[str, Counted]", await self._ask(CountTasks(run_ids=live)))
-        return [known.get(run.run_id) or await self._count(run) for run in runs]
-
-    async def waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
-        if self._engine is None or not tasks or not run.state.is_live:
-            return {}
-        answer: object = None
-        with anyio.move_on_after(self._patience):
-            try:
-                answer = await self._ask(Explain(run_id=run.run_id, tasks=tuple(tasks)))
-            except UnknownRun:
-                return {}  # it ended while we asked
-        if answer is None:
-            return dict.fromkeys(tasks, self._no_answer)
-        found = cast("dict[tuple[int, int], Wait | None]", answer)
-        return {place: self._with_cycle(run, place, wait) for place, wait in found.items()}
-
-    @property
-    def _no_answer(self) -> Wait:
-        """What is said of all that waits while the engine does not come to say it."""
-        engine = self._running
-        away = engine.store_away_since is not None
-        said = f"the database does not answer: {engine.store_error}"
-        detail = said if away else "a commit takes long; ask again"
-        return Wait(kind=WaitKind.DATABASE, detail=detail)
-
-    def _with_cycle(self, run: RunRow, place: tuple[int, int], wait: Wait | None) -> Wait | None:
-        """Say so where a task waits for a run that waits, in the end, for this one."""
-        if self._cycle is None or wait is None or wait.kind not in _MAY_BE_A_CYCLE:
-            return wait
-        cycle = self._cycle(run.run_no, *place)
-        detail = f"{wait.detail}; a cycle: {cycle}" if cycle else wait.detail
-        return msgspec.structs.replace(wait, detail=detail)
-
-    async def why(
-        self, run_id: str, task_id: str | None = None, *, map_index: int = -1
-    ) -> ChainView:
-        """Return the chain of causes of a wait.
-
-        Without a task: what the whole run waits for in the end.
-        """
-        run = await self.run(run_id)
-        chain = Chain(await self._view_of(run), self._behind)
-        if task_id is None:
-            causes, more = await chain.of_run()
-        else:
-            causes, more = await chain.of_task(await self.place(run, task_id, map_index))
-        state = run_state(run)
-        return ChainView(run_id=run_id, dag_id=run.dag_id, state=state, causes=causes, more=more)
-
-    async def _view_of(self, run: RunRow) -> ViewOfRun:
-        async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:
-            return await self.waits(run, tasks)
-
-        async def count() -> Counted:
-            (counted,) = await self.states([run])
-            return counted
-
-        return ViewOfRun(run, await self.layout(run), count, self.store, explain)
-
-    async def _behind(self, run_id: str, task_id: str) -> tuple[ViewOfRun, Place] | None:
-        """Return where a task of another run lies, unless that has ended meanwhile."""
-        try:
-            run = await self.run(run_id)
-            place = await self.place(run, task_id, -1)
-        except (UnknownRun, UnknownTask):
-            return None
-        return (await self._view_of(run), place) if run.state.is_live else None
+    # ── what is parked, and slow ────────────────────────────────────────────────────────
 
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
         """Return parked waits by number; ``after`` is the last one of the page before."""
@@ -421,7 +360,7 @@ class Api(Actions):
         Raises:
             DaemonAway: If there is no daemon: nobody else knows.
         """
-        return [_slow(known) for known in self._running.memory.stalls.all() if known.count]
+        return [slow_view(known) for known in self._running.memory.stalls.all() if known.count]
 
     # ── watching over ───────────────────────────────────────────────────────────────────
 
@@ -432,7 +371,8 @@ class Api(Actions):
 
     async def health(self) -> HealthView:
         """Return whether the daemon can do its work; see ``api.health``."""
-        return await health(self._running, self.store, self._home, self.clock)
+        engine, is_read = self._running, self._first_read.is_over
+        return await health(engine, self.store, self._home, self.clock, is_read=is_read)
 
     async def metrics(self) -> Metrics:
         """Return what there is to count.
@@ -460,22 +400,6 @@ class Api(Actions):
     async def sizes(self) -> Sizes:
         """Return what is kept; looked at once in a while."""
         return await self._sizing.sizes(self._running.memory.commit_no)
-
-
-def _slow(known: Staller) -> SlowView:
-    return SlowView(
-        kind=known.kind,
-        name=known.name,
-        stalls=known.count,
-        longest_ms=known.longest_ms,
-        total_ms=known.total_ms,
-        place=known.place,
-        last_at=iso(known.last_at),
-        run_id=known.run_id,
-        task_id=known.task_id,
-        trigger_id=known.number if known.kind == "trigger" else None,
-        quarantined=known.is_quarantined,
-    )
 
 
 def _triggered(run: RunRow, *, created: bool) -> Triggered:

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from aioflow.api.damage import DamageView
-from aioflow.api.views import RunSummary, TaskView, TriggerView, WaitView
+from aioflow.api.views import RunSummary, TaskView, TriggerView
+from aioflow.api.wait_views import WaitView
 
 __all__ = (
     "AgeView",

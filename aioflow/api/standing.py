@@ -15,6 +15,7 @@ from aioflow.api.views import TriggerView, iso
 from aioflow.core.memory import Memory
 from aioflow.core.why import explain_dag_trigger
 from aioflow.dag_triggers import DagTriggerRow, DagTriggerSpec
+from aioflow.described import Watched
 from aioflow.model import TriggerNo, Wait, WaitKind
 from aioflow.rows import DagRow
 
@@ -70,6 +71,7 @@ async def list_standing(
     if not rows:
         return []
     dags, _ = await reader.catalogue.known()
+    watched = await reader.watched([row.trigger_no for row in rows])
     views = []
     for at, row in enumerate(rows, start=1):
         if at % _AT_ONCE == 0:
@@ -80,9 +82,11 @@ async def list_standing(
         one = None if memory is None else memory.standing.get(row.trigger_no)
         wait = None if memory is None or one is None else explain_dag_trigger(one, memory)
         is_hosted = one is not None and one.hosting != 0 and one.has_room
-        fields = reader.public_fields.detail(row.class_path, row.kwargs)
+        watch = watched.get(row.trigger_no)
+        fields = reader.public_fields.detail(row.class_path, row.kwargs, watch)
         detail = spec.name if spec.is_timetable else fields
-        views.append(_view(row, spec, wait, NODE_NO if is_hosted else None, detail))
+        node = NODE_NO if is_hosted else None
+        views.append(_view(row, spec, wait, node, detail, watch))
     return views
 
 
@@ -100,7 +104,12 @@ def _kind(spec: DagTriggerSpec, class_path: str) -> str:
 
 
 def _view(
-    row: DagTriggerRow, spec: DagTriggerSpec, wait: Wait | None, node: int | None, detail: str
+    row: DagTriggerRow,
+    spec: DagTriggerSpec,
+    wait: Wait | None,
+    node: int | None,
+    detail: str,
+    watch: Watched | None,
 ) -> TriggerView:
     held = None if wait is None or wait.kind is WaitKind.TRIGGER else wait
     if held is not None and held.detail:
@@ -117,7 +126,8 @@ def _view(
         deadline=None if wait is None else iso(wait.until),
         node=node,
         shared_with=None,
-        next_check_at=None,
+        next_check_at=None if watch is None else iso(watch.next_check_at),
+        last_check_at=None if watch is None else iso(watch.last_check_at),
         state="waiting" if held is None else held.kind.value,
         events=row.sequence,
         detail=detail[:DETAIL_LENGTH],

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from aioflow.api.damage import task_state
-from aioflow.api.layout import Layout, Place
-from aioflow.api.views import ErrorView, TaskView, iso, wait_view
+from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.views import TaskView, iso
+from aioflow.api.wait_views import error_view, shown_state, wait_view
 from aioflow.damage import DAMAGED
-from aioflow.model import TaskNo, TaskState, Wait
+from aioflow.model import RunState, TaskNo, TaskState, Wait
 from aioflow.rows import TaskRow
 
 __all__ = ("task_view",)
@@ -19,7 +20,7 @@ def task_view(
     layout: Layout,
     place: Place,
     row: TaskRow | None,
-    absent: TaskState,
+    run_state: RunState,
     waits: Mapping[tuple[int, int], Wait | None],
     results: Mapping[TaskNo, Any],
     labels: Mapping[TaskNo, str],
@@ -27,13 +28,15 @@ def task_view(
     """Return one task.
 
     Args:
-        absent: Its state if it has no row.
+        run_state: Tells what a task without a row is.
         waits: What tasks wait for, by position and map index.
         results, labels: By the number of the task.
     """
     task = layout.spec.tasks[place.position]
     map_index, round_number = layout.shown(place)
-    state = absent if row is None else row.state
+    wait = waits.get((place.position, place.map_index))
+    state = absent_state(run_state) if row is None else row.state
+    shown = shown_state(state, run_state, wait)
     failed = None if row is None else row.failure
     if failed is not None and state is TaskState.SUCCESS and failed.reason != DAMAGED:
         failed = None
@@ -42,15 +45,13 @@ def task_view(
         map_index=map_index,
         round=round_number,
         map_label=labels.get(place.task_no),
-        state=state.label if row is None else task_state(row),
+        state=shown.label if row is None or shown is not state else task_state(row),
         try_number=0 if row is None else row.try_number,
         max_tries=task.retry.tries,
         interruptions=0 if row is None else row.interruptions,
         started_at=None if row is None else iso(row.started_at),
         ended_at=None if row is None else iso(row.ended_at),
-        waiting_on=wait_view(waits.get((place.position, place.map_index)), state),
-        error=None
-        if failed is None
-        else ErrorView(type=failed.type, message=failed.message, reason=failed.reason),
+        waiting_on=wait_view(wait, state),
+        error=error_view(failed),
         result=results.get(place.task_no) if state is TaskState.SUCCESS else None,
     )

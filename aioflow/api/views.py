@@ -15,17 +15,17 @@ from typing import Any
 import msgspec
 
 from aioflow.api.damage import quarantine, run_state
+from aioflow.api.wait_views import ErrorView, WaitView, iso
 from aioflow.author.codec import DEPTH_LIMIT, decode
+from aioflow.core.stalls import Staller
 from aioflow.damage import Damage
 from aioflow.errors import RequestError
-from aioflow.instants import as_datetime, as_instant
-from aioflow.model import DagSpec, Instant, TaskState, Wait, WaitKind
+from aioflow.instants import as_instant
+from aioflow.model import DagSpec, Instant
 from aioflow.rows import RunRow
 from aioflow.schedules import ScheduleSpec
 
 __all__ = (
-    "CauseView",
-    "ChainView",
     "DagDetailView",
     "DagView",
     "ErrorView",
@@ -36,16 +36,15 @@ __all__ = (
     "TaskView",
     "TriggerView",
     "Triggered",
-    "WaitView",
     "instant",
     "iso",
     "plain",
     "plain_bytes",
     "plain_fields",
     "schedule_text",
+    "slow_view",
     "summary",
     "unreadable",
-    "wait_view",
 )
 
 _EXACT = 1 << 53
@@ -56,23 +55,6 @@ _LEVELS = DEPTH_LIMIT + 8
 
 _REASON_LENGTH = 500
 """Characters that say why a value cannot be shown."""
-
-
-class WaitView(msgspec.Struct, frozen=True, kw_only=True):
-    """What something waits for; see ``model.Wait``."""
-
-    kind: str
-    detail: str
-    since: str | None
-    until: str | None
-
-
-class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a try ended badly; see ``model.Failure``."""
-
-    type: str
-    message: str
-    reason: str
 
 
 class DagView(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,39 +210,6 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[TaskView]
 
 
-class CauseView(msgspec.Struct, frozen=True, kw_only=True):
-    """A link of a chain.
-
-    Attributes:
-        depth: How far from what was asked about; a link waits for those one deeper that follow.
-        run_id: That of another run where a task waits for one of the run before.
-        waiting_on: ``None`` for what is going on right now.
-    """
-
-    depth: int
-    run_id: str
-    task_id: str
-    map_index: int
-    round: int
-    map_label: str | None = None
-    state: str
-    waiting_on: WaitView | None
-
-
-class ChainView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a run, or one of its tasks, does not go on.
-
-    Attributes:
-        more: How many links were left out.
-    """
-
-    run_id: str
-    dag_id: str
-    state: str
-    causes: list[CauseView]
-    more: int
-
-
 class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     """A parked wait, or a trigger that starts runs of a DAG: then it has no run and no task.
 
@@ -272,7 +221,8 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
             runs ``waiting``, or what it waits for itself: ``paused`` and the like.
         events: How many one that starts runs has had.
         shared_with: How many others share its watch; ``None`` where that is not known.
-        next_check_at: When that looks next, if it looks at times that it knows.
+        next_check_at: When it looks next, if it looks at times that it knows.
+        last_check_at: When it looked last, where that is known.
     """
 
     trigger_id: int
@@ -287,6 +237,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     node: int | None
     shared_with: int | None
     next_check_at: str | None
+    last_check_at: str | None
     state: str
     events: int | None
     detail: str
@@ -349,17 +300,6 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
     versions: int = 0
     audit: int = 0
     more: bool = False
-
-
-def iso(at: Instant | None) -> str | None:
-    """Return an instant as ISO 8601 in UTC; ``None`` for one a calendar does not have, too."""
-    if at is None:
-        return None
-    try:
-        moment = as_datetime(at)
-    except OverflowError:
-        return None
-    return moment.replace(tzinfo=None).isoformat() + "Z"
 
 
 def instant(text: str, what: str) -> Instant:
@@ -447,20 +387,6 @@ def _text(value: str) -> str:
     return value.encode(errors="backslashreplace").decode()
 
 
-def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | None:
-    """Return a wait as JSON has it.
-
-    Args:
-        state: Of the task that waits: one that runs does so without an answer of the engine.
-    """
-    is_unknown = wait is not None and wait.kind is WaitKind.DATABASE
-    if wait is None or (state is TaskState.RUNNING and is_unknown):
-        return None
-    return WaitView(
-        kind=wait.kind.value, detail=wait.detail, since=iso(wait.since), until=iso(wait.until)
-    )
-
-
 def schedule_text(spec: DagSpec) -> str | None:
     """Return a schedule as an author would write it; of a trigger its class."""
     if spec.trigger is not None:
@@ -478,6 +404,23 @@ def _clock_text(schedule: ScheduleSpec) -> str | None:
     if schedule.dates is not None:
         return "1 date" if len(schedule.dates) == 1 else f"{len(schedule.dates)} dates"
     return schedule.cron
+
+
+def slow_view(known: Staller) -> SlowView:
+    """Return what has held up the loop it shares with others."""
+    return SlowView(
+        kind=known.kind,
+        name=known.name,
+        stalls=known.count,
+        longest_ms=known.longest_ms,
+        total_ms=known.total_ms,
+        place=known.place,
+        last_at=iso(known.last_at),
+        run_id=known.run_id,
+        task_id=known.task_id,
+        trigger_id=known.number if known.kind == "trigger" else None,
+        quarantined=known.is_quarantined,
+    )
 
 
 def summary(run: RunRow, damage: Damage | None = None) -> RunSummary:

@@ -173,7 +173,7 @@ class Waiting:
         return TriggersView(
             kinds=self._kinds(counted, standing, _watches(hosts)),
             hosts=[_host(host) for host in hosts],
-            capacity=sum(host.capacity for host in hosts),
+            capacity=max((host.capacity for host in hosts), default=0),
             waiting_for_capacity=sum(host.waiting for host in hosts),
             quarantined=sorted(one.name for one in known if one.is_quarantined),
             ages=_ages(counted),

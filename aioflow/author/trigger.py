@@ -7,12 +7,13 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from aioflow.author import codec
 from aioflow.author.annotations import hints
+from aioflow.author.duration import Duration, as_timedelta
 from aioflow.author.event import TriggerEvent
 from aioflow.author.fields import check_fields
 from aioflow.author.restoring import is_plain
@@ -55,6 +56,7 @@ class Trigger(Generic[T]):
     _hosted_since_us: int | None = None
     _hosted_last: TriggerEvent[T] | None = None
     _hosted_number: TriggerNo | None = None
+    _hosted_check: tuple[datetime, datetime | None, str] | None = None
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Refuse a field that cannot travel, or is of another type, on the line that wrote it.
@@ -97,6 +99,27 @@ class Trigger(Generic[T]):
 
     async def on_kill(self) -> None:
         """Undo what was started outside; called only when a person cancels the task."""
+
+    def describe(self) -> str:
+        """Say in a sentence what it waits for, for people: ``for the booking 4711``.
+
+        Shown by ``runs why``, ``triggers list``, the API and the page to all who may look, so
+        name no secret. Called on the event loop, and must not wait: each time somebody looks,
+        or once per hosting where the trigger shares a watch. Empty, as here: its class and its
+        public fields are shown.
+        """
+        return ""
+
+    def note_check(self, found: str = "", *, next_in: Duration | None = None) -> None:
+        """Note that it has looked just now, for people who ask what it waits for.
+
+        Args:
+            found: What there was, in a few words: ``1 of 2 found``. No secret.
+            next_in: How long until it looks again.
+        """
+        now = datetime.now(UTC)  # noqa: TID251 - the time of the user's code, in its process
+        following = None if next_in is None else now + as_timedelta(next_in, "next_in")
+        object.__setattr__(self, "_hosted_check", (now, following, found))
 
     def series(self) -> str | None:
         """Name what several waits of one task go through together, each event once.

@@ -53,6 +53,13 @@ class Watch(Generic[Wanted, T]):
         """
         return None
 
+    def last_check(self) -> datetime | None:
+        """Return when it looked last, with a time zone; ``None`` where it is told instead.
+
+        Shown to people, as ``next_check``. Must not wait.
+        """
+        return None
+
     def run(self) -> AsyncIterator[tuple[Wanted, TriggerEvent[T] | Exception]]:
         """Yield what has come, with its event, or with what its triggers fail with.
 

@@ -51,7 +51,7 @@ async def opened(settings: Settings) -> AsyncIterator[Store]:
     """
     scheme, _, path = settings.db.partition(":///")
     if scheme == "sqlite" and not await anyio.Path(path).exists():
-        raise DaemonAway(str(settings.home))
+        raise DaemonAway(str(settings.home), settings.shown_db)
     vault = await anyio.to_thread.run_sync(_vault, settings.key_file)
     async with open_store(settings.db, vault, exclusive=False) as store:
         yield store

@@ -25,7 +25,7 @@ _KINDS = {
 def add_parser(nouns: Nouns) -> None:
     """Declare the command."""
     verbs = add_group(nouns, "db", text="look after the database", example="aioflow db check")
-    add_command(
+    checking = add_command(
         verbs,
         "check",
         _check,
@@ -34,7 +34,7 @@ def add_parser(nouns: Nouns) -> None:
         example="aioflow db check",
         remote=False,
     )
-    add_command(
+    migrating = add_command(
         verbs,
         "migrate",
         _migrate,
@@ -58,7 +58,7 @@ def add_parser(nouns: Nouns) -> None:
         remote=False,
     )
     copying.add_argument("--to", required=True, metavar="URL", help="where; as for `up --db`")
-    add_command(
+    exporting = add_command(
         verbs,
         "export",
         _export,
@@ -67,6 +67,16 @@ def add_parser(nouns: Nouns) -> None:
         remote=False,
     )
     cleaning.add_argument("--dry-run", action="store_true", help="only say what would go")
+    for parser in (checking, migrating, copying, exporting):
+        parser.add_argument(
+            "--db", metavar="URL", help="the database; default the setting db.url, as `up` has it"
+        )
+
+
+def _settings(arguments: argparse.Namespace) -> Any:
+    from aioflow.settings import Settings
+
+    return Settings.read(arguments.home, {"db.url": arguments.db})
 
 
 def _clean(arguments: argparse.Namespace) -> int:
@@ -94,10 +104,9 @@ def _migrate(arguments: argparse.Namespace) -> int:
     import anyio
 
     from aioflow.secrets import Vault
-    from aioflow.settings import Settings
     from aioflow.store import open_store
 
-    settings = Settings.read(arguments.home)
+    settings = _settings(arguments)
     vault = Vault.open(settings.key_file)
 
     async def migrate() -> None:
@@ -116,16 +125,18 @@ def _copy(arguments: argparse.Namespace) -> int:
     import anyio
 
     from aioflow.secrets import Vault
-    from aioflow.settings import Settings
     from aioflow.store.copying import copy
 
-    settings = Settings.read(arguments.home)
+    settings = _settings(arguments)
     vault = Vault.open(settings.key_file)
     counts = anyio.run(copy, settings.db, arguments.to, vault, settings.home)
     if arguments.json:
         print_json({"rows": counts})
     else:
-        hint(f"{sum(counts.values())} rows are copied; have db.url name the new database")
+        hint(
+            f"{sum(counts.values())} rows of {settings.shown_db} are copied; set db.url to the new "
+            "database: `up --db` counts for that daemon alone, other commands read db.url"
+        )
     return 0
 
 
@@ -133,11 +144,10 @@ def _export(arguments: argparse.Namespace) -> int:
     import anyio
 
     from aioflow.cli.database import opened
-    from aioflow.settings import Settings
     from aioflow.store.copying import export
 
     async def export_all() -> None:
-        settings = Settings.read(arguments.home)
+        settings = _settings(arguments)
         async with opened(settings):  # it is there, ours, and current
             await export(settings.db, put)
 
@@ -164,12 +174,11 @@ def _check(arguments: argparse.Namespace) -> int:
 
     from aioflow.api.audit import audit_faults
     from aioflow.cli.database import opened
-    from aioflow.settings import Settings
     from aioflow.store.replay import compare
     from aioflow.store.soundness import damage_of
 
     async def compared() -> list[str]:
-        settings = Settings.read(arguments.home)
+        settings = _settings(arguments)
         if damaged := damage_of(settings.db):
             return [f"damaged: {line}" for line in damaged]
         async with opened(settings) as store:

@@ -136,7 +136,46 @@ def wait_text(wait: dict[str, Any] | None) -> str:
         return ""
     until = f" until {wait['until']}" if wait["until"] else ""
     detail = f" {wait['detail']}" if wait["detail"] else ""
-    return f"{wait['kind']}:{detail}{until}"
+    number = "" if wait.get("trigger_id") is None else f" (trigger {wait['trigger_id']})"
+    return f"{wait['kind']}:{detail}{_checks_text(wait)}{number}{until}"
+
+
+def _checks_text(wait: dict[str, Any]) -> str:
+    """Return when what is waited for was looked at last, and is next, from now."""
+    now = None
+    parts = []
+    for name, text in (("last_check_at", "checked {} ago"), ("next_check_at", "next in {}")):
+        if wait.get(name) is None:
+            continue
+        now = _now() if now is None else now
+        seconds = (_instant(wait[name]) - now) / 1e6
+        parts.append(text.format(_length_text(seconds if name == "next_check_at" else -seconds)))
+    return f"; {', '.join(parts)}" if parts else ""
+
+
+def _now() -> int:
+    from aioflow.clock import SystemClock
+
+    return SystemClock().now()
+
+
+def _instant(text: str) -> int:
+    from datetime import datetime
+
+    from aioflow.instants import as_instant
+
+    return as_instant(datetime.fromisoformat(text))
+
+
+def _length_text(seconds: float) -> str:
+    """Return a length of time in its largest unit, rounded: ``0.2 s``, ``5 min``, ``2 h``."""
+    if seconds < 1:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if whole >= 2 * size:
+            return f"{round(whole / size)} {unit}"
+    return f"{whole} s"
 
 
 def task_name(task: dict[str, Any]) -> str:

@@ -37,6 +37,11 @@ class Source(Protocol):
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         """``show_run``."""
 
+    def tasks(
+        self, run_id: str, *, task: str | None, state: str | None, offset: int, limit: int
+    ) -> Any:
+        """``reads.one_task.list``."""
+
     def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
         """``why``."""
 
@@ -130,6 +135,12 @@ class _Daemon:
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         return self._client.get("runs", run_id, offset=offset, limit=limit)
 
+    def tasks(
+        self, run_id: str, *, task: str | None, state: str | None, offset: int, limit: int
+    ) -> Any:
+        query = {"task": task, "state": state, "offset": offset, "limit": limit}
+        return self._client.get("runs", run_id, "tasks", **query)
+
     def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
         if task_id is None:
             return self._client.get("runs", run_id, "why")
@@ -205,6 +216,15 @@ class _Database:
 
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         return self._ask(lambda api: api.show_run(run_id, offset=offset, limit=limit))
+
+    def tasks(
+        self, run_id: str, *, task: str | None, state: str | None, offset: int, limit: int
+    ) -> Any:
+        return self._ask(
+            lambda api: api.reads.one_task.list(
+                run_id, task_id=task, state=state, offset=offset, limit=limit
+            )
+        )
 
     def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
         return self._ask(lambda api: api.why(run_id, task_id, map_index=map_index))

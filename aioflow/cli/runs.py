@@ -56,6 +56,8 @@ def add_parser(nouns: Nouns) -> None:
     show = _add_one(verbs, "show", _show, "show a run and its tasks")
     show.add_argument("--offset", type=from_zero, default=0, metavar="N", help="skip so many tasks")
     show.add_argument("--limit", type=positive, default=_PAGE, metavar="N")
+    show.add_argument("--state", metavar="STATE", help="only tasks in it, such as failed")
+    show.add_argument("--task", metavar="TASK", help="only this one, of a mapped one its children")
     _add_one(verbs, "watch", _watch, "follow a run until it ends")
     why = _add_one(verbs, "why", _why, "say what a run or task waits for")
     why.add_argument("task", nargs="?", metavar="TASK")
@@ -175,7 +177,10 @@ def _show(arguments: argparse.Namespace) -> int:
         empty="no tasks here",
     )
     left = sum(found["counts"].values()) - arguments.offset - len(found["tasks"])
-    if left > 0:
+    if arguments.state or arguments.task:
+        if len(found["tasks"]) == arguments.limit:
+            hint(f"there may be more: --offset {arguments.offset + len(found['tasks'])}")
+    elif left > 0:
         hint(f"{left} more: --offset {arguments.offset + len(found['tasks'])}")
     return 0
 
@@ -202,6 +207,8 @@ def _range_of(task_id: str, children: list[dict[str, Any]]) -> str:
 def _run_pages(source: Source, arguments: argparse.Namespace) -> Any:
     """Return a run with as many tasks as were asked for; the daemon gives a page at a time."""
     limit, offset = arguments.limit, arguments.offset
+    if arguments.state or arguments.task:
+        return {**source.run(arguments.run_id, limit=1), "tasks": _narrowed(source, arguments)}
     found = source.run(arguments.run_id, offset=offset, limit=min(limit, _PAGE))
     while len(found["tasks"]) < limit:
         had = len(found["tasks"])
@@ -215,13 +222,35 @@ def _run_pages(source: Source, arguments: argparse.Namespace) -> Any:
     return found
 
 
+def _narrowed(source: Source, arguments: argparse.Namespace) -> list[Any]:
+    """Return the tasks of a run that were asked for by id or state."""
+    found: list[Any] = []
+    while len(found) < arguments.limit:
+        wanted = min(arguments.limit - len(found), _PAGE)
+        page = source.tasks(
+            arguments.run_id,
+            task=arguments.task,
+            state=arguments.state,
+            offset=arguments.offset + len(found),
+            limit=wanted,
+        )
+        found += page
+        if len(page) < wanted:
+            break
+    return found
+
+
 def _note(task: dict[str, Any]) -> str:
     """Return what there is to say about a task: its wait, its error, or its result."""
     if task["waiting_on"] is not None:
         return wait_text(task["waiting_on"])
     if task["error"] is not None:
-        return _cut(f"{task['error']['type']}: {task['error']['message']}", 2 * _TEXT_LENGTH)
+        return _cut(_error_text(task["error"]), 2 * _TEXT_LENGTH)
     return "" if task["result"] is None else _cut(f"= {task['result']!r}", _TEXT_LENGTH)
+
+
+def _error_text(error: dict[str, Any]) -> str:
+    return f"{error['type']}: {error['message']}"
 
 
 def _cut(text: str, length: int) -> str:
@@ -252,8 +281,13 @@ def _why(arguments: argparse.Namespace) -> int:
         what = f" waits for {wait_text(wait)}{since}" if wait is not None else ""
         indent = "  " * cause["depth"]
         of = "" if cause["run_id"] == found["run_id"] else f" of run {cause['run_id']}"
-        name = safe(task_name(cause) + of)
-        print(f"{indent}{name} is {state(cause['state'])}{safe(what)}")
+        name, verb = safe(task_name(cause) + of), "is"
+        if cause["count"] > 1:
+            name, verb = f"{cause['count']:,} children like {name}", "are"
+            what = what.replace(" waits for ", " and wait for ", 1)
+        if (error := cause["error"]) is not None:
+            what += f": {_cut(_error_text(error), 2 * _TEXT_LENGTH)}"
+        print(f"{indent}{name} {verb} {state(cause['state'])}{safe(what)}")
     if found["more"]:
         hint(f"{found['more']} more")
     return 0

@@ -37,7 +37,12 @@ def add_parser(nouns: Nouns) -> None:
         metavar="DIR",
         help="folder of DAG files, may be given again (default ./dags, else HOME/dags)",
     )
-    parser.add_argument("--db", metavar="URL", help="default sqlite:///HOME/aioflow.db")
+    parser.add_argument(
+        "--db",
+        metavar="URL",
+        help="default sqlite:///HOME/aioflow.db; for this daemon alone: where none runs, other "
+        "commands read the setting db.url",
+    )
     parser.add_argument(
         "--db-wait",
         metavar="SECONDS",

@@ -16,6 +16,7 @@ from aioflow.core import (
 )
 from aioflow.core.access import answer_of_access
 from aioflow.core.cancel import cancel
+from aioflow.core.children_causes import explain_children
 from aioflow.core.clear import clear
 from aioflow.core.counting import counted
 from aioflow.core.delete import delete, delete_dag, erase
@@ -49,6 +50,7 @@ from aioflow.requests import (
     EraseRows,
     EraseVersions,
     Explain,
+    ExplainChildren,
     FireTrigger,
     Mark,
     Note,
@@ -114,7 +116,7 @@ def _answer(request: Request, draft: Draft, slots: Slots) -> object:
             return resealing.reseal(request, draft)
         case DrainNode():
             return set_drained(request, draft, slots)
-        case Explain() | CountTasks() | ShowPools() | ShowHolders():
+        case Explain() | ExplainChildren() | CountTasks() | ShowPools() | ShowHolders():
             return _tell(request, draft.memory, slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
             return answer_of_access(request, draft)
@@ -136,12 +138,17 @@ def _erase(request: EraseOld | EraseVersions | DeleteDag, draft: Draft) -> int |
 
 
 def _tell(
-    request: Explain | CountTasks | ShowPools | ShowHolders, memory: Memory, slots: Slots
+    request: Explain | ExplainChildren | CountTasks | ShowPools | ShowHolders,
+    memory: Memory,
+    slots: Slots,
 ) -> object:
     """Answer what changes nothing."""
     match request:
         case Explain():
             return _explain(request, memory, slots)
+        case ExplainChildren(run_id=run_id, position=position):
+            run = memory.find_run(run_id)
+            return None if run is None else explain_children(run, position, memory, slots)
         case CountTasks(run_ids=run_ids):
             runs = {run_id: memory.find_run(run_id) for run_id in run_ids}
             return {run_id: counted(run) for run_id, run in runs.items() if run is not None}

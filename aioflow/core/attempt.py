@@ -78,6 +78,7 @@ def start(grant: Grant, draft: Draft) -> None:
             int(live.run.durations[live.position]),
             _resumed(live),
             live.run.async_role,
+            live.spec.execution_timeout_us,
         )
     )
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from aioflow.core.live import Run
+from aioflow.core.live import Group, Run
+from aioflow.core.ready import still_waits
 from aioflow.model import TaskState
 
-__all__ = ("counted",)
+__all__ = ("counted", "fresh_queued")
 
 
 def counted(run: Run) -> list[tuple[int, TaskState, int]]:
-    """Return ``(position, state, count)`` as the rows say it, and what is pending without one."""
+    """Return ``(position, state, count)``; of those that have no row, too.
+
+    Children that wait for a slot alone are queued, though their rows do not exist yet.
+    """
     of_groups = [
-        (group.position, state, group.counts[state])
+        (group.position, state, count)
         for group in run.groups.values()
-        for state in TaskState
-        if group.counts[state]
+        for state, count in _of_group(group)
+        if count
     ]
     alone = [
         (position, _state(run, position), 1)
@@ -22,6 +26,20 @@ def counted(run: Run) -> list[tuple[int, TaskState, int]]:
         if position not in run.groups
     ]
     return sorted(of_groups + alone)
+
+
+def fresh_queued(group: Group) -> int:
+    """Return how many children wait for a slot to start first, and for nothing else."""
+    window = group.spec.window
+    if not still_waits(group) or (window is not None and group.unfinished >= window):
+        return 0
+    return group.fresh
+
+
+def _of_group(group: Group) -> list[tuple[TaskState, int]]:
+    fresh = fresh_queued(group)
+    more = {TaskState.PENDING: -fresh, TaskState.QUEUED: fresh}
+    return [(state, group.counts[state] + more.get(state, 0)) for state in TaskState]
 
 
 def _state(run: Run, position: int) -> TaskState:

@@ -177,6 +177,7 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
                 detail="the next look" if live.due_at is not None else _looks(live),
                 since=live.started_at,
                 until=memory.on_wall(live.due_at or live.deadline_at),
+                looks_no=live.task_no if live.is_hosted else None,
             )
         case TaskState.DEFERRED:
             return _explain_window(live, memory, slots) or _explain_wait(live, memory)
@@ -236,7 +237,8 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
     until = live.deadline_at if wait.is_handled else wait.row.deadline_at
     since, until = memory.on_wall(wait.row.since), memory.on_wall(until)
-    return Wait(kind=kind, detail=detail, since=since, until=until)
+    number = wait.row.trigger_no
+    return Wait(kind=kind, detail=detail, since=since, until=until, looks_no=number)
 
 
 def is_unwatched(wait: WaitRecord, memory: Memory) -> bool:

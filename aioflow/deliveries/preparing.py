@@ -10,7 +10,7 @@ import msgspec
 from aioflow.core.live import run_info
 from aioflow.deliveries.queue import Job
 from aioflow.masking import Masks, secret_texts
-from aioflow.model import CallbackSpec, DagSpec, RunNo, ValueKind
+from aioflow.model import CallbackSpec, DagSpec, Failure, RunNo, ValueKind
 from aioflow.orders import Call, Notify, RunInfo
 from aioflow.owed import Callback
 from aioflow.rows import RunRow, VersionRow
@@ -153,9 +153,11 @@ class Preparing:
             index = "" if owed.map_index < 0 else f"[{owed.map_index}]"
             what["task_id"] = f"{task.task_id}{index}"
         names = _names(callbacks) if self._needs_values else ()
-        order = Call(
-            job.effect.outbox_no, row.run_no, job.effect.body, names, await self._values(names)
-        )
+        body = job.effect.body
+        if owed.position < 0 and owed.event == "failure" and owed.failure is None:
+            failure = await self._failure_of(row, spec)
+            body = msgspec.msgpack.encode(msgspec.structs.replace(owed, failure=failure))
+        order = Call(job.effect.outbox_no, row.run_no, body, names, await self._values(names))
         info = run_info(row, spec.file)
         return Ready(job=job, order=order, version=row.version, what=what, info=info, log=log)
 
@@ -167,6 +169,15 @@ class Preparing:
                 raise Impossible(f"its run, number {run_no}, is gone")
             _keep(self._runs, run_no, row)
         return row
+
+    async def _failure_of(self, run: RunRow, spec: DagSpec) -> Failure | None:
+        """Return the error of the task of a run that failed first, with the name of that."""
+        row = await self._store.find_first_failed(run.run_no)
+        if row is None or row.failure is None or row.position >= len(spec.tasks):
+            return None
+        index = "" if row.map_index < 0 else f"[{row.map_index}]"
+        message = f"{spec.tasks[row.position].task_id}{index}: {row.failure.message}"
+        return msgspec.structs.replace(row.failure, message=message)
 
     async def _spec(self, row: RunRow) -> DagSpec:
         known = self._specs.get((row.version, row.dag_id))

@@ -61,8 +61,14 @@ class DaemonAway(AioflowError):
 
     code = "daemon.away"
 
-    def __init__(self, home: str) -> None:
-        super().__init__(f"no daemon runs for {home}; start it with `aioflow up`")
+    def __init__(self, home: str, database: str = "") -> None:
+        """Say for which home.
+
+        Args:
+            database: The database that was looked for instead, and is not there.
+        """
+        instead = f", and there is no database {database}" if database else ""
+        super().__init__(f"no daemon runs for {home}{instead}; start it with `aioflow up`")
         self.home = home
 
 

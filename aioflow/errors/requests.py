@@ -57,8 +57,14 @@ class UnknownDag(RequestError):
 
     code = "request.unknown_dag"
 
-    def __init__(self, dag_id: str) -> None:
-        super().__init__(f"there is no DAG {dag_id!r}; see `aioflow dags list`")
+    def __init__(self, dag_id: str, *, is_reading: bool = False) -> None:
+        """Say which.
+
+        Args:
+            is_reading: Whether DAG files are being read that may define it.
+        """
+        reason = "the DAG files are still being read" if is_reading else "see `aioflow dags list`"
+        super().__init__(f"there is no DAG {dag_id!r}; {reason}")
         self.dag_id = dag_id
 
 

@@ -10,7 +10,9 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.core.roles import ASYNC
+from aioflow.described import Watched
 from aioflow.effects import ConfirmCall, StartTry, StopTry
+from aioflow.executors.describing import Describing
 from aioflow.executors.load import HostLoad
 from aioflow.executors.printing import log_key
 from aioflow.executors.pulse import HEALTH_SECONDS
@@ -22,6 +24,7 @@ from aioflow.messages import (
     Awaiting,
     CallAnswered,
     Deferred,
+    Described,
     EventEmitted,
     EventsHandled,
     Failed,
@@ -107,6 +110,7 @@ class AsyncExecutor:
         )
         # The starts whose coroutines are parked in the host.
         self._parked: set[tuple[TaskNo, StartNo]] = set()
+        self._describing = Describing(self._host.put)
         self._told: dict[RunNo, RunInfo] = {}
         # The starts that may still print, and the logs of those that have: few ever do.
         self._printing: dict[tuple[TaskNo, StartNo], LogKey] = {}
@@ -162,6 +166,10 @@ class AsyncExecutor:
         if log is not None:
             log.close()
 
+    async def describe(self, tasks: Sequence[TaskNo]) -> dict[TaskNo, Watched]:
+        """Return when those of these tasks look that are sensors in this host."""
+        return await self._describing.ask(tasks) if self._host.is_up else {}
+
     # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
 
     @property
@@ -196,6 +204,8 @@ class AsyncExecutor:
                 passed.append(report)
             elif isinstance(report, _PASSED):
                 passed.append(report)
+            elif isinstance(report, Described):
+                self._describing.answered(report)
             elif isinstance(report, Ask):
                 if may_ask(self, report):
                     self._wiring.ask(self, report)

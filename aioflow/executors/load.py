@@ -11,7 +11,7 @@ import msgspec
 
 from aioflow.model import Instant
 
-__all__ = ("HostLoad", "WatchLoad", "Watched", "resident_bytes")
+__all__ = ("HostLoad", "WatchLoad", "resident_bytes")
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -21,18 +21,6 @@ class WatchLoad(NamedTuple):
 
     class_path: str
     how_many: int
-    next_check_at: Instant | None
-
-
-class Watched(NamedTuple):
-    """How a hosted trigger is looked after.
-
-    Attributes:
-        shared_with: How many others are in its watch.
-        next_check_at: When that looks next, if it knows.
-    """
-
-    shared_with: int
     next_check_at: Instant | None
 
 

@@ -365,8 +365,7 @@ class Process:
 
     def _failed(self, tried: _Try, failure: Failure, *, interrupted: bool = False) -> Failed:
         if tried.is_timed_out:
-            seconds = (tried.effect.timeout_us or 0) / 1e6
-            message = f"the try took longer than its {seconds:g} s and was killed"
+            message = _too_long(tried.effect)
             failure = Failure(type="TaskTimeout", message=message, reason="timeout")
         start = tried.effect.start
         return Failed(
@@ -446,3 +445,14 @@ def _tells_begin(report: Report) -> TypeGuard[Ended]:
 
 def _stuck_at(tried: _Try) -> int:
     return tried.began_us + STUCK_FACTOR * max(STUCK_FLOOR_US, tried.effect.expected_us)
+
+
+def _too_long(effect: StartTry) -> str:
+    """Say which limit a try went beyond; it may have waited for a part of it."""
+    limit_us = effect.limit_us or effect.timeout_us or 0
+    left_us = effect.timeout_us or 0
+    waited = f", {left_us / 1e6:.3g} s of which were left when it resumed"
+    return (
+        f"the try took longer than its execution_timeout of {limit_us / 1e6:g} s"
+        f"{waited if left_us < limit_us else ''}, and was killed"
+    )

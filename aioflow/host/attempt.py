@@ -15,10 +15,10 @@ from aioflow.host.arguments import KnownRun, spec_of
 from aioflow.host.body import Body, PagesOfRun, begin
 from aioflow.host.failures import print_traceback
 from aioflow.host.giving import Giver
-from aioflow.host.outcome import is_ignored
+from aioflow.host.outcome import is_ignored, now
 from aioflow.host.pages import FetchPage, fetch_ahead, no_page
 from aioflow.messages import Labelled
-from aioflow.model import SensorSpec
+from aioflow.model import Instant, SensorSpec
 from aioflow.orders import Start
 
 __all__ = ("Attempt", "interval_after")
@@ -58,6 +58,8 @@ class Attempt:
         self._pages: PagesOfRun = no_page
         self._label: str | None = None
         self.operator: Any = None
+        self.last_look_at: Instant | None = None
+        self.next_look_at: Instant | None = None
 
     async def value(self) -> Any:
         """Return the result: of the body, or of the sensor's last check."""
@@ -103,6 +105,7 @@ class Attempt:
         looks = 0
         while True:
             recheck_in_us = None
+            self.last_look_at, self.next_look_at = now(), None
             try:
                 done, value = sensor_saw(await self._once())
                 if done:
@@ -115,6 +118,7 @@ class Attempt:
                 print_traceback(exc)
             looks += 1
             wait_us = interval_after(sensor, looks) if recheck_in_us is None else recheck_in_us
+            self.next_look_at = now() + wait_us
             await asyncio.sleep(wait_us / 1_000_000)
 
     # ── its time ────────────────────────────────────────────────────────────────────────

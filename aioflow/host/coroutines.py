@@ -16,6 +16,7 @@ from aioflow.author.node import Node
 from aioflow.author.steps import Steps, at_once
 from aioflow.author.values import Held, held
 from aioflow.author.waiting import calls
+from aioflow.described import Watched
 from aioflow.errors import LinkClosed, TaskError, TaskTimeout, UnknownValue
 from aioflow.host import values
 from aioflow.host.arguments import KnownRun, spec_of
@@ -51,6 +52,7 @@ from aioflow.host.span_context import enter
 from aioflow.host.writing import kept, written
 from aioflow.messages import (
     Awaiting,
+    Described,
     Ended,
     Left,
     NextWanted,
@@ -61,6 +63,7 @@ from aioflow.messages import (
 from aioflow.model import ValueKind
 from aioflow.orders import (
     CallRecorded,
+    Describe,
     ForgetRun,
     ItemsTaken,
     Order,
@@ -92,10 +95,14 @@ class HostedTry(Hosted):
         calls: Its durable calls, once its body begins.
         giver: Gives on what it yields, if others take that as it comes.
         node: Set once its body begins, as is ``began_at``.
+        attempt: Set when its body begins.
         is_reported: The daemon has been told how it ended.
     """
 
-    __slots__ = ("_host", "began_at", "calls", "giver", "is_reported", "key", "node", "start")
+    __slots__ = (
+        *("_host", "attempt", "began_at", "calls"),
+        *("giver", "is_reported", "key", "node", "start"),
+    )
 
     def __init__(self, host: CoroutineHost, start: Start) -> None:
         super().__init__()
@@ -105,6 +112,7 @@ class HostedTry(Hosted):
         self.calls: DurableCalls | None = None
         self.giver: Giver | None = None
         self.node: Node | None = None
+        self.attempt: Attempt | None = None
         self.began_at = 0
         self.is_reported = False
 
@@ -170,6 +178,7 @@ class CoroutineHost:
         self._runs = Runs(self._shelf)
         self._hosted: dict[Key, HostedTry] = {}
         self._parked: dict[int, HostedTry] = {}
+        self._sensors: dict[int, HostedTry] = {}
         # Not the loop's own threads: user code may keep all of those busy.
         self._pressure = Pressure(welcome.memory_limit_bytes, own_memory)
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
@@ -201,12 +210,23 @@ class CoroutineHost:
                     self._nursery.cancel(stopped, order.reason)
             case RunInfo():
                 self._runs.tell(order)
+            case Describe():
+                self._describe(order)
             case ForgetRun():
                 self._runs.forget(order.run_no)
                 self._let_go_of_run(order.run_no)
                 self._shelf.put_back(self._runs.versions)
             case _:
                 raise LinkClosed(f"an async host was ordered {type(order).__name__}")
+
+    def _describe(self, order: Describe) -> None:
+        """Say when sensors look, by the numbers of their tasks."""
+        told = []
+        for number in order.numbers:
+            attempt = self._sensors[number].attempt if number in self._sensors else None
+            if attempt is not None:
+                told.append((number, Watched(0, attempt.next_look_at, attempt.last_look_at)))
+        self._line.report(Described(order.question, tuple(told)))
 
     # ── one try ─────────────────────────────────────────────────────────────────────────
 
@@ -300,6 +320,8 @@ class CoroutineHost:
             code = f"{self._code}/{run.info.version}/"
             hosted.calls = DurableCalls(hosted, recorded, self._steps, code, self._slices)
             calls.set(hosted.calls)
+        else:
+            self._sensors[start.task_no] = hosted
         ended = await self._outcome(run, node, hosted)
         if not hosted.abandoned and hosted.ending in {"", _TIMEOUT}:
             self._report(hosted, ended)
@@ -307,7 +329,7 @@ class CoroutineHost:
     async def _outcome(self, run: KnownRun, node: Node, hosted: HostedTry) -> Ended:
         expire = partial(self._nursery.cancel, hosted, _TIMEOUT)
         hosted.giver = Giver(hosted) if spec_of(node).streams else None
-        attempt = Attempt(
+        attempt = hosted.attempt = Attempt(
             *(run, node, hosted.start, partial(fetch_page, self._line), self._results),
             *(expire, self._line.report, hosted.giver),
         )
@@ -361,8 +383,9 @@ class CoroutineHost:
     def _forget(self, hosted: HostedTry) -> None:
         if self._hosted.get(hosted.key) is hosted:
             del self._hosted[hosted.key]
-        if self._parked.get(hosted.start.task_no) is hosted:
-            del self._parked[hosted.start.task_no]
+        for known in (self._parked, self._sensors):
+            if known.get(hosted.start.task_no) is hosted:
+                del known[hosted.start.task_no]
         if not hosted.is_reported and not hosted.ending:
             # Something in here broke. The engine must not wait for it forever.
             self._report(hosted, not_begun(hosted.start, LostInHost()))

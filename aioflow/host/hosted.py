@@ -22,9 +22,10 @@ class Kind:
     Attributes:
         count: How many are hosted.
         run_no: Of the one that came last: neighbours mostly are of one run.
+        public: The fields that the class declares public, once one of them was made.
     """
 
-    __slots__ = ("class_path", "count", "newest", "run_no", "version")
+    __slots__ = ("class_path", "count", "newest", "public", "run_no", "version")
 
     def __init__(self, class_path: str, version: str, newest: str) -> None:
         self.class_path = class_path
@@ -32,6 +33,7 @@ class Kind:
         self.newest = newest
         self.count = 0
         self.run_no = 0
+        self.public: tuple[str, ...] = ()
 
 
 class Kinds:

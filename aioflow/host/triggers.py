@@ -16,6 +16,7 @@ from aioflow.errors import LinkClosed, Unserializable
 from aioflow.host.asker import Channels, GuestAsker
 from aioflow.host.blackbox import BlackBox, signed
 from aioflow.host.code import CodeShelf
+from aioflow.host.describing import Describer, public_fields_of
 from aioflow.host.failures import failure_of, print_traceback, traceback_of
 from aioflow.host.foresight import Question, tell_of_slots
 from aioflow.host.frames import packed
@@ -83,6 +84,7 @@ class TriggerHost:
         self._watches = Watches(self._nursery, self)
         self._results = Path(welcome.results)
         self._slices = Slices()
+        self._describer = Describer(box)
         self._hosted: dict[int, HostedTrigger | Wait] = {}
         self._kinds = Kinds()
         shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
@@ -124,18 +126,8 @@ class TriggerHost:
         return self._watches.told(self._box)
 
     def _describe(self, order: Describe) -> None:
-        """Say what triggers share; one that is no data shares nothing."""
-        checks: dict[HostedWatch, int | None] = {}
-        told = []
-        for number in order.numbers:
-            hosted = self._hosted.get(number)
-            watch = hosted.watch if isinstance(hosted, Wait) else None
-            if watch is not None and watch not in checks:
-                checks[watch] = watch.next_check(self._box)
-            if hosted is not None:
-                others = 0 if watch is None else watch.count - 1
-                told.append((number, others, None if watch is None else checks[watch]))
-        self._line.report(Described(order.question, tuple(told)))
+        triggers = self._describer.describe(order.numbers, self._hosted)
+        self._line.report(Described(order.question, triggers))
 
     def _take(self, order: Host) -> None:
         known = self._hosted.get(order.trigger_no)
@@ -195,6 +187,8 @@ class TriggerHost:
         wait = Wait(order, hosted.kind, share.wanted, keep=keep)
         self._watches.join(wait, share)
         hosted.is_data = True
+        hosted.kind.public = hosted.kind.public or public_fields_of(trigger)
+        self._describer.keep(wait.number, trigger)
         self._hosted[wait.number] = wait
         return True
 
@@ -247,6 +241,7 @@ class TriggerHost:
             self._forget(wait)
             self._line.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
             return
+        self._describer.forget(wait.number)
         self._kinds.leave(wait.kind)
         hosted = self._enter(wait.order)
         hosted.failure = failure
@@ -257,6 +252,7 @@ class TriggerHost:
     def _forget(self, wait: Wait) -> None:
         """Keep nothing of one that was data; what it printed goes before what is told of it."""
         del self._hosted[wait.number]
+        self._describer.forget(wait.number)
         self._kinds.leave(wait.kind)
         self._output.flush(wait.key)
 
@@ -317,6 +313,7 @@ class TriggerHost:
         if may_join and self._join(hosted, order, trigger):
             return None
         hosted.trigger = trigger
+        hosted.kind.public = public_fields_of(trigger)
         tell_of_slots(trigger, hosted.key, self._line)
         return await events_of(trigger.run(), type(trigger).__name__)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterable
+from datetime import datetime
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
@@ -161,11 +162,16 @@ class HostedWatch(Hosted):
 
     def next_check(self, box: BlackBox) -> Instant | None:
         """Return when it looks next, if that is known. Runs user code, and does not raise."""
-        if self.watch is None:
-            return None
+        return None if self.watch is None else self._instant(box, self.watch.next_check)
+
+    def last_check(self, box: BlackBox) -> Instant | None:
+        """Return when it looked last, if that is known. Runs user code, and does not raise."""
+        return None if self.watch is None else self._instant(box, self.watch.last_check)
+
+    def _instant(self, box: BlackBox, check: Callable[[], datetime | None]) -> Instant | None:
         try:
             with signed(box, self.number):
-                moment = self.watch.next_check()
+                moment = check()
             return None if moment is None else as_instant(moment)
         except BaseException:  # noqa: BLE001 - user code may raise anything, and it is only shown
             return None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from aioflow.model import Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
-from aioflow.rows import NamedEventRow, NodeRow, RunRow, TriggerRow, TryRow
+from aioflow.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
 
 __all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "WaitCount")
 
@@ -95,6 +95,9 @@ class Browsed(Protocol):
 
     async def count_tasks_in(self, first: TaskNo, end: TaskNo, state: TaskState) -> int:
         """Return how many task rows of a range of numbers stand so."""
+
+    async def find_first_failed(self, run_no: RunNo) -> TaskRow | None:
+        """Return the task of a run that has failed first, if one has. Reads all of its rows."""
 
     async def list_task_nos_in(
         self, first: TaskNo, end: TaskNo, state: TaskState, *, offset: int, limit: int

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, TriggerState
-from aioflow.rows import NamedEventRow, NodeRow, RunRow, TriggerRow, TryRow
+from aioflow.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
 from aioflow.store import rows, tables
 from aioflow.store.asking import Asking
 from aioflow.store.browsed import AGE_SECONDS, CommitsAbove, Counted, WaitCount
@@ -110,6 +110,15 @@ _TASKS_IN_STATE = (
     .order_by(_task.c.task_no)
     .limit(_number("limit"))
     .offset(_number("offset"))
+)
+_FIRST_FAILED = (
+    select(_task)
+    .where(
+        _task.c.run_no == _number("run_no"),
+        _task.c.state == literal_column(str(int(TaskState.FAILED))),
+    )
+    .order_by(_task.c.ended_at, _task.c.task_no)
+    .limit(1)
 )
 _COUNT_IN_STATE = select(func.count()).select_from(_task).where(*_in_state)
 _WAITS_OF_TASK = (
@@ -291,6 +300,11 @@ class BrowsingReader(Asking):
             lambda row: row[0], _COUNT_IN_STATE, first=first, end=end, state=int(state)
         )
         return int(count)
+
+    async def find_first_failed(self, run_no: RunNo) -> TaskRow | None:
+        """See ``Store``."""
+        found = await self._all(rows.task_row, _FIRST_FAILED, run_no=run_no)
+        return found[0] if found else None
 
     async def list_task_nos_in(
         self, first: TaskNo, end: TaskNo, state: TaskState, *, offset: int, limit: int

@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import shapes, views
+from aioflow.api import shapes, views, wait_views
 from aioflow.api.access import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, SlotView
@@ -168,12 +168,12 @@ ANSWERS: Mapping[str, Any] = {
     "list_runs": list[views.RunSummary],
     "show_run": views.RunView,
     "list_tasks": list[views.TaskView],
-    "why_run": views.ChainView,
+    "why_run": wait_views.ChainView,
     "cancel": Cancelled,
     "clear": Cleared,
     "delete_run": RunDeleted,
     "mark": Marked,
-    "why_task": views.ChainView,
+    "why_task": wait_views.ChainView,
     "list_triggers": list[views.TriggerView],
     "list_slow": list[views.SlowView],
     "unquarantine": Unquarantined,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.cli.logs import _decoded, found_lines, pieces_until
-from aioflow.cli.output import print_json, safe, safe_text
+from aioflow.cli.output import print_json, safe, safe_text, wait_text
 
 STEERING = [
     "\x1b]0;owned\x07",
@@ -50,6 +51,19 @@ def test_json_says_the_same_without_a_character_that_steers(capsys, text):
     out = capsys.readouterr().out
     assert not steers(out)
     assert json.loads(out) == {text: [text]}
+
+
+def test_a_wait_is_told_with_how_long_ago_it_was_looked_for_and_when_it_is_next():
+    now = datetime.now(UTC)
+    wait = {"kind": "trigger", "detail": "for the file /in/bank.csv", "until": None}
+    soon = {"last_check_at": now - timedelta(seconds=3), "next_check_at": now + timedelta(hours=5)}
+
+    told = wait_text({**wait, "trigger_id": 4711, **{k: at.isoformat() for k, at in soon.items()}})
+
+    assert told == (
+        "trigger: for the file /in/bank.csv; checked 3 s ago, next in 5 h (trigger 4711)"
+    )
+    assert wait_text(wait) == "trigger: for the file /in/bank.csv"
 
 
 @given(st.text())

@@ -54,6 +54,21 @@ def test_what_can_never_be_meant_is_wrong_usage(tmp_path, words):
     assert re.fullmatch(r"aioflow.*: .+ \[(usage|settings)\]\n", done.err)
 
 
+def test_the_commands_that_look_after_a_database_are_told_which_it_is(tmp_path):
+    url, copied = (f"sqlite:///{tmp_path / name}.db" for name in ("first", "second"))
+    home = tmp_path / "home"
+
+    nothing = run("db", "check", "--db", url, home=home)
+    assert nothing.status == 1
+    assert f"there is no database {url}; start it with" in nothing.err
+    done = run_process("up", "--db", url, "--port", "0", "--until-idle", home=home)
+    assert done.status == 0
+    assert f"there is no database sqlite:///{home}/aioflow.db" in run("db", "check", home=home).err
+    assert run("db", "check", "--db", url, home=home).status == 0
+    assert f"of {url} are copied" in run("db", "copy", "--db", url, "--to", copied, home=home).err
+    assert '"table": "node"' in run("db", "export", "--db", copied, home=home).out
+
+
 @pytest.mark.parametrize("token", ["two\nlines", "snowman ☃", "no-such-token", ""], ids=ascii)
 def test_a_token_that_opens_nothing_is_one_line_that_names_its_variable(daemon, token):
     url = daemon.facts["url"].partition("/?")[0]
@@ -148,11 +163,29 @@ def test_a_hosted_sensor_says_how_often_it_looks_and_for_how_long(daemon):
     def told() -> str:
         return daemon.run("runs", "why", "looking").out
 
-    wanted = "waits for interval: a look every 0.2 s until "
-    said = eventually(lambda: found if wanted in (found := told()) else None)
+    wanted = "waits for interval: a look every 0.2 s; checked 0.. s ago, next in 0.. s until "
+    said = eventually(lambda: found if re.search(wanted, found := told()) else None)
     daemon.run("runs", "cancel", "looking")
 
     assert "sensing" in said
+
+
+def test_why_follows_failures_and_show_narrows_down_to_what_failed(daemon):
+    daemon.run("dags", "trigger", "breaks", "--run-id", "broken", "--wait")
+
+    why = daemon.run("runs", "why", "broken")
+    assert why.out.startswith("bad is failed: ValueError: no money ")
+    (cause,) = daemon.run("runs", "why", "broken", "--json").json["causes"]
+    assert (cause["task_id"], cause["error"]["type"]) == ("bad", "ValueError")
+
+    daemon.run("dags", "trigger", "halves", "--run-id", "half", "--wait")
+    shown = daemon.run("runs", "show", "half", "--state", "failed", "--json").json
+    assert [task["task_id"] for task in shown["tasks"]] == ["bad"]
+    assert sum(shown["counts"].values()) == 2
+    both = daemon.run("runs", "show", "half", "--task", "after", "--state", "failed")
+    assert "no tasks here" in both.err
+    wrong = daemon.run("runs", "show", "half", "--state", "broken")
+    assert "there is no task state 'broken'" in wrong.err
 
 
 def test_a_folder_of_dags_that_is_not_there_is_said_in_the_banner(tmp_path):

@@ -421,10 +421,15 @@ async def test_a_short_timeout_is_kept_behind_a_long_one(tmp_path):
     async with node(tmp_path) as n:
         n.executor.start(start(1, timeout_us=3_600_000_000))
         await n.ended(1)
-        n.executor.start(start(2, "time.sleep(100)", timeout_us=100_000))
+        limits = {"timeout_us": 100_000, "limit_us": 3_000_000}
+        n.executor.start(start(2, "time.sleep(100)", **limits))
         await n.ended(2)
 
     assert n.of(Failed)[0].failure.reason == "timeout"
+    assert n.of(Failed)[0].failure.message == (
+        "the try took longer than its execution_timeout of 3 s, "
+        "0.1 s of which were left when it resumed, and was killed"
+    )
 
 
 async def test_claimed_tries_behind_a_slow_one_are_given_back(tmp_path):

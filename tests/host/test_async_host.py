@@ -9,8 +9,17 @@ import pytest
 from aioflow.author.codec import decode, encode
 from aioflow.host.questions import ResultsPage, RunEnded, RunEnding, RunsWanted
 from aioflow.host.shared import REPORTS_AT_ONCE
-from aioflow.messages import Ask, CallAnswered, Deferred, Failed, Output, Skipped, Succeeded
-from aioflow.orders import Answer, ForgetRun, Start, Stop
+from aioflow.messages import (
+    Ask,
+    CallAnswered,
+    Deferred,
+    Described,
+    Failed,
+    Output,
+    Skipped,
+    Succeeded,
+)
+from aioflow.orders import Answer, Describe, ForgetRun, Start, Stop
 from aioflow.results import result_path
 from tests.differing import differing
 from tests.host.peer import Child, kinds, result_of, run_info, start, write_version
@@ -280,6 +289,36 @@ def pipeline(): ready()
 
     assert result_of(child.expect(Succeeded)) == 5
     assert [kind for frame in child.frames for kind in kinds(frame)] == ["Succeeded"]
+
+
+def test_it_tells_of_each_sensor_when_it_looked_and_looks_next(host):
+    child = host(
+        """
+@sensor(interval="1h")
+async def rests(): return False
+
+@sensor(interval="1h")
+async def looks():
+    print("looking", flush=True)
+    await asyncio.Event().wait()
+
+@task
+async def body():
+    await asyncio.Event().wait()
+
+@dag
+def pipeline(): rests(), looks(), body()
+"""
+    )
+
+    child.send(start(0), start(2), start(1))
+    child.expect(Output)
+    child.send(Describe(1, (100, 101, 102, 103)))
+
+    (rests, resting), (looks, looking) = child.expect(Described).triggers
+    assert (rests, looks) == (100, 101)
+    assert resting.next_check_at - resting.last_check_at == pytest.approx(3_600e6, rel=1e-3)
+    assert (looking.next_check_at, looking.last_check_at > resting.last_check_at) == (None, True)
 
 
 @pytest.mark.parametrize(

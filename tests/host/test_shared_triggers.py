@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
+from aioflow.described import Watched
 from aioflow.messages import Described, Fired, Output, Pong, TriggerEnded
 from aioflow.orders import Describe, End, Host, Ping
 from tests.differing import differing
@@ -62,6 +63,11 @@ class Street(Watch):
             raise RuntimeError("who knows")
         return datetime(2030, 1, 1, tzinfo=UTC)
 
+    def last_check(self):
+        if self.name == "side street":
+            raise RuntimeError("who knows")
+        return datetime(2029, 12, 31, 23, 59, 55, tzinfo=UTC)
+
     async def run(self):
         try:
             while True:
@@ -108,6 +114,21 @@ class Own(Shared):
         if self.what == "wait": await asyncio.Event().wait()
         if self.what == "refuse": raise ValueError("refused")
         yield act(self.what)
+
+@dataclass(frozen=True)
+class Says(Shared):
+    public_fields = ("what",)
+    def describe(self):
+        if self.street == "side street":
+            raise RuntimeError("who knows")
+        return f"for {self.what}"
+
+@dataclass(frozen=True)
+class SaysMore(Says):
+    async def run(self):
+        self.note_check("1 of 2 found", next_in=60)
+        await asyncio.Event().wait()
+        yield
 
 @dataclass(frozen=True)
 class Talks(Shared):
@@ -200,12 +221,28 @@ def test_what_they_share_and_when_that_looks_next_is_told_to_whoever_asks(host):
     noon = 1_893_456_000_000_000
     assert host.expect(Pong).watches == (("flow:Shared", 2, noon),)
     told = host.expect(Described)
-    assert told == Described(5, ((0, 2, noon), (2, 2, noon), (3, 0, None), (4, 0, None)))
+    shared, of_one, alone = Watched(2, noon, noon - 5_000_000), Watched(0, None), Watched(0, None)
+    assert told == Described(5, ((0, shared), (2, shared), (3, of_one), (4, alone)))
 
     host.send(*(End(n, 1, "cancelled") for n in range(5)))
     ended(host, 5)
     host.send(Ping())
     assert host.expect(Pong).watches == ()
+
+
+@pytest.mark.parametrize("form", ["Says", "SaysMore"])
+def test_a_trigger_is_described_in_the_words_of_its_author(host, form):
+    host.send(hosting(form, "never", 1), hosting(form, "never", 2, street="side street"))
+    host.send(hosting(form, "never:3", 3), End(3, 1, "cancelled"))
+    assert over(host).trigger_no == 3
+    host.send(Describe(5, (1, 2, 3)))
+
+    (one, known), (other, broken) = host.expect(Described).triggers
+    assert (one, known.text, known.public) == (1, "for never", ("what",))
+    assert (other, broken.text, broken.public) == (2, "", ("what",))
+    if form == "SaysMore":
+        assert known.note == "1 of 2 found"
+        assert known.next_check_at - known.last_check_at == 60_000_000
 
 
 def test_those_who_want_the_same_are_told_together(host, home):

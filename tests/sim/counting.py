@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from aioflow.core.counting import counted
+from aioflow.core.counting import counted, fresh_queued
 from aioflow.model import RunState, TaskState
 from tests.sim.broken import Broken
 
@@ -20,7 +20,11 @@ def counts_are_recounts(node: Any, run_no: int) -> None:
     run = node.memory.runs.get(run_no)
     if run is None or run.state is not RunState.RUNNING or run.row.quarantine is not None:
         return
-    told = {(at, state): count for at, state, count in counted(run) if state not in _UNCOUNTED}
+    told = Counter(
+        {(at, state): count for at, state, count in counted(run) if state not in _UNCOUNTED}
+    )
+    for group in run.groups.values():  # those that wait for a slot alone have no row yet
+        told[group.position, TaskState.QUEUED] -= fresh_queued(group)
     rows = Counter(
         (row.position, row.state)
         for row in node.tables.tasks_of(run_no)

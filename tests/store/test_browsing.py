@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sqlalchemy.engine import make_url
 
 from aioflow.errors import StoreSlow
-from aioflow.model import RunState, TaskState, TriggerState
+from aioflow.model import Failure, RunState, TaskState, TriggerState
 from aioflow.rows import DeletionRow, NamedEventRow, NodeFacts
 from aioflow.store import open_store, sqlite
 from tests.store.loading import load
@@ -104,6 +104,28 @@ async def test_tasks_are_counted_by_state_with_their_first_start_and_last_end(st
     numbers = store.list_task_nos_in(100, 103, TaskState.SUCCESS, offset=1, limit=5)
     assert await numbers == [102]
     assert [row.task_no for row in await store.list_tries_between(0, 100)] == [TRY.task_no]
+
+
+async def test_the_task_that_failed_first_of_a_run_is_found(store):
+    await store.commit(first_batch())
+    assert await store.find_first_failed(TASK.run_no) is None
+    failed = [
+        replace(
+            TASK,
+            task_no=100 + n,
+            position=1,
+            map_index=n,
+            state=TaskState.FAILED,
+            ended_at=NOON - n,
+            failure=Failure(type="OSError", message=f"no {n}", reason="raised"),
+        )
+        for n in range(3)
+    ]
+    await store.commit(batch(2, new_tasks=failed))
+
+    found = await store.find_first_failed(TASK.run_no)
+    assert (found.map_index, found.failure.message) == (2, "no 2")
+    assert await store.find_first_failed(TASK.run_no + 1) is None
 
 
 async def test_waits_are_narrowed_down_and_counted_by_age(store):

@@ -97,6 +97,32 @@ async def test_a_context_says_what_happened_and_why(sim: Sim):
     assert context["idempotency_key"].startswith(f"{run.run_id}/divide/1/failure/")
 
 
+async def test_the_context_of_a_failed_run_names_the_task_that_failed_first(sim: Sim):
+    called: Called = []
+
+    @task(retry=ONCE)
+    def divide(n: int) -> float:
+        return 1 / n
+
+    @task
+    def total(parts: list[float]) -> float:
+        return sum(parts)
+
+    @dag(on_failure=[called.append, WebhookNotifier("https://hook.example/")])
+    def sums() -> None:
+        total(divide.expand(n=[1, 0, 2]))
+
+    run = await sim.start(sums)
+    await run.finished()
+
+    (context,) = called
+    assert (context["state"], context["error"]["type"]) == ("failed", "ZeroDivisionError")
+    assert context["error"]["message"].startswith("divide[1]: ")
+    (sent,) = sim.notifications
+    assert json.loads(sent.body)["error"] == context["error"]
+    assert "is failed: ZeroDivisionError: divide[1]: " in json.loads(sent.body)["text"]
+
+
 async def test_what_never_began_calls_nobody(sim: Sim):
     called: Called = []
 

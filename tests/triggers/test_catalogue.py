@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 
@@ -14,9 +15,15 @@ import pytest
 
 import aioflow_triggers
 from aioflow import Operator, Sensor, Trigger
-from aioflow.author.trigger import class_path
+from aioflow.api.public_fields import PublicFields
+from aioflow.api.wait_texts import SENTENCES
+from aioflow.author.trigger import class_path, serialize
 from aioflow.catalog.plug_ins import plug_ins
 from aioflow.host.plug_in import look_at
+from aioflow.masking import Masks
+from tests.differing import differing
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 WITHOUT_EXTRAS = """
 import sys
@@ -73,6 +80,61 @@ def test_each_trigger_is_registered_once():
     declared = {class_path(cls): cls.public_fields for cls in triggers()}
     assert {kind.class_path: kind.public_fields for kind in registered} == declared
     assert all(kind.summary for kind in registered)
+
+
+SECRET = "c4n4ry"
+WAITS: dict[str, tuple[str, dict[str, Any]]] = {
+    "for the event settled with the key eu": ("EventTrigger", {"name": "settled", "key": "eu"}),
+    "for the event settled": ("EventTrigger", {"name": "settled"}),
+    "for the next run of DAG daily to end": ("RunTrigger", {"dag": "daily"}),
+    "for task load of run mon of DAG daily": (
+        *("RunTrigger", {"dag": "daily", "task": "load", "run_id": "mon"}),
+    ),
+    "for the run of DAG daily at 2030-01-01T12:00:00Z, offset by -1d": (
+        *("RunTrigger", {"dag": "daily", "logical_date": NOON, "offset": "-1d"}),
+    ),
+    "for tasks a, b of the run of DAG daily at 2030-01-01T12:00:00Z": (
+        *("TasksTrigger", {"dag": "daily", "logical_date": NOON, "tasks": ["a", "b"]}),
+    ),
+    "for the file /in/bank.csv": ("FileTrigger", {"path": "/in/bank.csv"}),
+    "for the file /in/lock to be removed": ("FileGoneTrigger", {"path": "/in/lock"}),
+    "for a file like /in/*.csv": ("FilesTrigger", {"pattern": "/in/*.csv"}),
+    "for 2 files like /in/*.csv": ("FilesTrigger", {"pattern": "/in/*.csv", "at_least": 2}),
+    "for new files like /in/*.csv": ("NewFiles", {"pattern": "/in/*.csv"}),
+    "for GET https://bank.example/day?token=*** to answer 200": (
+        *("HttpTrigger", {"url": f"https://bank.example/day?token={SECRET}", "body": SECRET}),
+    ),
+    "for new items of https://bank.example/day, without end as interval is not None": (
+        "HttpPagesTrigger",
+        {"url": "https://bank.example/day", "next_link": "next", "headers": {"a": SECRET}},
+    ),
+    "for the items of https://bank.example/day, up to its last page": (
+        "HttpPagesTrigger",
+        {"url": "https://bank.example/day", "next_link": "next", "interval": None},
+    ),
+    "for the object s3://in/day.csv": (
+        *("ObjectTrigger", {"url": "s3://in/day.csv", "options": {"secret_access_key": SECRET}}),
+    ),
+    "for new objects like s3://in/*.csv": (
+        *("NewObjects", {"url": "s3://in/*.csv", "options": {"secret_access_key": SECRET}}),
+    ),
+    "for the next tick of '*/5 * * * *' in UTC": ("CronTrigger", {"expression": "*/5 * * * *"}),
+    "for 2030-01-01T12:00:00Z": ("DateTimeTrigger", {"moment": NOON}),
+    "for 1h30m to pass": ("TimeDeltaTrigger", {"delta": "1h30m"}),
+    "for 90 s to pass": ("TimeDeltaTrigger", {"delta": timedelta(seconds=90)}),
+}
+
+
+def test_each_class_of_the_catalogue_says_in_a_sentence_what_it_waits_for():
+    assert SENTENCES.keys() == set(map(class_path, triggers()))
+
+    shown = PublicFields(Masks())
+    found = {}
+    for wanted, (name, fields) in WAITS.items():
+        path, kwargs = serialize(getattr(aioflow_triggers, name)(**fields))
+        found[wanted] = shown.sentence(path, kwargs, None)
+    assert not (rows := differing(found, {wanted: wanted for wanted in WAITS})), rows
+    assert {name for name, _ in WAITS.values()} == {cls.__name__ for cls in triggers()}
 
 
 def test_importing_the_package_imports_no_module_of_it_and_needs_no_extra():

@@ -378,11 +378,42 @@ def test_a_path_may_be_given_as_text_or_as_a_path(made):
         made(Path("day.csv"))
 
 
+async def test_a_pattern_notes_how_many_files_its_last_look_found(tmp_path):
+    (tmp_path / "a.csv").write_text("x")
+    trigger = FilesTrigger(str(tmp_path / "*.csv"), at_least=2, poll_seconds=10)
+    waiting = asyncio.ensure_future(event_of(trigger))
+    while trigger._hosted_check is None:
+        await asyncio.sleep(0.01)
+
+    last, following, found = trigger._hosted_check
+    assert found == "1 of 2 found"
+    assert following is not None
+    assert timedelta() < following - last <= timedelta(seconds=10)
+    waiting.cancel()
+
+
 async def test_a_folder_is_looked_at_again_within_its_period(tmp_path):
     with watching(str(tmp_path), "any", POLL) as seat:
         left = seat.next_check() - datetime.now(UTC)
 
     assert left <= timedelta(seconds=POLL)
+
+
+async def test_a_watch_of_files_knows_when_it_looked_last(tmp_path):
+    share = FileTrigger(str(tmp_path / "day.csv"), 10).share()
+    watch = share.watch(*share.of)
+    show_wanted(watch, {share.wanted})
+    looking = asyncio.ensure_future(anext(watch.run()))
+    before = datetime.now(UTC)
+    while (last := watch.last_check()) is None:
+        await asyncio.sleep(0.01)
+    following = watch.next_check()
+
+    exact = timedelta(milliseconds=10)
+    assert before - exact <= last <= datetime.now(UTC) + exact
+    assert following is not None
+    assert following > before
+    looking.cancel()
 
 
 @pytest.mark.parametrize("trigger", [FileTrigger("/any", POLL), FileGoneTrigger("/any", POLL)])

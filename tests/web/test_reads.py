@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from aioflow.api import waiting
 from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
-from aioflow.executors.load import HostLoad, Watched, WatchLoad
+from aioflow.described import Watched
+from aioflow.executors.load import HostLoad, WatchLoad
 from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.schedules import ScheduleSpec
 from aioflow.web.app import create_app
@@ -164,7 +165,7 @@ async def test_a_grid_has_tasks_by_runs(tmp_path):
     assert grid["tasks"] == ["each"]
     assert [run["run_id"] for run in grid["runs"]] == ["new", "old"]
     new, old = (run["cells"][0] for run in grid["runs"])
-    assert new[:2] == [0, {"pending": 2, "running": 2}]
+    assert new[:2] == [0, {"queued": 2, "running": 2}]
     assert (new[2] is not None, new[3]) == (True, None)
     assert old[:2] == [0, {"failed": 1, "success": 3}]
     assert old[2] <= old[3]
@@ -177,9 +178,27 @@ async def test_the_tasks_of_a_run_are_counted_by_state(tmp_path):
         shown = await read(web, "/runs/r/graph")
 
     (task,) = shown["tasks"]
-    assert task["counts"] == {"pending": 2, "running": 2}
+    assert task["counts"] == {"queued": 2, "running": 2}
     assert (task["width"], task["is_open"], shown["version"]) == (4, False, "v-wide")
     assert shown["run"]["run_id"] == "r"
+
+
+async def test_children_that_wait_for_a_slot_alone_are_listed_as_queued(tmp_path):
+    async with app(tmp_path, FAN) as (n, web):
+        await n.api.trigger("fan", run_id="r")
+        await n.succeed(width=1_500)
+        await n.outlets.next_start()
+        queued = await read(web, "/runs/r/tasks?state=queued&limit=3")
+        later = await read(web, "/runs/r/tasks?state=queued&offset=1496&limit=9")
+        pending = await read(web, "/runs/r/tasks?state=pending")
+        overview = await read(web, "/overview")
+
+    assert [(task["map_index"], task["state"]) for task in queued] == [
+        *((2, "queued"), (3, "queued"), (4, "queued")),
+    ]
+    assert [task["map_index"] for task in later] == [1_498, 1_499]
+    assert [task["task_id"] for task in pending] == ["total"]
+    assert overview["states"] == {"queued": 1_498, "running": 2}
 
 
 async def test_tasks_are_listed_by_id_and_state(tmp_path):
@@ -204,12 +223,14 @@ async def test_tasks_are_listed_by_id_and_state(tmp_path):
 
 
 async def test_pending_children_without_rows_are_listed(tmp_path):
-    async with app(tmp_path, WIDE) as (n, web):
+    window = msgspec.structs.replace(WIDE.tasks[0], window=2)
+    async with app(tmp_path, msgspec.structs.replace(WIDE, tasks=(window,))) as (n, web):
         await n.api.trigger("wide", run_id="r")
         pending = await read(web, "/runs/r/tasks?state=pending&limit=1")
         rest = await read(web, "/runs/r/tasks?state=pending&limit=5&offset=1")
 
     assert [task["map_index"] for task in pending + rest] == [2, 3]
+    assert {task["state"] for task in pending + rest} == {"pending"}
 
 
 async def test_a_gantt_tells_where_the_time_went_also_of_waits_that_are_over(tmp_path):
@@ -323,6 +344,7 @@ async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_pa
         WatchLoad("aioflow_triggers.external:RunTrigger", 4, None),
     ]
     loads[1] = replace(loads[1], triggers=3, waiting=2, capacity=10, watches=watches)
+    loads.append(HostLoad(name="quarantine", pid=None, lag_seconds=0.0, capacity=10))
     async with app(tmp_path) as (n, web):
         n.api.reads._hosts = lambda: loads
         for module, name in (("temporal", "DateTime"), ("external", "Run"), ("http", "Http")):
@@ -331,8 +353,9 @@ async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_pa
         await n.api.list_pools()
         summary = await read(web, "/triggers/summary")
 
-    (host,) = summary["hosts"]
+    host, quarantine = summary["hosts"]
     assert (host["name"], host["state"], host["triggers"]) == ("triggers", "up", 3)
+    assert (quarantine["name"], quarantine["state"]) == ("quarantine", "down")
     assert host["loop_lag_seconds"] == 0.5
     assert host["rss_bytes"] > 1_000_000
     assert (summary["capacity"], summary["waiting_for_capacity"]) == (10, 2)

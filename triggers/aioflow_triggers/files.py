@@ -159,6 +159,10 @@ class RestingFiles(Watch[str, FileSeen]):
         """Return when the folder is looked at in any case."""
         return None if self._seat is None else self._seat.next_check()
 
+    def last_check(self) -> datetime | None:
+        """Return when the folder was looked at last."""
+        return None if self._seat is None else self._seat.last_check()
+
     async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileSeen] | Exception]]:
         """Yield each once it is complete, or with the reason why it cannot be looked up."""
         folder, _ = os.path.split(self._before)
@@ -246,12 +250,15 @@ class FilesTrigger(Trigger[FilesSeen]):
     async def _seen(self, *, patient: bool) -> FilesSeen | None:
         folder, glob = os.path.split(self.pattern)
 
-        def enough(look: Look) -> dict[str, Found] | None:
-            files = look.fitting(glob)
-            return files if len(files) >= self.at_least else None
-
         rest = _rest_seconds(self.stable, self.poll_seconds)
         with watching(folder, glob, self.poll_seconds, is_glob=True) as seat:
+
+            def enough(look: Look) -> dict[str, Found] | None:
+                files = look.fitting(glob)
+                found = f"{len(files)} of {self.at_least} found"
+                self.note_check(found, next_in=seat.seconds_left())
+                return files if len(files) >= self.at_least else None
+
             files = await _rested(seat, rest, enough, patient=patient)
         if files is None:
             return None
@@ -319,6 +326,10 @@ class GoneFiles(Watch[str, FileGone]):
     def next_check(self) -> datetime | None:
         """Return when the folder is looked at in any case."""
         return None if self._seat is None else self._seat.next_check()
+
+    def last_check(self) -> datetime | None:
+        """Return when the folder was looked at last."""
+        return None if self._seat is None else self._seat.last_check()
 
     async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileGone] | Exception]]:
         """Yield each once there is nothing of its name; or why it cannot be looked up."""
@@ -400,6 +411,7 @@ class NewFiles(Trigger[NewFile]):
                         continue
                     yield event
                 left_out = self._note_left_out(look, folder, glob, left_out)
+                self.note_check(next_in=seat.seconds_left())
                 look = await seat.next_look(arrivals.due_in)
         finally:
             seat.leave()

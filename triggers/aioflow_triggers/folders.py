@@ -135,6 +135,10 @@ class Folder:
         """Return how long this period still lasts."""
         return self._poll_seconds - self._loop.time() % self._poll_seconds
 
+    def seconds_since(self) -> float | None:
+        """Return how long ago the last look began; ``None`` before the first."""
+        return None if self._began == -math.inf else self._loop.time() - self._began
+
     def hint(self, name: str | None) -> None:
         """Have those look who wait for ``name``, or everybody if it is ``None``."""
         for wanted in self._concerned(name):
@@ -311,6 +315,15 @@ class Seat:
     def next_check(self) -> datetime:
         """Return when the next period begins, and with it the next look."""
         return datetime.now(UTC) + timedelta(seconds=self._watch.seconds_left())
+
+    def last_check(self) -> datetime | None:
+        """Return when the last look began; ``None`` before the first."""
+        since = self._watch.seconds_since()
+        return None if since is None else datetime.now(UTC) - timedelta(seconds=since)
+
+    def seconds_left(self) -> float:
+        """Return how long it is until the next period."""
+        return self._watch.seconds_left()
 
     def stir(self) -> None:
         """Have a look taken soon, at what is wanted by then."""

@@ -124,9 +124,10 @@ class HttpTrigger(Trigger[HttpAnswer]):
         seen: dict[str, str] = {}
         async with Line(type(self).__name__) as line:
             while True:
-                patience = 0.0
+                patience, said = 0.0, "no answer"
                 try:
                     answer = await line.ask(self._request(), seen)
+                    said = f"it answered {answer.status}"
                     found = self._judged(answer)
                     if found is not None:
                         return found
@@ -135,6 +136,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
                         seen = _condition(answer) or (seen if answer.status == 304 else {})
                 except Away as exc:
                     self.log.info("%s", exc)
+                self.note_check(said, next_in=max(interval, patience))
                 await _sleep(max(interval, patience))
 
     def _request(self) -> Request:

@@ -92,6 +92,7 @@ class ObjectTrigger(Trigger[ObjectSeen]):
     async def run(self) -> AsyncIterator[TriggerEvent[ObjectSeen]]:
         """Yield one event when it is there."""
         while (seen := await self.look()) is None:
+            self.note_check("not there", next_in=_shared().seconds_left(_seconds(self.interval)))
             await _shared().next_period(_seconds(self.interval))
         yield TriggerEvent(seen, key=f"{in_key(seen['url'])}:{seen['etag'][:64]}")
 
@@ -152,6 +153,7 @@ class NewObjects(Trigger[ObjectSeen]):
                 told[key] = key
                 if seen["modified"] >= horizon:
                     yield TriggerEvent(seen, key=key)
+            self.note_check(next_in=_shared().seconds_left(_seconds(self.interval)))
             await _shared().next_period(_seconds(self.interval))
 
     def _horizon(self) -> datetime:
@@ -297,12 +299,16 @@ class _Shared:
             problem = answer.exception()
             self._waking.wake(waiting, None if problem else answer.result(), problem)
 
+    def seconds_left(self, seconds: float) -> float:
+        """Return how long it is until the next period."""
+        return seconds - self._loop.time() % seconds
+
     async def next_period(self, seconds: float) -> None:
         """Sleep until the next period, which is common to all: so they look together."""
         resting = self._resting.get(seconds)
         if resting is None:
             resting = self._resting[seconds] = {}
-            self._loop.call_later(seconds - self._loop.time() % seconds, self._begin, seconds)
+            self._loop.call_later(self.seconds_left(seconds), self._begin, seconds)
         waiting: asyncio.Future[None] = self._loop.create_future()
         resting[waiting] = None
         try:

@@ -139,6 +139,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
                 if before is not None and not page.items:
                     place, before = before, None  # the last that had items may get more
                     place.was_last = True
+                self.note_check(next_in=self.interval)
                 await _sleep(checked_interval(self.interval))
         finally:
             await line.close()
@@ -165,9 +166,10 @@ class HttpPagesTrigger(Trigger[PageItems]):
             url, headers=self.headers, timeout_seconds=timeout, body_limit=self.body_limit
         )
         while True:
-            patience = 0.0
+            patience, said = 0.0, "no answer"
             try:
                 answer = await line.ask(request)
+                said = f"it answered {answer.status}"
                 if 200 <= answer.status < 300:
                     return self._read(answer)
                 if answer.status == 404 and self.page_parameter is not None:
@@ -178,6 +180,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
                 self.log.info("%s answered %d", masked_url(url), answer.status)
             except Away as exc:
                 self.log.info("%s", exc)
+            self.note_check(said, next_in=max(seconds, patience))
             await _sleep(max(seconds, patience))
             seconds = min(seconds * 2, _LONGEST_DELAY_SECONDS)
 
