@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from aioflow import catalog as catalog_module
-from aioflow.catalog import Catalog, Limits, lanes, parsing, scanning
+from aioflow.catalog import Catalog, Limits, known, lanes, parsing, scanning
 from aioflow.catalog.scanning import scan
 from aioflow.catalog.snapshot import Snapshots, version_of, write_snapshot
 from aioflow.children import Children
@@ -146,7 +146,7 @@ async def test_a_file_that_went_while_nobody_looked_is_gone(tmp_path, monkeypatc
 
 
 async def test_without_inotify_the_sweep_finds_changes(tmp_path, monkeypatch):
-    async def deaf(folders, notice):
+    async def deaf(*_):
         await anyio.sleep_forever()
 
     monkeypatch.setattr(catalog_module, "watch", deaf)
@@ -283,7 +283,7 @@ async def test_a_file_that_goes_before_it_could_be_kept_is_forgotten(tmp_path, m
 
 
 async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalog_module, "AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(known, "AGAIN_SECONDS", 0.2)
     came = tmp_path / "came"
     source = f"import os\nif not os.path.exists({str(came)!r}): raise RuntimeError\n" + GOOD
     async with watched(tmp_path, {"a.py": source}) as it:

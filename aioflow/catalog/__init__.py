@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +21,16 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from aioflow.catalog.beside import Allowance, Asked, Choice, FilesBeside
+from aioflow.catalog.known import (
+    AGAIN_SECONDS,
+    SWEEP_SECONDS,
+    WRITABLE,
+    Known,
+    Looked,
+    is_final,
+    pause,
+)
 from aioflow.catalog.lanes import Lanes, Rank
 from aioflow.catalog.parsing import DEFAULT_TRIES, Limits, Parser
 from aioflow.catalog.scanning import (
@@ -44,60 +55,21 @@ from aioflow.writable import find_writable, how_to_mend
 
 __all__ = ("Catalog", "Limits")
 
-SWEEP_SECONDS = 5.0
 SETTLE_SECONDS = 0.05
 """Between a change being noticed and the sweep: editors and git write several files."""
+
+_UNSTEADY = 5
+"""A file that importing it reads may be another so often before it is taken as it is."""
 
 _SHARE = 3
 """Between two sweeps it rests at least so many times as long as one took."""
 
-AGAIN_SECONDS = 30.0
-"""A file that gives nothing is tried again after so long, then after twice as long, ..."""
-AGAIN_AT_MOST_SECONDS = 3600.0
-_KILLED_AGAIN_SECONDS = 2.0
-
 WRITING_SECONDS = 2.0
 """What has been written so shortly before may be half of a file."""
-
-_FINAL = frozenset({"encoding", "patched", "recursion", "syntax_error", "too_large"})
-"""What a file has of itself, and will have again."""
-
-_WRITABLE = "writable"
-"""The reason of a file that every user may write; its mode changes without its content."""
 
 _logger = logging.getLogger(__name__)
 
 ReportSink: TypeAlias = Callable[[Sequence[Input]], None]
-
-
-class _Known(msgspec.Struct, frozen=True):
-    """What came of parsing a file.
-
-    Attributes:
-        digests: Of the file and the modules it imported, as they were parsed.
-        wanted: Where imports looked in vain.
-        reason: Why it gives nothing; empty if it does.
-        times: How often it gave nothing, as it is now.
-        is_slow: Whether it took long.
-    """
-
-    digests: dict[str, bytes]
-    wanted: tuple[str, ...] = ()
-    reason: str = ""
-    times: int = 0
-    is_slow: bool = False
-
-
-class _Looked(msgspec.Struct, frozen=True):
-    """What came of parsing a file, and what was seen when that began.
-
-    Attributes:
-        parsed: ``None`` if that cannot be found out now.
-    """
-
-    before: dict[str, Seen]
-    places: set[str]
-    parsed: Parsed | None
 
 
 class Catalog:
@@ -136,7 +108,10 @@ class Catalog:
         self._places: set[str] = set()
         self._followed: set[str] = set()
         self._causes: dict[str, Path] = {}
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
+        self._beside = FilesBeside()
+        self._choices: dict[str, Choice] = {}
+        self._allowance = Allowance(clock)
         self._again: dict[str, int] = {}
         self._told = {row.file for row in known}
         self._unsettled: dict[str, int] = {}
@@ -151,7 +126,7 @@ class Catalog:
         async with anyio.create_task_group() as group:
             await group.start(self.parser.run)
             await group.start(self._lanes.run)
-            group.start_soon(watch, self._folders_below, self._notice)
+            group.start_soon(watch, self._folders_below, self._notice, self._beside.is_named)
             task_status.started()
             while True:
                 changed = self._changed = anyio.Event()
@@ -206,11 +181,25 @@ class Catalog:
         self._report_gone(found)
         if changed:
             self._ask_all(changed, come)
+        await self._look_beside()
         now = self._clock.monotonic_us()
         for file in [file for file, at in self._again.items() if at <= now]:
             del self._again[file]
             if file in found.files:
                 self._ask(file, is_time=True)
+
+    async def _look_beside(self) -> None:
+        """Ask for the DAG files that use files beside them that have changed."""
+        asked = {file: one.asked for file, one in self._known.items() if one.asked is not None}
+        choices = await in_thread(self._beside.look, asked, limiter=self._threads)
+        for file, choice in choices.items():
+            known = self._known.get(file)
+            if known is None or known.asked is not asked[file] or file not in self._files:
+                continue  # it has been parsed, or has gone, meanwhile
+            if file in self._lanes.files or not choice.differs(known.choice):
+                continue
+            if choice.differs_in_named(known.choice) or self._allowance.take(file):
+                self._lanes.put(file, Rank.CHANGED)
 
     def _ask_all(self, changed: set[str], come: set[str]) -> None:
         """Ask for the files that a change may concern, or for which a place is none in vain now."""
@@ -237,7 +226,7 @@ class Catalog:
         elif is_time:
             self._lanes.put(file, Rank.AGAIN, is_slow=known.is_slow)
 
-    def _is_changed(self, known: _Known) -> bool:
+    def _is_changed(self, known: Known) -> bool:
         if any(place in self._places for place in known.wanted):
             return True
         return any(
@@ -281,7 +270,7 @@ class Catalog:
 
     # ── one file ────────────────────────────────────────────────────────────────────────
 
-    async def _parse(self, file: str) -> _Looked:
+    async def _parse(self, file: str) -> Looked:
         """Return what is in a file, and what lay around it."""
         before, places = self._files, self._places
         seen, parsed = before.get(file), None
@@ -291,7 +280,7 @@ class Catalog:
             parsed = await self._refuse_writable(seen.folder, (file,))
             with contextlib.suppress(NoRoom):  # not the file's fault: the next sweep tries again
                 parsed = parsed or await self.parser.parse(seen.folder, file)
-        return _Looked(before, places, parsed)
+        return Looked(before, places, parsed)
 
     async def _refuse_writable(self, folder: Path, files: Sequence[str]) -> Parsed | None:
         """Return why files are not loaded that every user may write; ``None`` if none is so.
@@ -302,9 +291,9 @@ class Catalog:
         found = await in_thread(find_writable, paths, limiter=self._threads)
         if not found:
             return None
-        return Parsed((), (DagFailure(_WRITABLE, how_to_mend(found)),), tuple(files))
+        return Parsed((), (DagFailure(WRITABLE, how_to_mend(found)),), tuple(files))
 
-    async def _conclude(self, file: str, looked: _Looked, is_slow: bool) -> None:
+    async def _conclude(self, file: str, looked: Looked, is_slow: bool) -> None:
         """Take what came of a file, and see to it that it is looked at again when it has to be."""
         before, parsed = looked.before, looked.parsed
         self._again.pop(file, None)
@@ -321,24 +310,28 @@ class Catalog:
             return
         self._unsettled.pop(file, None)
         digests = {name: before[name].digest for name in parsed.modules}
+        asked = Asked(before[file].folder, parsed.beside, frozenset(parsed.modules))
+        choice = self._choices.pop(file, None)
         # What was there already when it looked is nothing new, whatever it says.
         wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in looked.places)
         reason = found.reason if isinstance(found, FileBroken) else ""
-        known = self._remember(file, _Known(digests, wanted, reason, is_slow=is_slow))
+        known = Known(digests, wanted, reason, is_slow=is_slow)
+        if choice is not None:
+            known = msgspec.structs.replace(known, asked=asked, choice=choice)
+        known = self._remember(file, known)
         if self._is_changed(known):
             self._look_again(file, 0.0)
         elif not isinstance(found, FileParsed) and self._may_pass(file, before[file], known):
             self._look_again(file, WRITING_SECONDS)
             return
-        elif isinstance(found, FileBroken) and not _is_final(known.reason):
-            self._look_again(file, _pause(known))
+        elif isinstance(found, FileBroken) and not is_final(known.reason):
+            self._look_again(file, pause(known))
         self._tell(file, found)
 
-    def _remember(self, file: str, known: _Known) -> _Known:
+    def _remember(self, file: str, known: Known) -> Known:
         """Know what came of a file; return it with how often that did."""
         was = self._known.get(file)
-        is_again = was is not None and (was.reason, was.digests) == (known.reason, known.digests)
-        times = was.times + 1 if was is not None and is_again else 1
+        times = was.times + 1 if was is not None and was.is_same(known) else 1
         found = self._known[file] = msgspec.structs.replace(known, times=times)
         return found
 
@@ -383,14 +376,33 @@ class Catalog:
         if changed:
             self._distrust(changed)
             return None
+        if not parsed.dags and not parsed.failures:
+            # A module that only uses us. If it once was more, its DAGs are gone.
+            return FileGone(file)
+        asked = Asked(folder, parsed.beside, frozenset(names))
+        is_unsteady = self._unsettled.get(file, 0) >= _UNSTEADY
+        take = partial(self._beside.take, file, asked, as_it_is=is_unsteady)
+        taken = await in_thread(take, limiter=self._threads)
+        if taken is None:
+            return None
+        self._note_choice(file, taken.choice)
+        if parsed.dags and taken.choice.refusal is not None:
+            return _broken(file, (taken.choice.refusal,))
         if parsed.dags:
+            sources |= taken.sources
             version = version_of(file, sources, self._told_of(parsed))
             await self._snapshots.keep(file, version, sources)
             return _parsed(file, version, parsed, sources)
-        if parsed.failures:
-            return _broken(file, parsed.failures)
-        # A module that only uses us. If it once was more, its DAGs are gone.
-        return FileGone(file)
+        return _broken(file, parsed.failures)
+
+    def _note_choice(self, file: str, choice: Choice) -> None:
+        """Remember which files beside it a DAG file has, and say what is odd about them, once."""
+        self._choices[file] = choice
+        known = self._known.get(file)
+        said = frozenset() if known is None else frozenset(known.choice.said)
+        for one in choice.said:
+            if one not in said:
+                _logger.warning("%s: %s", file, one.message)
 
     def _distrust(self, changed: Iterable[str]) -> None:
         """Have the next sweep read files whatever their stamps say.
@@ -402,7 +414,7 @@ class Catalog:
             name: msgspec.structs.replace(seen, stamp=NO_STAMP) for name, seen in distrusted.items()
         }
 
-    def _may_pass(self, file: str, seen: Seen, known: _Known) -> bool:
+    def _may_pass(self, file: str, seen: Seen, known: Known) -> bool:
         """Whether a file that was good may be half of one that is, or its parser was killed."""
         if file not in self._told or file in self._broken:
             return False
@@ -465,15 +477,3 @@ def _broken(file: str, failures: Sequence[DagFailure]) -> FileBroken:
 def _too_large(name: str) -> DagFailure:
     limit = FILE_LIMIT_BYTES // 1024 // 1024
     return DagFailure("too_large", f"{name} is larger than {limit} MiB, and so it is not read")
-
-
-def _is_final(reason: str) -> bool:
-    return reason in _FINAL or reason.partition(".")[0] == "dag"
-
-
-def _pause(known: _Known) -> float:
-    """Return how long to leave alone what gave nothing, by how often it has."""
-    if known.reason == _WRITABLE:
-        return SWEEP_SECONDS
-    first = _KILLED_AGAIN_SECONDS if known.reason == "killed" else AGAIN_SECONDS
-    return min(first * 2.0 ** min(known.times - 1, 20), AGAIN_AT_MOST_SECONDS)

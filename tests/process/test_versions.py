@@ -167,6 +167,74 @@ def test_a_module_that_is_lost_from_a_version_comes_back_for_the_next_try(shared
     assert helper.read_text() == "ANSWER = 42"
 
 
+BESIDE = """
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aioflow import Operator, Trigger, TriggerEvent, dag, sensor, task, wait
+
+HERE = Path(__file__).parent
+AT_ONCE = (HERE / "query.sql").read_text()
+
+@dataclass
+class Reads(Trigger[str]):
+    async def run(self) -> AsyncIterator[TriggerEvent[str]]:
+        yield TriggerEvent((HERE / "query.sql").read_text())
+
+@task
+def in_a_slot() -> list[str]:
+    return [AT_ONCE, (HERE / "query.sql").read_text(), Path(__file__).parent.name]
+
+@sensor
+async def in_a_sensor() -> bool:
+    return (Path(__file__).parent / "sql" / "deep.sql").is_file()
+
+@task
+async def in_a_coroutine(lines: list[str]) -> list[str]:
+    return [*lines, (HERE / "query.sql").read_text(), await wait(Reads())]
+
+@dag
+def beside() -> None:
+    in_a_coroutine(in_a_slot()).after(in_a_sensor())
+"""
+
+
+def test_every_worker_finds_the_files_beside_the_dag_file_of_its_version(shared_daemon):
+    daemon = shared_daemon
+    put(daemon.dags / "beside" / "query.sql", "select 1")
+    put(daemon.dags / "beside" / "sql" / "deep.sql", "select 0")
+    daemon.add("beside/etl.py", BESIDE)
+    version = eventually(lambda: daemon.version("beside"))
+    run_id = daemon.trigger("beside")
+    assert daemon.wait(run_id, 60.0)["state"] == "success"
+    lines = task_of(daemon, run_id, "in_a_coroutine")["result"]
+    assert lines == ["select 1", "select 1", "beside", "select 1", "select 1"]
+
+    put(daemon.dags / "beside" / "query.sql", "select 2")
+    eventually(lambda: daemon.version("beside") != version)
+    run_id = daemon.trigger("beside")
+    assert daemon.wait(run_id, 60.0)["state"] == "success"
+    lines = task_of(daemon, run_id, "in_a_coroutine")["result"]
+    assert lines == ["select 2", "select 2", "beside", "select 2", "select 2"]
+
+
+def test_a_file_beside_the_code_that_is_lost_from_a_version_comes_back_for_the_next_try(
+    shared_daemon,
+):
+    daemon = shared_daemon
+    put(daemon.dags / "lost" / "query.sql", "select 1")
+    source = BESIDE.replace("def beside()", "def lost()").replace("AT_ONCE = ", "AT_ONCE = '' # ")
+    put(daemon.dags / "lost" / "sql" / "deep.sql", "select 0")
+    daemon.add("lost/etl.py", source)
+    version = eventually(lambda: daemon.version("lost"))
+    lost = daemon.home / "code" / version / "lost" / "query.sql"
+    lost.unlink()
+    run_id = daemon.trigger("lost")
+    assert daemon.wait(run_id, 60.0)["state"] == "success"
+    assert lost.read_text() == "select 1"
+
+
 def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_path):
     daemon = SharedDaemon(
         tmp_path,
