@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from aioflow.author.trigger import Trigger
+from aioflow.author.trigger import Trigger, class_path
 from aioflow.host.beside import UsedFiles
 from aioflow.host.imports import UNREADABLE, named_files, reachable
 
@@ -40,7 +40,7 @@ def trigger_digests(folder: Path) -> dict[str, str]:
             digest = module.digest(cls.__qualname__.partition(".")[0])
         except UNREADABLE:
             continue  # a file has gone meanwhile
-        found[f"{cls.__module__}:{cls.__qualname__}"] = digest
+        found[class_path(cls)] = digest
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,63 @@ def test_a_file_beside_the_code_that_is_lost_from_a_version_comes_back_for_the_n
     run_id = daemon.trigger("lost")
     assert daemon.wait(run_id, 60.0)["state"] == "success"
     assert lost.read_text() == "select 1"
+
+
+NAMED = """
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from aioflow import Operator, Trigger, TriggerEvent, dag, task, wait
+
+@dataclass
+class Seconds:
+    step: int = 1
+
+    def next_after(self, moment: datetime) -> datetime:
+        return moment.replace(microsecond=0) + timedelta(seconds=self.step)
+
+@dataclass
+class Once(Trigger[int]):
+    async def run(self) -> AsyncIterator[TriggerEvent[int]]:
+        yield TriggerEvent(7, key="once")
+
+class Defers(Operator):
+    def execute(self, context: object) -> None:
+        self.defer(trigger=Once(), method_name="resume")
+
+    def resume(self, context: object, event: int) -> int:
+        return event
+
+@task
+async def waits() -> int:
+    return await wait(Once())
+
+@dag(schedule=Seconds(), max_active_runs=1)
+def by_own_timetable() -> None:
+    Defers(task_id="defers")
+
+@dag(schedule=Once())
+def by_own_trigger() -> None:
+    waits()
+"""
+
+
+def test_classes_of_a_file_that_is_named_like_a_standard_module_are_found(shared_daemon):
+    daemon = shared_daemon
+    daemon.add("sched.py", NAMED)
+    try:
+        for dag_id, task_id in (("by_own_timetable", "defers"), ("by_own_trigger", "waits")):
+            found = eventually(partial(first_run, daemon, dag_id))
+            assert daemon.wait(found, 60.0)["state"] == "success"
+            assert task_of(daemon, found, task_id)["result"] == 7
+    finally:
+        (daemon.dags / "sched.py").unlink()
+
+
+def first_run(daemon: DaemonProcess, dag_id: str) -> str:
+    _, runs = daemon.get(f"/api/v1/runs?dag={dag_id}")
+    return str(runs[-1]["run_id"]) if runs else ""
 
 
 def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_path):
