@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from aioflow import catalog as catalog_module
-from aioflow.catalog import beside, known
+from aioflow.catalog import ParsePace, beside, known
 from aioflow.catalog.snapshot import version_of
 from aioflow.inputs import FileBroken, FileParsed
 from tests.executors.processes import until
@@ -36,11 +36,8 @@ async def test_files_beside_a_dag_file_are_in_its_snapshot_and_a_change_is_anoth
     assert (it.code / again.version / "cfg.json").read_text() == "{}"
 
 
-async def test_a_file_that_only_lies_there_counts_too_when_it_comes_changes_and_goes(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.05)
-    async with watched(tmp_path, {"good.py": GOOD}) as it:
+async def test_a_file_that_only_lies_there_counts_too_when_it_comes_changes_and_goes(tmp_path):
+    async with watched(tmp_path, {"good.py": GOOD}, pace=ParsePace(look_seconds=0.05)) as it:
         versions = [it.reports[0].version]
         for text in ("1", "2", None):
             if text is None:
@@ -62,9 +59,8 @@ async def test_a_version_without_files_beside_it_is_the_one_it_was_before_there_
 
 
 async def test_a_file_that_importing_reads_and_that_is_missing_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(known, "AGAIN_SECONDS", 600.0)
-    async with watched(tmp_path, {"good.py": READS}) as it:
+    async with watched(tmp_path, {"good.py": READS}, pace=ParsePace(look_seconds=0.05)) as it:
         assert isinstance(it.reports[0], FileBroken)
         it.write("query.sql", "select 1")
         parsed = await it.reported(2)
@@ -73,15 +69,16 @@ async def test_a_file_that_importing_reads_and_that_is_missing_is_waited_for(tmp
     assert set(parsed.sources) == {"good.py", "query.sql"}
 
 
-async def test_what_importing_lists_is_noticed_when_a_file_comes(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.05)
+async def test_what_importing_lists_is_noticed_when_a_file_comes(tmp_path):
     source = (
         "import os, tomllib\nfrom pathlib import Path\nfrom aioflow import dag, task\n"
         "@task\ndef say() -> int:\n    return 1\n"
         "for path in sorted((Path(__file__).parent / ('conf' + 'igs')).glob('*.toml')):\n"
         "    @dag(path.stem)\n    def made() -> None:\n        say()\n"
     )
-    async with watched(tmp_path, {"many.py": source, "configs/one.toml": ""}) as it:
+    async with watched(
+        tmp_path, {"many.py": source, "configs/one.toml": ""}, pace=ParsePace(look_seconds=0.05)
+    ) as it:
         assert [dag.dag_id for dag in it.reports[0].dags] == ["one"]
         it.write("configs/two.toml", "")
         again = await it.reported(2)
@@ -118,11 +115,10 @@ async def test_a_line_that_is_not_understood_is_told(tmp_path):
 async def test_what_is_written_there_all_the_time_does_not_make_versions_without_end(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.02)
     monkeypatch.setattr(beside, "VERSIONS_AN_HOUR", 3)
     files = {"good.py": GOOD, "named.py": DAG.format(name="named", value=2)}
     files["named.py"] += "NAME = 'lines.csv'\n"
-    async with watched(tmp_path, files) as it:
+    async with watched(tmp_path, files, pace=ParsePace(look_seconds=0.02)) as it:
 
         def has_read(content: bytes) -> bool:
             named = [report for report in it.reports if report.file == "named.py"]

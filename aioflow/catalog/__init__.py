@@ -24,17 +24,20 @@ from anyio.abc import TaskStatus
 from aioflow.catalog.beside import Allowance, Asked, Choice, FilesBeside
 from aioflow.catalog.known import (
     AGAIN_SECONDS,
-    SWEEP_SECONDS,
     WRITABLE,
+    Begun,
     Known,
     Looked,
+    ParsePace,
+    file_broken,
+    file_parsed,
     is_final,
     pause,
+    too_large,
 )
 from aioflow.catalog.lanes import Lanes, Rank
 from aioflow.catalog.parsing import DEFAULT_TRIES, Limits, Parser
 from aioflow.catalog.scanning import (
-    FILE_LIMIT_BYTES,
     NO_STAMP,
     Found,
     Seen,
@@ -53,7 +56,7 @@ from aioflow.rows import DagFileRow
 from aioflow.threads import in_thread
 from aioflow.writable import find_writable, how_to_mend
 
-__all__ = ("Catalog", "Limits")
+__all__ = ("Catalog", "Limits", "ParsePace")
 
 SETTLE_SECONDS = 0.05
 """Between a change being noticed and the sweep: editors and git write several files."""
@@ -80,6 +83,7 @@ class Catalog:
         snapshots: Those of versions, with which others may have to do.
         known: The files the database knows: what is gone by now is reported so.
         limits: What parsing one file may take.
+        pace: How often files are looked at and parsed.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Catalog:
         *,
         known: Sequence[DagFileRow] = (),
         limits: Limits | None = None,
+        pace: ParsePace | None = None,
     ) -> None:
         self.first_sweep_done = anyio.Event()
         self._folders = tuple(folder.absolute() for folder in folders)
@@ -101,7 +106,9 @@ class Catalog:
         limits = limits or Limits()
         self.parser = Parser(children, snapshots.folder, clock, limits)
         self._told_tries = limits.default_tries
-        self._lanes = Lanes(self._parse, self._conclude, self._look_for_end, clock)
+        self._pace = pace = pace or ParsePace()
+        self._begun = Begun(clock, pace.pause_seconds)
+        self._lanes = Lanes(self._parse, self._conclude, self._look_for_end, clock, pace.processes)
         self._threads = anyio.CapacityLimiter(2)
         self._changed = anyio.Event()
         self._files: dict[str, Seen] = {}
@@ -147,7 +154,7 @@ class Catalog:
             await self._clock.sleep(max(SETTLE_SECONDS, left))
 
     async def _wake_in_time(self, nap: anyio.CancelScope) -> None:
-        seconds = SWEEP_SECONDS
+        seconds = self._pace.look_seconds
         if self._again:
             due = (min(self._again.values()) - self._clock.monotonic_us()) / 1e6
             seconds = max(min(seconds, due), 0.0)
@@ -198,6 +205,8 @@ class Catalog:
                 continue  # it has been parsed, or has gone, meanwhile
             if file in self._lanes.files or not choice.differs(known.choice):
                 continue
+            if self._put_off(file):
+                continue
             if choice.differs_in_named(known.choice) or self._allowance.take(file):
                 self._lanes.put(file, Rank.CHANGED)
 
@@ -218,13 +227,26 @@ class Catalog:
         seen, known = self._files[file], self._known.get(file)
         if seen.is_ignored:
             self._let_go(file)
+        elif self._put_off(file):
+            pass
         elif known is None:
             if seen.has_dags or file in self._told:
                 self._lanes.put(file, Rank.NEW)
         elif self._is_changed(known):
             self._lanes.put(file, Rank.CHANGED)
-        elif is_time:
+        elif is_time and known.reason:
             self._lanes.put(file, Rank.AGAIN, is_slow=known.is_slow)
+
+    def _put_off(self, file: str) -> bool:
+        """Return whether a file is not parsed now, because that began so shortly before.
+
+        The first time that something came between is no reason: a module it imports may be new.
+        """
+        left_us = self._begun.left_us(file)
+        if left_us <= 0 or self._unsettled.get(file) == 0 or file in self._lanes.files:
+            return False
+        self._again[file] = self._clock.monotonic_us() + left_us
+        return True
 
     def _is_changed(self, known: Known) -> bool:
         if any(place in self._places for place in known.wanted):
@@ -259,6 +281,7 @@ class Catalog:
         self._known.pop(file, None)
         self._again.pop(file, None)
         self._unsettled.pop(file, None)
+        self._begun.forget(file)
 
     def _tell_gone(self, file: str) -> None:
         """A file gives nothing: its code may go, and who was told of it is told that."""
@@ -272,10 +295,11 @@ class Catalog:
 
     async def _parse(self, file: str) -> Looked:
         """Return what is in a file, and what lay around it."""
+        self._begun.note(file)
         before, places = self._files, self._places
         seen, parsed = before.get(file), None
         if seen is not None and seen.is_too_large and not seen.is_ignored:
-            parsed = Parsed((), (_too_large(file),), (file,))
+            parsed = Parsed((), (too_large(file),), (file,))
         elif seen is not None and not seen.is_ignored:
             parsed = await self._refuse_writable(seen.folder, (file,))
             with contextlib.suppress(NoRoom):  # not the file's fault: the next sweep tries again
@@ -303,7 +327,7 @@ class Catalog:
             self._let_go(file)
             return
         if parsed is None:  # there was no room for it
-            self._look_again(file, SWEEP_SECONDS)
+            self._look_again(file, self._pace.look_seconds)
             return
         if found is None:
             self._try_soon(file)
@@ -315,7 +339,8 @@ class Catalog:
         # What was there already when it looked is nothing new, whatever it says.
         wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in looked.places)
         reason = found.reason if isinstance(found, FileBroken) else ""
-        known = Known(digests, wanted, reason, is_slow=is_slow)
+        seconds = self._begun.seconds(file)
+        known = Known(digests, wanted, reason, is_slow=is_slow, seconds=seconds)
         if choice is not None:
             known = msgspec.structs.replace(known, asked=asked, choice=choice)
         known = self._remember(file, known)
@@ -325,7 +350,7 @@ class Catalog:
             self._look_again(file, WRITING_SECONDS)
             return
         elif isinstance(found, FileBroken) and not is_final(known.reason):
-            self._look_again(file, pause(known))
+            self._look_again(file, pause(known, self._pace))
         self._tell(file, found)
 
     def _remember(self, file: str, known: Known) -> Known:
@@ -342,7 +367,7 @@ class Catalog:
 
     def _look_again(self, file: str, seconds: float) -> None:
         self._again[file] = self._clock.monotonic_us() + round(seconds * 1e6)
-        if seconds < SWEEP_SECONDS:
+        if seconds < self._pace.look_seconds:
             self._changed.set()
 
     async def _keep(
@@ -356,10 +381,10 @@ class Catalog:
             return None
         large = [name for name in parsed.modules if before[name].is_too_large]
         if large:
-            return _broken(file, (_too_large(large[0]),))
+            return file_broken(file, (too_large(large[0]),))
         refused = await self._refuse_writable(before[file].folder, parsed.modules)
         if refused is not None:
-            return _broken(file, refused.failures)
+            return file_broken(file, refused.failures)
         try:
             return await self._keep_code(file, parsed, before)
         except OSError as exc:
@@ -387,13 +412,13 @@ class Catalog:
             return None
         self._note_choice(file, taken.choice)
         if parsed.dags and taken.choice.refusal is not None:
-            return _broken(file, (taken.choice.refusal,))
+            return file_broken(file, (taken.choice.refusal,))
         if parsed.dags:
             sources |= taken.sources
             version = version_of(file, sources, self._told_of(parsed))
             await self._snapshots.keep(file, version, sources)
-            return _parsed(file, version, parsed, sources)
-        return _broken(file, parsed.failures)
+            return file_parsed(file, version, parsed, sources)
+        return file_broken(file, parsed.failures)
 
     def _note_choice(self, file: str, choice: Choice) -> None:
         """Remember which files beside it a DAG file has, and say what is odd about them, once."""
@@ -455,25 +480,3 @@ def _differing(before: dict[str, Seen], now: dict[str, Seen]) -> set[str]:
     """Return the files that are not what they were; what was not read again is the same object."""
     changed = {name for name, seen in now.items() if before.get(name) is not seen}
     return changed | (before.keys() - now.keys())
-
-
-def _parsed(file: str, version: str, parsed: Parsed, sources: dict[str, bytes]) -> FileParsed:
-    return FileParsed(
-        file=file,
-        version=version,
-        dags=parsed.dags,
-        sources=sources,
-        failures=parsed.failures,
-        triggers=parsed.triggers,
-    )
-
-
-def _broken(file: str, failures: Sequence[DagFailure]) -> FileBroken:
-    first = failures[0]
-    where = f"line {first.line}: " if first.line else ""
-    return FileBroken(file=file, reason=first.reason, message=where + first.message)
-
-
-def _too_large(name: str) -> DagFailure:
-    limit = FILE_LIMIT_BYTES // 1024 // 1024
-    return DagFailure("too_large", f"{name} is larger than {limit} MiB, and so it is not read")
