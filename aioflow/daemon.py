@@ -15,7 +15,7 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.answers import Answers
-from aioflow.catalog import Catalog, Limits
+from aioflow.catalog import Catalog, Limits, ParsePace
 from aioflow.catalog.parsing import Parser
 from aioflow.catalog.scanning import list_loaded
 from aioflow.catalog.snapshot import Snapshots
@@ -345,6 +345,11 @@ class _Node:
                 wall_seconds=self._settings.parse_timeout_seconds,
                 default_deferrable=self._settings.default_deferrable,
                 default_tries=self._settings.default_tries,
+            ),
+            pace=ParsePace(
+                look_seconds=self._settings.parse_look_seconds,
+                pause_seconds=self._settings.parse_pause_seconds,
+                processes=self._settings.parse_processes,
             ),
         )
         for needed in await self._store.list_needed_versions():

@@ -6,7 +6,16 @@ import msgspec
 
 from aioflow.model import DagSpec
 
-__all__ = ("NO_ROOM", "DagFailure", "Inspected", "Named", "Parsed", "ParserDied", "TriggerKind")
+__all__ = (
+    "NO_ROOM",
+    "Beside",
+    "DagFailure",
+    "Inspected",
+    "Named",
+    "Parsed",
+    "ParserDied",
+    "TriggerKind",
+)
 
 
 NO_ROOM = "no_room"
@@ -25,6 +34,27 @@ class DagFailure(_Wire, frozen=True):
     line: int = 0
 
 
+class Beside(_Wire, frozen=True):
+    """The files beside its modules that a DAG file uses, relative to the DAG folder.
+
+    Attributes:
+        paths: Where expressions built on ``__file__`` lead, also out of the DAG folder, each with
+            its line; 0 for one in a module that it imports.
+        named: Files and folders that texts of it name, and folders that importing it listed.
+        opened: Files that importing it has read, each with its stamp then; empty if there was none.
+        written: Files that importing it has written.
+        patterns: Those of its line ``# aioflow: files = [...]``; ``None`` without one.
+        reads: Patterns of what its DAGs say that they read.
+    """
+
+    paths: dict[str, int] = {}
+    named: tuple[str, ...] = ()
+    opened: dict[str, tuple[int, ...]] = {}
+    written: tuple[str, ...] = ()
+    patterns: tuple[str, ...] | None = None
+    reads: tuple[str, ...] = ()
+
+
 class Parsed(_Wire, frozen=True):
     """What a parser found in a file.
 
@@ -36,6 +66,7 @@ class Parsed(_Wire, frozen=True):
         triggers: The local trigger classes it may use, by class path, each with a digest of the
             code it stands on.
         odd: What runs, but is likely not meant.
+        beside: Other files that it uses.
     """
 
     dags: tuple[DagSpec, ...]
@@ -44,6 +75,7 @@ class Parsed(_Wire, frozen=True):
     triggers: dict[str, str] = {}
     odd: tuple[DagFailure, ...] = ()
     wanted: tuple[str, ...] = ()
+    beside: Beside = Beside()
 
 
 class Named(_Wire, frozen=True):

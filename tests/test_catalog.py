@@ -9,10 +9,11 @@ import signal
 from contextlib import asynccontextmanager, contextmanager
 
 import anyio
+import msgspec
 import pytest
 
 from aioflow import catalog as catalog_module
-from aioflow.catalog import Catalog, Limits, lanes, parsing, scanning
+from aioflow.catalog import Catalog, Limits, ParsePace, known, lanes, parsing, scanning
 from aioflow.catalog.scanning import scan
 from aioflow.catalog.snapshot import Snapshots, version_of, write_snapshot
 from aioflow.children import Children
@@ -146,12 +147,11 @@ async def test_a_file_that_went_while_nobody_looked_is_gone(tmp_path, monkeypatc
 
 
 async def test_without_inotify_the_sweep_finds_changes(tmp_path, monkeypatch):
-    async def deaf(folders, notice):
+    async def deaf(*_):
         await anyio.sleep_forever()
 
     monkeypatch.setattr(catalog_module, "watch", deaf)
-    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.05)
-    async with watched(tmp_path, {"a.py": GOOD}) as it:
+    async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(look_seconds=0.05)) as it:
         it.write("b.py", DAG.format(name="b", value=1))
         assert (await it.reported(2)).file == "b.py"
 
@@ -159,6 +159,7 @@ async def test_without_inotify_the_sweep_finds_changes(tmp_path, monkeypatch):
 # ── bad files ───────────────────────────────────────────────────────────────────────────
 
 BAD = {
+    "descriptors": "import os, aioflow\nos.closerange(3, 4096)",
     "exit": "import sys, aioflow\nsys.exit(3)",
     "hard_exit": "import os, aioflow\nos._exit(3)",
     "syntax": "import aioflow\ndef broken(:",
@@ -198,6 +199,7 @@ async def test_bad_files_are_told_apart_and_harm_no_other(tmp_path, more):
 
     assert [report.file for report in good] == ["good.py"]
     assert reasons == dict.fromkeys((f"{name}.py" for name in more), "timeout") | {
+        "descriptors.py": "descriptors",
         "exit.py": "exit",
         "hard_exit.py": "exit",
         "syntax.py": "syntax_error",
@@ -231,11 +233,10 @@ open({str(where)!r}, "w").write(str(child.pid))
 
 
 @pytest.mark.parametrize("end", ["raise RuntimeError", "import not_there_at_all"])
-async def test_a_bad_file_that_stays_as_it_is_is_not_parsed_again(tmp_path, monkeypatch, end):
-    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.02)
+async def test_a_bad_file_that_stays_as_it_is_is_not_parsed_again(tmp_path, end):
     count = tmp_path / "count"
     source = f"import aioflow\nopen({str(count)!r}, 'a').write('x')\n{end}"
-    async with watched(tmp_path, {"bad.py": source}) as it:
+    async with watched(tmp_path, {"bad.py": source}, pace=ParsePace(look_seconds=0.02)) as it:
         for number in range(3):
             it.write("other.py", DAG.format(name="good", value=number))
             await it.reported(2 + number)
@@ -283,13 +284,56 @@ async def test_a_file_that_goes_before_it_could_be_kept_is_forgotten(tmp_path, m
 
 
 async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalog_module, "AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(known, "AGAIN_SECONDS", 0.2)
     came = tmp_path / "came"
     source = f"import os\nif not os.path.exists({str(came)!r}): raise RuntimeError\n" + GOOD
     async with watched(tmp_path, {"a.py": source}) as it:
         assert it.reports[0].reason == "raised"
         came.touch()
         assert isinstance(await it.reported(2), FileParsed)
+
+
+def test_what_gives_nothing_is_left_alone_for_ten_times_as_long_as_a_try_takes():
+    pace = ParsePace(look_seconds=7.0)
+    ended = known.Known({}, reason="timeout", times=1, seconds=30.0)
+
+    assert known.pause(ended, pace) == 300.0
+    assert known.pause(msgspec.structs.replace(ended, times=2), pace) == 600.0
+    assert known.pause(msgspec.structs.replace(ended, times=20), pace) == 3600.0
+    assert known.pause(msgspec.structs.replace(ended, seconds=1000.0), pace) == 10_000.0
+    assert known.pause(msgspec.structs.replace(ended, seconds=0.1), pace) == 30.0
+    assert known.pause(known.Known({}, reason="killed", times=1, seconds=0.1), pace) == 2.0
+    assert known.pause(known.Known({}, reason="writable", times=9, seconds=9.0), pace) == 7.0
+
+
+async def test_a_file_that_does_not_end_is_left_alone_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(known, "AGAIN_SECONDS", 0.1)
+    limits = Limits(wall_seconds=1)
+    async with watched(tmp_path, {"loop.py": ENDLESS["sleeps"]}, limits=limits) as it:
+        left_us = it.catalog._again["loop.py"] - SystemClock().monotonic_us()
+
+    assert 5e6 < left_us <= 60e6
+
+
+async def test_a_file_that_is_saved_all_the_time_is_parsed_now_and_then(tmp_path, monkeypatch):
+    pause_seconds, begun = 0.5, []
+    async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(pause_seconds=pause_seconds)) as it:
+        parse = it.catalog.parser.parse
+
+        async def counted(folder, file):
+            begun.append(anyio.current_time())
+            return await parse(folder, file)
+
+        monkeypatch.setattr(it.catalog.parser, "parse", counted)
+        for value in range(60):
+            it.write("a.py", DAG.format(name="good", value=value))
+            await anyio.sleep(0.05)
+        last = DAG.format(name="good", value=59).encode()
+        await until(lambda: it.reports[-1].sources["a.py"] == last)
+
+    # What comes between a look and a parse is parsed once more, at once.
+    assert len(begun) <= 2 * ((begun[-1] - begun[0]) / pause_seconds + 2)
+    assert len(begun) >= 2
 
 
 async def test_a_module_that_takes_the_place_of_another_parses_those_that_named_it(tmp_path):
@@ -337,12 +381,9 @@ async def test_a_file_with_a_module_that_is_too_large_is_not_tried_again(tmp_pat
         assert not it.catalog._again
 
 
-async def test_a_file_that_every_user_may_write_is_not_loaded_until_that_is_mended(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.05)
+async def test_a_file_that_every_user_may_write_is_not_loaded_until_that_is_mended(tmp_path):
     proof = tmp_path / "ran"
-    async with watched(tmp_path, {"a.py": GOOD}) as it:
+    async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(look_seconds=0.05)) as it:
         made = tmp_path / "b.py"
         made.write_text(f"open({str(proof)!r}, 'w')\n" + DAG.format(name="b", value=1))
         made.chmod(0o646)
@@ -462,9 +503,8 @@ async def test_a_dag_whose_file_leaves_a_process_is_active_and_told(tmp_path):
     assert [failure.reason for failure in parsed.failures] == ["processes"]
 
 
-async def test_while_no_process_can_be_started_files_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.1)
-    it = Watched(tmp_path)
+async def test_while_no_process_can_be_started_files_wait(tmp_path):
+    it = Watched(tmp_path, pace=ParsePace(look_seconds=0.1))
     it.write("a.py", GOOD)
     program, it.children._program = it.children._program, ("/there/is/no/such/program",)
     async with running(it.children, it.catalog):
@@ -476,11 +516,10 @@ async def test_while_no_process_can_be_started_files_wait(tmp_path, monkeypatch)
 
 
 async def test_while_nothing_can_be_forked_files_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.1)
     monkeypatch.setattr(parsing, "IDLE_SECONDS", 60.0)
     pid = tmp_path / "pid"
     tells = f"import os\nopen({str(pid)!r}, 'w').write(str(os.getppid()))\n"
-    async with watched(tmp_path, {"a.py": tells + GOOD}) as it:
+    async with watched(tmp_path, {"a.py": tells + GOOD}, pace=ParsePace(look_seconds=0.1)) as it:
         forker = int(pid.read_text())
         limits = resource.prlimit(forker, resource.RLIMIT_NOFILE)
         resource.prlimit(forker, resource.RLIMIT_NOFILE, (3, limits[1]))
@@ -722,11 +761,8 @@ def test_only_what_lies_below_an_unreadable_place_stays(tmp_path):
     assert (found.hides("lib/b.py"), found.hides("library.py")) == (True, False)
 
 
-async def test_a_file_that_cannot_be_looked_at_is_not_gone_and_told_once(
-    tmp_path, monkeypatch, caplog
-):
-    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.02)
-    async with watched(tmp_path, {"a.py": GOOD}) as it:
+async def test_a_file_that_cannot_be_looked_at_is_not_gone_and_told_once(tmp_path, caplog):
+    async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(look_seconds=0.02)) as it:
         make_unreadable(it.folder / "a.py")
         for number in range(2, 5):  # each is found by a sweep that meets it, too
             it.write(f"{number}.py", DAG.format(name=f"dag{number}", value=1))

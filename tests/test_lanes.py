@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from aioflow.catalog import lanes
@@ -51,8 +52,8 @@ class Parses:
 
 
 @asynccontextmanager
-async def running(parses: Parses):
-    it = Lanes(parses.parse, parses.conclude, parses.is_empty.set, SystemClock())
+async def running(parses: Parses, processes: int = QUICK + SLOW):
+    it = Lanes(parses.parse, parses.conclude, parses.is_empty.set, SystemClock(), processes)
     async with anyio.create_task_group() as group:
         await group.start(it.run)
         yield it
@@ -119,3 +120,17 @@ async def test_a_file_is_in_one_place_at_a_time():
         await parses.is_empty.wait()
 
     assert parses.began == ["a"]
+
+
+@pytest.mark.parametrize(("processes", "quick", "slow"), [(2, 1, 1), (3, 1, 2), (12, 4, 8)])
+async def test_so_many_files_are_parsed_at_once_as_is_set(processes, quick, slow):
+    parses = Parses()
+    async with running(parses, processes) as it:
+        for number in range(20):
+            it.put(f"slow-{number}", Rank.AGAIN, is_slow=True)
+            it.put(f"quick-{number}", Rank.NEW)
+        await parses.have(began=quick + slow)
+        await anyio.lowlevel.checkpoint()
+        began = [file.partition("-")[0] for file in parses.began]
+
+    assert (began.count("quick"), began.count("slow")) == (quick, slow)

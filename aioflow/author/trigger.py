@@ -24,12 +24,14 @@ from aioflow.model import TriggerNo
 
 __all__ = (
     "FIELDS_LIMIT",
+    "MODULE_PREFIX",
     "Trigger",
     "TriggerEvent",
     "class_path",
     "construct",
     "never_yields",
     "note_last",
+    "portable",
     "prepare",
     "serialize",
     "serialized",
@@ -226,8 +228,17 @@ def never_yields(cls: type[Trigger[Any]]) -> str:
     return ""
 
 
+MODULE_PREFIX = "aioflow_v_"
+"""Begins the package of modules without a name of their own in a process: see ``host.loader``."""
+
+
+def portable(class_path: str) -> str:
+    """Return ``module:Qualname`` as another process finds it, which has other namespaces."""
+    return class_path.partition(".")[2] if class_path.startswith(MODULE_PREFIX) else class_path
+
+
 def class_path(cls: type[object]) -> str:
-    """Return ``module:Qualname``, the module as it is called in this process.
+    """Return ``module:Qualname`` as any process that has the code finds it.
 
     Raises:
         Unserializable: If no other process could find the class.
@@ -236,7 +247,7 @@ def class_path(cls: type[object]) -> str:
         raise Unserializable(
             cls.__qualname__, "class defined inside a function", "define it at module level"
         )
-    return f"{cls.__module__}:{cls.__qualname__}"
+    return portable(f"{cls.__module__}:{cls.__qualname__}")
 
 
 def serialize(trigger: Trigger[Any]) -> tuple[str, bytes]:
@@ -259,7 +270,7 @@ def serialized(trigger: Trigger[Any]) -> Steps[tuple[str, bytes]]:
     if written is not None:
         named, kwargs = written()
         if named.rpartition(".")[2] != cls.__name__:
-            path = ":".join(named.rpartition(".")[::2])
+            path = portable(":".join(named.rpartition(".")[::2]))
     else:
         kwargs = _fields(trigger)
     data = yield from codec.fields_in_steps(kwargs, cls.__name__, FIELDS_LIMIT)

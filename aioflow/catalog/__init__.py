@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,10 +21,23 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from aioflow.catalog.beside import Allowance, Asked, Choice, FilesBeside
+from aioflow.catalog.known import (
+    AGAIN_SECONDS,
+    WRITABLE,
+    Begun,
+    Known,
+    Looked,
+    ParsePace,
+    file_broken,
+    file_parsed,
+    is_final,
+    pause,
+    too_large,
+)
 from aioflow.catalog.lanes import Lanes, Rank
 from aioflow.catalog.parsing import DEFAULT_TRIES, Limits, Parser
 from aioflow.catalog.scanning import (
-    FILE_LIMIT_BYTES,
     NO_STAMP,
     Found,
     Seen,
@@ -42,62 +56,23 @@ from aioflow.rows import DagFileRow
 from aioflow.threads import in_thread
 from aioflow.writable import find_writable, how_to_mend
 
-__all__ = ("Catalog", "Limits")
+__all__ = ("Catalog", "Limits", "ParsePace")
 
-SWEEP_SECONDS = 5.0
 SETTLE_SECONDS = 0.05
 """Between a change being noticed and the sweep: editors and git write several files."""
+
+_UNSTEADY = 5
+"""A file that importing it reads may be another so often before it is taken as it is."""
 
 _SHARE = 3
 """Between two sweeps it rests at least so many times as long as one took."""
 
-AGAIN_SECONDS = 30.0
-"""A file that gives nothing is tried again after so long, then after twice as long, ..."""
-AGAIN_AT_MOST_SECONDS = 3600.0
-_KILLED_AGAIN_SECONDS = 2.0
-
 WRITING_SECONDS = 2.0
 """What has been written so shortly before may be half of a file."""
-
-_FINAL = frozenset({"encoding", "patched", "recursion", "syntax_error", "too_large"})
-"""What a file has of itself, and will have again."""
-
-_WRITABLE = "writable"
-"""The reason of a file that every user may write; its mode changes without its content."""
 
 _logger = logging.getLogger(__name__)
 
 ReportSink: TypeAlias = Callable[[Sequence[Input]], None]
-
-
-class _Known(msgspec.Struct, frozen=True):
-    """What came of parsing a file.
-
-    Attributes:
-        digests: Of the file and the modules it imported, as they were parsed.
-        wanted: Where imports looked in vain.
-        reason: Why it gives nothing; empty if it does.
-        times: How often it gave nothing, as it is now.
-        is_slow: Whether it took long.
-    """
-
-    digests: dict[str, bytes]
-    wanted: tuple[str, ...] = ()
-    reason: str = ""
-    times: int = 0
-    is_slow: bool = False
-
-
-class _Looked(msgspec.Struct, frozen=True):
-    """What came of parsing a file, and what was seen when that began.
-
-    Attributes:
-        parsed: ``None`` if that cannot be found out now.
-    """
-
-    before: dict[str, Seen]
-    places: set[str]
-    parsed: Parsed | None
 
 
 class Catalog:
@@ -108,6 +83,7 @@ class Catalog:
         snapshots: Those of versions, with which others may have to do.
         known: The files the database knows: what is gone by now is reported so.
         limits: What parsing one file may take.
+        pace: How often files are looked at and parsed.
     """
 
     def __init__(
@@ -120,6 +96,7 @@ class Catalog:
         *,
         known: Sequence[DagFileRow] = (),
         limits: Limits | None = None,
+        pace: ParsePace | None = None,
     ) -> None:
         self.first_sweep_done = anyio.Event()
         self._folders = tuple(folder.absolute() for folder in folders)
@@ -129,14 +106,19 @@ class Catalog:
         limits = limits or Limits()
         self.parser = Parser(children, snapshots.folder, clock, limits)
         self._told_tries = limits.default_tries
-        self._lanes = Lanes(self._parse, self._conclude, self._look_for_end, clock)
+        self._pace = pace = pace or ParsePace()
+        self._begun = Begun(clock, pace.pause_seconds)
+        self._lanes = Lanes(self._parse, self._conclude, self._look_for_end, clock, pace.processes)
         self._threads = anyio.CapacityLimiter(2)
         self._changed = anyio.Event()
         self._files: dict[str, Seen] = {}
         self._places: set[str] = set()
         self._followed: set[str] = set()
         self._causes: dict[str, Path] = {}
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
+        self._beside = FilesBeside()
+        self._choices: dict[str, Choice] = {}
+        self._allowance = Allowance(clock)
         self._again: dict[str, int] = {}
         self._told = {row.file for row in known}
         self._unsettled: dict[str, int] = {}
@@ -151,7 +133,7 @@ class Catalog:
         async with anyio.create_task_group() as group:
             await group.start(self.parser.run)
             await group.start(self._lanes.run)
-            group.start_soon(watch, self._folders_below, self._notice)
+            group.start_soon(watch, self._folders_below, self._notice, self._beside.is_named)
             task_status.started()
             while True:
                 changed = self._changed = anyio.Event()
@@ -172,7 +154,7 @@ class Catalog:
             await self._clock.sleep(max(SETTLE_SECONDS, left))
 
     async def _wake_in_time(self, nap: anyio.CancelScope) -> None:
-        seconds = SWEEP_SECONDS
+        seconds = self._pace.look_seconds
         if self._again:
             due = (min(self._again.values()) - self._clock.monotonic_us()) / 1e6
             seconds = max(min(seconds, due), 0.0)
@@ -206,11 +188,27 @@ class Catalog:
         self._report_gone(found)
         if changed:
             self._ask_all(changed, come)
+        await self._look_beside()
         now = self._clock.monotonic_us()
         for file in [file for file, at in self._again.items() if at <= now]:
             del self._again[file]
             if file in found.files:
                 self._ask(file, is_time=True)
+
+    async def _look_beside(self) -> None:
+        """Ask for the DAG files that use files beside them that have changed."""
+        asked = {file: one.asked for file, one in self._known.items() if one.asked is not None}
+        choices = await in_thread(self._beside.look, asked, limiter=self._threads)
+        for file, choice in choices.items():
+            known = self._known.get(file)
+            if known is None or known.asked is not asked[file] or file not in self._files:
+                continue  # it has been parsed, or has gone, meanwhile
+            if file in self._lanes.files or not choice.differs(known.choice):
+                continue
+            if self._put_off(file):
+                continue
+            if choice.differs_in_named(known.choice) or self._allowance.take(file):
+                self._lanes.put(file, Rank.CHANGED)
 
     def _ask_all(self, changed: set[str], come: set[str]) -> None:
         """Ask for the files that a change may concern, or for which a place is none in vain now."""
@@ -229,15 +227,28 @@ class Catalog:
         seen, known = self._files[file], self._known.get(file)
         if seen.is_ignored:
             self._let_go(file)
+        elif self._put_off(file):
+            pass
         elif known is None:
             if seen.has_dags or file in self._told:
                 self._lanes.put(file, Rank.NEW)
         elif self._is_changed(known):
             self._lanes.put(file, Rank.CHANGED)
-        elif is_time:
+        elif is_time and known.reason:
             self._lanes.put(file, Rank.AGAIN, is_slow=known.is_slow)
 
-    def _is_changed(self, known: _Known) -> bool:
+    def _put_off(self, file: str) -> bool:
+        """Return whether a file is not parsed now, because that began so shortly before.
+
+        The first time that something came between is no reason: a module it imports may be new.
+        """
+        left_us = self._begun.left_us(file)
+        if left_us <= 0 or self._unsettled.get(file) == 0 or file in self._lanes.files:
+            return False
+        self._again[file] = self._clock.monotonic_us() + left_us
+        return True
+
+    def _is_changed(self, known: Known) -> bool:
         if any(place in self._places for place in known.wanted):
             return True
         return any(
@@ -270,6 +281,7 @@ class Catalog:
         self._known.pop(file, None)
         self._again.pop(file, None)
         self._unsettled.pop(file, None)
+        self._begun.forget(file)
 
     def _tell_gone(self, file: str) -> None:
         """A file gives nothing: its code may go, and who was told of it is told that."""
@@ -281,17 +293,18 @@ class Catalog:
 
     # ── one file ────────────────────────────────────────────────────────────────────────
 
-    async def _parse(self, file: str) -> _Looked:
+    async def _parse(self, file: str) -> Looked:
         """Return what is in a file, and what lay around it."""
+        self._begun.note(file)
         before, places = self._files, self._places
         seen, parsed = before.get(file), None
         if seen is not None and seen.is_too_large and not seen.is_ignored:
-            parsed = Parsed((), (_too_large(file),), (file,))
+            parsed = Parsed((), (too_large(file),), (file,))
         elif seen is not None and not seen.is_ignored:
             parsed = await self._refuse_writable(seen.folder, (file,))
             with contextlib.suppress(NoRoom):  # not the file's fault: the next sweep tries again
                 parsed = parsed or await self.parser.parse(seen.folder, file)
-        return _Looked(before, places, parsed)
+        return Looked(before, places, parsed)
 
     async def _refuse_writable(self, folder: Path, files: Sequence[str]) -> Parsed | None:
         """Return why files are not loaded that every user may write; ``None`` if none is so.
@@ -302,9 +315,9 @@ class Catalog:
         found = await in_thread(find_writable, paths, limiter=self._threads)
         if not found:
             return None
-        return Parsed((), (DagFailure(_WRITABLE, how_to_mend(found)),), tuple(files))
+        return Parsed((), (DagFailure(WRITABLE, how_to_mend(found)),), tuple(files))
 
-    async def _conclude(self, file: str, looked: _Looked, is_slow: bool) -> None:
+    async def _conclude(self, file: str, looked: Looked, is_slow: bool) -> None:
         """Take what came of a file, and see to it that it is looked at again when it has to be."""
         before, parsed = looked.before, looked.parsed
         self._again.pop(file, None)
@@ -314,31 +327,36 @@ class Catalog:
             self._let_go(file)
             return
         if parsed is None:  # there was no room for it
-            self._look_again(file, SWEEP_SECONDS)
+            self._look_again(file, self._pace.look_seconds)
             return
         if found is None:
             self._try_soon(file)
             return
         self._unsettled.pop(file, None)
         digests = {name: before[name].digest for name in parsed.modules}
+        asked = Asked(before[file].folder, parsed.beside, frozenset(parsed.modules))
+        choice = self._choices.pop(file, None)
         # What was there already when it looked is nothing new, whatever it says.
         wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in looked.places)
         reason = found.reason if isinstance(found, FileBroken) else ""
-        known = self._remember(file, _Known(digests, wanted, reason, is_slow=is_slow))
+        seconds = self._begun.seconds(file)
+        known = Known(digests, wanted, reason, is_slow=is_slow, seconds=seconds)
+        if choice is not None:
+            known = msgspec.structs.replace(known, asked=asked, choice=choice)
+        known = self._remember(file, known)
         if self._is_changed(known):
             self._look_again(file, 0.0)
         elif not isinstance(found, FileParsed) and self._may_pass(file, before[file], known):
             self._look_again(file, WRITING_SECONDS)
             return
-        elif isinstance(found, FileBroken) and not _is_final(known.reason):
-            self._look_again(file, _pause(known))
+        elif isinstance(found, FileBroken) and not is_final(known.reason):
+            self._look_again(file, pause(known, self._pace))
         self._tell(file, found)
 
-    def _remember(self, file: str, known: _Known) -> _Known:
+    def _remember(self, file: str, known: Known) -> Known:
         """Know what came of a file; return it with how often that did."""
         was = self._known.get(file)
-        is_again = was is not None and (was.reason, was.digests) == (known.reason, known.digests)
-        times = was.times + 1 if was is not None and is_again else 1
+        times = was.times + 1 if was is not None and was.is_same(known) else 1
         found = self._known[file] = msgspec.structs.replace(known, times=times)
         return found
 
@@ -349,7 +367,7 @@ class Catalog:
 
     def _look_again(self, file: str, seconds: float) -> None:
         self._again[file] = self._clock.monotonic_us() + round(seconds * 1e6)
-        if seconds < SWEEP_SECONDS:
+        if seconds < self._pace.look_seconds:
             self._changed.set()
 
     async def _keep(
@@ -363,10 +381,10 @@ class Catalog:
             return None
         large = [name for name in parsed.modules if before[name].is_too_large]
         if large:
-            return _broken(file, (_too_large(large[0]),))
+            return file_broken(file, (too_large(large[0]),))
         refused = await self._refuse_writable(before[file].folder, parsed.modules)
         if refused is not None:
-            return _broken(file, refused.failures)
+            return file_broken(file, refused.failures)
         try:
             return await self._keep_code(file, parsed, before)
         except OSError as exc:
@@ -383,14 +401,33 @@ class Catalog:
         if changed:
             self._distrust(changed)
             return None
+        if not parsed.dags and not parsed.failures:
+            # A module that only uses us. If it once was more, its DAGs are gone.
+            return FileGone(file)
+        asked = Asked(folder, parsed.beside, frozenset(names))
+        is_unsteady = self._unsettled.get(file, 0) >= _UNSTEADY
+        take = partial(self._beside.take, file, asked, as_it_is=is_unsteady)
+        taken = await in_thread(take, limiter=self._threads)
+        if taken is None:
+            return None
+        self._note_choice(file, taken.choice)
+        if parsed.dags and taken.choice.refusal is not None:
+            return file_broken(file, (taken.choice.refusal,))
         if parsed.dags:
+            sources |= taken.sources
             version = version_of(file, sources, self._told_of(parsed))
             await self._snapshots.keep(file, version, sources)
-            return _parsed(file, version, parsed, sources)
-        if parsed.failures:
-            return _broken(file, parsed.failures)
-        # A module that only uses us. If it once was more, its DAGs are gone.
-        return FileGone(file)
+            return file_parsed(file, version, parsed, sources)
+        return file_broken(file, parsed.failures)
+
+    def _note_choice(self, file: str, choice: Choice) -> None:
+        """Remember which files beside it a DAG file has, and say what is odd about them, once."""
+        self._choices[file] = choice
+        known = self._known.get(file)
+        said = frozenset() if known is None else frozenset(known.choice.said)
+        for one in choice.said:
+            if one not in said:
+                _logger.warning("%s: %s", file, one.message)
 
     def _distrust(self, changed: Iterable[str]) -> None:
         """Have the next sweep read files whatever their stamps say.
@@ -402,7 +439,7 @@ class Catalog:
             name: msgspec.structs.replace(seen, stamp=NO_STAMP) for name, seen in distrusted.items()
         }
 
-    def _may_pass(self, file: str, seen: Seen, known: _Known) -> bool:
+    def _may_pass(self, file: str, seen: Seen, known: Known) -> bool:
         """Whether a file that was good may be half of one that is, or its parser was killed."""
         if file not in self._told or file in self._broken:
             return False
@@ -443,37 +480,3 @@ def _differing(before: dict[str, Seen], now: dict[str, Seen]) -> set[str]:
     """Return the files that are not what they were; what was not read again is the same object."""
     changed = {name for name, seen in now.items() if before.get(name) is not seen}
     return changed | (before.keys() - now.keys())
-
-
-def _parsed(file: str, version: str, parsed: Parsed, sources: dict[str, bytes]) -> FileParsed:
-    return FileParsed(
-        file=file,
-        version=version,
-        dags=parsed.dags,
-        sources=sources,
-        failures=parsed.failures,
-        triggers=parsed.triggers,
-    )
-
-
-def _broken(file: str, failures: Sequence[DagFailure]) -> FileBroken:
-    first = failures[0]
-    where = f"line {first.line}: " if first.line else ""
-    return FileBroken(file=file, reason=first.reason, message=where + first.message)
-
-
-def _too_large(name: str) -> DagFailure:
-    limit = FILE_LIMIT_BYTES // 1024 // 1024
-    return DagFailure("too_large", f"{name} is larger than {limit} MiB, and so it is not read")
-
-
-def _is_final(reason: str) -> bool:
-    return reason in _FINAL or reason.partition(".")[0] == "dag"
-
-
-def _pause(known: _Known) -> float:
-    """Return how long to leave alone what gave nothing, by how often it has."""
-    if known.reason == _WRITABLE:
-        return SWEEP_SECONDS
-    first = _KILLED_AGAIN_SECONDS if known.reason == "killed" else AGAIN_SECONDS
-    return min(first * 2.0 ** min(known.times - 1, 20), AGAIN_AT_MOST_SECONDS)

@@ -59,6 +59,7 @@ class Lanes(Generic[Outcome]):
         parse: Says what is in a file; may be cancelled.
         conclude: Takes what came of it, and whether it took long.
         on_empty: Called when nothing is left to do.
+        processes: How many files are parsed at once, in both lanes, two at least.
     """
 
     def __init__(
@@ -67,7 +68,10 @@ class Lanes(Generic[Outcome]):
         conclude: Callable[[str, Outcome, bool], Awaitable[None]],
         on_empty: Callable[[], None],
         clock: Clock,
+        processes: int = QUICK + SLOW,
     ) -> None:
+        quick = max(1, processes * QUICK // (QUICK + SLOW))
+        self._most = {False: quick, True: max(1, processes - quick)}
         self.files: set[str] = set()
         self._parse = parse
         self._conclude = conclude
@@ -99,10 +103,13 @@ class Lanes(Generic[Outcome]):
 
     def _begin(self) -> None:
         assert self._group is not None  # noqa: S101 - it runs
-        while self._quick and self._running[False] < QUICK and self._concluding < _CONCLUDED:
+        while self._quick and self._has_room(is_slow=False):
             self._start(_Job(heapq.heappop(self._quick)[2], is_slow=False))
-        while self._slow and self._running[True] < SLOW and self._concluding < _CONCLUDED:
+        while self._slow and self._has_room(is_slow=True):
             self._start(_Job(self._slow.popleft(), is_slow=True))
+
+    def _has_room(self, *, is_slow: bool) -> bool:
+        return self._running[is_slow] < self._most[is_slow] and self._concluding < _CONCLUDED
 
     def _start(self, job: _Job) -> None:
         assert self._group is not None  # noqa: S101 - it runs
@@ -138,7 +145,7 @@ class Lanes(Generic[Outcome]):
 
     async def _change_lanes(self, job: _Job, looking: anyio.CancelScope) -> None:
         await self._clock.sleep(QUICK_SECONDS)
-        if self._running[True] >= SLOW:
+        if self._running[True] >= self._most[True]:
             looking.cancel()
             return
         self._running[False] -= 1

@@ -10,13 +10,18 @@ from pathlib import Path
 import anyio
 
 from aioflow.catalog.ignoring import NAME
+from aioflow.catalog.patterns import TABLE
 
 __all__ = ("watch",)
 
 _logger = logging.getLogger(__name__)
 
 
-async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[], None]) -> None:
+async def watch(
+    folders: Callable[[], Awaitable[list[Path]]],
+    notice: Callable[[], None],
+    is_named: Callable[[str], bool],
+) -> None:
     """Call ``notice`` whenever something may have changed in these folders.
 
     Nothing is promised: network file systems tell nothing, and the kernel forgets when too
@@ -25,6 +30,7 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
     Args:
         folders: Lists what to watch, now.
         notice: Called from the loop.
+        is_named: Says of a file that is no module whether a DAG file names it.
     """
     if sys.platform != "linux":
         return
@@ -42,7 +48,9 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
     def is_source(event: Event) -> bool:
         """Whether it is about DAGs: data that is written beside them is not."""
         name = "" if event.name is None else event.name.name
-        return name.endswith(".py") or name == NAME
+        if name.endswith(".py") or name in (NAME, TABLE):
+            return True
+        return event.path is not None and is_named(str(event.path))
 
     try:
         inotify = Inotify(InitFlags.CLOEXEC | InitFlags.NONBLOCK, sync_timeout=0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from aioflow.catalog.beside import Asked, Choice, FilesBeside
 from aioflow.catalog.parsing import Parser
 from aioflow.catalog.scanning import scan
 from aioflow.cli.lone_parser import lone_parser
@@ -19,7 +20,7 @@ from aioflow.errors import DuplicateDag
 from aioflow.findings import DagFailure, Parsed
 from aioflow.settings import Settings
 
-__all__ = ("Checked", "check", "folders_of", "parse_files", "place_of")
+__all__ = ("Checked", "check", "choice_of", "folders_of", "parse_files", "place_of")
 
 
 class Checked(msgspec.Struct, kw_only=True):
@@ -86,19 +87,31 @@ async def _check_files(files: Sequence[str], folders: Sequence[Path]) -> list[Ch
     found: list[Checked] = []
     first: dict[str, str] = {}
     for file, result in zip(files, parsed, strict=True):
+        choice = choice_of(Path(file), folders, result)
         problems = list(result.failures)
+        if choice.refusal is not None:
+            problems.append(choice.refusal)
         for spec in result.dags:
             if first.setdefault(spec.dag_id, file) != file:
                 duplicate = DuplicateDag(spec.dag_id, first[spec.dag_id])
                 problems.append(DagFailure(duplicate.code, str(duplicate), spec.line))
         dags = [spec.dag_id for spec in result.dags]
         isolated = {spec.dag_id: spec.isolated for spec in result.dags if spec.isolated}
-        warnings = list(result.odd)
+        warnings = [*result.odd, *choice.said]
         checked = Checked(
             file=file, dags=dags, problems=problems, warnings=warnings, isolated=isolated
         )
         found.append(checked)
     return found
+
+
+def choice_of(file: Path, folders: Sequence[Path], parsed: Parsed) -> Choice:
+    """Return which files beside its modules the version of a DAG file has."""
+    if not parsed.dags:
+        return Choice()
+    folder, name = place_of(file, folders)
+    asked = Asked(folder, parsed.beside, frozenset(parsed.modules))
+    return FilesBeside().look({name: asked})[name]
 
 
 def _files_of(path: str) -> Sequence[str]:

@@ -6,6 +6,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import anyio
 
 from aioflow import log
 from aioflow.cli.board import Board
-from aioflow.cli.checking import folders_of, parse_files, place_of
+from aioflow.cli.checking import choice_of, folders_of, parse_files, place_of
 from aioflow.cli.guest import Guest, with_daemon
 from aioflow.cli.output import hint, print_json, safe, task_name
 from aioflow.cli.watching import exit_status
@@ -38,7 +39,8 @@ async def _test(arguments: argparse.Namespace, folder: Path) -> int:
     path, folders = Path(arguments.file), folders_of(arguments)
     (parsed,) = await parse_files([path], folders)
     dag_id = _chosen(parsed, arguments.dag, arguments.file)
-    _copy(parsed, place_of(path, folders)[0], folder / "dags")
+    beside = choice_of(path, folders, parsed).digests
+    _copy([*parsed.modules, *beside], place_of(path, folders)[0], folder / "dags")
     settings = Settings.read(folder / "home", {"dags": [str(folder / "dags")], "web.port": 0})
 
     async def visit(guest: Guest, ready: Ready) -> int:
@@ -67,12 +69,12 @@ def _chosen(parsed: Parsed, wanted: str | None, file: str) -> str:
     return wanted or names[0]
 
 
-def _copy(parsed: Parsed, source: Path, target: Path) -> None:
-    """Copy the file and what it imports, and so none of its neighbours' schedules."""
-    for module in parsed.modules:
-        copy = target / module
+def _copy(names: Iterable[str], source: Path, target: Path) -> None:
+    """Copy the file and what its version has, and so none of its neighbours' schedules."""
+    for name in names:
+        copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / module, copy)
+        shutil.copyfile(source / name, copy)
 
 
 def _print_end(run: dict[str, Any], *, is_json: bool) -> None:

@@ -388,8 +388,9 @@ def _failed(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
     if report.failure.reason == CODE_MISSING and report.began_at is None:
         await_code(live, report.failure, draft, slots)
         return
-    if report.failure.reason == IMPORT_ERROR and report.began_at is None:
-        # It could be imported when it was parsed: a module of the version may be gone.
+    is_import = report.failure.reason == IMPORT_ERROR and report.began_at is None
+    if is_import or report.failure.type == FileNotFoundError.__name__:
+        # A module of the version, or a file beside it, may have gone from the disk.
         draft.effects.append(RestoreCode((live.run.row.version,)))
     sensor = live.spec.sensor
     if sensor is not None and sensor.on_error == "skip":

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol
 from aioflow.author import codec
 from aioflow.author.signals import Fail, NotReady, RetryAfter, Skip, TaskDeferred
 from aioflow.author.steps import Steps
-from aioflow.author.trigger import Trigger, class_path, serialized
+from aioflow.author.trigger import Trigger, class_path, portable, serialized
 from aioflow.author.waiting import Call
 from aioflow.errors import (
     CallCutShort,
@@ -24,7 +24,6 @@ from aioflow.errors import (
     Unserializable,
 )
 from aioflow.host.failures import failure_of, text_of
-from aioflow.host.loader import portable
 from aioflow.host.outcome import now
 from aioflow.host.positions import Positions
 from aioflow.host.questions import RecordItem
@@ -121,7 +120,7 @@ class DurableCalls:
                 answer = self._outcome(known.answer, known.failure)
             else:
                 placed = [self._positions.place(trigger) for trigger in triggers]
-                stored = [await self._slices.run(_serialized(trigger)) for trigger in placed]
+                stored = [await self._slices.run(serialized(trigger)) for trigger in placed]
                 self._tell(self._awaiting(call, tuple(stored), timeout_us))
                 answer = self._outcome(*await self._awaited_answer(call))
             self._positions.note(call.kind, triggers, answer)
@@ -160,7 +159,7 @@ class DurableCalls:
             self._positions.open(ordinal, trigger)
             if known is None:
                 start = self._talk.start
-                stored = await self._slices.run(_serialized(self._positions.place(trigger)))
+                stored = await self._slices.run(serialized(self._positions.place(trigger)))
                 self._tell(
                     StreamOpened(
                         start.task_no,
@@ -409,11 +408,6 @@ def _encoded(value: object, name: str) -> Steps[bytes]:
     return (yield from codec.in_steps(value, f"the result of {name}", ANSWER_LIMIT))
 
 
-def _serialized(trigger: Trigger[Any]) -> Steps[tuple[str, bytes]]:
-    path, kwargs = yield from serialized(trigger)
-    return portable(path), kwargs
-
-
 def _shown(call: Call, place: str) -> str:
     return f"{call.kind}({call.name}) at {place}"
 
@@ -445,7 +439,7 @@ def _arguments_of(problem: Exception) -> tuple[Any, ...]:
 
 def _failure(problem: Exception) -> Failure:
     try:
-        path = portable(class_path(type(problem)))
+        path = class_path(type(problem))
     except Unserializable:
         path = type(problem).__name__
     found = failure_of(problem, "step")

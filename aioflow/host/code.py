@@ -9,6 +9,7 @@ from typing import Any
 
 from aioflow.author.dag import DAG, forget_registered, registered
 from aioflow.author.describe import describe
+from aioflow.author.trigger import portable
 from aioflow.errors import DagError
 from aioflow.host.loader import CodeMissing, Namespace, OwnNamespace, WholeProcess
 
@@ -72,7 +73,7 @@ class Code:
             ImportError: If the module is neither installed nor in the version.
             AttributeError: If the module has no such name.
         """
-        module, _, qualname = class_path.partition(":")
+        module, _, qualname = portable(class_path).partition(":")
         found: Any = self._noting_dags(self._namespace.load_module, module)
         for name in qualname.split("."):
             found = getattr(found, name)

@@ -39,6 +39,8 @@ LOOK_SECONDS = 0.1
 """How often somebody looks whether there are too many processes."""
 
 _FAULT = 70
+_CLOSED = 113
+"""The status of a fork whose link the file has closed."""
 _decoder = msgspec.msgpack.Decoder(list[Parsed | Inspected | Named])
 _LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
@@ -110,12 +112,35 @@ class Forking:
                 os.dup2(output, number)
             os.close(output)
             limit_parser(order.limits.memory_bytes)
-            look(order, BlockingLink(sock), self._shared, self._modules)
+            look(order, _LinkOfFork(sock), self._shared, self._modules)
+            # Threads that the file started, and what it registered for the end, have no say.
+            os._exit(0)
         except BaseException as exc:  # noqa: BLE001 - nothing may lead back into the fork's parent
             print_traceback(exc)
+        finally:
             os._exit(_FAULT)
-        # Threads that the file started, and what it registered for the end, have no say.
-        os._exit(0)
+
+
+class _LinkOfFork(BlockingLink):
+    """A link that ends the process if the file that it imports has closed it.
+
+    Another descriptor may have the number by then, so it is the socket that is compared.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self._number = sock.fileno()
+        self._inode = os.fstat(self._number).st_ino
+
+    def send(self, messages: Sequence[object]) -> None:
+        """See ``BlockingLink``."""
+        try:
+            is_ours = os.fstat(self._number).st_ino == self._inode
+        except OSError:
+            is_ours = False
+        if not is_ours:
+            os._exit(_CLOSED)
+        super().send(messages)
 
 
 class _Watch:
@@ -146,6 +171,9 @@ class _Watch:
             os.close(handle)
         self._take_rest()
         left = offspring.kill_all()
+        if status == _CLOSED and not self._went_beyond[0]:
+            message = "importing the file closed descriptors that it had not opened"
+            self._went_beyond = ("descriptors", message)
         if self._answer is None:
             return ParserDied(status, self._last_words, *self._went_beyond, self._named)
         return _with_left(self._answer, left)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import os.path
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 __all__ = ("UNREADABLE", "Reach", "named_files", "reachable")
@@ -28,12 +28,16 @@ class Reach:
 
     Args:
         folder: Where imports begin, as the first entry of ``sys.path``.
+        on_source: Takes each file with its source, parsed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, on_source: Callable[[str, ast.AST], None] | None = None
+    ) -> None:
         self.files: set[str] = set()
         self.wanted: set[str] = set()
         self._folder = folder
+        self._on_source = on_source
 
     def add(self, files: Iterable[str]) -> None:
         """Follow the imports of these files."""
@@ -41,7 +45,10 @@ class Reach:
         while pending:
             file = pending.pop()
             self.files.add(file)
-            for name in set(_imports(_tree(self._folder / file), _package(file))):
+            tree = _tree(self._folder / file)
+            if self._on_source is not None:
+                self._on_source(file, tree)
+            for name in set(_imports(tree, _package(file))):
                 found, missing = _look(self._folder, name)
                 pending |= found - self.files
                 self.wanted |= missing

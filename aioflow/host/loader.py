@@ -23,9 +23,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-__all__ = ("CodeMissing", "Namespace", "OwnNamespace", "WholeProcess", "module_name", "portable")
+from aioflow.author.trigger import MODULE_PREFIX
 
-_PREFIX = "aioflow_v_"
+__all__ = ("CodeMissing", "Namespace", "OwnNamespace", "WholeProcess", "module_name")
+
 _import = builtins.__import__
 
 
@@ -56,11 +57,6 @@ def _with_suffix(place: Path) -> Path:
     return place.with_name(f"{place.name}.py")
 
 
-def portable(class_path: str) -> str:
-    """Return ``module:Qualname`` as another process finds it, which has other namespaces."""
-    return class_path.partition(".")[2] if class_path.startswith(_PREFIX) else class_path
-
-
 class Namespace(Protocol):
     """Where the modules of a version are kept in this process."""
 
@@ -75,7 +71,10 @@ class Namespace(Protocol):
         ...
 
     def load_module(self, name: str) -> ModuleType:
-        """Import a module by the name ``module_name`` gives it, or an installed one."""
+        """Import a module by the name ``module_name`` gives it, or an installed one.
+
+        A file of the version comes before an installed module of its name.
+        """
         ...
 
 
@@ -101,7 +100,7 @@ class WholeProcess:
         own_name = name
         if name in sys.stdlib_module_names or not self._is_ours(name, path):
             # A DAG file named like a module of others, json.py: that one keeps its name.
-            own_name = f"{_PREFIX}own.{name}"
+            own_name = f"{MODULE_PREFIX}own.{name}"
         if own_name in sys.modules:
             return sys.modules[own_name]
         spec = importlib.util.spec_from_file_location(own_name, path)
@@ -137,7 +136,7 @@ class OwnNamespace:
         if not folder.is_dir():
             raise CodeMissing(folder)
         self.folder = folder
-        self._package = f"{_PREFIX}{version}"
+        self._package = f"{MODULE_PREFIX}{version}"
         self._local: dict[str, bool] = {}
         scope = dict(vars(builtins))
         scope["__import__"] = self._import
@@ -160,7 +159,7 @@ class OwnNamespace:
         return self._load(module_name(file))
 
     def load_module(self, name: str) -> ModuleType:
-        if self._is_local(name):
+        if (self.folder / _with_suffix(_place(name))).is_file() or self._is_local(name):
             return self._load(name)
         return importlib.import_module(name)
 

@@ -36,7 +36,7 @@ from aioflow.host.choices import BadChoice, skipped_by
 from aioflow.host.failures import failure_of, one_line, print_traceback
 from aioflow.host.frames import packed
 from aioflow.host.items import ItemTooLarge, gathered
-from aioflow.host.loader import CodeMissing, portable
+from aioflow.host.loader import CodeMissing
 from aioflow.host.runs import RunUnknown
 from aioflow.messages import (
     Deferred,
@@ -364,7 +364,7 @@ def _deferred(
         start.start_no,
         began_at,
         now(),
-        portable(class_path),
+        class_path,
         kwargs,
         wish.method_name or "",
         (yield from _next_kwargs(wish)) if wish.kwargs else None,

@@ -13,7 +13,8 @@ from aioflow.author.advice import advice
 from aioflow.author.dag import registered
 from aioflow.author.describe import describe
 from aioflow.errors import AioflowError
-from aioflow.findings import DagFailure, Inspected, Named, Parsed
+from aioflow.findings import Beside, DagFailure, Inspected, Named, Parsed
+from aioflow.host.beside import BadFiles, UsedFiles
 from aioflow.host.failures import failure_of, print_traceback
 from aioflow.host.frames import BlockingLink
 from aioflow.host.imports import Reach
@@ -47,11 +48,12 @@ def look(
     match order:
         case Parse():
             folder = Path(order.folder)
-            reach = Reach(folder)
+            used = UsedFiles(folder, order.file)
+            reach = Reach(folder, used.take)
             reach.add([order.file])
             # Before anything is run: whoever does not come back leaves at least that.
             link.send([Named(*_reached(reach))])
-            found = _parse(folder, order.file, reach, shared, modules)
+            found = _parse(folder, order.file, reach, used, shared, modules)
         case Inspect():
             found = look_at(order.entry_point)
     flush()
@@ -59,7 +61,12 @@ def look(
 
 
 def _parse(
-    folder: Path, file: str, reach: Reach, shared: SharedState, modules: ModuleState
+    folder: Path,
+    file: str,
+    reach: Reach,
+    used: UsedFiles,
+    shared: SharedState,
+    modules: ModuleState,
 ) -> Parsed:
     """Import a DAG file and return its DAGs, or why there are none.
 
@@ -70,10 +77,12 @@ def _parse(
     code = WholeProcess(folder)
     state = ProcessState(str(folder))
     modules.begin(str(folder))
+    used.opened.begin()
     try:
         code.load_file(file)
     except BaseException as exc:  # noqa: BLE001 - a DAG file may raise anything
         problem = exc
+    used.opened.end()
     # Before anything else is called: what was replaced need not work.
     changed = shared.put_back()
     replaced = modules.end()
@@ -84,11 +93,19 @@ def _parse(
     if failures:
         _follow(reach, folder, problem)
         files, wanted = _reached(reach)
-        return Parsed((), tuple(failures), files, wanted=wanted)
+        return Parsed((), tuple(failures), files, wanted=wanted, beside=_beside(used))
     changes = state.changes()
     if replaced:
         changes.append(f"replaces {shown(replaced)}")
-    return _isolated(_described(folder, file, reach), changes)
+    return _isolated(_described(folder, file, reach, used), changes)
+
+
+def _beside(used: UsedFiles) -> Beside:
+    """Return what a file that gives nothing uses: it is parsed again once that changes."""
+    try:
+        return used.found()
+    except BadFiles:
+        return Beside()
 
 
 def _isolated(parsed: Parsed, changes: Sequence[str]) -> Parsed:
@@ -105,9 +122,10 @@ def _changed(names: list[str]) -> DagFailure:
     return DagFailure("patched", message)
 
 
-def _described(folder: Path, file: str, reach: Reach) -> Parsed:
+def _described(folder: Path, file: str, reach: Reach, used: UsedFiles) -> Parsed:
     dags, failures, odd = [], [], []
-    for dag in registered(str(folder / file)):
+    found = registered(str(folder / file))
+    for dag in found:
         try:
             spec, wrong = describe(dag, file=file)
             odd += advice(dag) if spec is not None else []
@@ -121,7 +139,12 @@ def _described(folder: Path, file: str, reach: Reach) -> Parsed:
     _follow(reach, folder, None)
     modules, wanted = _reached(reach)
     digests = trigger_digests(folder)
-    return Parsed(tuple(dags), tuple(failures), modules, digests, tuple(odd), wanted)
+    try:
+        beside = used.found(tuple(pattern for dag in found for pattern in dag.reads))
+    except BadFiles as exc:
+        beside, dags = Beside(), []
+        failures.insert(0, DagFailure("files", str(exc)))
+    return Parsed(tuple(dags), tuple(failures), modules, digests, tuple(odd), wanted, beside)
 
 
 def _failure(problem: BaseException, folder: Path) -> DagFailure:

@@ -1,8 +1,9 @@
 """What a trigger class stands on, as a digest: by it a parser says which triggers have changed.
 
-That is the class, whatever of its module it names, at any remove, and the local modules those
-names come from, whole. What is looked up by a name that is data (``globals()["f"]``) is not seen.
-A DAG file whose tasks were edited leaves its triggers as they are.
+That is the class, whatever of its module it names, at any remove, the local modules those names
+come from, whole, and the files beside them that are named there. What is looked up by a name that
+is data (``globals()["f"]``) is not seen. A DAG file whose tasks were edited leaves its triggers as
+they are.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from aioflow.author.trigger import Trigger
+from aioflow.author.trigger import Trigger, class_path
+from aioflow.host.beside import UsedFiles
 from aioflow.host.imports import UNREADABLE, named_files, reachable
 
 __all__ = ("trigger_digests",)
@@ -38,7 +40,7 @@ def trigger_digests(folder: Path) -> dict[str, str]:
             digest = module.digest(cls.__qualname__.partition(".")[0])
         except UNREADABLE:
             continue  # a file has gone meanwhile
-        found[f"{cls.__module__}:{cls.__qualname__}"] = digest
+        found[class_path(cls)] = digest
     return found
 
 
@@ -74,6 +76,7 @@ class _Module:
 
     def __init__(self, folder: Path, file: Path, tree: ast.Module) -> None:
         self._folder = folder
+        self._file = file.as_posix()
         self._package = file.parts[:-1]
         self._statements = tree.body
         self._binding: dict[str, list[int]] = {}
@@ -85,12 +88,16 @@ class _Module:
         """Return the digest of a name and all it stands on."""
         whole = hashlib.sha256()
         files: set[str] = set()
-        for index in sorted(self._needed(name)):
-            statement = self._statements[index]
+        needed = [self._statements[index] for index in sorted(self._needed(name))]
+        for statement in needed:
             whole.update(ast.dump(statement).encode("utf-8", "surrogatepass"))
             files |= named_files(self._folder, statement, self._package)
         for file in sorted(reachable(self._folder, files)):
             whole.update(file.encode() + b"\0" + (self._folder / file).read_bytes())
+        used = UsedFiles(self._folder, self._file)
+        used.take(self._file, ast.Module(needed, []))
+        for beside in used.files():
+            whole.update(beside.encode() + b"\0" + (self._folder / beside).read_bytes())
         return whole.hexdigest()
 
     def _needed(self, name: str) -> set[int]:

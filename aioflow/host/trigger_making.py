@@ -13,7 +13,7 @@ from aioflow.author.timetables import SlotTrigger, is_timetable_class
 from aioflow.author.trigger import Trigger, class_path, construct
 from aioflow.host.code import CodeShelf
 from aioflow.host.failures import print_traceback
-from aioflow.host.loader import CodeMissing, portable
+from aioflow.host.loader import CodeMissing
 from aioflow.host.pages import fetch_page
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
@@ -74,7 +74,7 @@ class TriggerMaker:
         path, kwargs = order.class_path, order.kwargs
         if order.start is not None and order.is_made_there:
             own, kwargs = await self._of_start(order, order.start, enter)
-            path = portable(class_path(own))
+            path = class_path(own)
         if order.newest and (made := self._of_newest(order, path, kwargs)) is not None:
             return made
         if own is None:

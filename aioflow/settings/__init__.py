@@ -78,6 +78,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["auto", "pretty", "json"] = "auto"
     log_cap_bytes: int = 10 * 1024 * 1024
     parse_timeout_seconds: float = 30.0
+    parse_look_seconds: float = 5.0
+    parse_pause_seconds: float = 1.0
+    parse_processes: int = 6
     default_deferrable: bool | None = None
     default_tries: int = 3
     callback_processes: int = 2

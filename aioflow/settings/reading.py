@@ -92,6 +92,9 @@ class _Log(_Section):
 
 class _Parse(_Section):
     timeout_seconds: Annotated[float, Field(gt=0, le=3_600)] = 30.0
+    look_seconds: Annotated[float, Field(ge=0.1, le=86_400)] = 5.0
+    pause_seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 1.0
+    processes: Annotated[int, Field(ge=2, le=256)] = 6
 
 
 class _Operators(_Section):
@@ -218,12 +221,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
     dags = tuple(_folder(part, home if from_file else Path.cwd()) for part in document.dags)
     db_url = document.db.url or database_url(home)
     dags = dags or (_default_dags(home),)
-    values = dict(_leaves(document.model_dump(by_alias=True)))
-    values |= {
-        "home": str(home),
-        "dags": [str(path) for path in dags],
-        "db.url": _without_password(db_url),
-    }
+    values = _shown_values(document, home, dags, db_url)
     return Settings(
         home=home,
         dags=dags,
@@ -246,6 +244,9 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         log_format=document.log.format,
         log_cap_bytes=document.log.cap_bytes,
         parse_timeout_seconds=document.parse.timeout_seconds,
+        parse_look_seconds=document.parse.look_seconds,
+        parse_pause_seconds=document.parse.pause_seconds,
+        parse_processes=document.parse.processes,
         default_deferrable=document.operators.default_deferrable,
         default_tries=document.default_tries,
         callback_processes=document.callbacks.processes,
@@ -271,6 +272,17 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         values=dict(sorted(values.items())),
         odd_variables=_odd_variables(values),
     )
+
+
+def _shown_values(
+    document: _Document, home: Path, dags: Iterable[Path], db_url: str
+) -> dict[str, Any]:
+    """Return the settings by name as people may read them."""
+    found = dict(_leaves(document.model_dump(by_alias=True)))
+    found["home"] = str(home)
+    found["dags"] = [str(path) for path in dags]
+    found["db.url"] = _without_password(db_url)
+    return found
 
 
 def _default_dags(home: Path) -> Path:

@@ -722,6 +722,29 @@ def test_of_a_folder_check_reads_what_a_daemon_would(tmp_path):
     assert found == {f"{dags}/team/good.py": [], f"{dags}/wrong.py": ["syntax_error"]}
 
 
+def test_check_warns_of_files_that_no_task_will_find(tmp_path):
+    (tmp_path / "query.sql").write_text("select 1")
+    names = "import pathlib\nHERE = pathlib.Path(__file__).parent\n" + DAGS
+    (tmp_path / "flows.py").write_text(names + "\nA = HERE / 'query.sql'\nB = HERE / 'no.sql'\n")
+
+    done = run("dags", "check", tmp_path / "flows.py")
+
+    line = len((tmp_path / "flows.py").read_text().splitlines())
+    assert done.status == 0
+    [said] = [text for text in done.err.splitlines() if "odd.file" in text]
+    assert said.startswith(f"{tmp_path}/flows.py:{line}: odd.file no file is at no.sql")
+
+
+def test_check_refuses_files_that_a_version_cannot_have(tmp_path):
+    (tmp_path / "flows.py").write_text('# aioflow: files = ["*.bin"]\n' + DAGS)
+    (tmp_path / "huge.bin").write_bytes(b"x" * 2_000_000)
+
+    done = run("dags", "check", tmp_path / "flows.py")
+
+    assert done.status == 1
+    assert f"{tmp_path}/flows.py:0: files huge.bin, which files names, is larger" in done.out
+
+
 def test_check_sees_a_name_that_two_files_give(tmp_path):
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text(DAGS)
@@ -767,6 +790,21 @@ def test_one_dag_of_a_file_runs_to_its_end_on_a_daemon_of_its_own(tmp_path):
     assert which.status == 2
     assert "choose with --dag" in which.err
     assert [path.name for path in tmp_path.iterdir()] == ["flows.py"]
+
+
+@pytest.mark.nightly
+def test_a_dag_that_is_tried_finds_the_files_beside_it(tmp_path):
+    (tmp_path / "query.sql").write_text("select 1")
+    (tmp_path / "flows.py").write_text(
+        "from pathlib import Path\nfrom aioflow import dag, task\n\n"
+        "@task\ndef read() -> str:\n    return (Path(__file__).parent / 'query.sql').read_text()"
+        "\n\n@dag\ndef reads() -> None:\n    read()\n"
+    )
+
+    done = run_process("dags", "test", tmp_path / "flows.py")
+
+    assert done.status == 0
+    assert "read = 'select 1'" in done.out
 
 
 @pytest.mark.nightly

@@ -1063,6 +1063,17 @@ def test_a_try_that_cannot_be_imported_fails_and_its_code_is_looked_at():
     assert world.state(run, "a") == "running"
 
 
+def test_a_try_that_did_not_find_a_file_fails_and_its_code_is_looked_at():
+    world = World()
+    world.begin(task("a"))
+    start = world.started("a").start
+    failure = Failure(type="FileNotFoundError", message="query.sql", reason="raised")
+
+    effects = world.turn(Failed(start.task_no, start.start_no, 1, 2, failure))
+
+    assert RestoreCode(("v1",)) in effects
+
+
 def test_a_trigger_whose_code_is_missing_is_hosted_again_when_it_is_back():
     world = World()
     run = world.begin(task("a"))

@@ -8,10 +8,11 @@ import weakref
 
 import pytest
 
+from aioflow.author.trigger import portable
 from aioflow.host.blackbox import BlackBox, Stepped
 from aioflow.host.code import CodeShelf
 from aioflow.host.failures import MESSAGE_LIMIT, failure_of, one_line, traceback_of
-from aioflow.host.loader import OwnNamespace, module_name, portable
+from aioflow.host.loader import OwnNamespace, module_name
 from aioflow.host.nursery import Hosted, Nursery
 from aioflow.host.output import PENDING_LIMIT, OutputBuffer
 from tests.host.peer import Guest
@@ -267,6 +268,14 @@ def test_a_file_is_loaded_and_found_again_whatever_its_name(version, file):
     namespace = version("one", **{file: "import helper\nclass Thing: ..."}, helper="")
 
     module = namespace.load_file(f"{file.replace('__', '/')}.py")
+
+    name = portable(f"{module.Thing.__module__}:Thing").partition(":")[0]
+    assert namespace.load_module(name) is module
+
+
+def test_a_class_of_a_file_in_a_folder_named_like_an_installed_package_is_found(version):
+    namespace = version("one", json__flow="class Thing: ...")
+    module = namespace.load_file("json/flow.py")
 
     name = portable(f"{module.Thing.__module__}:Thing").partition(":")[0]
     assert namespace.load_module(name) is module

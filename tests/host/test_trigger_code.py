@@ -114,3 +114,15 @@ def test_a_change_is_one_of_those_that_stand_on_it(digests, file, old, new, chan
     before, after = digests(), digests(file, old, new)
 
     assert {path for path in before if before[path] != after[path]} == changed
+
+
+def test_a_file_that_a_trigger_reads_is_part_of_what_it_stands_on(digests, home):
+    reads = "from pathlib import Path\nSQL = Path(__file__).with_name('q.sql')\nLIMIT = SQL"
+    (home / "dags").mkdir(parents=True, exist_ok=True)
+    query = home / "dags" / "q.sql"
+    query.write_text("select 1")
+    before = digests("flow.py", "LIMIT = 5", reads)
+    query.write_text("select 2")
+    after = digests("flow.py", "LIMIT = 5", reads)
+
+    assert {name for name in before if before[name] != after[name]} == {MINE, DERIVED}

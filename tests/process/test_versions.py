@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,131 @@ def test_a_module_that_is_lost_from_a_version_comes_back_for_the_next_try(shared
     assert daemon.wait(run_id, 60.0)["state"] == "success"
     assert task_of(daemon, run_id, "tell")["result"] == 42
     assert helper.read_text() == "ANSWER = 42"
+
+
+BESIDE = """
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aioflow import Operator, Trigger, TriggerEvent, dag, sensor, task, wait
+
+HERE = Path(__file__).parent
+AT_ONCE = (HERE / "query.sql").read_text()
+
+@dataclass
+class Reads(Trigger[str]):
+    async def run(self) -> AsyncIterator[TriggerEvent[str]]:
+        yield TriggerEvent((HERE / "query.sql").read_text())
+
+@task
+def in_a_slot() -> list[str]:
+    return [AT_ONCE, (HERE / "query.sql").read_text(), Path(__file__).parent.name]
+
+@sensor
+async def in_a_sensor() -> bool:
+    return (Path(__file__).parent / "sql" / "deep.sql").is_file()
+
+@task
+async def in_a_coroutine(lines: list[str]) -> list[str]:
+    return [*lines, (HERE / "query.sql").read_text(), await wait(Reads())]
+
+@dag
+def beside() -> None:
+    in_a_coroutine(in_a_slot()).after(in_a_sensor())
+"""
+
+
+def test_every_worker_finds_the_files_beside_the_dag_file_of_its_version(shared_daemon):
+    daemon = shared_daemon
+    put(daemon.dags / "beside" / "query.sql", "select 1")
+    put(daemon.dags / "beside" / "sql" / "deep.sql", "select 0")
+    daemon.add("beside/etl.py", BESIDE)
+    version = eventually(lambda: daemon.version("beside"))
+    run_id = daemon.trigger("beside")
+    assert daemon.wait(run_id, 60.0)["state"] == "success"
+    lines = task_of(daemon, run_id, "in_a_coroutine")["result"]
+    assert lines == ["select 1", "select 1", "beside", "select 1", "select 1"]
+
+    put(daemon.dags / "beside" / "query.sql", "select 2")
+    eventually(lambda: daemon.version("beside") != version)
+    run_id = daemon.trigger("beside")
+    assert daemon.wait(run_id, 60.0)["state"] == "success"
+    lines = task_of(daemon, run_id, "in_a_coroutine")["result"]
+    assert lines == ["select 2", "select 2", "beside", "select 2", "select 2"]
+
+
+def test_a_file_beside_the_code_that_is_lost_from_a_version_comes_back_for_the_next_try(
+    shared_daemon,
+):
+    daemon = shared_daemon
+    put(daemon.dags / "lost" / "query.sql", "select 1")
+    source = BESIDE.replace("def beside()", "def lost()").replace("AT_ONCE = ", "AT_ONCE = '' # ")
+    put(daemon.dags / "lost" / "sql" / "deep.sql", "select 0")
+    daemon.add("lost/etl.py", source)
+    version = eventually(lambda: daemon.version("lost"))
+    lost = daemon.home / "code" / version / "lost" / "query.sql"
+    lost.unlink()
+    run_id = daemon.trigger("lost")
+    assert daemon.wait(run_id, 60.0)["state"] == "success"
+    assert lost.read_text() == "select 1"
+
+
+NAMED = """
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from aioflow import Operator, Trigger, TriggerEvent, dag, task, wait
+
+@dataclass
+class Seconds:
+    step: int = 1
+
+    def next_after(self, moment: datetime) -> datetime:
+        return moment.replace(microsecond=0) + timedelta(seconds=self.step)
+
+@dataclass
+class Once(Trigger[int]):
+    async def run(self) -> AsyncIterator[TriggerEvent[int]]:
+        yield TriggerEvent(7, key="once")
+
+class Defers(Operator):
+    def execute(self, context: object) -> None:
+        self.defer(trigger=Once(), method_name="resume")
+
+    def resume(self, context: object, event: int) -> int:
+        return event
+
+@task
+async def waits() -> int:
+    return await wait(Once())
+
+@dag(schedule=Seconds(), max_active_runs=1)
+def by_own_timetable() -> None:
+    Defers(task_id="defers")
+
+@dag(schedule=Once())
+def by_own_trigger() -> None:
+    waits()
+"""
+
+
+def test_classes_of_a_file_that_is_named_like_a_standard_module_are_found(shared_daemon):
+    daemon = shared_daemon
+    daemon.add("sched.py", NAMED)
+    try:
+        for dag_id, task_id in (("by_own_timetable", "defers"), ("by_own_trigger", "waits")):
+            found = eventually(partial(first_run, daemon, dag_id))
+            assert daemon.wait(found, 60.0)["state"] == "success"
+            assert task_of(daemon, found, task_id)["result"] == 7
+    finally:
+        (daemon.dags / "sched.py").unlink()
+
+
+def first_run(daemon: DaemonProcess, dag_id: str) -> str:
+    _, runs = daemon.get(f"/api/v1/runs?dag={dag_id}")
+    return str(runs[-1]["run_id"]) if runs else ""
 
 
 def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_path):
