@@ -25,7 +25,7 @@ _STUCK_US = 10_000_000
 async def health(engine: Engine, store: Store, home: Path | None, clock: Clock) -> HealthView:
     """Return whether the database, the disk, the engine and the hosts can do their part.
 
-    A daemon that was told to stop is not ready, although it answers until it ends.
+    A daemon that is stopping is not ready, although it answers until it ends.
 
     Args:
         home: Where results are written; ``None`` if nothing is.
