@@ -49,7 +49,8 @@ class StopSignals:
         finally:
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+                if handler is not None:  # else it was not set by Python, and cannot be set again
+                    signal.signal(number, handler)
 
     @contextmanager
     def starting(self) -> Iterator[None]:

@@ -586,7 +586,7 @@ async def test_the_node_is_ready_once_its_hosts_are_up(tmp_path):
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-async def test_a_node_that_is_told_to_stop_is_not_ready(tmp_path, is_over):
+async def test_a_node_that_stops_is_not_ready(tmp_path, is_over):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)

@@ -27,7 +27,7 @@ async def health(
 ) -> HealthView:
     """Return whether the database, the disk, the engine and the hosts can do their part.
 
-    A daemon that was told to stop is not ready, although it answers until it ends.
+    A daemon that is stopping is not ready, although it answers until it ends.
 
     Args:
         is_read: Whether the DAG files are known that there were when the daemon began.

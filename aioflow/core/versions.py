@@ -214,7 +214,7 @@ def _first_after(spec: DagSpec, schedule: ScheduleSpec, now: Instant, *, is_new:
     if start is None:
         return now
     if is_new and spec.missed == "latest":
-        # As in Airflow: what a start in the past has missed before anybody knew of the DAG.
+        # As in Airflow: the latest slot that was missed before the DAG was known.
         latest = timetable.latest_slot(schedule, spec.timezone, after=start - 1, until=now)
         if latest is not None:
             return latest - 1

@@ -27,7 +27,7 @@ from aioflow_triggers.events import Emissions, EventTrigger
         {"name": "a", "key": "\t"},
     ],
 )
-def test_what_nobody_can_emit_is_not_waited_for(fields):
+def test_a_name_or_key_that_no_event_can_have_is_refused(fields):
     with pytest.raises(BadEvent):
         checked_event(fields["name"], fields.get("key"), None)
     with pytest.raises(ValueError, match="1 to 250 printable characters"):
