@@ -31,8 +31,18 @@ from aioflow.errors import (
     UnknownTask,
 )
 from aioflow.inputs import Stalled
-from aioflow.messages import Item, Succeeded
-from aioflow.model import Chooses, DagSpec, MapSource, MapSpec, RunState, TaskSpec, TaskState
+from aioflow.messages import Failed, Item, Succeeded
+from aioflow.model import (
+    Chooses,
+    DagSpec,
+    Failure,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    RunState,
+    TaskSpec,
+    TaskState,
+)
 from aioflow.results import result_path, write_list
 from aioflow.rows import ExpansionRow, RunRow
 from aioflow.secrets import Vault
@@ -569,6 +579,64 @@ async def test_without_a_daemon_everything_but_waits_can_be_read_and_nothing_cha
         ):
             with pytest.raises(DaemonAway):
                 await change
+
+
+async def test_the_answer_of_a_clear_says_what_stays_upstream_failed(tmp_path):
+    async with node(tmp_path, cpu_slots=3) as n:
+        n.define(FAN)
+        await n.api.trigger("fan", run_id="r")
+        await n.succeed(width=3)
+        for _ in range(3):
+            await n.fail()
+        await n.engine.wait_until_idle()
+        alone = await n.api.clear("r", ["each"], map_index=1)
+        n.outlets.starts.insert(0, await n.outlets.next_start())
+        await n.succeed()
+        await n.engine.wait_until_idle()
+        of_all = await n.api.clear("r", ["each"], downstream=True)
+
+    assert (alone["cleared"], alone["upstream_failed"]) == (1, ["total"])
+    assert of_all["upstream_failed"] == []
+
+
+async def test_the_log_of_a_task_sets_tries_apart_that_a_clear_lies_between(tmp_path):
+    async def try_it(n: Any, text: bytes) -> None:
+        start = (await n.outlets.next_start()).start
+        key = LogKey(
+            run_no=start.run_no,
+            position=start.position,
+            map_index=start.map_index,
+            task_no=start.task_no,
+            start_no=start.start_no,
+            try_number=start.try_number,
+        )
+        n.api._tasklog.open(key).offer(text)
+        failure = Failure(type="ValueError", message="no", reason="raised")
+        now = SystemClock().now()
+        n.engine.report([Failed(start.task_no, start.start_no, now, now, failure)])
+
+    again = RetryPolicy(tries=2, delay_us=1)
+    spec = DagSpec(dag_id="d", file="d.py", tasks=(TaskSpec(task_id="t", retry=again),))
+    async with node(tmp_path) as n:
+        n.define(spec)
+        await n.api.trigger("d", run_id="r")
+        await try_it(n, b"a")
+        await try_it(n, b"b")
+        await n.engine.wait_until_idle()
+        before = await n.api.logs("r", "t")
+        await n.api.clear("r")
+        cleared = await n.api.logs("r", "t")
+        await try_it(n, b"c")
+        await try_it(n, b"d")
+        await n.engine.wait_until_idle()
+        whole = await n.api.logs("r", "t")
+        tries = [await n.api.logs("r", "t", try_number=number) for number in range(1, 6)]
+        shown = await n.api.reads.one_task.show("r", "t", map_index=-1)
+
+    assert before == cleared == b"ab"
+    assert whole == b"ab\n[aioflow: the task was cleared; try 3 follows]\ncd"
+    assert tries == [b"a", b"b", b"c", b"d", b""]
+    assert [one.try_number for one in shown.tries] == [1, 2, 3, 4]
 
 
 # ── watching over ───────────────────────────────────────────────────────────────────────

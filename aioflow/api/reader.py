@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 from aioflow.api.catalogue import Catalogue, broken_view, import_error
 from aioflow.api.damage import DamageView, damage_view, quarantine, run_state
 from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.log_parts import part_of
 from aioflow.api.params import params_view
 from aioflow.api.public_fields import PublicFields
 from aioflow.api.results import ShownResults
@@ -30,6 +31,7 @@ from aioflow.api.views import (
 )
 from aioflow.described import Describe, DescribeSensors, nothing_known, nothing_of_sensors
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
+from aioflow.logfile import LogPart
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
 from aioflow.rows import DagRow, ExpansionRow, RunRow, TaskRow
@@ -371,12 +373,21 @@ class RunReader:
     async def log(
         self, run_id: str, task_id: str, *, map_index: int = -1, try_number: int | None = None
     ) -> Log:
-        """Return what reads a log from a byte on, so many bytes; it is looked up once."""
+        """Return what reads a log from a byte on, so many bytes; it is looked up once.
+
+        Args:
+            try_number: Counted over all that the task was cleared.
+        """
         run = await self.run(run_id)
         place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)
-        return self._tasklog.reading(
-            run.run_no, place.position, place.map_index, try_number=try_number
-        )
+        part: LogPart | None = LogPart(try_number=try_number)
+        if task_id != OF_RUN:
+            rows = await self.store.find_tasks([place.task_no])
+            tries = await self.store.list_tries(place.task_no)
+            part = part_of(tries, rows[0] if rows else None, try_number)
+        if part is None:
+            return _nothing
+        return self._tasklog.reading(run.run_no, place.position, place.map_index, part=part)
 
     async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
         """Return where a task lies.
@@ -398,6 +409,11 @@ class RunReader:
                     raise UnknownRound(run.run_id, task_id, map_index, layout.width(position))
                 raise UnknownTask(run.run_id, task_id, map_index)
         raise UnknownTask(run.run_id, task_id)
+
+
+async def _nothing(_offset: int, _limit: int | None) -> bytes:
+    """Read the log of a try that there is not."""
+    return b""
 
 
 def _make_room(kept: dict[Any, Any], limit: int) -> None:
