@@ -30,7 +30,7 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
-from aioflow.inputs import Stalled
+from aioflow.inputs import FileGone, Stalled
 from aioflow.messages import Failed, Item, Succeeded
 from aioflow.model import (
     Chooses,
@@ -43,6 +43,7 @@ from aioflow.model import (
     TaskSpec,
     TaskState,
 )
+from aioflow.requests import CountTasks
 from aioflow.results import result_path, write_list
 from aioflow.rows import ExpansionRow, RunRow
 from aioflow.secrets import Vault
@@ -640,6 +641,28 @@ async def test_the_log_of_a_task_sets_tries_apart_that_a_clear_lies_between(tmp_
 
 
 # ── watching over ───────────────────────────────────────────────────────────────────────
+
+
+async def test_a_dag_without_a_file_is_listed_and_shown_while_a_run_of_it_goes_on(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN, FAN)
+        await n.api.trigger("chain", run_id="r")
+        n.engine.report([FileGone("chain.py"), FileGone("fan.py")])
+        await n.engine.ask(CountTasks(run_ids=()))
+        listed = {dag.dag_id: dag.import_error for dag in await n.api.list_dags()}
+        (page,) = await n.api.list_dags(limit=1)
+        shown = await n.api.show_dag("chain")
+        with pytest.raises(UnknownDag):
+            await n.api.show_dag("fan")
+        for _ in range(3):
+            await n.succeed()
+        await n.engine.wait_until_idle()
+        after = await n.api.list_dags()
+
+    assert listed == {"chain": "gone: no file defines it any more; its runs go on"}
+    assert (page.dag_id, page.next_run_at) == ("chain", None)
+    assert (shown.import_error, len(shown.tasks)) == (listed["chain"], 3)
+    assert after == []
 
 
 async def test_the_node_is_ready_once_its_hosts_are_up(tmp_path):
