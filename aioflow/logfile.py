@@ -10,11 +10,11 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
-from aioflow.model import Instant
+from aioflow.model import Instant, StartNo
 
-__all__ = ("MAGIC", "LogReader", "header")
+__all__ = ("ALL", "MAGIC", "LogPart", "LogReader", "header")
 
 MAGIC = b"\x1eLOG"
 _FIELDS = struct.Struct("<4siIQqI")
@@ -22,6 +22,36 @@ _CHECK = struct.Struct("<I")
 _HEADER_SIZE = _FIELDS.size + _CHECK.size
 _PIECE = 256 * 1024
 _UNBOUNDED = 1 << 62
+
+
+class LogPart(NamedTuple):
+    """Which starts of a task are read.
+
+    Attributes:
+        after: Those with greater numbers.
+        upto: Up to this number; ``None`` for all that follow.
+        try_number: Those of this try alone, as the records count it; ``None`` for any.
+        cleared: Numbers of starts behind which the task was cleared, each with what is said
+            before the output that follows.
+    """
+
+    after: StartNo = -1
+    upto: StartNo | None = None
+    try_number: int | None = None
+    cleared: tuple[tuple[StartNo, bytes], ...] = ()
+
+    def includes(self, start_no: StartNo, try_number: int) -> bool:
+        """Return whether a record is read."""
+        is_before = self.upto is None or start_no <= self.upto
+        return self.after < start_no and is_before and self.try_number in {None, try_number}
+
+    def between(self, before: StartNo, start_no: StartNo) -> bytes:
+        """Return what is said between the output of two starts; none had any before the first."""
+        said = [text for bound, text in self.cleared if before <= bound < start_no]
+        return said[-1] if said and before >= 0 else b""
+
+
+ALL = LogPart()
 
 
 def header(map_index: int, try_number: int, start_no: int, at: Instant, length: int) -> bytes:
@@ -36,27 +66,30 @@ class LogReader:
     Attributes:
         position: In the file, of the next record.
         offset: How much the task had printed before that.
+        start_no: The start whose output was read last; -1 before the first.
     """
 
     def __init__(
         self,
         path: Path,
         map_index: int,
-        try_number: int | None,
+        part: LogPart = ALL,
         *,
         position: int = 0,
         offset: int = 0,
+        start_no: StartNo = -1,
     ) -> None:
         self._path = path
         self._map_index = map_index
-        self._try_number = try_number
+        self._part = part
         self.position = position
         self.offset = offset
+        self.start_no = start_no
 
     @property
-    def key(self) -> tuple[Path, int, int | None]:
+    def key(self) -> tuple[Path, int, LogPart]:
         """What it reads of."""
-        return self._path, self._map_index, self._try_number
+        return self._path, self._map_index, self._part
 
     def read(self, start: int, limit: int | None = None) -> bytes:
         """Return what was printed from a byte on, at most so much; b"" if there is nothing.
@@ -73,26 +106,28 @@ class LogReader:
             return b""  # we never make links: somebody wants other files read
         with os.fdopen(descriptor, "rb") as file:
             if start < self.offset or file.seek(0, 2) < self.position:
-                self.position = self.offset = 0
+                self.position, self.offset, self.start_no = 0, 0, -1
             return self._read(file, start, start + (_UNBOUNDED if limit is None else limit))
 
     def _read(self, file: BinaryIO, start: int, end: int) -> bytes:
         found: list[bytes] = []
         scan = _Scan(file, self.position)
         while self.offset < end and (record := scan.next_record()) is not None:
-            map_index, try_number, length = record
-            if map_index == self._map_index and self._try_number in {None, try_number}:
-                after = self.offset + length
+            map_index, try_number, start_no, length = record
+            if map_index == self._map_index and self._part.includes(start_no, try_number):
+                said = self._part.between(self.start_no, start_no)
+                after = self.offset + len(said) + length
                 if after > start:
                     data = scan.data(length)
                     if data is None:
                         break  # it is being written
+                    data = said + data
                     found.append(data[max(start - self.offset, 0) : end - self.offset])
                     if after > end:
                         break  # it is met again, from its beginning
                 if not scan.skip(length):
                     break
-                self.offset = after
+                self.offset, self.start_no = after, max(start_no, self.start_no)
             elif not scan.skip(length):
                 break
         self.position = scan.position
@@ -114,8 +149,8 @@ class _Scan:
         """Where the next record begins, or what is no whole one yet."""
         return self._base + self._at
 
-    def next_record(self) -> tuple[int, int, int] | None:
-        """Return the map index, the try and the length of the next sound record, if it has come."""
+    def next_record(self) -> tuple[int, int, StartNo, int] | None:
+        """Return map index, try, start and length of the next sound record, if it has come."""
         while True:
             place = self._buffer.find(MAGIC, self._at)
             if place < 0:
@@ -127,10 +162,10 @@ class _Scan:
             if not self._has(_HEADER_SIZE):
                 return None
             fields = self._buffer[self._at : self._at + _FIELDS.size]
-            _, map_index, try_number, _, _, length = _FIELDS.unpack(fields)
+            _, map_index, try_number, start_no, _, length = _FIELDS.unpack(fields)
             checked = _CHECK.unpack_from(self._buffer, self._at + _FIELDS.size)[0]
             if checked == zlib.crc32(fields):
-                return map_index, try_number, length
+                return map_index, try_number, start_no, length
             self._at += 1
 
     def data(self, length: int) -> bytes | None:

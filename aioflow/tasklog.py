@@ -27,7 +27,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
-from aioflow.logfile import LogReader, header
+from aioflow.logfile import ALL, LogPart, LogReader, header
 from aioflow.masking import Masks, Stream
 from aioflow.model import Instant, RunNo, StartNo, TaskNo
 from aioflow.private_files import make_folder
@@ -152,7 +152,7 @@ class TaskLog:
         self._work = anyio.Event()
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
-        self._places: dict[tuple[Path, int, int | None], dict[int, int]] = {}
+        self._places: dict[tuple[Path, int, LogPart], dict[int, tuple[int, StartNo]]] = {}
         # Of its own: logs must not stand behind other disk work, nor the other way round.
         self._threads = anyio.CapacityLimiter(2)
 
@@ -189,19 +189,19 @@ class TaskLog:
         position: int,
         map_index: int = -1,
         *,
-        try_number: int | None = None,
+        part: LogPart = ALL,
         offset: int = 0,
         limit: int | None = None,
     ) -> bytes:
-        """Return what one task printed, of all its tries or one, from ``offset`` on.
+        """Return what one task printed, of all its tries or some, from ``offset`` on.
 
         What has come by now is in it, unless the disk is very slow.
         """
-        reading = self.reading(run_no, position, map_index, try_number=try_number)
+        reading = self.reading(run_no, position, map_index, part=part)
         return await reading(offset, limit)
 
     def reading(
-        self, run_no: RunNo, position: int, map_index: int = -1, *, try_number: int | None = None
+        self, run_no: RunNo, position: int, map_index: int = -1, *, part: LogPart = ALL
     ) -> Callable[[int, int | None], Awaitable[bytes]]:
         """Return what reads the same on and on, for one who follows it.
 
@@ -214,7 +214,7 @@ class TaskLog:
         async def read(offset: int, limit: int | None) -> bytes:
             nonlocal reader
             if reader is None or offset < reader.offset:
-                reader = self._reader(path, map_index, try_number, offset)
+                reader = self._reader(path, map_index, part, offset)
             with anyio.move_on_after(_CATCH_UP_SECONDS):
                 await self._catch_up()
             data = await in_thread(reader.read, offset, limit, limiter=self._threads)
@@ -229,12 +229,12 @@ class TaskLog:
         position: int,
         map_index: int = -1,
         *,
-        try_number: int | None = None,
+        part: LogPart = ALL,
         offset: int = 0,
     ) -> AsyncGenerator[bytes, None]:
         """Yield what one task printed, in pieces, and on as it prints. Ends when closed."""
         path = self.path(run_no, position, map_index)
-        reader = self._reader(path, map_index, try_number, offset)
+        reader = self._reader(path, map_index, part, offset)
         while True:
             # Before reading: what is written while we read wakes us again.
             changed = self._followed.setdefault(path, anyio.Event())
@@ -244,17 +244,17 @@ class TaskLog:
             else:
                 await changed.wait()
 
-    def _reader(self, path: Path, map_index: int, try_number: int | None, offset: int) -> LogReader:
+    def _reader(self, path: Path, map_index: int, part: LogPart, offset: int) -> LogReader:
         """Return one that begins where somebody stopped who read the same, as near as there is."""
-        known = self._places.get((path, map_index, try_number), {})
+        known = self._places.get((path, map_index, part), {})
         before = max((at for at in known if at <= offset), default=0)
-        position = known.get(before, 0)
-        return LogReader(path, map_index, try_number, position=position, offset=before)
+        position, start_no = known.get(before, (0, -1))
+        return LogReader(path, map_index, part, position=position, offset=before, start_no=start_no)
 
     def _keep_place(self, reader: LogReader) -> None:
         known = self._places.pop(reader.key, {})
         known.pop(reader.offset, None)  # the one who stopped there last is forgotten last
-        known[reader.offset] = reader.position
+        known[reader.offset] = reader.position, reader.start_no
         if len(known) > _PLACES_KEPT:
             del known[next(iter(known))]
         self._places[reader.key] = known

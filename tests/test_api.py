@@ -30,9 +30,20 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
-from aioflow.inputs import Drain, Stalled
-from aioflow.messages import Item, Succeeded
-from aioflow.model import Chooses, DagSpec, MapSource, MapSpec, RunState, TaskSpec, TaskState
+from aioflow.inputs import Drain, FileGone, Stalled
+from aioflow.messages import Failed, Item, Succeeded
+from aioflow.model import (
+    Chooses,
+    DagSpec,
+    Failure,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    RunState,
+    TaskSpec,
+    TaskState,
+)
+from aioflow.requests import CountTasks
 from aioflow.results import result_path, write_list
 from aioflow.rows import ExpansionRow, RunRow
 from aioflow.secrets import Vault
@@ -571,7 +582,87 @@ async def test_without_a_daemon_everything_but_waits_can_be_read_and_nothing_cha
                 await change
 
 
+async def test_the_answer_of_a_clear_says_what_stays_upstream_failed(tmp_path):
+    async with node(tmp_path, cpu_slots=3) as n:
+        n.define(FAN)
+        await n.api.trigger("fan", run_id="r")
+        await n.succeed(width=3)
+        for _ in range(3):
+            await n.fail()
+        await n.engine.wait_until_idle()
+        alone = await n.api.clear("r", ["each"], map_index=1)
+        n.outlets.starts.insert(0, await n.outlets.next_start())
+        await n.succeed()
+        await n.engine.wait_until_idle()
+        of_all = await n.api.clear("r", ["each"], downstream=True)
+
+    assert (alone["cleared"], alone["upstream_failed"]) == (1, ["total"])
+    assert of_all["upstream_failed"] == []
+
+
+async def test_the_log_of_a_task_sets_tries_apart_that_a_clear_lies_between(tmp_path):
+    async def try_it(n: Any, text: bytes) -> None:
+        start = (await n.outlets.next_start()).start
+        key = LogKey(
+            run_no=start.run_no,
+            position=start.position,
+            map_index=start.map_index,
+            task_no=start.task_no,
+            start_no=start.start_no,
+            try_number=start.try_number,
+        )
+        n.api._tasklog.open(key).offer(text)
+        failure = Failure(type="ValueError", message="no", reason="raised")
+        now = SystemClock().now()
+        n.engine.report([Failed(start.task_no, start.start_no, now, now, failure)])
+
+    again = RetryPolicy(tries=2, delay_us=1)
+    spec = DagSpec(dag_id="d", file="d.py", tasks=(TaskSpec(task_id="t", retry=again),))
+    async with node(tmp_path) as n:
+        n.define(spec)
+        await n.api.trigger("d", run_id="r")
+        await try_it(n, b"a")
+        await try_it(n, b"b")
+        await n.engine.wait_until_idle()
+        before = await n.api.logs("r", "t")
+        await n.api.clear("r")
+        cleared = await n.api.logs("r", "t")
+        await try_it(n, b"c")
+        await try_it(n, b"d")
+        await n.engine.wait_until_idle()
+        whole = await n.api.logs("r", "t")
+        tries = [await n.api.logs("r", "t", try_number=number) for number in range(1, 6)]
+        shown = await n.api.reads.one_task.show("r", "t", map_index=-1)
+
+    assert before == cleared == b"ab"
+    assert whole == b"ab\n[aioflow: the task was cleared; try 3 follows]\ncd"
+    assert tries == [b"a", b"b", b"c", b"d", b""]
+    assert [one.try_number for one in shown.tries] == [1, 2, 3, 4]
+
+
 # ── watching over ───────────────────────────────────────────────────────────────────────
+
+
+async def test_a_dag_without_a_file_is_listed_and_shown_while_a_run_of_it_goes_on(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN, FAN)
+        await n.api.trigger("chain", run_id="r")
+        n.engine.report([FileGone("chain.py"), FileGone("fan.py")])
+        await n.engine.ask(CountTasks(run_ids=()))
+        listed = {dag.dag_id: dag.import_error for dag in await n.api.list_dags()}
+        (page,) = await n.api.list_dags(limit=1)
+        shown = await n.api.show_dag("chain")
+        with pytest.raises(UnknownDag):
+            await n.api.show_dag("fan")
+        for _ in range(3):
+            await n.succeed()
+        await n.engine.wait_until_idle()
+        after = await n.api.list_dags()
+
+    assert listed == {"chain": "gone: no file defines it any more; its runs go on"}
+    assert (page.dag_id, page.next_run_at) == ("chain", None)
+    assert (shown.import_error, len(shown.tasks)) == (listed["chain"], 3)
+    assert after == []
 
 
 async def test_the_node_is_ready_once_its_hosts_are_up(tmp_path):

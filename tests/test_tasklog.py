@@ -15,6 +15,7 @@ from aioflow import tasklog
 from aioflow.clock import SystemClock
 from aioflow.executors.printing import Printing
 from aioflow.host.streams import IDLE
+from aioflow.logfile import LogPart
 from aioflow.masking import Masks
 from aioflow.orders import Start
 from aioflow.tasklog import Attribution, LogKey, TaskLog
@@ -48,6 +49,27 @@ async def written(folder, *outputs, **options):
     return log
 
 
+async def test_what_follows_a_clear_is_set_apart_at_every_offset(tmp_path):
+    tries = (
+        (key(start_no=1), b"first"),
+        (key(start_no=2), b" again"),
+        (key(start_no=5), b"second"),
+        (key(start_no=6, try_number=2), b" more"),
+    )
+    log = await written(tmp_path, *tries)
+    part = LogPart(cleared=((0, b"<never>"), (2, b"<cleared>"), (9, b"<later>")))
+    whole = b"first again<cleared>second more"
+
+    assert await log.read(7, 0, part=part) == whole
+    for offset in range(len(whole)):
+        assert await log.read(7, 0, part=part, offset=offset) == whole[offset:]
+        piece = await log.read(7, 0, part=part, offset=offset, limit=4)
+        assert piece == whole[offset : offset + 4]
+    assert await log.read(7, 0, part=LogPart(after=2)) == b"second more"
+    assert await log.read(7, 0, part=LogPart(after=1, upto=5)) == b" againsecond"
+    assert await log.read(7, 0, part=LogPart(after=2, try_number=1)) == b"second"
+
+
 async def test_a_task_reads_what_it_printed(tmp_path):
     log = await written(tmp_path, (key(), b"one\n"), (key(position=1), b"x"), (key(), b"two\n"))
 
@@ -60,7 +82,7 @@ async def test_a_task_reads_what_it_printed(tmp_path):
 async def test_tries_can_be_told_apart(tmp_path):
     log = await written(tmp_path, (key(), b"first"), (key(try_number=2, start_no=2), b"second"))
 
-    assert await log.read(7, 0, try_number=2) == b"second"
+    assert await log.read(7, 0, part=LogPart(try_number=2)) == b"second"
     assert await log.read(7, 0) == b"firstsecond"
 
 

@@ -42,6 +42,10 @@ class Actions(RunReader):
     async def _ask(self, request: Request, seconds: float = ASK_SECONDS) -> object:
         """Return what the engine answers."""
 
+    @abstractmethod
+    def _left_failed(self, run_id: str, tasks: Sequence[str]) -> list[str]:
+        """Return what comes after tasks of a run and stays ``upstream_failed``."""
+
     async def cancel(self, run_id: str) -> dict[str, Any]:
         """End a run now; an ended one stays as it is."""
         run = await self.run(run_id)
@@ -86,7 +90,13 @@ class Actions(RunReader):
         run = await self.run(run_id)
         answer = await self._ask(request, CLEAR_SECONDS)
         cleared, state = cast("tuple[int, RunState]", answer)
-        return {"run_id": run_id, "dag_id": run.dag_id, "state": state.label, "cleared": cleared}
+        return {
+            "run_id": run_id,
+            "dag_id": run.dag_id,
+            "state": state.label,
+            "cleared": cleared,
+            "upstream_failed": [] if downstream else self._left_failed(run_id, tasks),
+        }
 
     async def delete_run(self, run_id: str) -> dict[str, Any]:
         """Have nobody see an ended run any more; its rows and files go afterwards.

@@ -10,7 +10,7 @@ from aioflow.api.views import DagView, iso
 from aioflow.rows import Batch, DagFileRow, DagRow
 from aioflow.store import Store
 
-__all__ = ("Catalogue", "Known", "broken_view", "import_error", "import_errors")
+__all__ = ("GONE", "Catalogue", "Known", "broken_view", "import_error", "import_errors")
 
 
 class Known(NamedTuple):
@@ -92,6 +92,10 @@ def _is_other(before: DagRow | None, row: DagRow) -> bool:
 
 def _ordered(dags: Iterable[DagRow]) -> list[str]:
     return sorted(row.dag_id for row in dags if not row.gone)
+
+
+GONE = "gone: no file defines it any more; its runs go on"
+"""What stands as the error of a DAG whose file was deleted."""
 
 
 def import_errors(known: Known) -> list[ImportErrorView]:

@@ -17,6 +17,7 @@ from aioflow.api.reader import Counted
 from aioflow.api.reads import Reads
 from aioflow.api.wait_views import ChainView
 from aioflow.core.children_causes import ChildrenCause
+from aioflow.core.choosing import left_failed
 from aioflow.engine import Engine
 from aioflow.errors import DaemonAway, UnknownRun, UnknownTask
 from aioflow.model import RunNo, Wait, WaitKind
@@ -44,6 +45,10 @@ class Explaining(Actions):
         if self._engine is None:
             raise DaemonAway(str(self._home or ""))
         return self._engine
+
+    def _left_failed(self, run_id: str, tasks: Sequence[str]) -> list[str]:
+        run = self._running.memory.find_run(run_id)
+        return [] if run is None else left_failed(run, tasks)
 
     @property
     def _patience(self) -> float:

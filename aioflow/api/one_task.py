@@ -323,7 +323,7 @@ def _state(name: str) -> TaskState:
 def _tries(view: TaskView, tries: Sequence[TryRow], start_no: int) -> list[TryView]:
     found = [
         TryView(
-            try_number=one.try_number,
+            try_number=number,
             state=one.state.label,
             started_at=iso(one.started_at),
             ended_at=iso(one.ended_at),
@@ -331,14 +331,14 @@ def _tries(view: TaskView, tries: Sequence[TryRow], start_no: int) -> list[TryVi
             error=None if one.failure is None else one.failure.message,
             reason=None if one.failure is None else one.failure.reason,
         )
-        for one in tries
+        for number, one in enumerate(tries, start=1)
     ]
     is_told = any(one.start_no == start_no for one in tries)
     if view.try_number and view.started_at is not None and not is_told:
         error: ErrorView | None = view.error
         found.append(
             TryView(
-                try_number=view.try_number,
+                try_number=len(tries) + 1,
                 state=view.state,
                 started_at=view.started_at,
                 ended_at=view.ended_at,

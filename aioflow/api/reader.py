@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
-from aioflow.api.catalogue import Catalogue, broken_view, import_error
+from aioflow.api.catalogue import GONE, Catalogue, Known, broken_view, import_error
 from aioflow.api.damage import DamageView, damage_view, quarantine, run_state
 from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.log_parts import part_of
 from aioflow.api.params import params_view
 from aioflow.api.public_fields import PublicFields
 from aioflow.api.results import ShownResults
@@ -30,6 +31,7 @@ from aioflow.api.views import (
 )
 from aioflow.described import Describe, DescribeSensors, nothing_known, nothing_of_sensors
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
+from aioflow.logfile import LogPart
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
 from aioflow.rows import DagRow, ExpansionRow, RunRow, TaskRow
@@ -97,11 +99,12 @@ class RunReader:
         known = await self.catalogue.known()
         wanted = search.casefold()
         found: list[DagView] = []
-        for dag_id in await self.catalogue.names():
+        names, gone = await self.catalogue.names(), await self._gone(known)
+        for dag_id in sorted([*names, *gone]) if gone else names:
             row = known.dags.get(dag_id)
             if row is None:
                 continue  # deleted meanwhile
-            error = import_error(known.files.get(row.file))
+            error = GONE if dag_id in gone else import_error(known.files.get(row.file))
             if dag_id <= after or wanted not in dag_id.casefold():
                 continue
             if (state == "paused" and not row.paused) or (state == "broken" and error is None):
@@ -120,6 +123,11 @@ class RunReader:
             return found
         return (found + [view for view in alone if wanted in view.file.casefold()])[:limit]
 
+    async def _gone(self, known: Known) -> set[str]:
+        """Return the DAGs that no file defines any more, and that have a run which goes on."""
+        gone = {dag_id for dag_id, row in known.dags.items() if row.gone}
+        return gone & await self.store.find_live_dags() if gone else gone
+
     async def _dag_view(self, row: DagRow, error: str | None) -> DagView:
         spec = await self.known_spec(row.version, row.dag_id)
         return DagView(
@@ -134,9 +142,10 @@ class RunReader:
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as its newest version says."""
-        row = await self.dag_row(dag_id)
+        known = await self.catalogue.known()
+        is_gone = dag_id in await self._gone(known)
+        row = known.dags[dag_id] if is_gone else await self.dag_row(dag_id)
         spec = await self.known_spec(row.version, dag_id)
-        _, files = await self.catalogue.known()
         return DagDetailView(
             dag_id=dag_id,
             file=row.file,
@@ -146,7 +155,7 @@ class RunReader:
             trigger=None,
             timezone=spec.timezone,
             next_run_at=self._next_run_at(row, spec),
-            import_error=import_error(files.get(row.file)),
+            import_error=GONE if is_gone else import_error(known.files.get(row.file)),
             catchup=spec.catchup,
             missed=spec.missed,
             max_active_runs=spec.max_active_runs,
@@ -371,12 +380,21 @@ class RunReader:
     async def log(
         self, run_id: str, task_id: str, *, map_index: int = -1, try_number: int | None = None
     ) -> Log:
-        """Return what reads a log from a byte on, so many bytes; it is looked up once."""
+        """Return what reads a log from a byte on, so many bytes; it is looked up once.
+
+        Args:
+            try_number: Counted over all that the task was cleared.
+        """
         run = await self.run(run_id)
         place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)
-        return self._tasklog.reading(
-            run.run_no, place.position, place.map_index, try_number=try_number
-        )
+        part: LogPart | None = LogPart(try_number=try_number)
+        if task_id != OF_RUN:
+            rows = await self.store.find_tasks([place.task_no])
+            tries = await self.store.list_tries(place.task_no)
+            part = part_of(tries, rows[0] if rows else None, try_number)
+        if part is None:
+            return _nothing
+        return self._tasklog.reading(run.run_no, place.position, place.map_index, part=part)
 
     async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
         """Return where a task lies.
@@ -398,6 +416,11 @@ class RunReader:
                     raise UnknownRound(run.run_id, task_id, map_index, layout.width(position))
                 raise UnknownTask(run.run_id, task_id, map_index)
         raise UnknownTask(run.run_id, task_id)
+
+
+async def _nothing(_offset: int, _limit: int | None) -> bytes:
+    """Read the log of a try that there is not."""
+    return b""
 
 
 def _make_room(kept: dict[Any, Any], limit: int) -> None:

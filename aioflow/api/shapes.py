@@ -234,7 +234,11 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TryView(msgspec.Struct, frozen=True, kw_only=True):
-    """A try of a task, the last one being that under way or what it ended with."""
+    """A try of a task, the last one being that under way or what it ended with.
+
+    Attributes:
+        try_number: Counted over all that the task was cleared, as logs are asked for.
+    """
 
     try_number: int
     state: str

@@ -33,7 +33,13 @@ def add_logs(verbs: Nouns, add_index: Callable[[argparse.ArgumentParser], None])
     logs.add_argument("run_id", metavar="RUN")
     logs.add_argument("task", metavar="TASK", nargs="?", default=OF_RUN, help="else of the run")
     add_index(logs)
-    logs.add_argument("--try", dest="try_number", type=positive, metavar="N", help="this one only")
+    logs.add_argument(
+        "--try",
+        dest="try_number",
+        type=positive,
+        metavar="N",
+        help="this one only, counted over all clears",
+    )
     logs.add_argument("--follow", action="store_true", help="on until the task ends")
     logs.add_argument("--search", metavar="TEXT", help="only lines with it, and where they begin")
     logs.add_argument(
@@ -69,9 +75,18 @@ def _why_nothing(arguments: argparse.Namespace) -> str:
         return (
             f"no callback of it has printed anything; of a task: runs logs {arguments.run_id} TASK"
         )
-    if arguments.map < 0:
+    if arguments.try_number is not None:
+        return f"try {arguments.try_number} of it has printed nothing, or has not begun"
+    if arguments.map < 0 and _is_mapped(arguments):
         return "nothing was printed; of a mapped task say which child: --map N"
     return "nothing was printed"
+
+
+def _is_mapped(arguments: argparse.Namespace) -> bool:
+    """Return whether a task has children."""
+    wanted = {"task": arguments.task, "state": None, "offset": 0, "limit": 1}
+    found = read(arguments, lambda source: source.tasks(arguments.run_id, **wanted))
+    return bool(found) and found[0]["map_index"] >= 0
 
 
 def _whose(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -320,6 +320,10 @@ def _clear(arguments: argparse.Namespace) -> int:
     else:
         tasks = "1 task" if answer["cleared"] == 1 else f"{answer['cleared']} tasks"
         print(f"{tasks} cleared; {answer['run_id']} is {state(answer['state'])}")
+        if left := answer["upstream_failed"]:
+            names = ", ".join(left[:_FEW]) + (" ..." if len(left) > _FEW else "")
+            verb = "stays" if len(left) == 1 else "stay"
+            hint(f"{names} {verb} upstream_failed; --downstream clears what comes after, too")
     return 0
 
 

@@ -24,6 +24,7 @@ __all__ = (
     "choose",
     "is_chosen_away",
     "is_made_anew",
+    "left_failed",
     "named",
     "skipped_children",
 )
@@ -107,6 +108,26 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
         spared=tuple((position, bytes(spared[position])) for position in sorted(spared)),
         rounds=tuple(sorted(chosen.rounds.items())),
     )
+
+
+def left_failed(run: Run, tasks: Iterable[str]) -> list[str]:
+    """Return what comes after tasks, is ``upstream_failed``, and is not being cleared now."""
+    graph = run.graph
+    known = (graph.position_of[task_id] for task_id in tasks if task_id in graph.position_of)
+    first = {child for position in known for child in graph.children[position]}
+    chosen = () if run.clearing is None else (*run.clearing.whole, *run.clearing.failed)
+    return [
+        run.spec.tasks[position].task_id
+        for position in sorted(reached(first, graph.children) - set(chosen))
+        if _is_failed_upstream(position, run)
+    ]
+
+
+def _is_failed_upstream(position: int, run: Run) -> bool:
+    group = run.groups.get(position)
+    if group is None:
+        return run.states[position] == TaskState.UPSTREAM_FAILED
+    return group.counts[TaskState.UPSTREAM_FAILED] > 0
 
 
 def _asked(request: ClearTasks, run: Run) -> Chosen:

@@ -79,6 +79,9 @@ class Browsed(Protocol):
     ) -> list[tuple[str, int]]:
         """Return which versions the newest runs of a DAG have, and how many of them."""
 
+    async def find_live_dags(self) -> set[str]:
+        """Return the DAGs that have a run which has not ended."""
+
     async def find_made_at(self, versions: Collection[str]) -> dict[str, Instant]:
         """Return when these versions were seen first, those that there are."""
 

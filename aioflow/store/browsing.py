@@ -111,6 +111,7 @@ _TASKS_IN_STATE = (
     .limit(_number("limit"))
     .offset(_number("offset"))
 )
+_LIVE_DAGS = select(_run.c.dag_id).where(_run.c.ended_at.is_(None)).distinct()
 _FIRST_FAILED = (
     select(_task)
     .where(
@@ -267,6 +268,10 @@ class BrowsingReader(Asking):
         return await self._all(
             lambda row: (row[0], row[1]), _VERSIONS_OF_DAG, dag_id=dag_id, limit=limit
         )
+
+    async def find_live_dags(self) -> set[str]:
+        """See ``Store``."""
+        return set(await self._all(lambda row: row[0], _LIVE_DAGS))
 
     async def find_made_at(self, versions: Collection[str]) -> dict[str, Instant]:
         """See ``Store``."""

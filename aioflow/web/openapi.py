@@ -61,6 +61,7 @@ class Cleared(TypedDict):
     dag_id: str
     state: str
     cleared: int
+    upstream_failed: list[str]
 
 
 class Marked(TypedDict):

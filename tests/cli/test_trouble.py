@@ -188,6 +188,15 @@ def test_why_follows_failures_and_show_narrows_down_to_what_failed(daemon):
     assert "there is no task state 'broken'" in wrong.err
 
 
+def test_a_log_without_a_word_of_it_says_which_child_only_of_a_mapped_task(daemon):
+    daemon.run("dags", "trigger", "sums", "--run-id", "silent", "--wait")
+
+    assert "--map" in daemon.run("runs", "logs", "silent", "square").err
+    alone = daemon.run("runs", "logs", "silent", "numbers", "--try", "2")
+    assert alone.err == "try 2 of it has printed nothing, or has not begun\n"
+    assert daemon.run("runs", "logs", "silent", "total").err == "nothing was printed\n"
+
+
 def test_a_folder_of_dags_that_is_not_there_is_said_in_the_banner(tmp_path):
     words = ("--dags", tmp_path / "nowhere", "--port", "0", "--until-idle")
     done = run_process("up", *words, home=tmp_path / "home")
