@@ -229,7 +229,7 @@ class _Node:
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
         )
-        self._children = Children(settings.home)
+        self._children = Children(settings.home, allowed=settings.children_env)
         self._answers = Answers(
             store,
             clock,

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from aioflow import catalog as catalog_module
-from aioflow.catalog import ParsePace, beside, known
+from aioflow.catalog import ParsePace, allowance, known
 from aioflow.catalog.snapshot import version_of
 from aioflow.inputs import FileBroken, FileParsed
 from tests.executors.processes import until
@@ -115,7 +115,7 @@ async def test_a_line_that_is_not_understood_is_told(tmp_path):
 async def test_what_is_written_there_all_the_time_does_not_make_versions_without_end(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(beside, "VERSIONS_AN_HOUR", 3)
+    monkeypatch.setattr(allowance, "VERSIONS_AN_HOUR", 3)
     files = {"good.py": GOOD, "named.py": DAG.format(name="named", value=2)}
     files["named.py"] += "NAME = 'lines.csv'\n"
     async with watched(tmp_path, files, pace=ParsePace(look_seconds=0.02)) as it:

@@ -67,7 +67,29 @@ def test_a_child_sees_only_what_is_allowed():
         }
     )
 
-    assert seen == {"PATH": "/bin", "LC_ALL": "C", "PYTHONPATH": "/x", "PROXY": "wanted"}
+    withheld = {"AIOFLOW_CHILD_WITHHELD": "AWS_SECRET_ACCESS_KEY,DATABASE_URL"}
+    given = {"PATH": "/bin", "LC_ALL": "C", "PYTHONPATH": "/x", "PROXY": "wanted"}
+    assert seen == given | withheld
+
+
+def test_proxies_and_certificates_pass_and_what_patterns_name():
+    source = dict.fromkeys(
+        (
+            *("HTTP_PROXY", "https_proxy", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"),
+            *("AWS_PROFILE", "AWS_REGION", "DATABASE_URL", "MY_AWS_KEY", "AIOFLOW_AWS_X"),
+        ),
+        "x",
+    )
+
+    usual = child_environment(source)
+    more = child_environment(source, ("AWS_*", "DATABASE_URL", "*X"))
+
+    assert set(usual) == {
+        *("HTTP_PROXY", "https_proxy", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"),
+        "AIOFLOW_CHILD_WITHHELD",
+    }
+    assert set(more) - set(usual) == {"AWS_PROFILE", "AWS_REGION", "DATABASE_URL"}
+    assert more["AIOFLOW_CHILD_WITHHELD"] == "MY_AWS_KEY"
 
 
 async def test_a_real_child_gets_that_environment_and_nothing_to_read(tmp_path):

@@ -10,7 +10,8 @@ import pytest
 
 from aioflow.catalog import beside as beside_module
 from aioflow.catalog import contents
-from aioflow.catalog.beside import Allowance, Asked, Choice, FilesBeside
+from aioflow.catalog.allowance import VERSIONS_AN_HOUR, Allowance
+from aioflow.catalog.beside import Asked, Choice, FilesBeside
 from aioflow.clock import SystemClock
 from aioflow.findings import Beside
 from aioflow.host.beside import FILE_LIMIT_BYTES, BadFiles, UsedFiles
@@ -135,7 +136,7 @@ def test_a_folder_with_ten_thousand_files_gives_only_those_that_are_named(tmp_pa
     assert set(choice.digests) == {"query.sql"}
     [said] = choice.said
     assert said.reason == "odd.file"
-    assert "10000 files" in said.message
+    assert "10001 files" in said.message
     assert "500" in said.message
 
 
@@ -231,7 +232,7 @@ def test_a_file_that_changed_after_the_import_read_it_is_not_taken(tmp_path):
 
 def test_what_is_written_there_all_the_time_makes_so_many_versions_an_hour():
     allowance = Allowance(SystemClock())
-    given = [allowance.take("etl.py") for _ in range(beside_module.VERSIONS_AN_HOUR + 5)]
+    given = [allowance.take("etl.py") for _ in range(VERSIONS_AN_HOUR + 5)]
 
-    assert given.count(True) == beside_module.VERSIONS_AN_HOUR
+    assert given.count(True) == VERSIONS_AN_HOUR
     assert allowance.take("other.py")

@@ -50,6 +50,9 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(home, mon
         pytest.param({"AIOFLOW_WEB__PORT": "65536"}, "", ["web.port"], id="too-large"),
         pytest.param({"AIOFLOW_SLOTS__CPU": "0"}, "", ["slots.cpu"], id="too-small"),
         pytest.param({"AIOFLOW_DEFAULT_TRIES": "0"}, "", ["default_tries"], id="no-try"),
+        pytest.param({}, "[parse]\nprocesses = 1", ["parse.processes"], id="too-few-parsers"),
+        pytest.param({"AIOFLOW_CHILDREN__ENV": "A=1"}, "", ["children.env"], id="no-name"),
+        pytest.param({}, "[children]\nenv = ['AIOFLOW_X']", ["children.env"], id="ours"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_with_its_place(

@@ -21,7 +21,8 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from aioflow.catalog.beside import Allowance, Asked, Choice, FilesBeside
+from aioflow.catalog.allowance import Allowance
+from aioflow.catalog.beside import Asked, Choice, FilesBeside
 from aioflow.catalog.known import (
     AGAIN_SECONDS,
     WRITABLE,

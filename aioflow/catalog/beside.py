@@ -8,11 +8,10 @@ neither is there, so do all small text files of its own folder, and of folders t
 from __future__ import annotations
 
 import hashlib
-import logging
 import posixpath
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -26,20 +25,16 @@ from aioflow.catalog.contents import (
 )
 from aioflow.catalog.ignoring import NAME, Ignored
 from aioflow.catalog.patterns import MAGIC, TABLE, compiled, read_table
-from aioflow.clock import Clock
 from aioflow.findings import Beside, DagFailure
 from aioflow.host.beside import FILE_LIMIT_BYTES, BadFiles, is_inside
 
-__all__ = ("BYTES_AT_MOST", "FILES_AT_MOST", "Allowance", "Asked", "Choice", "FilesBeside", "Taken")
+__all__ = ("BYTES_AT_MOST", "FILES_AT_MOST", "Asked", "Choice", "FilesBeside", "Taken")
 
 FILES_AT_MOST = 500
 """So many files beside its modules one version has."""
 
 BYTES_AT_MOST = 8 * 1024 * 1024
 """What they may have in all; each has ``FILE_LIMIT_BYTES`` at most."""
-
-VERSIONS_AN_HOUR = 20
-_HOUR_US = 3_600_000_000
 
 _ENTRIES_AT_MOST = 20_000
 
@@ -52,7 +47,8 @@ _NO_TEXT = frozenset(f".{end}" for end in _NO_TEXT_ENDS.split())
 """What ends so is not taken unless it is named: modules are imported, others no text, or output."""
 
 
-_logger = logging.getLogger(__name__)
+_Place: TypeAlias = tuple[Path, str, tuple[str, ...], frozenset[str]]
+"""What decides which files lie beside a DAG file: folders, and what importing it writes."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -71,31 +67,30 @@ class Choice(msgspec.Struct, frozen=True):
     """The files beside its modules that the version of a DAG file has now.
 
     Attributes:
-        digests: Of their contents, by their paths relative to the DAG folder.
-        unnamed: Those of them that only lie there.
+        named: The digests of those that it names, by their paths relative to the DAG folder.
+        lying: Of those that only lie there; DAG files beside which the same lies share it.
         said: What is odd about them.
         refusal: Why the file is not taken at all, if it is not.
     """
 
-    digests: dict[str, bytes] = {}
-    unnamed: frozenset[str] = frozenset()
+    named: dict[str, bytes] = {}
+    lying: dict[str, bytes] = {}
     said: tuple[DagFailure, ...] = ()
     refusal: DagFailure | None = None
 
+    @property
+    def digests(self) -> dict[str, bytes]:
+        """All of them."""
+        return self.lying | self.named
+
     def differs(self, before: Choice) -> bool:
         """Return whether another version would be made of it."""
-        return (self.digests, self.refusal) != (before.digests, before.refusal)
+        is_same = self.lying is before.lying or self.digests == before.digests
+        return not is_same or self.differs_in_named(before)
 
     def differs_in_named(self, before: Choice) -> bool:
         """Return whether it differs in more than files that only lie there."""
-        if self.refusal != before.refusal:
-            return True
-        names = {
-            name
-            for name in self.digests.keys() | before.digests.keys()
-            if self.digests.get(name) != before.digests.get(name)
-        }
-        return not names <= self.unnamed | before.unnamed
+        return (self.named, self.refusal) != (before.named, before.refusal)
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -111,6 +106,7 @@ class FilesBeside:
     def __init__(self) -> None:
         self._contents: dict[str, Content] = {}
         self._named: frozenset[str] = frozenset()
+        self._lying: dict[_Place, dict[str, bytes]] = {}
 
     def is_named(self, path: str) -> bool:
         """Return whether this file was named when it was last looked for, there or not."""
@@ -118,16 +114,13 @@ class FilesBeside:
 
     def look(self, files: Mapping[str, Asked]) -> dict[str, Choice]:
         """Return what each of these DAG files would have now."""
-        walk = _Walk(self._contents)
+        walk = _Walk(self._contents, self._lying)
         found = {file: walk.choose(file, asked) for file, asked in files.items()}
-        lying = {
-            f"{asked.folder}/{name}"
-            for file, asked in files.items()
-            for name in found[file].unnamed
-        }
-        self._named = frozenset(walk.asked - lying)
+        self._named = frozenset(walk.named)
+        self._lying = {place: one.digests for place, one in walk.lying.items()}
         # What nothing asks for any more is forgotten.
-        self._contents = {path: one for path, one in self._contents.items() if path in walk.asked}
+        contents = self._contents.copy()
+        self._contents = {path: one for path, one in contents.items() if path in walk.asked}
         return found
 
     def take(self, file: str, asked: Asked, *, as_it_is: bool) -> Taken | None:
@@ -139,69 +132,72 @@ class FilesBeside:
         Returns:
             ``None`` if one has changed since it was read: the DAG file has to be parsed again.
         """
-        walk = _Walk(self._contents)
+        walk = _Walk(self._contents, self._lying)
         choice = walk.choose(file, asked)
         opened = asked.beside.opened
-        if not as_it_is and any(walk.stamp(asked.folder / n) != opened[n] for n in opened):
+        if not as_it_is and any(walk.stamp(asked.folder, n) != opened[n] for n in opened):
             return None
-        sources, digests = {}, {}
-        for name in choice.digests:
-            content = read(asked.folder / name)
+        sources: dict[str, bytes] = {}
+        named = self._read(asked.folder, choice.named, sources)
+        lying = self._read(asked.folder, choice.lying, sources)
+        if lying == choice.lying:
+            lying = choice.lying
+        return Taken(msgspec.structs.replace(choice, named=named, lying=lying), sources)
+
+    def _read(
+        self, folder: Path, digests: Mapping[str, bytes], sources: dict[str, bytes]
+    ) -> dict[str, bytes]:
+        """Read files; return the digests of what they are by now, without those that are gone."""
+        found = {}
+        for name, digest in digests.items():
+            content = sources.get(name) or read(folder / name)
             if content is None:
                 continue
-            sources[name], digests[name] = content, hashlib.sha256(content).digest()
-            if digests[name] != choice.digests[name]:
+            sources[name], found[name] = content, hashlib.sha256(content).digest()
+            if found[name] != digest:
                 # Its stamp may be what it was: the next look reads it again.
-                self._contents.pop(str(asked.folder / name), None)
-        return Taken(msgspec.structs.replace(choice, digests=digests), sources)
-
-
-class Allowance:
-    """How many versions a DAG file gets in an hour because of files that only lie beside it.
-
-    Something may write to one of them all the time.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._taken: dict[str, deque[int]] = {}
-        self._told: set[str] = set()
-
-    def take(self, file: str) -> bool:
-        """Return whether a DAG file may have one more now, and count it."""
-        now, taken = self._clock.monotonic_us(), self._taken.setdefault(file, deque())
-        while taken and taken[0] <= now - _HOUR_US:
-            taken.popleft()
-        if len(taken) < VERSIONS_AN_HOUR:
-            taken.append(now)
-            self._told.discard(file)
-            return True
-        if file not in self._told:
-            self._told.add(file)
-            _logger.warning(
-                "%s had %d versions within an hour because of files beside it that it does not "
-                "name: the next comes later; leave out what is written there in .aioflowignore",
-                file,
-                VERSIONS_AN_HOUR,
-            )
-        return False
+                self._contents.pop(f"{folder}/{name}", None)
+        return found
 
 
 class _TooMany(Exception):
     """More lies there than is looked at."""
 
 
-class _Walk:
-    """One look at the disk: what several DAG files ask for is looked at once."""
+class _Lying(msgspec.Struct):
+    """What lies beside DAG files of a folder, and in folders that they name.
 
-    def __init__(self, contents: dict[str, Content]) -> None:
+    Attributes:
+        names: How many files; -1 if they were not counted.
+        size: Of those that are taken.
+    """
+
+    names: int = -1
+    digests: dict[str, bytes] = {}
+    size: int = 0
+
+
+class _Walk:
+    """One look at the disk: what several DAG files ask for is looked at once.
+
+    Args:
+        contents: What is known of files, by their paths.
+        lying: What lay there before, which is shared with what lies there now.
+    """
+
+    def __init__(
+        self, contents: dict[str, Content], lying: Mapping[_Place, dict[str, bytes]]
+    ) -> None:
         self.asked: set[str] = set()
+        self.named: set[str] = set()
+        self.lying: dict[_Place, _Lying] = {}
         self._contents = contents
+        self._lay = lying
         self._seen: dict[str, Content | None] = {}
+        self._folders: dict[str, bool] = {}
         self._lists: dict[Path, Entries] = {}
         self._tables: dict[tuple[Path, str], tuple[str, ...] | BadFiles | None] = {}
         self._ignored: dict[tuple[Path, str], Ignored] = {}
-        self._lying: dict[tuple[Path, str], list[str]] = {}
 
     def choose(self, file: str, asked: Asked) -> Choice:
         """Return which files the version of a DAG file has."""
@@ -210,8 +206,7 @@ class _Walk:
         try:
             patterns = self._patterns(folder, base, beside)
             for pattern in patterns or ():
-                names = list(self._match(folder, pattern))
-                pick.demand(pattern, names)
+                pick.demand(pattern, self._match(folder, pattern))
             for name in beside.opened:
                 pick.name(name, 0)
             for pattern in beside.reads:
@@ -223,24 +218,26 @@ class _Walk:
             return Choice(refusal=DagFailure("files", _said_of_entries()))
         folders = self._name_all(pick, file, beside)
         if patterns is None:
-            lying = self._lie_about(folder, base, folders, frozenset(beside.written))
-            pick.add_lying(lying)
+            place = (folder, base, tuple(folders), frozenset(beside.written))
+            pick.add_lying(self._lie_about(place))
         return pick.choice()
 
-    def stamp(self, path: Path) -> tuple[int, ...]:
+    def stamp(self, folder: Path, name: str) -> tuple[int, ...]:
         """Return the stamp of a file; empty if there is none."""
-        content = self.content(path)
+        content = self.content(folder, name)
         return () if content is None else content.stamp
 
-    def content(self, path: Path) -> Content | None:
+    def content(self, folder: Path, name: str, *, is_named: bool = True) -> Content | None:
         """Return what is known of a file, reading it if it has changed; ``None`` without one."""
-        key = str(path)
-        if key not in self._seen:
-            self.asked.add(key)
-            self._seen[key] = content_of(path, self._contents.get(key))
-            if (seen := self._seen[key]) is not None:
-                self._contents[key] = seen
-        return self._seen[key]
+        path = f"{folder}/{name}"
+        if is_named:
+            self.named.add(path)
+        if path not in self._seen:
+            self.asked.add(path)
+            self._seen[path] = content_of(path, self._contents.get(path))
+            if (seen := self._seen[path]) is not None:
+                self._contents[path] = seen
+        return self._seen[path]
 
     def _patterns(self, folder: Path, base: str, beside: Beside) -> tuple[str, ...] | None:
         if beside.patterns is not None:
@@ -263,14 +260,13 @@ class _Walk:
 
     def _name_all(self, pick: _Pick, file: str, beside: Beside) -> list[str]:
         """Take the files that a DAG file names; return the folders it names."""
-        above = {"", ".", file, *map(str, Path(file).parents)}
         folders = []
         for name, line in (beside.paths | dict.fromkeys(beside.named, -1)).items():
-            if name in above or name in beside.written:
+            if name in (".", file) or file.startswith(f"{name}/") or name in beside.written:
                 continue
             if not is_inside(name):
                 pick.say(line, f"{name} is outside of the DAG folder: no task finds it there")
-            elif (pick.folder / name).is_dir():
+            elif self._is_folder(pick.folder, name):
                 folders.append(name)
             elif line < 0:  # a text that may mean anything
                 pick.name(name, -1)
@@ -278,24 +274,40 @@ class _Walk:
                 pick.name(name, line, is_path=True)
         return folders
 
-    def _lie_about(
-        self, folder: Path, base: str, folders: Sequence[str], written: frozenset[str]
-    ) -> list[str] | None:
-        """Return what lies beside a file and in folders that it names; ``None`` if too much."""
-        names = list(self._small(folder, base))
-        try:
-            for place in folders:
-                names += (n for n in self._below(folder, place) if self._may_be(folder, n))
-        except _TooMany:
-            return None
-        return [name for name in dict.fromkeys(names) if name not in written]
+    def _is_folder(self, folder: Path, name: str) -> bool:
+        path = f"{folder}/{name}"
+        if path not in self._folders:
+            self._folders[path] = Path(path).is_dir()
+        return self._folders[path]
 
-    def _small(self, folder: Path, base: str) -> list[str]:
-        key = (folder, base)
-        if key not in self._lying:
-            names = (posixpath.join(base, name) for name in self._list(folder / base).files)
-            self._lying[key] = [name for name in names if self._may_be(folder, name)]
-        return self._lying[key]
+    def _lie_about(self, place: _Place) -> _Lying:
+        """Return what lies beside a file and in folders that it names."""
+        if place not in self.lying:
+            self.lying[place] = self._lie(*place)
+        return self.lying[place]
+
+    def _lie(
+        self, folder: Path, base: str, folders: tuple[str, ...], written: frozenset[str]
+    ) -> _Lying:
+        found = [posixpath.join(base, name) for name in self._list(folder / base).files]
+        try:
+            for below in folders:
+                found += self._below(folder, below)
+        except _TooMany:
+            return _Lying()
+        names = [n for n in dict.fromkeys(found) if n not in written and self._may_be(folder, n)]
+        lying = _Lying(len(names), {})
+        if len(names) > FILES_AT_MOST:
+            return lying
+        for name in names:
+            content = self.content(folder, name, is_named=False)
+            if content is not None and content.is_text and not content.is_too_large:
+                lying.digests[name] = content.digest
+                lying.size += content.size
+        before = self._lay.get((folder, base, folders, written))
+        if before == lying.digests:
+            lying.digests = before
+        return lying
 
     def _may_be(self, folder: Path, name: str) -> bool:
         """Return whether a file may be taken without having been named."""
@@ -324,7 +336,7 @@ class _Walk:
         elif not MAGIC.search(pattern):
             if (folder / pattern).is_dir():
                 yield from self._below(folder, pattern)
-            elif self.content(folder / pattern) is not None:
+            elif self.content(folder, pattern) is not None:
                 yield pattern
         else:
             fixed = MAGIC.split(pattern)[0]
@@ -371,13 +383,13 @@ class _Pick:
         self._walk = walk
         self._modules = modules
         self._digests: dict[str, bytes] = {}
-        self._unnamed: set[str] = set()
+        self._lying: dict[str, bytes] = {}
         self._bytes = 0
         self._said: list[DagFailure] = []
 
     def choice(self) -> Choice:
         """Return all that was picked."""
-        return Choice(self._digests, frozenset(self._unnamed), tuple(self._said))
+        return Choice(self._digests, self._lying, tuple(self._said))
 
     def say(self, line: int, message: str) -> None:
         """Say what is odd; once if it is said of several lines."""
@@ -403,7 +415,7 @@ class _Pick:
         """Take a file that is named; say so if that is not possible."""
         if name in self._modules:
             return
-        if self._walk.content(self.folder / name) is None:
+        if self._walk.content(self.folder, name) is None:
             if is_path:
                 self.say(line, f"no file is at {name}: a task does not find it there")
             return
@@ -411,28 +423,28 @@ class _Pick:
         if why:
             self.say(line, f"{name} {why}, so it is no part of the version: no task finds it there")
 
-    def add_lying(self, names: list[str] | None) -> None:
+    def add_lying(self, lying: _Lying) -> None:
         """Take files that lie there: all of them, or none."""
-        if names is None:
+        if lying.names < 0:
             self.say(0, _said_of_entries())
             return
-        names = [name for name in names if name not in self._digests and name not in self._modules]
-        if len(self._digests) + len(names) > FILES_AT_MOST:
-            self._say_lying(f"{len(names)} files beside it: a version has at most {FILES_AT_MOST}")
+        both = [name for name in self._digests if name in lying.digests]
+        count = lying.names
+        if count <= FILES_AT_MOST:
+            count += len(self._digests) - len(both)
+        if count > FILES_AT_MOST:
+            self._say_lying(f"{count} files lie beside it: a version has at most {FILES_AT_MOST}")
             return
-        found: dict[str, bytes] = {}
-        size = self._bytes
-        for name in names:
-            content = self._walk.content(self.folder / name)
-            if content is not None and content.is_text and not content.is_too_large:
-                found[name] = content.digest
-                size += content.size
+        size = self._bytes + lying.size - sum(self._size(name) for name in both)
         if size > BYTES_AT_MOST:
             limit = _in_mib(BYTES_AT_MOST)
             self._say_lying(f"{size:,} bytes lie beside it: a version has at most {limit}")
             return
-        self._digests |= found
-        self._unnamed |= found.keys()
+        self._lying = lying.digests
+
+    def _size(self, name: str) -> int:
+        content = self._walk.content(self.folder, name)
+        return 0 if content is None else content.size
 
     def _say_lying(self, why: str) -> None:
         self.say(
@@ -445,7 +457,7 @@ class _Pick:
         """Take a file; return why not, if that is not possible."""
         if name in self._digests or name in self._modules:
             return ""
-        content = self._walk.content(self.folder / name)
+        content = self._walk.content(self.folder, name)
         if content is None:
             return "cannot be read"
         if content.is_too_large:

@@ -58,13 +58,13 @@ def read(path: Path) -> bytes | None:
     return content if len(content) <= FILE_LIMIT_BYTES else None
 
 
-def content_of(path: Path, before: Content | None) -> Content | None:
+def content_of(path: str, before: Content | None) -> Content | None:
     """Return what is known of a file, reading it if it has changed; ``None`` if there is none.
 
     What cannot be looked at stays as it was last seen.
     """
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 - a Path takes longer to make than to look at
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):
@@ -76,7 +76,7 @@ def content_of(path: Path, before: Content | None) -> Content | None:
         return before
     if status.st_size > FILE_LIMIT_BYTES:
         return Content(stamp, b"", is_text=False)
-    content = read(path)
+    content = read(Path(path))
     if content is None:
         return before
     return Content(stamp, hashlib.sha256(content).digest(), b"\0" not in content[:_SNIFFED])

@@ -110,11 +110,8 @@ class Known(msgspec.Struct, frozen=True):
 
     def is_same(self, other: Known) -> bool:
         """Return whether the same came of the same files."""
-        return (self.reason, self.digests, self.choice.digests) == (
-            other.reason,
-            other.digests,
-            other.choice.digests,
-        )
+        is_same = (self.reason, self.digests) == (other.reason, other.digests)
+        return is_same and not self.choice.differs(other.choice)
 
 
 class Looked(msgspec.Struct, frozen=True):

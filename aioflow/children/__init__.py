@@ -56,6 +56,7 @@ class Children:
         home: Its folder ``run/children`` records them.
         program: What is run; the role comes over the link.
         environment: What children are given a part of; the daemon's own by default.
+        allowed: Names of variables that they are given besides, or patterns of them.
         clock: Says when another attempt is due where no process could be started.
     """
 
@@ -65,10 +66,12 @@ class Children:
         *,
         program: Sequence[str] = PROGRAM,
         environment: Mapping[str, str] | None = None,
+        allowed: Sequence[str] = (),
         clock: Clock | None = None,
     ) -> None:
         self._program = tuple(program)
-        self._environment = child_environment(os.environ if environment is None else environment)
+        source = os.environ if environment is None else environment
+        self._environment = child_environment(source, allowed)
         self._records = home / "run" / "children"
         make_folder(self._records)
         self._mark = home_mark(home)

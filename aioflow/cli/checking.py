@@ -20,7 +20,7 @@ from aioflow.errors import DuplicateDag
 from aioflow.findings import DagFailure, Parsed
 from aioflow.settings import Settings
 
-__all__ = ("Checked", "check", "choice_of", "folders_of", "parse_files", "place_of")
+__all__ = ("Checked", "allowed_of", "check", "choice_of", "folders_of", "parse_files", "place_of")
 
 
 class Checked(msgspec.Struct, kw_only=True):
@@ -43,7 +43,8 @@ def check(arguments: argparse.Namespace) -> int:
     named: list[str] = arguments.files
     within = [Path(path).absolute() for path in named if Path(path).is_dir()]
     files = list(dict.fromkeys(chain.from_iterable(map(_files_of, named))))
-    parsed = anyio.run(_check_files, files, (*folders_of(arguments), *within))
+    folders = (*folders_of(arguments), *within)
+    parsed = anyio.run(_check_files, files, folders, allowed_of(arguments))
     # Of a folder, what is no DAG file may be there for others to import.
     found = [one for one in parsed if one.dags or one.problems or one.file in named]
     for checked in found:
@@ -82,8 +83,10 @@ def _shown(checked: Checked) -> dict[str, object]:
     }
 
 
-async def _check_files(files: Sequence[str], folders: Sequence[Path]) -> list[Checked]:
-    parsed = await parse_files([Path(file) for file in files], folders)
+async def _check_files(
+    files: Sequence[str], folders: Sequence[Path], allowed: Sequence[str]
+) -> list[Checked]:
+    parsed = await parse_files([Path(file) for file in files], folders, allowed)
     found: list[Checked] = []
     first: dict[str, str] = {}
     for file, result in zip(files, parsed, strict=True):
@@ -129,14 +132,17 @@ def _files_of(path: str) -> Sequence[str]:
     return shown or (path,)
 
 
-async def parse_files(files: Iterable[Path], folders: Sequence[Path]) -> list[Parsed]:
+async def parse_files(
+    files: Iterable[Path], folders: Sequence[Path], allowed: Sequence[str]
+) -> list[Parsed]:
     """Return what each file defines.
 
     Args:
         files: Which.
         folders: The DAG folders, see ``place_of``.
+        allowed: See ``Children``.
     """
-    async with lone_parser("aioflow-check-") as parser:
+    async with lone_parser("aioflow-check-", allowed) as parser:
         return [await _parse(parser, file, folders) for file in files]
 
 
@@ -155,6 +161,11 @@ def folders_of(arguments: argparse.Namespace) -> tuple[Path, ...]:
     if arguments.dags is not None:
         return (Path(arguments.dags).absolute(),)
     return tuple(folder.absolute() for folder in Settings.read(arguments.home).dags)
+
+
+def allowed_of(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return which variables the daemon lets its children see besides the usual ones."""
+    return Settings.read(arguments.home).children_env
 
 
 def place_of(file: Path, folders: Sequence[Path]) -> tuple[Path, str]:

@@ -35,7 +35,7 @@ def ask_database(home: Path, question: Callable[[Any], Awaitable[Any]]) -> Any:
             from aioflow.cli.lone_host import LoneHost
 
             tasklog = TaskLog(settings.logs_folder, SystemClock())
-            lone = LoneHost(store)
+            lone = LoneHost(store, settings.children_env)
             answer = await question(Api.offline(store, tasklog, home=home, timetables=lone))
         return answer if isinstance(answer, bytes) else msgspec.to_builtins(answer)
 

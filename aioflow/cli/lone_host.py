@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -28,10 +28,12 @@ class LoneHost:
 
     Args:
         store: Has the code of all versions.
+        allowed: See ``Children``.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, allowed: Sequence[str]) -> None:
         self._store = store
+        self._allowed = allowed
 
     def expected(self) -> Mapping[str, Instant]:
         """Nothing is hosted: nobody waits for a slot."""
@@ -51,7 +53,7 @@ class LoneHost:
             found = await self._store.find_version(version)
             if found is not None:
                 await Snapshots(code).restore(version, found.sources)
-            children = Children(Path(home))
+            children = Children(Path(home), allowed=self._allowed)
             async with anyio.create_task_group() as group:
                 await group.start(children.run)
                 answer = await _ask(children, code, row, version, after, count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,14 +17,15 @@ __all__ = ("lone_parser",)
 
 
 @asynccontextmanager
-async def lone_parser(prefix: str) -> AsyncIterator[Parser]:
+async def lone_parser(prefix: str, allowed: Sequence[str] = ()) -> AsyncIterator[Parser]:
     """Lend a parser; nothing is left of it at the end of the block.
 
     Args:
         prefix: Of the name of its temporary folder.
+        allowed: See ``Children``.
     """
     with tempfile.TemporaryDirectory(prefix=prefix) as home:
-        children = Children(Path(home))
+        children = Children(Path(home), allowed=allowed)
         parser = Parser(children, Path(home) / "code", SystemClock(), Limits())
         async with anyio.create_task_group() as group:
             await group.start(children.run)

@@ -14,7 +14,7 @@ import anyio
 
 from aioflow import log
 from aioflow.cli.board import Board
-from aioflow.cli.checking import choice_of, folders_of, parse_files, place_of
+from aioflow.cli.checking import allowed_of, choice_of, folders_of, parse_files, place_of
 from aioflow.cli.guest import Guest, with_daemon
 from aioflow.cli.output import hint, print_json, safe, task_name
 from aioflow.cli.watching import exit_status
@@ -36,12 +36,13 @@ def test(arguments: argparse.Namespace) -> int:
 
 
 async def _test(arguments: argparse.Namespace, folder: Path) -> int:
-    path, folders = Path(arguments.file), folders_of(arguments)
-    (parsed,) = await parse_files([path], folders)
+    path, folders, allowed = Path(arguments.file), folders_of(arguments), allowed_of(arguments)
+    (parsed,) = await parse_files([path], folders, allowed)
     dag_id = _chosen(parsed, arguments.dag, arguments.file)
     beside = choice_of(path, folders, parsed).digests
     _copy([*parsed.modules, *beside], place_of(path, folders)[0], folder / "dags")
-    settings = Settings.read(folder / "home", {"dags": [str(folder / "dags")], "web.port": 0})
+    overrides = {"dags": [str(folder / "dags")], "web.port": 0, "children.env": allowed}
+    settings = Settings.read(folder / "home", overrides)
 
     async def visit(guest: Guest, ready: Ready) -> int:
         if await guest.find_dag(dag_id, seconds=_PARSE_SECONDS) is None:

@@ -23,6 +23,7 @@ from aioflow.errors import LinkClosed
 from aioflow.host.airflow import finder as airflow
 from aioflow.host.frames import BlockingLink
 from aioflow.host.process import die_before_parent, die_with_parent, take_socket
+from aioflow.host.withheld import take_names
 from aioflow.orders import Order, Welcome
 
 __all__ = ("main",)
@@ -37,6 +38,7 @@ def main() -> int:
     faulthandler.enable()  # a crash tells where, in the log of whoever caused it
     sys.dont_write_bytecode = True  # a snapshot is immutable, a DAG folder is not ours
     gc.freeze()  # all this stays: neither a collection nor the end need walk it
+    take_names()
     link = BlockingLink(sock := take_socket("AIOFLOW_LINK_FD"))
     try:
         welcome, *first = link.receive()

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from aioflow.host.values import masks
+from aioflow.host.withheld import hint_of
 from aioflow.model import Failure
 
 __all__ = (
@@ -64,7 +65,7 @@ def failure_of(problem: BaseException, reason: str = "") -> Failure:
 
 def _message(problem: BaseException) -> str:
     try:
-        return one_line(masks.masked_text(text_of(problem)))
+        return one_line(masks.masked_text(text_of(problem) + hint_of(problem)))
     except BaseException as exc:  # noqa: BLE001 - user code's __str__ may do anything
         return f"(its message cannot be shown: __str__ raised {type(exc).__name__})"
 

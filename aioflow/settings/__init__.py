@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         dags: Folders of DAG files.
+        children_env: Names of variables, or patterns of them, that children see besides the usual.
         db_wait_seconds: How long a start waits for a database server that does not answer.
         port: 0 takes any free one.
         keep_runs_days: How long ended runs are kept; 0 for ever, as for the five below.
@@ -69,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_slots: int = 1
     async_slots: int = 1_000
     trigger_capacity: int = 100_000
+    children_env: tuple[str, ...] = ()
     hosts_health_seconds: float = 30.0
     hosts_memory_limit_bytes: int = 2 * 1024**3
     hosts_stall_seconds: float = 0.1

@@ -28,7 +28,13 @@ __all__ = ("read",)
 _PASSWORD_MASK = "****"  # noqa: S105
 
 _OF_CHILDREN = frozenset(
-    {"AIOFLOW_CHILD_OF", "AIOFLOW_LINK_FD", "AIOFLOW_BLACKBOX_FD", "AIOFLOW_LOG_NONCE"}
+    {
+        "AIOFLOW_CHILD_OF",
+        "AIOFLOW_CHILD_WITHHELD",
+        "AIOFLOW_LINK_FD",
+        "AIOFLOW_BLACKBOX_FD",
+        "AIOFLOW_LOG_NONCE",
+    }
 )
 """What a daemon gives its children, and they to what they start: a daemon, say."""
 
@@ -71,6 +77,21 @@ class _Slots(_Section):
 
 class _Triggers(_Section):
     capacity: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+
+
+class _Children(_Section):
+    env: Annotated[tuple[str, ...], NoDecode] = ()
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = tuple(part.strip() for part in value.split(",") if part.strip())
+        if isinstance(value, tuple | list):
+            for part in value:
+                if not str(part) or "=" in str(part) or str(part).startswith(PREFIX):
+                    raise ValueError(f"{part!r} names no variable that children may see")
+        return value
 
 
 class _Hosts(_Section):
@@ -163,6 +184,7 @@ class _Document(BaseSettings):
     web: _Web = _Web()
     slots: _Slots = Field(default_factory=_Slots)
     triggers: _Triggers = _Triggers()
+    children: _Children = _Children()
     hosts: _Hosts = _Hosts()
     daemon: _Daemon = _Daemon()
     log: _Log = _Log()
@@ -235,6 +257,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         cpu_slots=document.slots.cpu,
         async_slots=document.slots.coroutines,
         trigger_capacity=document.triggers.capacity,
+        children_env=document.children.env,
         hosts_health_seconds=document.hosts.health_seconds,
         hosts_memory_limit_bytes=document.hosts.memory_limit_bytes,
         hosts_stall_seconds=document.hosts.stall_seconds,

@@ -722,6 +722,42 @@ def test_of_a_folder_check_reads_what_a_daemon_would(tmp_path):
     assert found == {f"{dags}/team/good.py": [], f"{dags}/wrong.py": ["syntax_error"]}
 
 
+SEES = "import os\nURL = os.environ['WAREHOUSE_URL']\n"
+
+
+def test_check_sees_the_variables_that_the_daemon_lets_through(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "flows.py").write_text(SEES + DAGS)
+    words = ("dags", "check", tmp_path / "flows.py")
+
+    withheld = run(*words, home=home, WAREHOUSE_URL="x")
+    unset = run(*words, home=home)
+    (home / "aioflow.toml").write_text('[children]\nenv = ["WAREHOUSE_*"]\n')
+    let_through = run(*words, home=home, WAREHOUSE_URL="x")
+    by_variable = run(
+        *words, home=tmp_path / "other", WAREHOUSE_URL="x", AIOFLOW_CHILDREN__ENV="X, WAREHOUSE_URL"
+    )
+
+    assert (withheld.status, unset.status) == (1, 1)
+    assert 'set env = ["WAREHOUSE_URL"] under [children] in aioflow.toml' in withheld.out
+    assert "aioflow.toml" not in unset.out
+    assert (let_through.status, by_variable.status) == (0, 0)
+
+
+@pytest.mark.nightly
+def test_a_dag_that_is_tried_sees_the_variables_that_the_daemon_lets_through(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "aioflow.toml").write_text('[children]\nenv = ["WAREHOUSE_*"]\n')
+    (tmp_path / "flows.py").write_text(SEES + DAGS)
+
+    words = ("dags", "test", tmp_path / "flows.py", "--dag", "sums", "--conf", '{"n": 4}')
+    done = run_process(*words, home=home, WAREHOUSE_URL="x")
+
+    assert done.status == 0
+
+
 def test_check_warns_of_files_that_no_task_will_find(tmp_path):
     (tmp_path / "query.sql").write_text("select 1")
     names = "import pathlib\nHERE = pathlib.Path(__file__).parent\n" + DAGS

@@ -57,6 +57,25 @@ def pipeline():
 # ── a try ───────────────────────────────────────────────────────────────────────────────
 
 
+def test_the_error_for_a_variable_that_is_withheld_says_how_to_let_it_through(home, spawn):
+    body = "assert 'AIOFLOW_CHILD_WITHHELD' not in os.environ\nreturn os.environ['WAREHOUSE_URL']"
+    write_version(home, flow=HEAD + one_task(body))
+    child = spawn("slot", environment={"AIOFLOW_CHILD_WITHHELD": "AWS_KEY,WAREHOUSE_URL"})
+    child.send(run_info(), start(0))
+    failed = child.expect(Failed)
+
+    assert failed.failure.type == "KeyError"
+    assert 'env = ["WAREHOUSE_URL"] under [children]' in failed.failure.message
+
+
+def test_the_error_for_another_key_of_that_name_is_what_it_was(home, spawn):
+    write_version(home, flow=HEAD + one_task("return {}['WAREHOUSE_URL']"))
+    child = spawn("slot", environment={"AIOFLOW_CHILD_WITHHELD": "WAREHOUSE_URL"})
+    child.send(run_info(), start(0))
+
+    assert child.expect(Failed).failure.message == "'WAREHOUSE_URL'"
+
+
 def test_a_try_begins_runs_and_reports_its_result(slot):
     child = slot(one_task("return {'a': Decimal('1.50')}"))
 

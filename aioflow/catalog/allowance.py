@@ -1,0 +1,46 @@
+"""How many versions a DAG file gets because of files that only lie beside it."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from aioflow.clock import Clock
+
+__all__ = ("VERSIONS_AN_HOUR", "Allowance")
+
+VERSIONS_AN_HOUR = 20
+_HOUR_US = 3_600_000_000
+
+_logger = logging.getLogger(__name__)
+
+
+class Allowance:
+    """How many versions a DAG file gets in an hour because of files that only lie beside it.
+
+    Something may write to one of them all the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._taken: dict[str, deque[int]] = {}
+        self._told: set[str] = set()
+
+    def take(self, file: str) -> bool:
+        """Return whether a DAG file may have one more now, and count it."""
+        now, taken = self._clock.monotonic_us(), self._taken.setdefault(file, deque())
+        while taken and taken[0] <= now - _HOUR_US:
+            taken.popleft()
+        if len(taken) < VERSIONS_AN_HOUR:
+            taken.append(now)
+            self._told.discard(file)
+            return True
+        if file not in self._told:
+            self._told.add(file)
+            _logger.warning(
+                "%s had %d versions within an hour because of files beside it that it does not "
+                "name: the next comes later; leave out what is written there in .aioflowignore",
+                file,
+                VERSIONS_AN_HOUR,
+            )
+        return False

@@ -1,0 +1,41 @@
+"""Which variables the daemon has and does not let its children see: their names alone."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+__all__ = ("hint_of", "take_names")
+
+_VARIABLE = "AIOFLOW_CHILD_WITHHELD"
+_WHERE = ("<frozen os>", "/os.py")
+
+_names: frozenset[str] = frozenset()
+
+
+def take_names() -> None:
+    """Take the names out of the environment, before user code looks at it."""
+    global _names  # noqa: PLW0603 - of the process, as the environment is
+    _names = frozenset(os.environ.pop(_VARIABLE, "").split(",")) - {""}
+
+
+def hint_of(problem: BaseException) -> str:
+    """Return how to let the variable through whose lookup has failed; empty if it is none."""
+    if not isinstance(problem, KeyError) or not _names or len(problem.args) != 1:
+        return ""
+    name = problem.args[0]
+    if not isinstance(name, str) or name not in _names or not _is_lookup(problem.__traceback__):
+        return ""
+    return (
+        "; the daemon has this variable and does not let its children see it: "
+        f'to let it through, set env = ["{name}"] under [children] in aioflow.toml'
+    )
+
+
+def _is_lookup(trace: TracebackType | None) -> bool:
+    """Return whether ``os.environ`` has raised it."""
+    file = ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        trace = trace.tb_next
+    return file.endswith(_WHERE)
