@@ -311,13 +311,11 @@ class Draft:
 
     def drop_records(self, live: Live, first: int = 0) -> None:
         """The durable calls from ``first`` on are as if they had never been made."""
-        self.runs[live.run.run_no] = live.run
-        if not live.recorded:  # as of nearly every task: this is called at the end of each
-            return
         for key in ((live.task_no, ordinal) for ordinal in range(first, live.recorded)):
             self._record_changes.pop(key, None)
             if self._new_records.pop(key, None) is None:
                 self.batch.dropped_records.append(key)
+        self.runs[live.run.run_no] = live.run
         live.recorded = min(first, live.recorded)
         if live.first_failed >= first:
             live.first_failed = -1

@@ -147,7 +147,9 @@ def leave(live: Live, draft: Draft, slots: Slots) -> None:
     draft.memory.live.pop(live.task_no, None)
     if live.waits or live.streams or live.resumed is not None:
         _let_waits_go(live, draft)
-    draft.drop_records(live)
+    draft.runs[live.run.run_no] = live.run
+    if live.recorded:
+        draft.drop_records(live)
 
 
 def _let_waits_go(live: Live, draft: Draft) -> None:
