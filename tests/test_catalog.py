@@ -260,8 +260,8 @@ async def test_a_file_whose_module_was_missing_is_parsed_when_that_comes(tmp_pat
 
 
 async def test_a_file_whose_dags_were_taken_out_is_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 0.2)
-    async with watched(tmp_path, {"a.py": GOOD}) as it:
+    monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 2.0)
+    async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(pause_seconds=0)) as it:
         version = it.reports[0].version
         it.write("a.py", "from aioflow import task")
         assert await it.reported(2) == FileGone("a.py")

@@ -124,9 +124,10 @@ async def test_what_is_written_there_all_the_time_does_not_make_versions_without
             named = [report for report in it.reports if report.file == "named.py"]
             return any(report.sources.get("lines.csv") == content for report in named)
 
-        for number in range(1, 6):
+        number = 0
+        while "within an hour" not in caplog.text:  # good.py may have missed one of them
+            number += 1
             it.write("lines.csv", f"{number}\n")
             await until(partial(has_read, f"{number}\n".encode()))
-        await until(lambda: "within an hour" in caplog.text)
 
     assert len([report for report in it.reports if report.file == "good.py"]) == 1 + 3

@@ -235,7 +235,7 @@ class Catalog:
                 self._lanes.put(file, Rank.NEW)
         elif self._is_changed(known):
             self._lanes.put(file, Rank.CHANGED)
-        elif is_time and known.reason:
+        elif is_time and not known.is_good:
             self._lanes.put(file, Rank.AGAIN, is_slow=known.is_slow)
 
     def _put_off(self, file: str) -> bool:

@@ -108,6 +108,11 @@ class Known(msgspec.Struct, frozen=True):
     asked: Asked | None = None
     choice: Choice = Choice()
 
+    @property
+    def is_good(self) -> bool:
+        """Whether it has given a version, which only a change makes another."""
+        return self.asked is not None and not self.reason
+
     def is_same(self, other: Known) -> bool:
         """Return whether the same came of the same files."""
         is_same = (self.reason, self.digests) == (other.reason, other.digests)
