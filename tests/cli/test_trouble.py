@@ -136,7 +136,7 @@ def test_where_nothing_was_printed_that_is_said_beside_the_nothing(daemon):
 
     assert (mapped.status, mapped.out, "--map N" in mapped.err) == (0, "", True)
     assert f"runs logs {run_id} TASK" in whole.err
-    assert child.err == "nothing was printed\n"
+    assert child.err == "try 9 of it has printed nothing, or has not begun\n"
 
 
 def test_a_result_that_is_cut_says_so(daemon):

@@ -32,8 +32,8 @@ HERE = {here!r}
 
 
 @task(retries=9, retry_delay=0)
-async def note(what: str) -> str:
-    return what
+async def note(what: str | Path) -> str:
+    return str(what)
 
 
 @dag(schedule=NewFiles(HERE + "/drop/*.txt", poll_seconds=0.1))
