@@ -21,7 +21,7 @@ async def test_days_that_take_too_long_follow_one_another_also_over_a_crash(sim:
     async def load() -> None:
         await sleep("36h")
 
-    @dag(schedule="0 0 * * *", start_date=datetime(2026, 1, 1, tzinfo=UTC))
+    @dag(schedule="0 0 * * *", start_date=datetime(2026, 1, 2, tzinfo=UTC))
     def daily() -> None:
         load()
 
