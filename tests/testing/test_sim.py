@@ -375,9 +375,7 @@ async def test_a_run_that_waits_for_nothing_that_comes_is_stuck_and_says_why(sim
 
     run = await sim.start(orphan)
 
-    with pytest.raises(
-        RunStuck, match="approved deferred, .*for the event approved"
-    ):
+    with pytest.raises(RunStuck, match="approved deferred, .*for the event approved"):
         await run.finished()
     await sim.cancel(run)
     assert run.states == {"approved": "cancelled"}
