@@ -96,8 +96,8 @@ def test_a_loop_goes_back_to_a_round_and_gives_what_it_comes_to_then(
     assert cleared["cleared"] == 2 * 3 + 1
     assert (folder / "rounds").read_text().split() == ["0", "1", "2", "3", "2", "3"]
     assert results["told"] == [50, 20, 30, 40, 50]
-    said = "\n[aioflow: the task was cleared; try 2 follows]\n"
-    assert log == said.join(["round 2 adds to 30\n"] * 2)
+    line = "\n[aioflow: the task was cleared; try 2 follows]\n"
+    assert log == line.join(["round 2 adds to 30\n"] * 2)
     for said in (refused, unseen):
         assert said.status == 1
         assert "has not begun round 4; its last one is 3 [request.unknown_round]" in said.err
