@@ -469,7 +469,7 @@ class Described(_Wire, frozen=True):
     """The answer to ``Describe``. For who asked, never for the engine.
 
     Attributes:
-        triggers: For each that is here its number, and what is known of it.
+        triggers: For each trigger or sensor that is here its number, and what is known of it.
     """
 
     question: int

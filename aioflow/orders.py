@@ -355,7 +355,7 @@ class Ping(_Wire, frozen=True):
 
 
 class Describe(_Wire, frozen=True):
-    """Describe triggers for people, by ``Described``. A trigger host only."""
+    """Describe triggers, or of an async host its sensors, for people, by ``Described``."""
 
     question: int
     numbers: tuple[TriggerNo, ...]

@@ -143,8 +143,11 @@ class RunReader:
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as its newest version says."""
         known = await self.catalogue.known()
-        is_gone = dag_id in await self._gone(known)
-        row = known.dags[dag_id] if is_gone else await self.dag_row(dag_id)
+        row = known.dags.get(dag_id)
+        is_gone = row is not None and row.gone and dag_id in await self._gone(known)
+        if row is None or not is_gone:
+            row = await self.dag_row(dag_id)
+            known = await self.catalogue.known()  # it may have been waited for
         spec = await self.known_spec(row.version, dag_id)
         return DagDetailView(
             dag_id=dag_id,

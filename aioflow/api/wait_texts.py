@@ -23,22 +23,10 @@ def sentence_of(class_path: str, fields: Fields) -> str | None:
         return None
 
 
-def _file(fields: Fields) -> str:
-    return f"for the file {fields['path']}"
-
-
 def _files(fields: Fields) -> str:
     at_least = fields["at_least"]
     count = "a file" if at_least == 1 else f"{at_least} files"
     return f"for {count} like {fields['pattern']}"
-
-
-def _file_gone(fields: Fields) -> str:
-    return f"for the file {fields['path']} to be removed"
-
-
-def _new_files(fields: Fields) -> str:
-    return f"for new files like {fields['pattern']}"
 
 
 def _event(fields: Fields) -> str:
@@ -75,18 +63,6 @@ def _pages(fields: Fields) -> str:
     return f"for new items of {fields['url']}, without end as interval is not None"
 
 
-def _object(fields: Fields) -> str:
-    return f"for the object {fields['url']}"
-
-
-def _new_objects(fields: Fields) -> str:
-    return f"for new objects like {fields['url']}"
-
-
-def _cron(fields: Fields) -> str:
-    return f"for the next tick of {fields['expression']!r} in {fields['timezone']}"
-
-
 def _instant(fields: Fields) -> str:
     return f"for {_moment(fields['moment'])}"
 
@@ -107,15 +83,17 @@ SENTENCES: Mapping[str, Callable[[Fields], str]] = {
     "aioflow_triggers.events:EventTrigger": _event,
     "aioflow_triggers.external:RunTrigger": _run,
     "aioflow_triggers.external:TasksTrigger": _tasks,
-    "aioflow_triggers.files:FileGoneTrigger": _file_gone,
-    "aioflow_triggers.files:FileTrigger": _file,
+    "aioflow_triggers.files:FileGoneTrigger": "for the file {path} to be removed".format_map,
+    "aioflow_triggers.files:FileTrigger": "for the file {path}".format_map,
     "aioflow_triggers.files:FilesTrigger": _files,
-    "aioflow_triggers.files:NewFiles": _new_files,
+    "aioflow_triggers.files:NewFiles": "for new files like {pattern}".format_map,
     "aioflow_triggers.http:HttpTrigger": _http,
-    "aioflow_triggers.objects:NewObjects": _new_objects,
-    "aioflow_triggers.objects:ObjectTrigger": _object,
+    "aioflow_triggers.objects:NewObjects": "for new objects like {url}".format_map,
+    "aioflow_triggers.objects:ObjectTrigger": "for the object {url}".format_map,
     "aioflow_triggers.pages:HttpPagesTrigger": _pages,
-    "aioflow_triggers.temporal:CronTrigger": _cron,
+    "aioflow_triggers.temporal:CronTrigger": (
+        "for the next tick of {expression!r} in {timezone}".format_map
+    ),
     "aioflow_triggers.temporal:DateTimeTrigger": _instant,
     "aioflow_triggers.temporal:TimeDeltaTrigger": _delta,
 }

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-__all__ = ("MARK", "NAMES_ALLOWED", "WITHHELD", "child_environment")
+from aioflow.host.withheld import WITHHELD
+
+__all__ = ("MARK", "NAMES_ALLOWED", "child_environment")
 
 MARK = "AIOFLOW_CHILD_OF"
 """Carried by every child and inherited by whatever it starts: ``<home id>:<nonce>``."""
 
 NAMES_ALLOWED = "AIOFLOW_CHILD_ENV"
 """Names the user lets pass besides those of the setting ``children.env``, separated by commas."""
-
-WITHHELD = "AIOFLOW_CHILD_WITHHELD"
-"""Tells a child the names, and no values, of the variables that it was not given."""
 
 _OURS = "AIOFLOW_"
 _NAMES = frozenset({"HOME", "LANG", "LANGUAGE", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 
@@ -80,24 +81,27 @@ def _shared_part(wait: Wait) -> str:
 
 def _sampled(group: Group) -> Iterator[tuple[int, TaskState, int]]:
     """Yield children, how they are shown, and for how many others each stands."""
-    queued = fresh_queued(group)
-    for state in sorted(LIVE_TASK_STATES, key=lambda state: state is TaskState.PENDING):
-        if state is not TaskState.PENDING:
-            for at, index in enumerate(_indices_of(group, state), start=1):
-                # What is queued waits for the same pool, and behind the same limits.
-                is_for_rest = state is TaskState.QUEUED and at == SAMPLED
-                yield index, state, 1 + group.counts[state] - at if is_for_rest else 1
-            continue
-        lockstep = group.lockstep
-        for at, index in enumerate(_indices_of(group, state)):
-            is_queued = queued > 0 and (lockstep is None or lockstep.may_start(index))
-            # All that wait for their first start wait for the same: these stand for the others.
-            stands_for = 1
-            if lockstep is None and at == min(NAMED, group.fresh) - 1:
-                stands_for = group.fresh - at
-            yield index, TaskState.QUEUED if is_queued else TaskState.PENDING, stands_for
-            if lockstep is None and at == NAMED - 1:
-                break
+    for state in (state for state in LIVE_TASK_STATES if state is not TaskState.PENDING):
+        for at, index in enumerate(_indices_of(group, state), start=1):
+            # What is queued waits for the same pool, and behind the same limits.
+            is_for_rest = state is TaskState.QUEUED and at == SAMPLED
+            yield index, state, 1 + group.counts[state] - at if is_for_rest else 1
+    yield from _sampled_fresh(group)
+
+
+def _sampled_fresh(group: Group) -> Iterator[tuple[int, TaskState, int]]:
+    """As ``_sampled``, of those without a row."""
+    queued, lockstep = fresh_queued(group), group.lockstep
+    if lockstep is not None:
+        for index in _indices_of(group, TaskState.PENDING):
+            is_queued = queued > 0 and lockstep.may_start(index)
+            yield index, TaskState.QUEUED if is_queued else TaskState.PENDING, 1
+        return
+    # All that wait for their first start wait for the same: the last of these stands for the rest.
+    named = list(islice(_indices_of(group, TaskState.PENDING), NAMED))
+    for at, index in enumerate(named, start=1):
+        stands_for = 1 + group.fresh - at if at == len(named) else 1
+        yield index, TaskState.QUEUED if queued else TaskState.PENDING, stands_for
 
 
 def _indices_of(group: Group, state: TaskState) -> Iterator[int]:

@@ -159,7 +159,9 @@ class OwnNamespace:
         return self._load(module_name(file))
 
     def load_module(self, name: str) -> ModuleType:
-        if (self.folder / _with_suffix(_place(name))).is_file() or self._is_local(name):
+        is_loaded = f"{self._package}.{name}" in sys.modules  # as it is for most triggers
+        is_file = is_loaded or (self.folder / _with_suffix(_place(name))).is_file()
+        if is_file or self._is_local(name):
             return self._load(name)
         return importlib.import_module(name)
 

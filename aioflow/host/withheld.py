@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from types import TracebackType
 
-__all__ = ("hint_of", "take_names")
+__all__ = ("WITHHELD", "hint_of", "take_names")
 
-_VARIABLE = "AIOFLOW_CHILD_WITHHELD"
+WITHHELD = "AIOFLOW_CHILD_WITHHELD"
+"""The variable in which the daemon tells a child the names, and no values."""
+
 _WHERE = ("<frozen os>", "/os.py")
 
 _names: frozenset[str] = frozenset()
@@ -16,7 +18,7 @@ _names: frozenset[str] = frozenset()
 def take_names() -> None:
     """Take the names out of the environment, before user code looks at it."""
     global _names  # noqa: PLW0603 - of the process, as the environment is
-    _names = frozenset(os.environ.pop(_VARIABLE, "").split(",")) - {""}
+    _names = frozenset(os.environ.pop(WITHHELD, "").split(",")) - {""}
 
 
 def hint_of(problem: BaseException) -> str:

@@ -42,6 +42,13 @@ _OF_TESTS = "AIOFLOW_TEST_"
 """What begins so is for tests, ours and those of others, and no misspelt setting."""
 
 
+def _parts(value: object) -> object:
+    """Return the parts of a text with commas; anything else as it is."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -61,8 +68,7 @@ class _Web(_Section):
     @field_validator("trusted_proxies", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            value = tuple(part.strip() for part in value.split(",") if part.strip())
+        value = _parts(value)
         if isinstance(value, tuple | list):
             for part in value:
                 if ipaddress.ip_network(str(part)).prefixlen == 0:
@@ -85,8 +91,7 @@ class _Children(_Section):
     @field_validator("env", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            value = tuple(part.strip() for part in value.split(",") if part.strip())
+        value = _parts(value)
         if isinstance(value, tuple | list):
             for part in value:
                 if not str(part) or "=" in str(part) or str(part).startswith(PREFIX):
@@ -139,8 +144,7 @@ class _Alerts(_Section):
     @field_validator("email", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            value = tuple(part.strip() for part in value.split(",") if part.strip())
+        value = _parts(value)
         if isinstance(value, tuple | list) and not all("@" in str(part) for part in value):
             raise ValueError("these are no addresses")
         return value
