@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 from unittest.mock import patch
+
+import structlog
 
 from aioflow.cli import main
 
@@ -50,7 +53,7 @@ def run(*words: object, home: Path | None = None, given: str = "", **environment
         tempfile.TemporaryFile() as err,
         patch.dict(os.environ, _environment(home, environment), clear=True),
     ):
-        with _streams(given, out, err):
+        with _streams(given, out, err), _logging():
             status = _status_of([str(word) for word in words])
         return Done(status, _text(out), _text(err))
 
@@ -105,6 +108,19 @@ def _streams(given: str, out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
             restoring.enter_context(opened)
         _set_streams(*streams)
         yield
+
+
+@contextlib.contextmanager
+def _logging() -> Iterator[None]:
+    """Undo what a command with a daemon of its own configures: its stream is closed at the end."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        structlog.reset_defaults()
 
 
 def _set_streams(stdin: Any, stdout: Any, stderr: Any) -> None:

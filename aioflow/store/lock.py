@@ -81,19 +81,22 @@ class FileLock:
     def verify(self) -> None:
         """Check that the path still leads to the file that was locked, whole. One ``stat``.
 
+        Several threads may call this at once.
+
         Raises:
             StrangeDatabase: If it was deleted, renamed, replaced or cut.
         """
+        least = self._size  # read before the file is measured: another thread may note a growth
         try:
             status = self.path.stat()
         except OSError as exc:
             raise StrangeDatabase(f"the database file {self.path} is gone: {exc.strerror}") from exc
         if _inode(status) != self._inode:
             raise StrangeDatabase(f"the database file {self.path} was replaced by another one")
-        if status.st_size < self._size:  # SQLite never makes a file of ours smaller
+        if status.st_size < least:  # SQLite never makes a file of ours smaller
             self.sever()
             raise StrangeDatabase(f"the database file {self.path} was cut")
-        self._size = status.st_size
+        self._size = max(self._size, status.st_size)
 
     def sever(self) -> None:
         """Take the file out of SQLite's hands: at its close it would copy its log back into it.

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 import sqlalchemy
@@ -587,6 +587,29 @@ def test_a_file_lock_notices_that_it_holds_another_file(path):
     with pytest.raises(StrangeDatabase):
         lock.verify()
 
+    lock.release()
+
+
+def test_a_file_that_grows_while_two_threads_verify_it_was_not_cut(path):
+    lock = FileLock.take(path)
+
+    class Overtaken(PosixPath):
+        """Measures the file; before it answers, another thread sees the file larger."""
+
+        def stat(self, *, follow_symlinks=True):
+            measured = super().stat(follow_symlinks=follow_symlinks)
+            lock.path = path
+            path.write_bytes(b"larger")
+            lock.verify()
+            return measured
+
+    lock.path = Overtaken(path)
+
+    lock.verify()
+
+    path.write_bytes(b"less")
+    with pytest.raises(StrangeDatabase, match="was cut"):
+        lock.verify()
     lock.release()
 
 
