@@ -270,7 +270,8 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
             the host's black box says; -1 if none was.
         failure: What became of the process.
         class_path: Of that trigger, which may be letting go, and known to the host alone.
-        was_idle: It was ended because it had nothing to do, and is not replaced.
+        was_dismissed: It was ended on purpose, while no task ran in it: because it had nothing to
+            do, and then it is not replaced, or because installed packages changed.
     """
 
     role: str
@@ -278,7 +279,7 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure
     at: Instant
     class_path: str = ""
-    was_idle: bool = False
+    was_dismissed: bool = False
 
 
 class Stalled(msgspec.Struct, frozen=True, kw_only=True):

@@ -456,13 +456,14 @@ class Pong(_Wire, frozen=True):
     Attributes:
         late_us: How long the ``Ping`` had waited for it.
         evicted: Parked coroutines the process has let go of for want of memory.
-        watches: Of one that hosts triggers, by the class path of those in them: how many
-            watches there are, and when the first of them looks next. Of few classes only.
+        watches: Class path of triggers, how many watches they have, the next look; of few classes.
+        changed: Name of a package that is no longer as the process imported it; empty if none.
     """
 
     late_us: int = 0
     evicted: int = 0
     watches: tuple[tuple[str, int, Instant | None], ...] | None = None
+    changed: str = ""
 
 
 class Described(_Wire, frozen=True):

@@ -10,7 +10,7 @@ from aioflow.core.hosting import REASSIGNED, hand_on, hand_over, host_all, want_
 from aioflow.core.live import Live
 from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
-from aioflow.core.roles import ASYNC, kind_of
+from aioflow.core.roles import ASYNC, is_own, kind_of
 from aioflow.core.slots import Slots
 from aioflow.inputs import Drain, HandOver, HostLost, HostUp, Noticed, Restarted, Stalled
 from aioflow.model import Failure, TaskState
@@ -55,7 +55,8 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
         waits.lose_host(lost, draft, slots)
         hand_on(lost.role, draft)
         event_runs.lose_host(lost, draft)
-        if lost.was_idle:  # it does not come back by itself, and may have been handed something
+        if lost.was_dismissed and is_own(lost.role):
+            # It does not come back by itself, and may have been handed something.
             want_own_hosts(draft)
             dag_triggers.place_all(draft)
         return
@@ -67,7 +68,7 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
     if lost.culprit in memory.live:
         charge = memory.suspects.failure(lost, memory.live, memory.waits, memory.standing)
     hosted = [live for live in own if live.is_hosted]
-    if lost.culprit not in memory.live and not lost.was_idle:  # else it is known what ended it
+    if lost.culprit not in memory.live and not lost.was_dismissed:  # else it is known what ended it
         running = [live for live in hosted if live.state is TaskState.RUNNING]
         trials.crashed(lost.role, running, draft)
     for live in hosted:
@@ -75,7 +76,7 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
         draft.effects.append(stop_of(live, live.start_no, REASSIGNED))
         if live.task_no == lost.culprit and charge is not None:
             fail_or_retry(live, charge, draft, slots)
-        elif live.state is TaskState.RUNNING and lost.was_idle:
+        elif live.state is TaskState.RUNNING and lost.was_dismissed:
             _give_back(live, draft, slots)  # it never came there
         elif live.state is TaskState.RUNNING:
             cut_short(live, lost.failure, draft, slots)

@@ -107,6 +107,7 @@ class AsyncExecutor:
             health_seconds=health_seconds,
             idle_seconds=idle_seconds,
             is_idle=lambda: not self._printing and not self._parked,
+            may_replace=lambda: not self._printing,
         )
         # The starts whose coroutines are parked in the host.
         self._parked: set[tuple[TaskNo, StartNo]] = set()

@@ -55,6 +55,7 @@ class SharedHost:
         class_of: Returns the class path of a trigger it has; empty for what it has not.
         idle_seconds: It ends for good once it has had nothing for this long.
         is_idle: Whether it has nothing.
+        may_replace: Whether it may be replaced because installed packages changed.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class SharedHost:
         class_of: Callable[[int], str] = lambda _: "",
         idle_seconds: float = math.inf,
         is_idle: Callable[[], bool] = lambda: False,
+        may_replace: Callable[[], bool] = lambda: True,
     ) -> None:
         self._role = role
         self._wiring = wiring
@@ -84,7 +86,9 @@ class SharedHost:
         self._class_of = class_of
         self._idle_seconds = idle_seconds
         self._is_idle = is_idle
-        self._was_idle = False
+        self._may_replace = may_replace
+        self._was_idle = self._is_outdated = False
+        self._changed = ""
         self._orders = 0
         self._blocked: Failure | None = None
         self._offender = -1
@@ -153,8 +157,8 @@ class SharedHost:
             if not has_room:
                 await self._wiring.children.room()
                 continue
-            if self._offender >= 0:
-                continue  # it stood for longer than a start takes: this is no hurry
+            if self._offender >= 0 or self._is_outdated:
+                continue  # it stood, or served, for longer than a start takes: this is no hurry
             if clock.monotonic_us() - born > LONG_LIFE_US:
                 deaths = 0
             await clock.sleep(_delay_seconds(deaths))
@@ -165,6 +169,7 @@ class SharedHost:
         failure: Failure | None = None
         has_room = True
         culprit = self._offender = -1
+        self._is_outdated = False
         try:
             async with self._wiring.children.child(
                 kind_of(self._role),
@@ -201,6 +206,7 @@ class SharedHost:
         if len(passed) < len(reports):
             self._hear_pulse([report for report in reports if isinstance(report, Pong)])
         self._on_reports(passed)
+        self._replace_if_outdated()
 
     def _hear_pulse(self, pongs: Sequence[Pong]) -> None:
         self._late_us.append(max(pong.late_us for pong in pongs))
@@ -208,6 +214,17 @@ class SharedHost:
         self._evicted_here = pongs[-1].evicted
         told = pongs[-1].watches
         self._watches = None if told is None else [WatchLoad(*one) for one in told]
+        if pongs[-1].changed and not self._changed:
+            self._changed = pongs[-1].changed
+            say = "the installed %s changed: the %s host is replaced once no coroutine runs in it"
+            _logger.info(say, self._changed, self._role)
+
+    def _replace_if_outdated(self) -> None:
+        """End the process if installed packages are no longer what it has imported."""
+        if self._changed and not self._is_outdated and self._may_replace():
+            self._is_outdated = True
+            if self._child is not None:
+                self._child.dismiss()
 
     async def _hear(self, data: bytes) -> None:
         """Hand on what it printed, and report what its watchdog says in between."""
@@ -271,6 +288,7 @@ class SharedHost:
 
     def _greet(self, child: Child) -> None:
         self._blocked = None
+        self._changed = ""
         self._late_us.clear()
         self._evicted_here = 0
         self._watches = None
@@ -292,6 +310,8 @@ class SharedHost:
         with about(host=self._role, **{named: culprit} if culprit >= 0 else {}):
             if self._was_idle:
                 _logger.info("the %s host ended: it had nothing to do", self._role)
+            elif self._is_outdated:
+                _logger.info("the %s host ended: the next one has the new packages", self._role)
             else:
                 _logger.warning("the %s host died: %s", self._role, failure.message)
         lost = HostLost(
@@ -300,7 +320,7 @@ class SharedHost:
             failure=failure,
             at=self._wiring.clock.now(),
             class_path=class_path,
-            was_idle=self._was_idle,
+            was_dismissed=self._was_idle or self._is_outdated,
         )
         self._wiring.report([lost])
 

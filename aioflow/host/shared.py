@@ -19,6 +19,7 @@ import uvloop
 from aioflow.errors import TaskError
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.frames import packed
+from aioflow.host.installed import InstalledPackages
 from aioflow.host.link import Link, child_link
 from aioflow.host.streams import configure_logging, line_by_line
 from aioflow.host.watchdog import Watchdog, announcer
@@ -46,9 +47,13 @@ class Line:
     """A shared host's end of the link: reports gather here until the loop comes round.
 
     What is reported within one iteration of the loop is sent together, unless that is very much.
+
+    Attributes:
+        installed: Whether the host still runs the packages that are installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, installed: InstalledPackages) -> None:
+        self.installed = installed
         self._loop = asyncio.get_running_loop()
         self._link: Link[Order] | None = None
         self._reports: list[msgspec.Raw] = []
@@ -200,9 +205,9 @@ class Role(Protocol):
         """Take one order. Never blocks, never raises for what user code does."""
 
 
-def _pong(ping: Ping, role: Role) -> Pong:
+def _pong(ping: Ping, role: Role, installed: InstalledPackages) -> Pong:
     late_us = time.monotonic_ns() // 1_000 - ping.sent_us if ping.sent_us else 0
-    return Pong(max(late_us, 0), role.evicted, role.watches())
+    return Pong(max(late_us, 0), role.evicted, role.watches(), installed.changed)
 
 
 RoleFactory: TypeAlias = Callable[[Line, BlackBox, Welcome], Role]
@@ -261,7 +266,9 @@ async def _serve(
     sock: socket.socket,
     on_closed: Callable[[str], None],
 ) -> None:
-    line = Line()
+    installed = InstalledPackages(welcome.code)
+    installed.watch()
+    line = Line(installed)
     served = role(line, box, welcome)
 
     def obey(orders: Sequence[Order]) -> None:
@@ -269,7 +276,7 @@ async def _serve(
             if isinstance(order, Answer):
                 line.answered(order)
             elif isinstance(order, Ping):
-                line.report(_pong(order, served))
+                line.report(_pong(order, served, installed))
             else:
                 served.obey(order)
 

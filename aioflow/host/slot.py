@@ -20,6 +20,7 @@ import msgspec
 from aioflow.errors import LinkClosed
 from aioflow.host.code import CodeShelf
 from aioflow.host.frames import BlockingLink
+from aioflow.host.installed import InstalledPackages
 from aioflow.host.orphans import Orphans
 from aioflow.host.outcome import now
 from aioflow.host.run_body import run_body
@@ -47,6 +48,7 @@ class Slot:
         self._send_lock = threading.Lock()
         self._results = Path(welcome.results)
         self._traces = welcome.traces
+        self._installed = InstalledPackages(welcome.code)
         self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
         self._queue: SimpleQueue[Key | None] = SimpleQueue()
         self._claimed: dict[Key, Start] = {}
@@ -122,13 +124,18 @@ class Slot:
     def _next(self, *, block: bool) -> Start | None:
         """Return the next try that was not recalled; begun from this moment on.
 
-        ``None`` means the end of the link if ``block`` is set, else that nothing waits.
+        ``None`` means the end of the link if ``block`` is set, else that nothing waits. If
+        installed packages changed, it means the end: what has not begun goes to a new process.
         """
         while block or not self._queue.empty():
             key = self._queue.get()
             if key is None:
                 if not block:
                     self._queue.put(None)
+                return None
+            if self._installed.look_if_due():
+                self._send([Pong(changed=self._installed.changed)])  # it does not die silently
+                self._queue.put(None)
                 return None
             self._busy = True
             start = self._claimed.pop(key, None)

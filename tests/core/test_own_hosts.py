@@ -158,7 +158,7 @@ def test_what_was_handed_to_a_host_that_had_just_left_is_handed_over_again_uncha
     up(world, OWN_ASYNC)
     world.effects.clear()
 
-    world.turn(lost(OWN_ASYNC, world, ENDED, was_idle=True))
+    world.turn(lost(OWN_ASYNC, world, ENDED, was_dismissed=True))
 
     [row] = [task for task in world.rows.tasks.values() if task.run_no == run]
     assert (row.started_at, row.due_at) == (None, None)  # its time has not begun
@@ -222,7 +222,7 @@ def test_an_own_host_that_left_as_it_was_given_a_trigger_is_started_again():
     up(world, OWN_TRIGGERS)
     world.effects.clear()
 
-    world.turn(lost(OWN_TRIGGERS, world, ENDED, was_idle=True))
+    world.turn(lost(OWN_TRIGGERS, world, ENDED, was_dismissed=True))
 
     assert roles(world, StartHost) == [OWN_TRIGGERS]
     up(world, OWN_TRIGGERS)
@@ -235,7 +235,7 @@ def test_an_own_host_that_left_with_nothing_stays_away():
     world.finish_all()
     world.effects.clear()
 
-    world.turn(lost(OWN_ASYNC, world, ENDED, was_idle=True))
+    world.turn(lost(OWN_ASYNC, world, ENDED, was_dismissed=True))
 
     assert roles(world, StartHost) == []
 

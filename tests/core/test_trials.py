@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from aioflow.core.roles import ASYNC, own_role
@@ -205,8 +206,8 @@ def test_an_own_host_that_ends_because_it_is_idle_begins_no_trial():
     machine.crash("nobody")
     world = machine.world
     for _ in range(3):
-        idle = HostLost(role=machine.role, culprit=-1, failure=KILLED, at=world.now, was_idle=True)
-        world.turn(idle)
+        lost = HostLost(role=machine.role, culprit=-1, failure=KILLED, at=world.now)
+        world.turn(msgspec.structs.replace(lost, was_dismissed=True))
         world.turn(HostUp(machine.role))
 
     assert len(world.starts) == len(NAMES)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemons import SharedDaemon
+from tests.packages import SitePackages
 from tests.process.listening import Heard, listening
 
 GROUPS = {"shared_daemon": "shared", "killed_daemon": "killed", "daemon_on": "killed"}
@@ -57,7 +58,15 @@ def shared_daemon(_steady_daemon: SharedDaemon) -> SharedDaemon:
 
 
 @pytest.fixture(scope="session")
-def _mortal_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDaemon]:
+def site_packages(tmp_path_factory: pytest.TempPathFactory) -> SitePackages:
+    """Return what is installed for the daemon that may be killed, besides the environment."""
+    return SitePackages(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="session")
+def _mortal_daemon(
+    tmp_path_factory: pytest.TempPathFactory, site_packages: SitePackages
+) -> Iterator[SharedDaemon]:
     daemon = SharedDaemon(
         tmp_path_factory.mktemp("killed"),
         flags=("--cpu-slots", "1"),
@@ -65,6 +74,7 @@ def _mortal_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedD
             # No test waits for what another has left, nor is a slow import taken for a stall.
             "AIOFLOW_DAEMON__GRACE_SECONDS": "600",
             "AIOFLOW_HOSTS__STALL_SECONDS": "3600",
+            "PYTHONPATH": str(site_packages.folder),
         },
     )
     yield daemon

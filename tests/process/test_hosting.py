@@ -106,6 +106,59 @@ def lists(folder: str): double.expand(item=Starts(task_id="starts", folder=folde
 def wide(folder: str): Each.partial(task_id="each").expand(trigger_kwargs=paths(folder))
 """
 
+# Each of the three kinds of children imports the package.
+USES_PACKAGE = """
+from aioflow import *
+import bells
+
+
+class Rings(Operator):
+    def __init__(self, path: str, **options):
+        super().__init__(**options)
+        self.path = path
+
+    def execute(self, context):
+        self.defer(trigger=bells.made(self.path), method_name="after")
+
+    def after(self, context, event=None):
+        return [event, bells.VERSION]
+
+
+@task
+async def listens(path: str) -> int:
+    return bells.VERSION
+
+
+@dag
+def bells_ring(path: str):
+    Rings(task_id="rings", path=path)
+    listens(path)
+"""
+BELLS = """
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from aioflow import Trigger, TriggerEvent
+
+VERSION = 1
+
+@dataclass
+class Bell(Trigger[int]):
+    path: str
+    async def run(self):
+        while not Path(self.path).exists():
+            await asyncio.sleep(0.02)
+        yield TriggerEvent(VERSION)
+
+def made(path):
+    return Bell(path)
+"""
+NEW_BELLS = (
+    BELLS.replace("VERSION = 1", "VERSION = 2")
+    .replace("path: str\n", "path: str\n    clapper: str = ''\n")
+    .replace("Bell(path)", "Bell(path, clapper='brass')")
+)
+
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
@@ -212,3 +265,31 @@ def test_mapped_tasks_wait_straight_from_their_start_each_for_its_own(killed_dae
     daemon.wait(run_id)
 
     assert results(daemon, run_id, "each") == ["open old"] * 20
+
+
+def test_an_upgraded_package_is_what_waits_and_what_begins_have_soon(
+    killed_daemon, site_packages, out
+):
+    daemon, path = killed_daemon, out / "gate"
+    site_packages.install("bells", "1.0", BELLS)
+    daemon.add("bells_ring.py", USES_PACKAGE)
+    waits = daemon.trigger("bells_ring", {"path": str(path)})
+    eventually(partial(is_waiting, daemon, waits, "rings"))
+    eventually(lambda: results(daemon, waits, "listens") == [1])
+
+    site_packages.install("bells", "2.0", NEW_BELLS)
+    log = daemon.log_size
+    eventually(lambda: daemon.log_from(log).count("the next one has the new packages") == 2)
+    path.write_text("")
+    daemon.wait(waits)
+
+    def has_the_new_package() -> bool:
+        run_id = daemon.trigger("bells_ring", {"path": str(path)})
+        daemon.wait(run_id)
+        tried = {task["try_number"] for task in daemon.run(run_id)["tasks"]}
+        assert tried == {1}
+        assert results(daemon, run_id, "listens") == [2]
+        return results(daemon, run_id, "rings") == [[2, 2]]
+
+    assert results(daemon, waits, "rings")[0][0] == 2, "its trigger went on in the new code"
+    eventually(has_the_new_package)  # a worker looks as often as a host

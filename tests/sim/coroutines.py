@@ -74,7 +74,7 @@ class AsyncHost:
         self._is_up = False
         self._life += 1
         lost = lost_host(self.role, -1, self.stage.wall(), reason="killed")
-        self.line.say(msgspec.structs.replace(lost, was_idle=True))
+        self.line.say(msgspec.structs.replace(lost, was_dismissed=True))
         return True
 
     # ── orders ──────────────────────────────────────────────────────────────────────────
