@@ -65,7 +65,7 @@ def drop(page, daemon, folder):
     run = daemon.trigger("landing", {"folder": str(folder)})
     page.go(f"/runs/{run}")
     page.page.wait_for_selector("[data-task='landed'][data-state='deferred']", timeout=60_000)
-    page.see("FileTrigger", within=".why")
+    page.see("for the file", within=".why")
     page.see("live", within=".rail")
     (folder / "part").write_text("a,b\n")
 

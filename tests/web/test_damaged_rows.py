@@ -145,6 +145,7 @@ async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
         try:
             with anyio.fail_after(_SECONDS):
                 async with node(home, url=place.url, cpu_slots=8) as n:
+                    await _is_found(n, case, written)  # a run that ends takes rows with it
                     await _healthy_runs_end(n)
                     await _is_named(n, case, written)
                     await _everything_can_be_read(n)
@@ -210,13 +211,19 @@ class _Named(dict[str, str]):
         return "1"
 
 
-async def _is_named(n: Node, case: Case, written: Written) -> None:
-    """What the database itself complains of is named, with its table, its row and its column."""
+async def _is_found(n: Node, case: Case, written: Written) -> None:
+    """What the database itself complains of is found, with its table, its row and its column."""
     key, says = written
-    if says is None or case.table in _OF_THE_DAEMON:  # a start writes those anew
+    if says is not None and case.table not in _OF_THE_DAEMON:  # a start writes those anew
+        found = await n.store.find_damage()
+        assert _named(found, case, key), (says, found)
+
+
+async def _is_named(n: Node, case: Case, written: Written) -> None:
+    """What is read on the way is named in the same way, without a search."""
+    key, says = written
+    if says is None or case.table in _OF_THE_DAEMON:
         return
-    found = await n.store.find_damage()
-    assert _named(found, case, key), (says, found)
     await n.api.list_runs()
     for run_id in _TASKS:
         if await n.store.find_run(run_id) is not None:
