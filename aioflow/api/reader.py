@@ -160,12 +160,8 @@ class RunReader:
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as its newest version says."""
+        row = await self.shown_row(dag_id)
         known = await self.catalogue.known()
-        row = known.dags.get(dag_id)
-        is_gone = row is not None and row.gone and dag_id in await self._gone(known)
-        if row is None or not is_gone:
-            row = await self.dag_row(dag_id)
-            known = await self.catalogue.known()  # it may have been waited for
         spec = await self.known_spec(row.version, dag_id)
         return DagDetailView(
             dag_id=dag_id,
@@ -176,7 +172,7 @@ class RunReader:
             trigger=None,
             timezone=spec.timezone,
             next_run_at=self._next_run_at(row, spec),
-            import_error=GONE if is_gone else import_error(known.files.get(row.file)),
+            import_error=GONE if row.gone else import_error(known.files.get(row.file)),
             catchup=spec.catchup,
             missed=spec.missed,
             max_active_runs=spec.max_active_runs,
@@ -249,6 +245,18 @@ class RunReader:
         if row is not None and not row.gone:
             return row
         raise UnknownDag(dag_id)
+
+    async def shown_row(self, dag_id: str) -> DagRow:
+        """Return a DAG that some file defines, or that has no file any more but a run that goes on.
+
+        Raises:
+            UnknownDag: If there is no such DAG.
+        """
+        known = await self.catalogue.known()
+        row = known.dags.get(dag_id)
+        if row is not None and row.gone and dag_id in await self._gone(known):
+            return row
+        return await self.dag_row(dag_id)
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
