@@ -61,6 +61,9 @@ _WEB_WAITS_SECONDS = 2.0
 
 _WATCH_STORE_SECONDS = 1.0
 
+_DRAINING = Path("run", "draining")
+"""The file in a home that is there while its daemon drains: a second one says so."""
+
 _LET_GO_SECONDS = 10.0
 """For what triggers hold to be let go before a drained node ends."""
 
@@ -152,13 +155,18 @@ def _open_export() -> tuple[Traces, Callable[[], None]]:
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
     """Hold the home: its children are swept by its mark, so they must be nobody else's."""
+    draining = home / _DRAINING
     try:
         lock = FileLock.take(home / "run" / "lock")
     except HomeBusy as busy:
-        raise HomeBusy(str(home), busy.holder) from None
+        raise HomeBusy(str(home), busy.holder, is_draining=draining.exists()) from None
     try:
+        with suppress(OSError):
+            draining.unlink()  # a daemon that was killed while it drained has left it
         yield
     finally:
+        with suppress(OSError):
+            draining.unlink()
         lock.release()
 
 
@@ -392,6 +400,8 @@ class _Node:
 
     async def drain(self) -> None:
         """Start nothing more, and let what runs end for a while."""
+        with suppress(OSError):
+            (self._settings.home / _DRAINING).touch(0o600)
         self._engine.report([Drain()])
         self._deliveries.drain()
         with anyio.move_on_after(self._settings.grace_seconds):

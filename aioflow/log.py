@@ -24,6 +24,9 @@ _QUIET = ("aiosqlite", "alembic", "asyncio", "uvicorn")
 """Libraries whose chatter helps nobody below a warning."""
 
 
+_DRIVER = "asyncpg"
+
+
 class Logger:
     """Logs events with facts under the name of a module.
 
@@ -99,7 +102,7 @@ def configure(*, level: str = "info", style: str = "auto", stream: TextIO | None
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[_without_driver_traceback, *shared],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *_last_processors(is_pretty=is_pretty, colors=stream.isatty()),
@@ -139,6 +142,25 @@ def _last_processors(*, is_pretty: bool, colors: bool) -> list[Callable[..., Any
     if is_pretty:
         return [_without_control, structlog.dev.ConsoleRenderer(colors=colors)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+
+
+def _without_driver_traceback(
+    logger: object, method: str, entry: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Show an error of the database driver as its cause in one line.
+
+    A lost connection is no defect: its traceback shows code of the driver alone. The driver logs
+    such errors itself, and the event loop logs those of connections that nothing waits for.
+    """
+    error = (entry.get("exc_info") or (None, None))[1]
+    name = entry["_record"].name
+    is_of_driver = name.partition(".")[0] == _DRIVER
+    is_of_loop = name == "asyncio" and type(error).__module__.partition(".")[0] == _DRIVER
+    if error is not None and (is_of_driver or is_of_loop):
+        del entry["exc_info"]
+        entry["event"] = entry["event"].partition("\n")[0]
+        entry["error"] = f"{type(error).__name__}: {error}"
+    return entry
 
 
 def _without_control(

@@ -237,7 +237,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When a failed try runs again. ``tries`` counts the first one, too.
 
     The delay before try n+1 is ``delay_us * factor**(n-1)``, at most ``max_delay_us``, of
-    which full jitter takes a random share away when ``jitter`` is set.
+    which a random share of up to a half is taken away when ``jitter`` is set.
     """
 
     tries: int = 3

@@ -665,6 +665,27 @@ async def test_a_dag_without_a_file_is_listed_and_shown_while_a_run_of_it_goes_o
     assert after == []
 
 
+async def test_the_graph_grid_and_code_of_a_dag_without_a_file_are_those_of_its_newest_version(
+    tmp_path,
+):
+    async with node(tmp_path) as n:
+        n.define(CHAIN, FAN)
+        await n.api.trigger("chain", run_id="r")
+        graph = await n.api.reads.graphs.graph("chain")
+        n.engine.report([FileGone("chain.py"), FileGone("fan.py")])
+        await n.engine.ask(CountTasks(run_ids=()))
+        reads = n.api.reads
+
+        assert await reads.graphs.graph("chain") == graph
+        assert (await reads.graphs.code("chain")).version == graph.version
+        assert [one.version for one in await reads.graphs.versions("chain")] == [graph.version]
+        grid = await reads.progress.grid("chain", limit=1, before=None)
+        assert (grid.tasks, len(grid.runs)) == ([task.task_id for task in graph.nodes], 1)
+        for read in (reads.graphs.graph, reads.graphs.code, reads.graphs.versions):
+            with pytest.raises(UnknownDag):
+                await read("fan")
+
+
 async def test_the_node_is_ready_once_its_hosts_are_up(tmp_path):
     async with node(tmp_path) as n:
         before = await n.api.health()

@@ -1,4 +1,4 @@
-"""What people are told of the triggers that start runs."""
+"""What the API says of the triggers that start runs."""
 
 from __future__ import annotations
 
@@ -54,6 +54,55 @@ async def test_a_dag_says_what_it_waits_for(tmp_path):
         assert shown.trigger is not None
         assert (shown.trigger.trigger_id, shown.trigger.events) == (number, 1)
         assert (shown.trigger.state, shown.trigger.detail) == ("waiting", "m:Ticks")
+
+
+@pytest.mark.parametrize(
+    ("class_path", "fields", "text"),
+    [
+        ("aioflow_triggers.files:NewFiles", {"pattern": "/in/*.csv"}, "NewFiles('/in/*.csv')"),
+        (
+            "aioflow_triggers.events:EventTrigger",
+            {"after": 3, "key": "eu", "name": "ordered"},
+            "EventTrigger('ordered', key='eu')",
+        ),
+        (
+            "aioflow_triggers.objects:NewObjects",
+            {"url": "https://me:pw@host/in/*?sig=s3cret", "existing": False, "auth": "s3cret"},
+            "NewObjects('https://host/in/*?sig=***')",
+        ),
+        ("aioflow_triggers.files:NewFiles", {"pattern": None}, "NewFiles"),
+        ("m:Ticks", {"folder": "/in"}, "Ticks"),
+    ],
+)
+async def test_a_schedule_of_events_says_of_which(tmp_path, class_path, fields, text):
+    async with node(tmp_path) as n:
+        name = class_path.rpartition(":")[2]
+        await load(n, class_path=class_path, kwargs=encode(fields, ""), name=name)
+
+        shown = await n.api.show_dag("dag")
+        (listed,) = [dag for dag in await n.api.list_dags() if dag.dag_id == "dag"]
+
+        assert (shown.schedule, listed.schedule) == (f"each {text}", f"each {text}")
+
+
+@pytest.mark.parametrize(
+    ("condition", "text"),
+    [
+        (AssetCondition(True, ("a", "b")), "a & b"),
+        (AssetCondition(False, ("a", "b")), "a | b"),
+        (AssetCondition(True, (AssetCondition(True, ("a", "b")), "c")), "a & b & c"),
+        (AssetCondition(False, ("a", AssetCondition(True, ("b", "c")))), "a | (b & c)"),
+        (AssetCondition(True, (AssetCondition(False, ("a", "b")),)), "a | b"),
+        (None, "a, b"),
+    ],
+)
+async def test_a_schedule_of_assets_says_whether_all_of_them_or_any(tmp_path, condition, text):
+    async with node(tmp_path) as n:
+        await load(n, class_path=ASSETS, kwargs=msgspec.msgpack.encode(condition), name="a, b")
+
+        (listed,) = [dag for dag in await n.api.list_dags() if dag.dag_id == "dag"]
+
+        assert listed.schedule == f"each {text}"
 
 
 async def test_one_of_a_dag_file_is_shown_with_what_its_host_says(tmp_path):

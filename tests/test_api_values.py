@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioflow.api.checks import packed_conf
-from aioflow.api.values import VALUE_BYTES
+from aioflow.api.values import VALUE_BYTES, ConnectionView
 from aioflow.author.values import Connection
 from aioflow.errors import BadValue, NoSuchValue, Unserializable
 from aioflow.host.values import held_of
@@ -28,6 +28,29 @@ async def test_values_are_listed_by_name_and_without_what_they_are(tmp_path):
         ("a/short.one", False, True),
     ]
     assert "hidden-text" not in repr(listed)
+
+
+@pytest.mark.parametrize(
+    ("value", "conn_type", "host"),
+    [
+        ("postgresql://ada:hunter2-pw@db.example:5432/books", "postgresql", "db.example"),
+        ({"host": "https://ada:hunter2@hooks.example/T0/hunter2-key?q=1"}, "", "hooks.example"),
+        ({"host": "ada:hunter2@db.example", "conn_type": "mysql"}, "mysql", "db.example"),
+        ({"host": "hunter2.example", "password": "hunter2"}, "", "***.example"),
+        ({"host": "a.example:9092,b.example:9092"}, "", "a.example:9092,b.example:9092"),
+        ({"login": "ada"}, "", ""),
+    ],
+)
+async def test_a_connection_is_listed_with_its_type_and_server_and_without_what_is_secret(
+    tmp_path, value, conn_type, host
+):
+    async with node(tmp_path) as n:
+        await n.api.values.set(CONNECTION, "pg", value)
+        (view,) = await n.api.values.list(CONNECTION)
+
+    assert isinstance(view, ConnectionView)
+    assert (view.conn_type, view.host) == (conn_type, host)
+    assert "hunter2" not in repr(view)
 
 
 async def test_a_value_is_replaced_and_deleted_once(tmp_path):

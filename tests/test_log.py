@@ -6,6 +6,7 @@ import logging
 
 import pytest
 import structlog
+from asyncpg.exceptions import CannotConnectNowError, ConnectionDoesNotExistError
 
 from aioflow import log
 
@@ -71,6 +72,41 @@ def test_an_exception_is_told_in_full():
         structlog.get_logger("ours").exception("it failed")
 
     assert "ValueError: why" in lines(stream)[0]["exception"]
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["file", "terminal"])
+@pytest.mark.parametrize(
+    ("logger", "error"),
+    [
+        ("asyncpg.pool", FileNotFoundError(2, "no such socket")),
+        ("asyncpg.pool", CannotConnectNowError("the server is shutting down")),
+        ("asyncio", ConnectionDoesNotExistError("connection was closed")),
+    ],
+)
+def test_an_error_of_the_database_driver_is_one_line_with_its_cause(stream, logger, error):
+    stream.seek(0)
+    stream.truncate()
+    log.configure(stream=stream)
+
+    try:
+        raise error
+    except Exception:
+        logging.getLogger(logger).warning("it failed\nfuture: <Future>", exc_info=True)
+
+    (line,) = stream.getvalue().splitlines()
+    assert f"{type(error).__name__}: {error}" in line
+    assert "it failed" in line
+    assert "future" not in line
+
+
+@pytest.mark.parametrize(("logger", "error"), [("asyncio", ValueError("x")), ("lib", OSError("x"))])
+def test_an_error_that_is_not_of_the_database_driver_keeps_its_traceback(logger, error):
+    stream = io.StringIO()
+    log.configure(stream=stream)
+
+    logging.getLogger(logger).error("it failed", exc_info=error)
+
+    assert lines(stream)[0]["exception"] == f"{type(error).__name__}: x"
 
 
 def test_a_terminal_is_not_steered_by_what_is_logged():

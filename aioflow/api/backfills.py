@@ -30,6 +30,10 @@ PREVIEWED = 1_000
 """Slots that are listed of what a backfill would do."""
 
 
+_LEFT = 0.99
+"""The most that one has done of which something is left: a hundredth is the least that is shown."""
+
+
 class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
     """A backfill.
 
@@ -39,7 +43,8 @@ class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
         next_slot: The slot that comes next; ``None`` when all have been dealt with.
         made: How many runs it has made.
         skipped: How many slots had a run that was to stay.
-        progress: How much of its range has been dealt with, from 0 to 1.
+        progress: How much of its range is done, runs that go on left out, from 0 to 1; 1 is
+            for one of which nothing is left.
         runs: How many of its runs stand how.
     """
 
@@ -255,7 +260,7 @@ def _view(row: BackfillRow, counts: Mapping[RunState, int]) -> BackfillView:
         next_slot=iso(row.next_at),
         made=row.made,
         skipped=row.skipped,
-        progress=_progress(row),
+        progress=_progress(row, counts),
         runs={state.label: count for state, count in counts.items()},
         created_at=iso(row.created_at) or "",
         ended_at=iso(row.ended_at),
@@ -272,9 +277,13 @@ def _slot(slot: Instant, run: RunRow | None, reprocess: Reprocess) -> SlotView:
     )
 
 
-def _progress(row: BackfillRow) -> float:
-    if row.next_at is None:
+def _progress(row: BackfillRow, counts: Mapping[RunState, int]) -> float:
+    """Return the share of the range that has been dealt with, less its runs that go on."""
+    if row.state == "done":
         return 1.0
     span = max(1, row.last - row.first)
-    done = row.last - row.next_at if row.is_reverse else row.next_at - row.first
-    return round(done / span, 4)
+    begins, ends = (row.next_at, row.last) if row.is_reverse else (row.first, row.next_at)
+    covered = 1.0 if begins is None or ends is None else (ends - begins) / span
+    live = sum(count for state, count in counts.items() if state.is_live)
+    share = round(covered * (1.0 - live / max(row.made + row.skipped, live, 1)), 4)
+    return min(share, _LEFT) if row.state == "running" else share

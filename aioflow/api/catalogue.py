@@ -128,6 +128,7 @@ def broken_view(file: DagFileRow) -> DagView:
         version=None,
         paused=False,
         schedule=None,
+        timezone=None,
         next_run_at=None,
         import_error=import_error(file),
     )

@@ -71,7 +71,7 @@ class Graphs:
 
     async def versions(self, dag_id: str) -> list[VersionView]:
         """Return the present version of a DAG and those its newest runs have, the newest first."""
-        row = await self._reader.dag_row(dag_id)
+        row = await self._reader.shown_row(dag_id)
         store = self._reader.store
         runs = {row.version: 0} | dict(await store.count_versions_of_dag(dag_id))
         made_at = await store.find_made_at(runs)
@@ -83,7 +83,7 @@ class Graphs:
 
     async def _spec(self, dag_id: str, version: str | None) -> tuple[str, DagSpec]:
         if version is None:
-            version = (await self._reader.dag_row(dag_id)).version
+            version = (await self._reader.shown_row(dag_id)).version
         try:
             return version, await self._reader.spec(version, dag_id)
         except UnknownDag:

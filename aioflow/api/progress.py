@@ -83,7 +83,7 @@ class Progress:
     async def grid(self, dag_id: str, *, limit: int, before: str | None) -> GridView:
         """Return tasks by runs, the newest run first; ``before`` is the last run before."""
         reader = self._reader
-        row = await reader.dag_row(dag_id)
+        row = await reader.shown_row(dag_id)
         newest = await reader.known_spec(row.version, dag_id)
         cursor = None if before is None else (await reader.run(before)).run_no
         runs = await reader.store.list_runs(dag_id=dag_id, limit=limit, before=cursor)

@@ -22,6 +22,9 @@ __all__ = ("CATALOGUE", "DETAIL_LENGTH", "PublicFields")
 DETAIL_LENGTH = 500
 """Longer details are cut here."""
 
+_BRIEF = 2
+"""Fields that a brief text has: classes declare those first that tell most."""
+
 CATALOGUE: Mapping[str, tuple[str, ...]] = {
     "aioflow_triggers.events:EventTrigger": ("name", "key", "after"),
     "aioflow_triggers.external:RunTrigger": ("dag", "task", "run_id", "logical_date", "offset"),
@@ -102,6 +105,18 @@ class PublicFields:
         note = "" if watched is None or not watched.note else f"; {self._safe(watched.note)}"
         return f"{text}{note}"[:DETAIL_LENGTH]
 
+    def brief(self, name: str, class_path: str, kwargs: bytes) -> str:
+        """Return the name of a class with the first public fields that are set, if it has any."""
+        fields = plain_bytes(kwargs)
+        known = fields if isinstance(fields, dict) else {}
+        public = self._declared.get(class_path, ())
+        told = [field for field in public if not _is_unset(known.get(field))][:_BRIEF]
+        shown = ", ".join(
+            f"{field}={_masked(known[field])!r}" if at else repr(_masked(known[field]))
+            for at, field in enumerate(told)
+        )
+        return self._masks.masked_text(f"{name}({shown})") if shown else name
+
     def _public(self, class_path: str, watched: Watched | None) -> Collection[str] | None:
         """Return which fields are public: what is declared here, else what its host says."""
         declared = self._declared.get(class_path)
@@ -112,6 +127,10 @@ class PublicFields:
     def _safe(self, text: str) -> str:
         """Mask what the author of a trigger, or its last look, lets be said."""
         return self._masks.masked_text(masked_urls(text))[:DETAIL_LENGTH]
+
+
+def _is_unset(value: Any) -> bool:
+    return value is None or value is False
 
 
 def _masked(value: Any) -> Any:

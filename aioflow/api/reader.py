@@ -15,6 +15,7 @@ from aioflow.api.log_parts import part_of
 from aioflow.api.params import params_view
 from aioflow.api.public_fields import PublicFields
 from aioflow.api.results import ShownResults
+from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.slots import Timetables, calendar_slots, foreseen, next_run_at
 from aioflow.api.task_views import task_view
 from aioflow.api.views import (
@@ -26,9 +27,9 @@ from aioflow.api.views import (
     TaskView,
     iso,
     plain_fields,
-    schedule_text,
     summary,
 )
+from aioflow.dag_triggers import DagTriggerRow
 from aioflow.described import Describe, DescribeSensors, nothing_known, nothing_of_sensors
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
 from aioflow.logfile import LogPart
@@ -98,7 +99,7 @@ class RunReader:
         """
         known = await self.catalogue.known()
         wanted = search.casefold()
-        found: list[DagView] = []
+        found: list[tuple[DagRow, str | None]] = []
         names, gone = await self.catalogue.names(), await self._gone(known)
         for dag_id in sorted([*names, *gone]) if gone else names:
             row = known.dags.get(dag_id)
@@ -109,56 +110,69 @@ class RunReader:
                 continue
             if (state == "paused" and not row.paused) or (state == "broken" and error is None):
                 continue
-            found.append(await self._dag_view(row, error))
+            found.append((row, error))
             if len(found) == limit:
-                return found
-            if len(found) % _DAGS_AT_ONCE == 0:
-                await checkpoint()
-        if limit is not None and state != "broken":
-            return found
+                break
+        views = await self._dag_views(found)
+        if len(views) == limit or (limit is not None and state != "broken") or state == "paused":
+            return views
         defining = {row.file for row in known.dags.values() if not row.gone}
         broken = [broken_view(row) for row in known.files.values() if row.reason]
         alone = [view for view in broken if view.file not in defining]
-        if state == "paused":
-            return found
-        return (found + [view for view in alone if wanted in view.file.casefold()])[:limit]
+        return (views + [view for view in alone if wanted in view.file.casefold()])[:limit]
 
     async def _gone(self, known: Known) -> set[str]:
         """Return the DAGs that no file defines any more, and that have a run which goes on."""
         gone = {dag_id for dag_id, row in known.dags.items() if row.gone}
         return gone & await self.store.find_live_dags() if gone else gone
 
-    async def _dag_view(self, row: DagRow, error: str | None) -> DagView:
-        spec = await self.known_spec(row.version, row.dag_id)
-        return DagView(
-            dag_id=row.dag_id,
-            file=row.file,
-            version=row.version,
-            paused=row.paused,
-            schedule=schedule_text(spec),
-            next_run_at=self._next_run_at(row, spec),
-            import_error=error,
-        )
+    async def _dag_views(self, found: Sequence[tuple[DagRow, str | None]]) -> list[DagView]:
+        """Return DAGs as lists show them, with what is wrong with the file of each."""
+        views: list[DagView] = []
+        for first in range(0, len(found), _DAGS_AT_ONCE):
+            if first:
+                await checkpoint()
+            some = found[first : first + _DAGS_AT_ONCE]
+            specs = [await self.known_spec(row.version, row.dag_id) for row, _ in some]
+            own = await self._triggers_of(specs)
+            views += [
+                DagView(
+                    dag_id=row.dag_id,
+                    file=row.file,
+                    version=row.version,
+                    paused=row.paused,
+                    schedule=self._schedule(spec, own),
+                    timezone=spec.timezone,
+                    next_run_at=self._next_run_at(row, spec),
+                    import_error=error,
+                )
+                for (row, error), spec in zip(some, specs, strict=True)
+            ]
+        return views
+
+    async def _triggers_of(self, specs: Iterable[DagSpec]) -> Mapping[str, DagTriggerRow]:
+        """Return the triggers that start the runs of DAGs, of those whose runs events start."""
+        wanted = [spec.dag_id for spec in specs if spec.trigger is not None]
+        return await self.store.find_dag_triggers(wanted) if wanted else {}
+
+    def _schedule(self, spec: DagSpec, own: Mapping[str, DagTriggerRow]) -> str | None:
+        return schedule_text(spec, own.get(spec.dag_id), self.public_fields)
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as its newest version says."""
+        row = await self.shown_row(dag_id)
         known = await self.catalogue.known()
-        row = known.dags.get(dag_id)
-        is_gone = row is not None and row.gone and dag_id in await self._gone(known)
-        if row is None or not is_gone:
-            row = await self.dag_row(dag_id)
-            known = await self.catalogue.known()  # it may have been waited for
         spec = await self.known_spec(row.version, dag_id)
         return DagDetailView(
             dag_id=dag_id,
             file=row.file,
             version=row.version,
             paused=row.paused,
-            schedule=schedule_text(spec),
+            schedule=self._schedule(spec, await self._triggers_of([spec])),
             trigger=None,
             timezone=spec.timezone,
             next_run_at=self._next_run_at(row, spec),
-            import_error=GONE if is_gone else import_error(known.files.get(row.file)),
+            import_error=GONE if row.gone else import_error(known.files.get(row.file)),
             catchup=spec.catchup,
             missed=spec.missed,
             max_active_runs=spec.max_active_runs,
@@ -183,7 +197,7 @@ class RunReader:
         row = await self.dag_row(dag_id)
         spec = await self.spec(row.version, dag_id)
         if spec.trigger is not None and spec.trigger.is_timetable:
-            own = await self.store.find_dag_trigger(dag_id)
+            own = (await self.store.find_dag_triggers([dag_id])).get(dag_id)
             slots: Sequence[Instant] = await foreseen(self.timetables, row, own, after, count)
         else:
             slots = calendar_slots(row, spec, after, count)
@@ -231,6 +245,18 @@ class RunReader:
         if row is not None and not row.gone:
             return row
         raise UnknownDag(dag_id)
+
+    async def shown_row(self, dag_id: str) -> DagRow:
+        """Return a DAG that some file defines, or that has no file any more but a run that goes on.
+
+        Raises:
+            UnknownDag: If there is no such DAG.
+        """
+        known = await self.catalogue.known()
+        row = known.dags.get(dag_id)
+        if row is not None and row.gone and dag_id in await self._gone(known):
+            return row
+        return await self.dag_row(dag_id)
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
 

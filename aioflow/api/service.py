@@ -334,8 +334,8 @@ class Api(Explaining):
         """Return one DAG as its newest version says, and how the trigger of its runs stands."""
         shown = await super().show_dag(dag_id)
         memory = None if self._engine is None else self._running.memory
-        row = await self.store.find_dag_trigger(dag_id)
-        own = await list_standing(self, memory, [] if row is None else [row])
+        rows = await self.store.find_dag_triggers([dag_id])
+        own = await list_standing(self, memory, list(rows.values()))
         return msgspec.structs.replace(shown, trigger=own[0] if own else None)
 
     async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:

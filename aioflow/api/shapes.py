@@ -352,6 +352,7 @@ class StartView(msgspec.Struct, frozen=True, kw_only=True):
     dag_id: str
     at: str
     schedule: str | None
+    timezone: str
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,9 @@ import heapq
 from collections.abc import Mapping
 
 from aioflow.api.reader import RunReader
+from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.shapes import StartView
-from aioflow.api.views import iso, schedule_text
+from aioflow.api.views import iso
 from aioflow.core import timetable
 from aioflow.model import DagSpec, Instant
 from aioflow.threads import in_thread
@@ -58,7 +59,8 @@ def _starts(
     while queue and len(found) < STARTS:
         at, dag_id = heapq.heappop(queue)
         spec = specs[dag_id]
-        found.append(StartView(dag_id=dag_id, at=iso(at) or "", schedule=schedule_text(spec)))
+        text, zone = schedule_text(spec), spec.timezone
+        found.append(StartView(dag_id=dag_id, at=iso(at) or "", schedule=text, timezone=zone))
         counts[dag_id] = counts.get(dag_id, 0) + 1
         later = _next(spec, at) if counts[dag_id] < _PER_DAG else None
         if later is not None and later <= until:

@@ -12,12 +12,13 @@ from aioflow.api.views import iso
 from aioflow.author.codec import encode
 from aioflow.author.values import connection_of
 from aioflow.errors import BadValue, NoSuchValue, Unserializable
-from aioflow.masking import LEAST, secret_texts
+from aioflow.masking import LEAST, Masks, secret_texts
 from aioflow.model import ValueKind
 from aioflow.requests import Request, SetValue
+from aioflow.rows import ValueRow
 from aioflow.store import Store
 
-__all__ = ("VALUE_BYTES", "NamedValues", "ValueView")
+__all__ = ("VALUE_BYTES", "ConnectionView", "NamedValues", "ValueView")
 
 VALUE_BYTES = 64 * 1024
 """What one may have, as JSON or text."""
@@ -41,6 +42,18 @@ class ValueView(msgspec.Struct, frozen=True, kw_only=True):
     hidden: bool
 
 
+class ConnectionView(ValueView, frozen=True, kw_only=True):
+    """What is told of a connection.
+
+    Attributes:
+        conn_type, host: Empty where it says none; ``None`` where no key of this home opens it.
+            Of a host that is a URL the name of the server alone: the rest may hold a secret.
+    """
+
+    conn_type: str | None
+    host: str | None
+
+
 class NamedValues:
     """Asks the engine to keep values, and says which there are.
 
@@ -54,15 +67,7 @@ class NamedValues:
 
     async def list(self, kind: ValueKind) -> list[ValueView]:
         """Return those of a kind by name."""
-        return [
-            ValueView(
-                name=row.name,
-                set_at=iso(row.at) or "",
-                opens=row.value is not None,
-                hidden=row.value is not None and _is_hidden(kind, row.name, row.value),
-            )
-            for row in await self._store.list_values(kind)
-        ]
+        return [_view(row) for row in await self._store.list_values(kind)]
 
     async def set(self, kind: ValueKind, name: str, value: Any) -> dict[str, Any]:
         """Keep a value, in place of what it was.
@@ -91,6 +96,29 @@ class NamedValues:
             raise NoSuchValue(kind, name)
         await self._ask(SetValue(kind=kind, name=name, value=None))
         return {"kind": kind, "name": name, "deleted": True}
+
+
+def _view(row: ValueRow) -> ValueView:
+    view = ValueView(
+        name=row.name,
+        set_at=iso(row.at) or "",
+        opens=row.value is not None,
+        hidden=row.value is not None and _is_hidden(row.kind, row.name, row.value),
+    )
+    if row.kind is not ValueKind.CONNECTION:
+        return view
+    conn_type, host = (None, None) if row.value is None else _type_and_host(row.name, row.value)
+    return ConnectionView(**msgspec.structs.asdict(view), conn_type=conn_type, host=host)
+
+
+def _type_and_host(name: str, packed: bytes) -> tuple[str, str]:
+    """Return the type of a connection and the name of its server, without what is secret."""
+    told = msgspec.msgpack.decode(packed)
+    masks = Masks()
+    masks.hide(secret_texts(ValueKind.CONNECTION, name, told))
+    server = told.get("host", "").rpartition("://")[2]
+    server = re.split("[/?#]", server)[0].rpartition("@")[2]
+    return masks.masked_text(told.get("conn_type", "")), masks.masked_text(server)
 
 
 def _packed(kind: ValueKind, value: Any) -> bytes:

@@ -21,9 +21,8 @@ from aioflow.core.stalls import Staller
 from aioflow.damage import Damage
 from aioflow.errors import RequestError
 from aioflow.instants import as_instant
-from aioflow.model import DagSpec, Instant
+from aioflow.model import Instant
 from aioflow.rows import RunRow
-from aioflow.schedules import ScheduleSpec
 
 __all__ = (
     "DagDetailView",
@@ -41,7 +40,6 @@ __all__ = (
     "plain",
     "plain_bytes",
     "plain_fields",
-    "schedule_text",
     "slow_view",
     "summary",
     "unreadable",
@@ -58,13 +56,14 @@ _REASON_LENGTH = 500
 
 
 class DagView(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG, or a file that gives none: then ``dag_id`` and ``version`` are ``None``."""
+    """A DAG, or a file that gives none: then its id, version and zone are ``None``."""
 
     dag_id: str | None
     file: str
     version: str | None
     paused: bool
     schedule: str | None
+    timezone: str | None
     next_run_at: str | None
     import_error: str | None
 
@@ -385,25 +384,6 @@ def _digits(value: int) -> str:
 def _text(value: str) -> str:
     """Escape what is no text, such as the bytes of a file name in an unknown encoding."""
     return value.encode(errors="backslashreplace").decode()
-
-
-def schedule_text(spec: DagSpec) -> str | None:
-    """Return a schedule as an author would write it; of a trigger its class."""
-    if spec.trigger is not None:
-        return f"each {spec.trigger.name}"
-    return None if spec.schedule is None else _clock_text(spec.schedule)
-
-
-def _clock_text(schedule: ScheduleSpec) -> str | None:
-    if schedule.parts:
-        return ", ".join(_clock_text(part) or "" for part in schedule.parts)
-    if not schedule.has_slots:
-        return "@once" if schedule.once else "@continuous"
-    if schedule.every_us is not None:
-        return f"every {timedelta(microseconds=schedule.every_us)}"
-    if schedule.dates is not None:
-        return "1 date" if len(schedule.dates) == 1 else f"{len(schedule.dates)} dates"
-    return schedule.cron
 
 
 def slow_view(known: Staller) -> SlowView:

@@ -105,8 +105,8 @@ class Waiting:
                 self._reader, memory, after=after, limit=limit, is_wanted=is_wanted
             )
         else:
-            one = await self._reader.store.find_dag_trigger(dag_id)
-            own = [] if one is None or one.trigger_no <= after else [one]
+            rows = await self._reader.store.find_dag_triggers([dag_id])
+            own = [row for row in rows.values() if row.trigger_no > after]
             views = await list_standing(self._reader, memory, own)
             standing = [view for view in views if is_wanted(view)]
         parked: Sequence[TriggerView] = ()

@@ -27,11 +27,13 @@ def _tries() -> int:
 class Retry:
     """How often and when a task is tried again.
 
-    The delay before try n + 1 is ``delay * factor ** (n - 1)``, at most ``max_delay``; jitter
-    takes a random share of it away.
+    The delay before try n + 1 is ``delay * factor ** (n - 1)``, at most ``max_delay``. By default
+    jitter takes a random share of up to a half of it away, so ``delay="10s"`` waits 5 to 10 s.
 
     Attributes:
         tries: All of them, the first one too; 3, unless the daemon is set otherwise.
+        jitter: Whether a random share of the delay is taken away, so that tasks which fail
+            together do not all come back together. Without it a delay is exactly as long as said.
         on: Only these errors are worth another try; empty for all.
         unless: Errors for which it returns true are not.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, conf, moment, positive
 from aioflow.cli.backfills import add_start
@@ -114,7 +115,7 @@ def _list(arguments: argparse.Namespace) -> int:
         (
             (
                 dag["dag_id"],
-                dag["schedule"],
+                _zoned(dag),
                 "paused" if dag["paused"] else dag["next_run_at"],
                 dag["file"],
                 dag["import_error"] or "",
@@ -124,6 +125,13 @@ def _list(arguments: argparse.Namespace) -> int:
         empty="no DAGs yet: put a file into the DAG folder",
     )
     return 0
+
+
+def _zoned(dag: dict[str, Any]) -> str | None:
+    """Return the schedule of a DAG, with its time zone where that is not UTC."""
+    schedule: str | None = dag["schedule"]
+    is_plain = schedule is None or dag["timezone"] == "UTC"
+    return schedule if is_plain else f"{schedule} ({dag['timezone']})"
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -228,10 +236,23 @@ def _next(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(slots)
     elif slots:
-        print("\n".join(slots))
+        zone = read(arguments, lambda source: source.dag(arguments.dag))["timezone"]
+        print("\n".join(_in_zone(slot, zone) for slot in slots))
     else:
         hint(_why_no_slot(arguments))
     return 0
+
+
+def _in_zone(slot: str, zone: str) -> str:
+    """Return an instant in UTC, beside it the time in the zone of the DAG if that is another."""
+    from datetime import datetime
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        local = datetime.fromisoformat(slot).astimezone(ZoneInfo(zone))
+    except (ZoneInfoNotFoundError, OverflowError):  # unknown where the command runs; year 10,000
+        return slot
+    return slot if zone == "UTC" else f"{slot}  {local.isoformat()} {zone}"
 
 
 def _why_no_slot(arguments: argparse.Namespace) -> str:

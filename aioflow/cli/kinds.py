@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 
 import anyio
 import msgspec
@@ -22,11 +23,7 @@ def show(arguments: argparse.Namespace) -> int:
     else:
         print_table(
             ("PLUG-IN", "PACKAGE", "TRIGGER", "WAITS FOR"),
-            (
-                (plug_in.name, plug_in.package, kind.class_path, kind.summary)
-                for plug_in in found
-                for kind in plug_in.kinds
-            ),
+            _rows(found),
             empty="no plug-in brings triggers",
         )
         for broken in found:
@@ -34,6 +31,16 @@ def show(arguments: argparse.Namespace) -> int:
                 message = safe(broken.failure.message)
                 hint(f"plug-in {broken.name} ({broken.module}) cannot be imported: {message}")
     return 1 if any(plug_in.failure is not None for plug_in in found) else 0
+
+
+def _rows(found: Sequence[PlugIn]) -> Iterable[tuple[str, str, str, str]]:
+    """Return the rows of a table; a class that several entry points name is in the first alone."""
+    rows: dict[str, tuple[str, str, str, str]] = {}
+    for plug_in in found:
+        for kind in plug_in.kinds:
+            row = (plug_in.name, plug_in.package, kind.class_path, kind.summary)
+            rows.setdefault(kind.class_path, row)
+    return rows.values()
 
 
 async def _look_at_all() -> list[PlugIn]:

@@ -31,15 +31,15 @@ class Look(msgspec.Struct, kw_only=True):
 
     Attributes:
         at: Monotonic seconds.
-        events_per_second, tasks_per_second: Since the look before; 0 at the first.
+        events_per_second, tasks_per_second: Since the look before; ``None`` at the first.
     """
 
     at: float
     values: Samples
     runs: list[dict[str, Any]]
     pools: list[dict[str, Any]]
-    events_per_second: float = 0.0
-    tasks_per_second: float = 0.0
+    events_per_second: float | None = None
+    tasks_per_second: float | None = None
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -145,11 +145,15 @@ def as_data(look: Look) -> dict[str, Any]:
             "daemon": value(("loop_lag_seconds", ""), 0.0),
             **_by_label(look, "host_lag_seconds"),
         },
-        "events_per_second": round(look.events_per_second, 1),
-        "tasks_per_second": round(look.tasks_per_second, 1),
+        "events_per_second": _rounded(look.events_per_second),
+        "tasks_per_second": _rounded(look.tasks_per_second),
         "is_store_away": bool(value(("store_away", ""), 0)),
         "runs": look.runs,
     }
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 1)
 
 
 def _in_a_line(look: Look) -> str:
@@ -159,9 +163,14 @@ def _in_a_line(look: Look) -> str:
     return (
         f"{data['live_runs']} runs, {data['live_tasks']} tasks, {data['tasks_queued']} queued, "
         f"slots {slots}, {sum(data['parked'].values())} parked, {data['tasks_sensing']} sensing, "
-        f"{data['tasks_per_second']:g} tasks/s, {data['events_per_second']:g} events/s, "
-        f"lag {lag * 1000:.0f} ms"
+        f"{_per_second(data)}lag {lag * 1000:.0f} ms"
     )
+
+
+def _per_second(data: dict[str, Any]) -> str:
+    """Return the rates as text; nothing at the first look, as a rate takes two."""
+    tasks, events = data["tasks_per_second"], data["events_per_second"]
+    return "" if tasks is None or events is None else f"{tasks:g} tasks/s, {events:g} events/s, "
 
 
 def _drawn(look: Look) -> RenderableType:

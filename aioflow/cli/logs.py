@@ -6,6 +6,7 @@ import argparse
 import codecs
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, positive
@@ -124,7 +125,7 @@ def _whole(arguments: argparse.Namespace) -> Iterator[bytes]:
 
 
 def _follow(arguments: argparse.Namespace) -> Iterator[bytes]:
-    from aioflow.cli.watching import TASK_ENDED, ticks
+    from aioflow.cli.watching import TASK_ENDED, over_restarts, ticks
 
     client = connect(arguments)
     path = ("runs", arguments.run_id, "tasks", arguments.task)
@@ -136,7 +137,10 @@ def _follow(arguments: argparse.Namespace) -> Iterator[bytes]:
     def more(offset: int) -> bytes:
         return client.get_bytes(*path, "logs", **query, offset=offset)
 
-    yield from pieces_until(is_over, more, ticks())
+    is_over()  # a daemon that is not there now is no restart
+    yield from pieces_until(
+        lambda: over_restarts(is_over), lambda offset: over_restarts(partial(more, offset)), ticks()
+    )
 
 
 def _state_of(client: Client, path: tuple[str, ...], map_index: int) -> object:

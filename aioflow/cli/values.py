@@ -107,9 +107,13 @@ def _list(kind: str, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
         return 0
+    own, titles = (("conn_type", "host"), ("TYPE", "HOST")) if kind == "connection" else ((), ())
     print_table(
-        ("NAME", "SET AT", "HIDDEN IN LOGS", "OPENS"),
-        ((v["name"], v["set_at"], _yes(v["hidden"]), _yes(v["opens"])) for v in found),
+        ("NAME", *titles, "SET AT", "HIDDEN IN LOGS", "OPENS"),
+        (
+            (v["name"], *map(v.get, own), v["set_at"], _yes(v["hidden"]), _yes(v["opens"]))
+            for v in found
+        ),
         empty=f"no {kind} is set",
     )
     return 0

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from aioflow.cli.board import Board
-from aioflow.cli.client import connect
+from aioflow.cli.client import Refused, connect
+from aioflow.cli.output import hint
 from aioflow.cli.reading import read
+from aioflow.errors import DaemonAway
 
-__all__ = ("ENDED", "TASK_ENDED", "exit_status", "ticks", "wait_for_end", "watch")
+__all__ = ("ENDED", "TASK_ENDED", "exit_status", "over_restarts", "ticks", "wait_for_end", "watch")
+
+T = TypeVar("T")
+
+_RESTARTING = frozenset({0, 502, 503, 504})
+"""What HTTP answers while a daemon, or what stands before it, restarts; 0 is no answer."""
+
+_AWAY_SECONDS = 120.0
+"""For a daemon that stops and starts; longer, and nothing restarts it."""
 
 ENDED = frozenset({"success", "failed", "partial", "cancelled"})
 
@@ -45,6 +56,29 @@ def watch(arguments: argparse.Namespace, run_id: str) -> int:
             run = client.get("runs", run_id)
             board.show(run)
     return exit_status(run["state"])
+
+
+def over_restarts(ask: Callable[[], T]) -> T:
+    """Return an answer of a daemon that answered before; wait for it while it restarts.
+
+    Raises:
+        DaemonAway: If it does not come back in two minutes.
+        Refused: If it answers with an error that a restart does not explain.
+    """
+    until = 0.0
+    while True:
+        try:
+            return ask()
+        except (DaemonAway, Refused) as exc:
+            if isinstance(exc, Refused) and exc.status not in _RESTARTING:
+                raise
+            now = time.monotonic()  # noqa: TID251 - a command
+            if not until:
+                until = now + _AWAY_SECONDS
+                hint("the daemon does not answer; waiting for it to come back")
+            elif now > until:
+                raise
+        time.sleep(_EVERY_SECONDS)  # noqa: TID251 - a command has no loop to block
 
 
 def ticks() -> Iterator[None]:

@@ -45,7 +45,8 @@ def next_try_at(
         policy: The task's retry policy.
         try_number: The try that just failed, counting from 1.
         now: When it failed.
-        chance: Share of the delay to give up where the policy says jitter, in [0, 1).
+        chance: Where the policy says jitter, the share to give up of half the delay, in [0, 1).
+            The other half is always waited for: a delay of nearly nothing would be none.
         retry_after_us: The delay the failure asked for. Taken as it is, without cap and jitter;
             one in the past means at once.
 
@@ -61,7 +62,7 @@ def next_try_at(
     if retry_after_us is not None:
         return _later(now, retry_after_us)
     delay_us = _grown(policy.delay_us, policy.factor, try_number - 1, policy.max_delay_us)
-    return _later(now, delay_us * (1.0 - chance) if policy.jitter else delay_us)
+    return _later(now, delay_us * (1.0 - chance / 2) if policy.jitter else delay_us)
 
 
 def sensor_next_look(

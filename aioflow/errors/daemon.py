@@ -24,12 +24,18 @@ class HomeBusy(AioflowError):
 
     Args:
         otherwise: What to do instead of stopping it.
+        is_draining: Whether it is about to end.
     """
 
     code = "home.busy"
 
-    def __init__(self, path: str, holder: str, otherwise: str = ANOTHER_HOME) -> None:
-        super().__init__(f"another daemon ({holder}) serves {path}; stop it first, or {otherwise}")
+    def __init__(
+        self, path: str, holder: str, otherwise: str = ANOTHER_HOME, *, is_draining: bool = False
+    ) -> None:
+        state, first = "serves", "stop it first"
+        if is_draining:
+            state, first = "is draining, and still serves", "start again when it has ended"
+        super().__init__(f"another daemon ({holder}) {state} {path}; {first}, or {otherwise}")
         self.path = path
         self.holder = holder
 

@@ -327,8 +327,8 @@ class Store(Browsed, Protocol):
     ) -> list[DagTriggerRow]:
         """Return the triggers that start runs of DAGs by number, fields unsealed."""
 
-    async def find_dag_trigger(self, dag_id: str) -> DagTriggerRow | None:
-        """Return the trigger that starts runs of a DAG, if it has one, fields unsealed."""
+    async def find_dag_triggers(self, dag_ids: Collection[str]) -> dict[str, DagTriggerRow]:
+        """Return the triggers that start runs of DAGs by ``dag_id``, fields unsealed."""
 
     async def find_event_keys(
         self, wanted: Mapping[TriggerNo, Collection[str]]

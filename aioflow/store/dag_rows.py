@@ -48,10 +48,16 @@ _TRIGGERS_BETWEEN = (
     .order_by(tables.dag_trigger.c.trigger_no)
     .limit(number("limit"))
 )
-_TRIGGER_OF_DAG = select(tables.dag_trigger).where(tables.dag_trigger.c.dag_id == text("dag_id"))
 HELD_EVENTS = select(_event).where(_event.c.fate == literal_column("1")).order_by(_event.c.event_no)
 
 _held = msgspec.msgpack.Decoder(Held)
+
+
+@cache
+def _triggers_of(width: int) -> Select[Any]:
+    """Return the triggers of as many DAGs: ``dag_0``, ``dag_1`` and so on."""
+    dags = [text(f"dag_{n}") for n in range(width)]
+    return select(tables.dag_trigger).where(tables.dag_trigger.c.dag_id.in_(dags))
 
 
 @cache
@@ -158,10 +164,10 @@ class DagTriggerReader(Asking):
             self._unsealed, _TRIGGERS_BETWEEN, after=after, upto=upto, limit=limit
         )
 
-    async def find_dag_trigger(self, dag_id: str) -> DagTriggerRow | None:
+    async def find_dag_triggers(self, dag_ids: Collection[str]) -> dict[str, DagTriggerRow]:
         """See ``Store``."""
-        found = await self._all(self._unsealed, _TRIGGER_OF_DAG, dag_id=dag_id)
-        return found[0] if found else None
+        found = await self._each(self._unsealed, _triggers_of, "dag", dag_ids)
+        return {row.dag_id: row for row in found}
 
     def _unsealed(self, values: Values) -> DagTriggerRow:
         return dag_trigger_row(values, self._vault)

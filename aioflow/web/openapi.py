@@ -18,7 +18,7 @@ from aioflow.api.access import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, SlotView
 from aioflow.api.rotation import RotationView
-from aioflow.api.values import ValueView
+from aioflow.api.values import ConnectionView, ValueView
 from aioflow.model import ValueKind
 
 __all__ = ("ANSWERS", "Problem", "describe", "operation_id")
@@ -208,6 +208,7 @@ ANSWERS: Mapping[str, Any] = {
     "pool_holders": list[shapes.HolderView],
     "logs": shapes.LogLinesView,
     **{f"list_{kind}s": list[ValueView] for kind in ValueKind},
+    "list_connections": list[ConnectionView],
     **{f"set_{kind}": ValueSet for kind in ValueKind},
     **{f"delete_{kind}": ValueDeleted for kind in ValueKind},
 }

@@ -328,7 +328,11 @@ def test_top_tells_what_goes_on_look_by_look(daemon):
     assert daemon.run("runs", "cancel", run_id).status == 0
 
     assert re.match(r"\d+ runs, \d+ tasks, \d+ queued, slots ", line.out)
+    assert "/s" not in line.out, "a rate takes two looks"
     first, second = map(json.loads, looks)
+    rates = [(look["tasks_per_second"], look["events_per_second"]) for look in (first, second)]
+    assert rates[0] == (None, None)
+    assert all(isinstance(rate, float) for rate in rates[1])
     assert first.keys() == second.keys()
     assert run_id in {run["run_id"] for run in second["runs"]}
     assert second["loop_lag_seconds"].keys() == {"daemon", "async", "triggers", "quarantine"}

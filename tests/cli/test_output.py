@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import unicodedata
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioflow.cli import logs, watching
+from aioflow.cli.client import Refused
 from aioflow.cli.logs import _decoded, found_lines, pieces_until
 from aioflow.cli.output import print_json, safe, safe_text, wait_text
+from aioflow.errors import DaemonAway
 
 STEERING = [
     "\x1b]0;owned\x07",
@@ -120,6 +125,66 @@ def test_every_byte_comes_once_whenever_it_was_printed(growth, ends_at):
 
 def test_what_reaches_the_log_a_moment_after_the_end_is_shown():
     assert Log([b"a", b"", b"end"], ends_at=2).followed() == b"aend"
+
+
+class Restarting:
+    """A daemon that restarts while the log of a task is followed.
+
+    Args:
+        fates: What becomes of one request after the other: an error, or an answer. The last fate
+            is that of all further requests.
+    """
+
+    def __init__(self, *fates: Exception | None) -> None:
+        self._fates = list(fates)
+
+    def _meet(self) -> None:
+        fate = self._fates.pop(0) if len(self._fates) > 1 else self._fates[0]
+        if fate is not None:
+            raise fate
+
+    def get(self, *path: str, **query: object) -> Any:
+        self._meet()
+        return {"causes": [{"state": "running" if len(self._fates) > 1 else "success"}]}
+
+    def get_bytes(self, *path: str, offset: int, **query: object) -> bytes:
+        self._meet()
+        return b"one two "[offset : offset + 4]
+
+
+def followed(daemon: Restarting, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    monkeypatch.setattr(logs, "connect", lambda arguments: daemon)
+    monkeypatch.setattr(watching, "_EVERY_SECONDS", 0.0)
+    words = argparse.Namespace(run_id="r", task="t", map=-1, try_number=None)
+    return b"".join(logs._follow(words))
+
+
+AWAY = DaemonAway("home")
+STOPPING = Refused("daemon.stopping", "the daemon is stopping", 503)
+CUT = Refused("daemon.away", "the daemon of home does not answer: reset", 0)
+
+
+def test_a_log_is_followed_over_a_restart_of_the_daemon(monkeypatch, capsys):
+    daemon = Restarting(None, None, None, STOPPING, CUT, AWAY, AWAY, None, AWAY, None)
+
+    assert followed(daemon, monkeypatch) == b"one two "
+    assert "waiting for it to come back" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fates", "error"),
+    [
+        ((AWAY,), DaemonAway),
+        ((None, Refused("request.unknown_run", "gone", 404)), Refused),
+        ((None, None, AWAY), DaemonAway),
+    ],
+    ids=["no-daemon-from-the-start", "another-error", "it-never-comes-back"],
+)
+def test_a_log_is_not_followed_without_end(monkeypatch, fates, error):
+    monkeypatch.setattr(watching, "_AWAY_SECONDS", 0.01)
+
+    with pytest.raises(error):
+        followed(Restarting(*fates), monkeypatch)
 
 
 # ── searching ───────────────────────────────────────────────────────────────────────────

@@ -141,5 +141,25 @@ def test_each_kind_says_what_it_is_in_the_list(home):
     assert dags["once"]["next_run_at"] is None
     assert dags["dates"]["schedule"] == "3 dates"
     assert dags["joined"]["schedule"] == "0 9 1 1 *, 0 9,12 1 1 *"
+    assert (dags["yearly"]["schedule"], dags["yearly"]["timezone"]) == (
+        "0 0 1 1 *",
+        "Asia/Kathmandu",
+    )
     assert dags["endless"]["schedule"] == "@continuous"
     assert dags["endless"]["next_run_at"] is None
+
+
+def test_a_time_zone_that_is_not_utc_is_listed_with_the_schedule(home):
+    lines = {line.split()[0]: line for line in run("dags", "list", home=home).out.splitlines()}
+
+    assert " 0 0 1 1 * (Asia/Kathmandu) " in lines["yearly"]
+    assert "(" not in lines["joined"]
+
+
+def test_the_slots_to_come_are_printed_in_utc_and_in_the_zone_of_the_dag(home):
+    printed = run("dags", "next", "yearly", "--count", 1, home=home).out
+    in_utc = run("dags", "next", "joined", "--count", 1, home=home).out
+
+    slot = datetime.fromisoformat(printed.split()[0])
+    assert printed.split()[1:] == [f"{slot.year + 1}-01-01T00:00:00+05:45", "Asia/Kathmandu"]
+    assert in_utc.split() == [in_utc.strip()]

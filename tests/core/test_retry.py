@@ -41,9 +41,9 @@ def test_a_single_try_is_never_repeated():
 
 
 @pytest.mark.parametrize(
-    ("chance", "delay_seconds"), [(0.0, 20), (0.25, 15), (0.5, 10), (0.999999, 0.00002)]
+    ("chance", "delay_seconds"), [(0.0, 20), (0.25, 17.5), (0.5, 15), (0.999999, 10.00001)]
 )
-def test_full_jitter_takes_a_share_of_the_delay_away(chance, delay_seconds):
+def test_jitter_takes_a_share_of_half_the_delay_away(chance, delay_seconds):
     policy = msgspec.structs.replace(POLICY, jitter=True)
 
     at = next_try_at(policy, try_number=2, now=NOON, chance=chance)
@@ -82,7 +82,7 @@ def test_the_next_try_is_never_before_the_failure_nor_beyond_the_cap(try_number,
     at = next_try_at(policy, try_number=try_number, now=NOON, chance=chance)
 
     assert at is not None
-    assert NOON <= at <= NOON + 60 * SECOND
+    assert NOON + 5 * SECOND <= at <= NOON + 60 * SECOND
 
 
 @given(

@@ -430,8 +430,12 @@ def test_sigterm_drains_and_a_second_one_ends_at_once(killed_daemon, tmp_path):
 
     daemon.process.send_signal(signal.SIGTERM)
     eventually(lambda: "draining" in daemon.log_from(drained))
+    eventually((daemon.home / "run" / "draining").exists)
+    status, line = refusal("--home", str(daemon.home), "--port", "0")
     assert daemon.is_alive
     daemon.process.send_signal(signal.SIGTERM)
     daemon.process.wait(60)  # of ten minutes that it would have waited
 
+    assert (status, "is draining" in line, "[home.busy]" in line) == (1, True, True), line
+    assert not (daemon.home / "run" / "draining").exists()
     eventually(lambda: not _lives(int(note.read_text())))

@@ -154,7 +154,8 @@ def test_its_next_slots_are_listed_and_the_one_it_waits_for_is_shown(daemon, hom
     shown = eventually(partial(waited_for, daemon, "hours"))
     assert daemon.get("/api/v1/dags/hours")[1]["next_run_at"] == shown
     _, soon = daemon.get("/api/v1/schedules?hours=24")
-    assert {"dag_id": "hours", "at": shown, "schedule": "each Hours"} in soon
+    told = {"dag_id": "hours", "at": shown, "schedule": "each Hours", "timezone": "UTC"}
+    assert told in soon
 
 
 def test_no_process_of_the_daemon_or_the_command_runs_its_code(daemon, home):

@@ -69,9 +69,12 @@ async def test_one_is_found_by_its_dag_and_by_its_number_without_reading_the_oth
     await store.commit(first())
     await store.commit(then(2, triggers=others))
 
-    assert await store.find_dag_trigger(TRIGGER.dag_id) == TRIGGER
-    assert await store.find_dag_trigger("other-71") == others[1]
-    assert await store.find_dag_trigger("none") is None
+    assert await store.find_dag_triggers([TRIGGER.dag_id]) == {TRIGGER.dag_id: TRIGGER}
+    assert await store.find_dag_triggers(["other-71", "none", "other-69", "\0"]) == {
+        "other-69": others[0],
+        "other-71": others[1],
+    }
+    assert await store.find_dag_triggers([]) == {}
     assert await store.list_dag_triggers(after=69, upto=70) == [TRIGGER]
     assert await store.list_dag_triggers(after=70) == others[1:]
     assert await store.list_dag_triggers(after=69, limit=2) == [TRIGGER, others[1]]

@@ -196,6 +196,11 @@ export function taskHref(run: string, task: string, map = -1, round = 0): string
 export const runHref = (run: string): string => `/runs/${encodeURIComponent(run)}`;
 export const dagHref = (dag: string): string => `/dags/${encodeURIComponent(dag)}`;
 
+/** A schedule with its time zone where that is not UTC. */
+export function zoned({ schedule, timezone }: { schedule: string | null; timezone: string | null }): string | null {
+  return schedule === null || timezone === "UTC" ? schedule : `${schedule} (${timezone})`;
+}
+
 export function childName(task: string, map: number, round: number, label?: string | null): string {
   return `${task}${map >= 0 ? `[${label ?? map}]` : ""}${round > 0 ? ` round ${round}` : ""}`;
 }

@@ -27,6 +27,7 @@ export interface Dag {
   version: string | null;
   paused: boolean;
   schedule: string | null;
+  timezone: string | null;
   next_run_at: string | null;
   import_error: string | null;
 }

@@ -6,7 +6,7 @@ import { usePages } from "../data";
 import { heights } from "../grid";
 import { VirtualList } from "../list";
 import { onChange } from "../live";
-import { Choice, Empty, Filter, Head, Heads, Shown, dagHref } from "../parts";
+import { Choice, Empty, Filter, Head, Heads, Shown, dagHref, zoned } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
 import { When } from "../time";
@@ -115,8 +115,8 @@ function Row({ dag, recent }: { dag: Dag; recent?: RecentRun[] }) {
         </a>
       )}
       <Recent runs={recent ?? []} />
-      <span class="cut soft wide-only schedule" title={dag.schedule ?? undefined}>
-        {dag.schedule ?? "no schedule"}
+      <span class="cut soft wide-only schedule" title={zoned(dag) ?? undefined}>
+        {zoned(dag) ?? "no schedule"}
       </span>
       <span class="c-when num soft wide-only">{dag.paused ? "paused" : <When at={dag.next_run_at} none="" />}</span>
       <span class="c-buttons">

@@ -2,7 +2,7 @@ import { backfill, cancelBackfill } from "../actions";
 import { query } from "../api";
 import { useData, usePages } from "../data";
 import { VirtualList } from "../list";
-import { Choice, Empty, Head, Heads, Panel, Shown, dagHref, number } from "../parts";
+import { Choice, Empty, Head, Heads, Panel, Shown, dagHref, number, zoned } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, State } from "../states";
 import { At, Range, When } from "../time";
@@ -12,6 +12,7 @@ interface Firing {
   dag_id: string;
   at: string;
   schedule: string | null;
+  timezone: string;
 }
 
 const HOURS: [string, string][] = [
@@ -54,7 +55,9 @@ export function Schedules() {
                     <At at={row.at} />
                   </span>
                   <span class="cut grow strong">{row.dag_id}</span>
-                  <span class="schedule cut soft narrow-hide">{row.schedule}</span>
+                  <span class="schedule cut soft narrow-hide" title={zoned(row) ?? undefined}>
+                    {zoned(row)}
+                  </span>
                   <span class="c-when num soft">
                     <When at={row.at} />
                   </span>

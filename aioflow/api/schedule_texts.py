@@ -1,0 +1,75 @@
+"""The schedule of a DAG in a line of text, as its author would write it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from aioflow.api.public_fields import PublicFields
+from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerRow, DagTriggerSpec
+from aioflow.model import DagSpec
+from aioflow.schedules import ScheduleSpec
+
+__all__ = ("schedule_text",)
+
+_LENGTH = 500
+"""Longer texts are cut here."""
+
+
+def schedule_text(
+    spec: DagSpec, own: DagTriggerRow | None = None, shown: PublicFields | None = None
+) -> str | None:
+    """Return the schedule of a DAG as text; ``None`` where it has none.
+
+    A trigger is shown with the public fields that tell most of it, assets with their operators.
+
+    Args:
+        own: The trigger that starts the runs. Without it the text has the name in the spec alone.
+        shown: Which fields of a trigger are public.
+    """
+    if spec.trigger is not None:
+        return f"each {_trigger_text(spec.trigger, own, shown)}"[:_LENGTH]
+    return None if spec.schedule is None else _clock_text(spec.schedule)
+
+
+def _trigger_text(
+    spec: DagTriggerSpec, own: DagTriggerRow | None, shown: PublicFields | None
+) -> str:
+    if own is None or own.kwargs is None or own.class_path != spec.class_path or spec.is_timetable:
+        return spec.name
+    if own.class_path == ASSETS:
+        return _condition_text(own.kwargs) or spec.name
+    return spec.name if shown is None else shown.brief(spec.name, own.class_path, own.kwargs)
+
+
+def _condition_text(packed: bytes) -> str | None:
+    """Return a condition over assets as an expression; ``None`` where it cannot be read."""
+    try:
+        return _joined(msgspec.msgpack.decode(packed, type=AssetCondition))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _joined(condition: AssetCondition) -> str:
+    parts = (
+        part if isinstance(part, str) else _operand(part, condition) for part in condition.parts
+    )
+    return (" & " if condition.is_all else " | ").join(parts)
+
+
+def _operand(part: AssetCondition, of: AssetCondition) -> str:
+    is_plain = part.is_all == of.is_all or len(part.parts) == 1 or len(of.parts) == 1
+    return _joined(part) if is_plain else f"({_joined(part)})"
+
+
+def _clock_text(schedule: ScheduleSpec) -> str | None:
+    if schedule.parts:
+        return ", ".join(_clock_text(part) or "" for part in schedule.parts)
+    if not schedule.has_slots:
+        return "@once" if schedule.once else "@continuous"
+    if schedule.every_us is not None:
+        return f"every {timedelta(microseconds=schedule.every_us)}"
+    if schedule.dates is not None:
+        return "1 date" if len(schedule.dates) == 1 else f"{len(schedule.dates)} dates"
+    return schedule.cron
