@@ -106,7 +106,7 @@ def test_the_idempotency_key_differs_between_children_but_not_between_tries():
 
 
 def test_the_rerun_key_differs_after_a_clear_and_for_other_rows_but_not_between_tries():
-    def key(**fields: int) -> str:
+    def key(**fields: Any) -> str:
         return str(resolve("rerun_key", replace(RUN, map_index=0, **fields)))
 
     assert key(try_number=1) == key(try_number=2)
