@@ -112,8 +112,7 @@ class CancelRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Have tasks of a run begin anew. Answered with how many those are, and the run's state.
 
-    The run goes on when all of them have been cleared. Asking again with the same ``key``
-    clears nothing, and is answered with the same count.
+    The run goes on when all have been cleared. The same ``key`` again gives the same answer.
 
     Attributes:
         tasks: Their ids; empty for all.
@@ -121,6 +120,7 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         downstream: Whatever comes after them, too.
         failed: Only those that failed, or could not run because others had, or were cancelled.
         round: Of tasks in loops: the round their loops go back to; -1 for the beginning.
+        latest: Move the run to the newest version of its DAG, or refuse.
     """
 
     run_id: str
@@ -130,6 +130,7 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     failed: bool = False
     key: str | None = None
     round: int = -1
+    latest: bool = False
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -6,13 +6,7 @@ import msgspec
 
 from aioflow.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
-from aioflow.changes import (
-    ExpansionChange,
-    RecordChange,
-    RunChange,
-    TaskChange,
-    TriggerChange,
-)
+from aioflow.changes import ExpansionChange, RecordChange, RunChange, TaskChange, TriggerChange
 from aioflow.dag_triggers import DagTriggerChanges
 from aioflow.model import (
     DagSpec,
@@ -424,6 +418,7 @@ class Batch(msgspec.Struct, kw_only=True):
         number, at: This node's commit number, one more than the last; and when it was decided.
         steady_at: The same moment in steady time; ``at`` by default.
         steps: For the journal: ``(task_no, state)`` of each step in order; changes are net.
+        run_versions: ``(run_no, old, new)``: runs that are moved to another version of their DAG.
         labels, results: Replace what an earlier try left; ``(task_no, run_no, label)``.
         dags, dag_files, pools, values, backfills: Whole rows, put in place; values also deleted.
         gone_dags, gone_files, gone_pools: Those whose row is deleted.
@@ -448,6 +443,7 @@ class Batch(msgspec.Struct, kw_only=True):
     steps: list[tuple[TaskNo, TaskState]] = msgspec.field(default_factory=list)
     new_runs: list[RunRow] = msgspec.field(default_factory=list)
     run_changes: list[RunChange] = msgspec.field(default_factory=list)
+    run_versions: list[tuple[RunNo, str, str]] = msgspec.field(default_factory=list)
     new_tasks: list[TaskRow] = msgspec.field(default_factory=list)
     task_changes: list[TaskChange] = msgspec.field(default_factory=list)
     new_expansions: list[ExpansionRow] = msgspec.field(default_factory=list)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
+import threading
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,7 +59,9 @@ def test_each_python_block_is_a_dag_file_without_problems(source, tmp_path, caps
 
     status = cli.main(["dags", "check", str(file)])
 
-    assert (status, capsys.readouterr().out) == (0, "")
+    said = capsys.readouterr().out.splitlines()
+    assert status == 0
+    assert [line.endswith(": ok") for line in said] == [True], said
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -111,6 +116,40 @@ def test_the_tutorials_run_waits_is_killed_waits_on_and_comes_to_the_total_on_th
     }
     assert {task["state"] for task in tasks} == {"success"}
     assert came == shown
+
+
+@pytest.mark.process
+@pytest.mark.timeout(240)
+def test_a_job_outside_that_fails_is_submitted_again_and_once_more_after_a_clear(tmp_path):
+    page = DOCS / "how-to" / "run-a-job-outside.md"
+    service: dict[str, Any] = {"__name__": "service"}
+    exec(compile(blocks(page, "py")[0], str(page), "exec"), service)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), service["Service"])
+    jobs = service["JOBS"]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "outside.py").write_text(blocks(page, "python")[0])
+    daemon = DaemonProcess(tmp_path / "home", tmp_path / "dags")
+
+    def ended() -> tuple[str, int, object]:
+        daemon.wait("jobs")
+        (task,) = daemon.run("jobs")["tasks"]
+        return task["state"], task["try_number"], task["result"]
+
+    def keys() -> list[str]:
+        return list(jobs)
+
+    with contextlib.closing(server.socket), daemon:
+        conf = {"service": f"http://127.0.0.1:{server.server_port}/jobs"}
+        daemon.trigger("outside", conf, run_id="jobs")
+        assert ended() == ("success", 2, "result 2")
+        daemon.request("POST", "/api/v1/runs/jobs/clear", {})
+        assert ended() == ("success", 1, "result 3")
+        server.shutdown()
+
+    assert [job["state"] for job in jobs.values()] == ["failed", "done", "done"]
+    assert len(set(keys())) == 3
+    assert [key.rpartition("/")[2] for key in keys()] == ["1", "2", "1"]
 
 
 # ── lists ───────────────────────────────────────────────────────────────────────────────

@@ -66,6 +66,7 @@ class Actions(RunReader):
         map_index: int = -1,
         downstream: bool = False,
         failed: bool = False,
+        latest: bool = False,
         number: int = -1,
         key: str | None = None,
     ) -> dict[str, Any]:
@@ -76,6 +77,7 @@ class Actions(RunReader):
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
             UnknownRound: If the loop of a task has not begun that round.
+            VersionDiffers: If it is to run the newest version, and that differs too much.
             RequestError: If the run is being ended, or a round is none of these tasks.
         """
         request = ClearTasks(
@@ -84,6 +86,7 @@ class Actions(RunReader):
             map_index=map_index,
             downstream=downstream,
             failed=failed,
+            latest=latest,
             round=number,
             key=checked_key(key),
         )
@@ -95,8 +98,16 @@ class Actions(RunReader):
             "dag_id": run.dag_id,
             "state": state.label,
             "cleared": cleared,
+            **await self._versions(run_id),
             "upstream_failed": [] if downstream else self._left_failed(run_id, tasks),
         }
+
+    async def _versions(self, run_id: str) -> dict[str, str | None]:
+        """Return the version a run goes on with, and the newest one that a file gives."""
+        run = await self.run(run_id)
+        dags = (dag for dag in await self.store.list_dags() if dag.dag_id == run.dag_id)
+        newest = next((dag.version for dag in dags if not dag.gone), None)
+        return {"version": run.version, "newest_version": newest}
 
     async def delete_run(self, run_id: str) -> dict[str, Any]:
         """Have nobody see an ended run any more; its rows and files go afterwards.

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from aioflow.author.binding import FromContext
 from aioflow.author.unknown import Unknown
 from aioflow.instants import as_datetime
-from aioflow.model import Instant
+from aioflow.model import Instant, TaskNo
 
 __all__ = (
     "INJECTED",
@@ -50,6 +50,8 @@ class RunContext:
         timezone: Of the DAG.
         map_index: -1 for a task that is not mapped.
         round: Of a loop, counted from 0; ``None`` for a task that is in none.
+        task_no: Of its row; a fan-out that is expanded anew has other ones.
+        clear_number: How often that was cleared.
         conf: What the run was started with, decoded without annotations.
         params: The parameters of the DAG, defaults filled in; see ``parameters``.
         cause: ``manual`` or ``schedule``.
@@ -65,6 +67,8 @@ class RunContext:
     try_number: int = 1
     map_index: int = -1
     round: int | None = None
+    task_no: TaskNo = 0
+    clear_number: int = 0
     conf: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     cause: str = "manual"
@@ -93,6 +97,11 @@ class RunContext:
         index = "" if self.map_index < 0 else f"/{self.map_index}"
         index += "" if self.round is None else f"/round-{self.round}"
         return f"{self.run_id}/{self.task_id}{index}"
+
+    @property
+    def rerun_key(self) -> str:
+        """Names this task of this run since it was cleared last, the same over all tries."""
+        return f"{self.idempotency_key}/{self.task_no}.{self.clear_number}"
 
 
 _instant = lru_cache(maxsize=_INSTANTS_KEPT)(as_datetime)
@@ -123,6 +132,7 @@ _VALUES: dict[str, Callable[[RunContext], Any]] = {
     "logical_day": lambda run: run.wall.date(),
     "map_index": lambda run: run.map_index,
     "params": lambda run: dict(run.params),
+    "rerun_key": lambda run: run.rerun_key,
     "round": lambda run: run.round or 0,
     "run_id": lambda run: run.run_id,
     "run_logical_date": lambda run: None if run.logical_date is None else run.instant,
@@ -204,6 +214,7 @@ class Current:
     params: Mapping[str, Any] = _value("params")
     cause: str = _value("cause")
     idempotency_key: str = _value("idempotency_key")
+    rerun_key: str = _value("rerun_key")
 
 
 current = Current()

@@ -62,7 +62,7 @@ def check(arguments: argparse.Namespace) -> int:
                 why = safe("; ".join(reasons))
                 hint(f"{safe(checked.file)}: {dag_id} runs in hosts of its own: {why}")
             if not checked.problems:
-                hint(f"{safe(checked.file)}: {', '.join(checked.dags)}: ok")
+                print(f"{safe(checked.file)}: {', '.join(checked.dags)}: ok")
     return 1 if any(checked.problems for checked in found) else 0
 
 

@@ -38,6 +38,10 @@ class Guest:
         """See ``Client.get``."""
         return await anyio.to_thread.run_sync(partial(self._client.get, *path, **query))
 
+    async def get_bytes(self, *path: str, **query: object) -> bytes:
+        """See ``Client.get_bytes``."""
+        return await anyio.to_thread.run_sync(partial(self._client.get_bytes, *path, **query))
+
     async def post(self, *path: str, body: dict[str, object] | None = None) -> Any:
         """See ``Client.post``."""
         return await anyio.to_thread.run_sync(partial(self._client.post, *path, body=body))

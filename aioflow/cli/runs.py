@@ -89,6 +89,9 @@ def _add_clear(verbs: Nouns) -> None:
     )
     clear.add_argument("--downstream", action="store_true", help="and what comes after")
     clear.add_argument("--failed", action="store_true", help="of those only what failed")
+    clear.add_argument(
+        "--latest", action="store_true", help="run the newest version of the DAG from now on"
+    )
 
 
 def _add_mark(verbs: Nouns) -> None:
@@ -311,6 +314,7 @@ def _clear(arguments: argparse.Namespace) -> int:
         "map_index": arguments.map,
         "downstream": arguments.downstream,
         "failed": arguments.failed,
+        "latest": arguments.latest,
     }
     if arguments.round is not None:
         wanted["round"] = arguments.round
@@ -320,11 +324,23 @@ def _clear(arguments: argparse.Namespace) -> int:
     else:
         tasks = "1 task" if answer["cleared"] == 1 else f"{answer['cleared']} tasks"
         print(f"{tasks} cleared; {answer['run_id']} is {state(answer['state'])}")
+        print(_version_line(answer["version"], answer["newest_version"]))
         if left := answer["upstream_failed"]:
             names = ", ".join(left[:_FEW]) + (" ..." if len(left) > _FEW else "")
             verb = "stays" if len(left) == 1 else "stay"
             hint(f"{names} {verb} upstream_failed; --downstream clears what comes after, too")
     return 0
+
+
+def _version_line(version: str, newest: str | None) -> str:
+    """Return a line that says which version of the DAG a cleared run goes on with."""
+    shown = version[:_VERSION_DIGITS]
+    if newest is None:
+        return f"it runs version {shown}; no file defines the DAG any more"
+    if newest == version:
+        return f"it runs version {shown}, the newest"
+    other = newest[:_VERSION_DIGITS]
+    return f"it runs version {shown}, not the newest, {other}; --latest moves the run to that"
 
 
 @named_run

@@ -27,6 +27,10 @@ __all__ = ("test",)
 
 _PARSE_SECONDS = 60.0
 
+_LOGS_SHOWN = 5
+
+_LOG_BYTES = 64 * 1024
+
 
 def test(arguments: argparse.Namespace) -> int:
     """Run it; exit status as of ``trigger --wait``."""
@@ -51,6 +55,8 @@ async def _test(arguments: argparse.Namespace, folder: Path) -> int:
         with Board(on_stderr=True) as board:
             run = await guest.watch(made["run_id"], board)
         _print_end(run, is_json=arguments.json)
+        if not arguments.json:
+            await _print_logs(run, guest)
         return exit_status(run["state"])
 
     return await with_daemon(settings, visit)
@@ -90,3 +96,29 @@ def _print_end(run: dict[str, Any], *, is_json: bool) -> None:
             print(safe(f"{task_name(task)} = {task['result']!r}"))
     print(f"{run['dag_id']} {run['state']}")
     sys.stdout.flush()
+
+
+async def _print_logs(run: dict[str, Any], guest: Guest) -> None:
+    """Print what the last tries of failed tasks printed, with their tracebacks."""
+    failed = [task for task in run["tasks"] if task["state"] == "failed" and task["try_number"]]
+    for task in failed[:_LOGS_SHOWN]:
+        log, is_whole = await _log_of(run["run_id"], task, guest)
+        heading = f"the log of {task_name(task)}, try {task['try_number']}"
+        hint(safe(f"{heading}:" if is_whole else f"{heading}, its end:"))
+        hint(log.decode(errors="backslashreplace").rstrip("\n"))
+    if len(failed) > _LOGS_SHOWN:
+        hint(f"{len(failed) - _LOGS_SHOWN} more tasks failed; their logs are not shown")
+
+
+async def _log_of(run_id: str, task: dict[str, Any], guest: Guest) -> tuple[bytes, bool]:
+    """Return the end of the log of a task's last try, and whether that is all of it."""
+    child = {"map": task["map_index"]} if task["map_index"] >= 0 else {}
+    child |= {"round": task["round"]} if task["round"] else {}
+    where: dict[str, object] = {**child, "try": task["try_number"]}
+    log, offset = b"", 0
+    while piece := await guest.get_bytes(
+        "runs", run_id, "tasks", task["task_id"], "logs", offset=offset, **where
+    ):
+        offset += len(piece)
+        log = (log + piece)[-_LOG_BYTES:]
+    return log, offset == len(log)

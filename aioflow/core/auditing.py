@@ -94,8 +94,9 @@ def _of_runs(request: Request, said: Any) -> _Line | None:
             return _Line("backfill.cancel", str(number))
         case CancelRun(run_id=run_id):
             return _Line("run.cancel", run_id, _state(said))
-        case ClearTasks(run_id=run_id, tasks=tasks):
-            return _Line("run.clear", f"{run_id} {' '.join(tasks)}".rstrip(), f"{said[0]} cleared")
+        case ClearTasks(run_id=run_id, tasks=tasks, latest=latest):
+            how = f"{said[0]} cleared" + (", to run the newest version" if latest else "")
+            return _Line("run.clear", f"{run_id} {' '.join(tasks)}".rstrip(), how)
         case Mark(run_id=run_id, tasks=tasks, state=state):
             return _Line("run.mark", f"{run_id} {' '.join(tasks)}".rstrip(), state.label)
         case DeleteRun(run_id=run_id):

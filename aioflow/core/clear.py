@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from aioflow.core import choosing, clearing, mark, rounds
+from aioflow.core import choosing, clearing, mark, moving, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
+from aioflow.core.plan import Plan
 from aioflow.core.slots import Slots
-from aioflow.errors import RequestError, UnknownRound, UnknownRun
+from aioflow.errors import RequestError, UnknownRound, UnknownRun, VersionDiffers
 from aioflow.inputs import Asked, Continue, Input
 from aioflow.model import RunState, TaskNo
+from aioflow.owed import Clearing
 from aioflow.requests import ClearTasks, DeleteRun, Mark
 
 __all__ = ("asks", "clear", "has_to_wait", "key_of", "needed", "portion")
@@ -91,7 +93,8 @@ def clear(request: ClearTasks, draft: Draft, slots: Slots) -> tuple[int, RunStat
     """Have tasks begin anew. Returns how many that are, and how their run stands.
 
     Raises:
-        RequestError: If there is no such run or task, or the run is being cancelled.
+        RequestError: If there is no such run or task, the run is being cancelled, or it cannot be
+            moved to the newest version though that is asked for.
     """
     memory = draft.memory
     loaded = memory.loaded.pop((request.run_id, request.key), UnknownRun(request.run_id))
@@ -109,13 +112,30 @@ def clear(request: ClearTasks, draft: Draft, slots: Slots) -> tuple[int, RunStat
     if run.clearing is not None:
         raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
     chosen = choosing.choose(request, run, memory.recalled)
+    plan = _newest(run, chosen, memory) if request.latest else None
     count = clearing.count(run, chosen)
     if request.key is not None:
         draft.batch.new_clears.append((run.run_no, request.key, count))
     if count or chosen.anew:
         clearing.hold(run, chosen, draft)
-        clearing.begin(run, draft, slots)
+        clearing.begin(run, draft, slots, plan=plan)
     return count, run.state
+
+
+def _newest(run: Run, chosen: Clearing, memory: Memory) -> Plan | None:
+    """Return the version to move a run to; ``None`` if it has the newest one.
+
+    Raises:
+        RequestError: If it cannot be moved.
+    """
+    plan = moving.newest(run, memory)
+    if plan is not None:
+        stopped = clearing.under_way(run, chosen)
+        if len(stopped) > clearing.SLICE_TASKS:
+            most = f"more than {clearing.SLICE_TASKS} tasks are under way"
+            raise VersionDiffers(run.row.run_id, plan.version, most, hint="cancel the run first")
+        moving.check_idle(run, plan, {place.task_no for place in stopped})
+    return plan
 
 
 def _check_round(request: ClearTasks, run: Run) -> None:

@@ -19,11 +19,12 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice, takewhile
 from typing import Final, NamedTuple
 
-from aioflow.core import budget, dag, growing, held, marking, rewinding
+from aioflow.core import budget, dag, deadlines, growing, held, marking, moving, rewinding
 from aioflow.core.choosing import FAILED, skipped_children
 from aioflow.core.draft import Draft
 from aioflow.core.fresh import fresh
 from aioflow.core.live import Group, Live, Run
+from aioflow.core.plan import Plan
 from aioflow.core.recount import recount, retally
 from aioflow.core.resetting import dissolve, ended, remove, renewed, reset, stopped
 from aioflow.core.run import outcome, resume
@@ -41,6 +42,7 @@ __all__ = (
     "hold",
     "needed",
     "undecided",
+    "under_way",
 )
 
 SLICE_TASKS = 1_500
@@ -104,13 +106,27 @@ def needed(run: Run) -> Iterable[TaskNo]:
     return [place.task_no for place in _next(run) if place.state >= TaskState.SUCCESS]
 
 
-def begin(run: Run, draft: Draft, slots: Slots) -> None:
+def under_way(run: Run, chosen: Clearing) -> list[_Place]:
+    """Return what is to be cleared and is under way; no rounds that a loop takes back."""
+    places = chain(_unmapped_places(run, chosen), _children(run, chosen))
+    return [place for place in places if moving.is_under_way(place.state)]
+
+
+def begin(run: Run, draft: Draft, slots: Slots, *, plan: Plan | None = None) -> None:
     """Clear the unmapped tasks that were chosen; the rest follows.
 
     What these have decided for others is thus taken back before anything else is decided.
+
+    Args:
+        plan: The version that the run is moved to once nothing of it is under way.
     """
+    chosen = run.clearing
+    assert chosen is not None  # noqa: S101 - the caller holds it still
     _step_back(run, draft)
-    _clear(run, list(islice(_unmapped_places(run), SLICE_TASKS)), draft, slots)
+    if plan is not None:
+        _clear(run, under_way(run, chosen), draft, slots)
+        moving.move(run, plan, draft)
+    _clear(run, list(islice(_unmapped_places(run, chosen), SLICE_TASKS)), draft, slots)
     draft.put_off(run)
 
 
@@ -192,7 +208,11 @@ def give_up(run: Run, draft: Draft) -> None:
 
 def _next(run: Run) -> list[_Place]:
     """Return what the next slice is about, unmapped tasks first; of a loop rounds as a whole."""
-    first = chain(_marked(run), _unmapped_places(run), _children(run), _unrun(run))
+    chosen = run.clearing
+    if chosen is None:
+        return []
+    cleared = chain(_unmapped_places(run, chosen), _children(run, chosen))
+    first = chain(_marked(run), cleared, _unrun(run))
     places = list(islice(first, SLICE_TASKS))
     for found in rewinding.taken_back(run):
         if len(places) >= SLICE_TASKS:
@@ -206,10 +226,7 @@ def _child(group: Group, index: int) -> _Place:
     return _Place(group.first_task_no + index, group.position, index, state)
 
 
-def _unmapped_places(run: Run) -> Iterator[_Place]:
-    chosen = run.clearing
-    if chosen is None:
-        return
+def _unmapped_places(run: Run, chosen: Clearing) -> Iterator[_Place]:
     first = run.row.first_task_no
     for position in chosen.whole:
         if _is_begun(run, chosen, position):
@@ -218,10 +235,7 @@ def _unmapped_places(run: Run) -> Iterator[_Place]:
             yield _Place(first + position, position, -1, TaskState.REMOVED)
 
 
-def _children(run: Run) -> Iterator[_Place]:
-    chosen = run.clearing
-    if chosen is None:
-        return
+def _children(run: Run, chosen: Clearing) -> Iterator[_Place]:
     for position in sorted(run.groups):
         group = run.groups[position]
         for index in _indexes(group, chosen, position):
@@ -381,6 +395,7 @@ def _finish(run: Run, draft: Draft, slots: Slots) -> None:
         if run not in draft.memory.queued_runs.get(run.queue, ()):
             dag.run_reopened(run, draft, slots)
     elif run.row.quarantine is None:
+        deadlines.arm_timeout(run, draft)  # it may have been moved to another version
         slots.offer_again(run)
         resume(run, draft, slots)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from aioflow.core import ahead, deadlines, late, past, timetable
+from aioflow.core.conf import require_fit
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -18,10 +19,10 @@ from aioflow.core.slots import Slots
 from aioflow.core.taken import same_run
 from aioflow.core.versions import arm_schedule, put_dag, slot_starts_at
 from aioflow.dag_triggers import BY_EVENT
-from aioflow.errors import BadConf, DagBroken, RequestError, UnknownDag
+from aioflow.errors import DagBroken, RequestError, UnknownDag
 from aioflow.inputs import FillBack, MakeSlots
 from aioflow.instants import EARLIEST_DATE, LATEST_DATE, as_datetime
-from aioflow.model import DagSpec, Instant, RunState, TriggerNo
+from aioflow.model import Instant, RunState, TriggerNo
 from aioflow.requests import CreateRun
 from aioflow.rows import DagRow, RunRow
 
@@ -146,7 +147,7 @@ def check_conf(request: CreateRun, draft: Draft) -> Plan:
         RequestError: As ``make_run``.
     """
     _, plan = find(request.dag_id, draft.memory)
-    _check_conf(plan.graph.spec, request.conf)
+    require_fit(plan.graph.spec, request.conf)
     return plan
 
 
@@ -156,22 +157,6 @@ def _check_date(logical_date: Instant | None) -> None:
             "a logical date lies between 0001-01-02 and 9999-12-30 in UTC, so that every time "
             "zone has it"
         )
-
-
-def _check_conf(spec: DagSpec, conf: bytes | None) -> None:
-    try:
-        given: object = {} if conf is None else msgspec.msgpack.decode(conf)
-    except msgspec.DecodeError as exc:
-        raise BadConf(f"the conf of {spec.dag_id!r} cannot be read: {exc}") from exc
-    if not isinstance(given, dict):
-        raise BadConf(f"the conf of {spec.dag_id!r} must be a JSON object of its parameters")
-    allowed = ", ".join(spec.parameters) or "none"
-    for name in given:
-        if name not in spec.parameters:
-            raise BadConf(f"DAG {spec.dag_id!r} has no parameter {name!r}; it has: {allowed}")
-    missing = [name for name in spec.required if name not in given]
-    if missing:
-        raise BadConf(f"DAG {spec.dag_id!r} needs {', '.join(missing)}; give it with --conf")
 
 
 def _add_run(

@@ -58,7 +58,9 @@ def arm(draft: Draft) -> None:
 def arm_timeout(run: Run, draft: Draft) -> None:
     """A run has started, or goes on after a restart: it may take so long."""
     length, began = run.spec.run_timeout_us, run.row.started_at
-    if length is not None and began is not None:
+    if length is None:
+        draft.memory.run_ends.pop(run.run_no, None)  # an earlier version of the DAG had one
+    elif began is not None:
         # What its row says is wall time: after a restart that may have stepped since.
         at = min(began - draft.at.shift, draft.steady) + length
         ends = draft.memory.run_ends

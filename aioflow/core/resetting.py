@@ -10,6 +10,7 @@ from aioflow.core.run import leave
 from aioflow.core.slots import Slots
 from aioflow.model import TaskState
 from aioflow.rows import ExpansionRow, TaskRow, TryRow
+from aioflow.start_numbers import after_clear
 
 __all__ = (
     "dissolve",
@@ -58,7 +59,7 @@ def reset(old: Live, draft: Draft) -> Live:
     """Let a task be pending, under a number that no start of it has had."""
     run = old.run
     live = Live(run, old.task_no, old.position, old.map_index)
-    live.state, live.start_no = old.state, old.start_no + 1
+    live.state, live.start_no = old.state, after_clear(old.start_no)
     live.stored_state, live.stored_start = old.stored_state, old.stored_start
     live.stored_place = old.stored_place
     draft.move(live, TaskState.PENDING)

@@ -35,6 +35,7 @@
     │   ├── UnknownEvent
     │   ├── UnknownNode
     │   ├── UnknownVersion
+    │   ├── VersionDiffers
     │   ├── DagBroken
     │   ├── DagPresent
     │   ├── DagRunning
@@ -148,6 +149,7 @@ from aioflow.errors.requests import (
     UnknownToken,
     UnknownTrigger,
     UnknownVersion,
+    VersionDiffers,
     WrongPassword,
 )
 from aioflow.errors.root import (
@@ -251,6 +253,7 @@ __all__ = (
     "UnknownVersion",
     "Unserializable",
     "ValueTooLarge",
+    "VersionDiffers",
     "WrongField",
     "WrongPassword",
 )

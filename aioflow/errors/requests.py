@@ -42,6 +42,7 @@ __all__ = (
     "UnknownToken",
     "UnknownTrigger",
     "UnknownVersion",
+    "VersionDiffers",
     "WrongPassword",
 )
 
@@ -290,6 +291,24 @@ class DagBroken(RequestError):
         super().__init__(f"DAG {dag_id!r} cannot run: {reason}; mend its file, or put it back")
         self.dag_id = dag_id
         self.reason = reason
+
+
+class VersionDiffers(RequestError):
+    """The newest version of the DAG differs too much for a run to be moved to it.
+
+    Attributes:
+        version: The newest one.
+    """
+
+    code = "request.version_differs"
+
+    def __init__(self, run_id: str, version: str, reason: str, *, hint: str = "") -> None:
+        remedy = hint or "clear without --latest, or start a new run"
+        super().__init__(
+            f"run {run_id!r} cannot be moved to the newest version of its DAG, {version[:12]}: "
+            f"{reason}; {remedy}"
+        )
+        self.version = version
 
 
 class TimetableAway(RequestError):

@@ -37,6 +37,7 @@ from aioflow.host.templates import renderer
 from aioflow.model import Instant, TaskSpec
 from aioflow.orders import RunInfo, Start
 from aioflow.results import read_item, result_path
+from aioflow.start_numbers import clear_number
 
 __all__ = (
     "Arguments",
@@ -88,6 +89,8 @@ class KnownRun:
             try_number=start.try_number,
             map_index=start.map_index if node.loop is None else -1,
             round=None if node.loop is None else start.map_index,
+            task_no=start.task_no,
+            clear_number=clear_number(start.start_no),
         )
 
     def own_context(self) -> RunContext:

@@ -32,6 +32,7 @@ from aioflow.messages import Called
 from aioflow.model import Failure
 from aioflow.orders import Call, ForgetRun, Notify, Order, RunInfo, Welcome
 from aioflow.owed import Alert, Callback
+from aioflow.start_numbers import clear_number
 
 __all__ = ("CallbackHost", "Drive", "call", "notify")
 
@@ -131,6 +132,8 @@ def _context(run: KnownRun, owed: Callback, number: int) -> dict[str, Any]:
             task_id=run.dag.nodes[owed.position].task_id,
             try_number=owed.try_number,
             map_index=owed.map_index,
+            task_no=owed.task_no,
+            clear_number=clear_number(owed.start_no),
         )
     failure = owed.failure
     key = own.idempotency_key.rstrip("/")

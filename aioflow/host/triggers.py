@@ -12,6 +12,7 @@ from typing import Any
 
 from aioflow.author import codec
 from aioflow.author.asking import asker
+from aioflow.author.signals import Fail
 from aioflow.author.start import EndEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare, shares
 from aioflow.errors import LinkClosed, Unserializable
@@ -474,5 +475,7 @@ def _failure(problem: BaseException, stage: str) -> Failure:
             return failure_of(problem, CODE_MISSING)
         case Unserializable() if stage == _RUN:
             return failure_of(problem, _SERIALISE)
+        case Fail() if stage == _RUN:
+            return failure_of(problem, "trigger_fail")
         case _:
             return failure_of(problem, stage)

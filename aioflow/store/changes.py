@@ -216,6 +216,14 @@ KINDS: tuple[Kind, ...] = (
         guards=("run_no", "state"),
     ),
     _kind(
+        "run version",
+        tables.run,
+        Action.UPDATE,
+        run_rows.run_versions,
+        columns=("version",),
+        guards=("run_no", "version"),
+    ),
+    _kind(
         "gone expansion",
         tables.expansion,
         Action.DELETE,

@@ -17,6 +17,7 @@ __all__ = (
     "new_tries",
     "results",
     "run_changes",
+    "run_versions",
     "task_changes",
 )
 
@@ -59,6 +60,11 @@ def run_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         return (*new, change.run_no, int(change.was))
 
     return [values(change) for change in batch.run_changes]
+
+
+def run_versions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the runs that are moved to another version of their DAG."""
+    return [(new, run_no, old) for run_no, old, new in batch.run_versions]
 
 
 def new_tasks(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:

@@ -61,6 +61,8 @@ class Cleared(TypedDict):
     dag_id: str
     state: str
     cleared: int
+    version: str
+    newest_version: str | None
     upstream_failed: list[str]
 
 

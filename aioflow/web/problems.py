@@ -50,6 +50,7 @@ from aioflow.errors import (
     UnknownTrigger,
     UnknownVersion,
     Unserializable,
+    VersionDiffers,
     WrongPassword,
 )
 from aioflow.web.asking import asking_of
@@ -77,6 +78,7 @@ _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (UnknownEvent, 404),
     (UnknownNode, 404),
     (UnknownVersion, 404),
+    (VersionDiffers, 409),
     (UnknownRun, 404),
     (UnknownTask, 404),
     (UnknownRound, 404),

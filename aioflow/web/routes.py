@@ -39,6 +39,7 @@ class ClearBody(BaseModel):
     map_index: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
     downstream: bool = False
     failed: bool = False
+    latest: bool = False
     round: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
 
 
@@ -189,6 +190,7 @@ async def clear(
             map_index=wanted.map_index,
             downstream=wanted.downstream,
             failed=wanted.failed,
+            latest=wanted.latest,
             number=wanted.round,
             key=idempotency_key,
         )

@@ -31,6 +31,8 @@ RUN = RunContext(
     created_at=instant(datetime(2026, 2, 2, tzinfo=UTC)),
     timezone="Asia/Kolkata",
     try_number=2,
+    task_no=7,
+    clear_number=1,
     params={"day": date(2026, 1, 2)},
 )
 
@@ -51,6 +53,7 @@ RUN = RunContext(
         ("params", {"day": date(2026, 1, 2)}),
         ("params.day", date(2026, 1, 2)),
         ("idempotency_key", "r1/t"),
+        ("rerun_key", "r1/t/7.1"),
     ],
 )
 def test_a_run_knows(name, value):
@@ -100,6 +103,14 @@ def test_the_idempotency_key_differs_between_children_but_not_between_tries():
 
     assert key(3, 1) == key(3, 2) == "r/t/3"
     assert key(4, 1) == "r/t/4"
+
+
+def test_the_rerun_key_differs_after_a_clear_and_for_other_rows_but_not_between_tries():
+    def key(**fields: Any) -> str:
+        return str(resolve("rerun_key", replace(RUN, map_index=0, **fields)))
+
+    assert key(try_number=1) == key(try_number=2)
+    assert len({key(), key(clear_number=2), key(task_no=8)}) == 3
 
 
 @pytest.mark.parametrize("name", ["nonsense", "params.missing"])

@@ -654,8 +654,12 @@ def test_check_names_file_line_and_code(tmp_path):
 
     lines = done.out.splitlines()
     assert done.status == 1
-    assert lines[0].startswith(f"{wrong}:4: syntax_error ")
-    assert lines[1].startswith(f"{empty}:0: dag.none ")
+    assert lines[0] == (
+        f"{good}: hen, egg, approval, sums, breaks, noise, halves, rolls, waits: ok"
+    )
+    assert lines[1].startswith(f"{wrong}:4: syntax_error ")
+    assert lines[2].startswith(f"{empty}:0: dag.none ")
+    assert (len(lines), done.err) == (3, "")
     assert as_json.status == 0
     assert as_json.json == [
         {
@@ -847,6 +851,24 @@ def test_a_dag_that_is_tried_finds_the_files_beside_it(tmp_path):
 
     assert done.status == 0
     assert "read = 'select 1'" in done.out
+
+
+def test_a_dag_that_is_tried_and_fails_shows_the_log_of_its_last_try(tmp_path):
+    (tmp_path / "flows.py").write_text(
+        "from aioflow import Retry, dag, task\n\n"
+        "@task(retry=Retry(tries=2, delay='0.1s'))\n"
+        "def divide(n: int, try_number: int) -> float:\n"
+        "    print('dividing', n, 'in try', try_number)\n    return 1 / n\n\n"
+        "@dag\ndef divides() -> None:\n    divide.expand(n=[1, 0])\n"
+    )
+
+    done = run_process("dags", "test", tmp_path / "flows.py")
+
+    assert done.status == 1
+    said = done.err[done.err.index("divide[1] failed: ZeroDivisionError") :]
+    assert "\nthe log of divide[1], try 2:\ndividing 0 in try 2\nTraceback (most rec" in said
+    assert said.rstrip().endswith("ZeroDivisionError: division by zero")
+    assert "in try 1" not in said
 
 
 @pytest.mark.nightly

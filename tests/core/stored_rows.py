@@ -92,6 +92,10 @@ class Rows:
                 ended_at=change.ended_at,
                 quarantine=change.quarantine,
             )
+        for run_no, old, new in batch.run_versions:
+            assert self.runs[run_no].version == old
+            assert new in self.versions
+            self.runs[run_no] = msgspec.structs.replace(self.runs[run_no], version=new)
         for event in batch.named_events:
             assert event.event_no not in self.named_events
             self.named_events[event.event_no] = event

@@ -351,6 +351,21 @@ def test_the_time_of_the_try_ends_it_and_stops_the_parked_coroutine():
     assert world.rows.records == {}
 
 
+@pytest.mark.parametrize(
+    ("reason", "state", "tries"), [("trigger", "retrying", 1), ("trigger_fail", "failed", 1)]
+)
+def test_fail_in_a_trigger_uses_no_further_tries(reason, state, tries):
+    world, run = begun(retry=RetryPolicy(tries=3))
+    await_(world, 0, "m:T")
+    host = hosted(world, "m:T")
+
+    failure = Failure(type="Fail", message="no use", reason=reason)
+    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, failure))
+
+    assert world.state(run, "c") == state
+    assert len(world.rows.tries) == tries
+
+
 def test_a_trigger_that_fails_fails_the_try_and_the_coroutine_is_stopped():
     world, run = begun(retry=RetryPolicy(tries=1))
     parked = await_(world, 0, "m:A", "m:B", kind="any_of")

@@ -23,6 +23,7 @@ from aioflow.model import (
     TriggerRule,
 )
 from aioflow.requests import CancelRun, ClearTasks, CreateRun
+from aioflow.start_numbers import after_clear, clear_number
 from tests.core.world import World
 
 ONCE = RetryPolicy(tries=1)
@@ -160,8 +161,24 @@ def test_a_report_of_an_earlier_start_stays_late():
     clear(world, run, "a")
     world.turn(Succeeded(number, old, world.now, world.now))
 
-    assert world.rows.tasks[number].start_no == old + 2
+    assert world.rows.tasks[number].start_no == after_clear(old) + 1
     assert world.state(run, "a") == "running"
+
+
+def test_a_start_tells_how_often_its_task_was_cleared():
+    world = World()
+    run = world.begin(task("a", retry=RetryPolicy(tries=2)))
+    numbers = []
+    for _ in range(3):
+        world.fail("a")
+        world.pass_time(3600)
+        world.restart()
+        numbers.append(world.started("a").start)
+        clear(world, run, "a")
+
+    assert [clear_number(start.start_no) for start in numbers] == [0, 1, 2]
+    assert {start.try_number for start in numbers} == {2}
+    assert clear_number(world.started("a").start.start_no) == 3
 
 
 def test_a_task_that_runs_is_stopped_first():
@@ -174,7 +191,7 @@ def test_a_task_that_runs_is_stopped_first():
 
     stops = [effect for effect in world.effects if isinstance(effect, StopTry)]
     assert [(stop.task_no, stop.start_no) for stop in stops] == [(started.task_no, 1)]
-    assert world.started("a").start.start_no == 3
+    assert world.started("a").start.start_no == after_clear(1) + 1
     world.turn(Succeeded(started.task_no, 1, world.now, world.now))
     assert states(world, run, "ab") == ["running", "pending"]
     world.finish_all()

@@ -8,7 +8,7 @@ import pytest
 
 from aioflow.effects import HostTrigger
 from aioflow.messages import Began, Deferred, Fired, NotReadyYet, TriggerEnded
-from aioflow.model import Body, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.model import Body, Failure, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.orders import Start
 from tests.core.world import SECOND, World
 
@@ -82,6 +82,19 @@ def test_a_sensor_that_skips_on_errors_does_so_while_it_is_deferred():
     world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now))
 
     assert world.state(run, "look") == "skipped"
+
+
+@pytest.mark.parametrize("on_error", ["retry", "ignore"])
+def test_fail_in_a_trigger_ends_a_sensor_whatever_it_does_about_errors(on_error):
+    world = World()
+    sensor = SensorSpec(interval_us=60 * SECOND, timeout_us=3600 * SECOND, on_error=on_error)
+    run = world.begin(limited("look", sensor=sensor, body=Body.COROUTINE, retry=RetryPolicy()))
+    host = defer(world, "look").host
+
+    no_use = Failure(type="Fail", message="no use", reason="trigger_fail")
+    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, no_use))
+
+    assert world.state(run, "look") == "failed"
 
 
 def test_a_resumed_task_has_what_is_left_of_its_time():

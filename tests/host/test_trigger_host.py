@@ -185,6 +185,7 @@ class Slow(Trigger):
 
 ODD = {
     "raises": ("1 / 0\n        yield", "ZeroDivisionError", "trigger"),
+    "fails": ("raise Fail('no use')\n        yield", "Fail", "trigger_fail"),
     "exits": ("sys.exit(1)\n        yield", "SystemExit", "trigger"),
     "^C": ("raise KeyboardInterrupt\n        yield", "KeyboardInterrupt", "trigger"),
     "cancels": ("raise asyncio.CancelledError\n        yield", "CancelledError", "trigger"),
@@ -209,6 +210,22 @@ ODD = {
     ),
 }
 """The body of a trigger, and what its failure is."""
+
+
+def test_what_else_raises_fail_is_no_failure_of_the_run(host):
+    child = host(
+        """
+@dataclass(frozen=True)
+class Made(Trigger):
+    n: int
+    def __post_init__(self): raise Fail("not made")
+    async def run(self): yield TriggerEvent(1)
+"""
+    )
+
+    child.send(hosting("Made", n=1))
+
+    assert child.expect(TriggerEnded).failure.reason == "trigger_construct"
 
 
 def test_whatever_a_trigger_does_ends_its_hosting_alone(host, home):

@@ -364,3 +364,89 @@ def test_a_dag_whose_file_is_gone_is_deleted_with_its_ended_runs(shared_daemon, 
     eventually(is_empty, 30.0)
     assert tasks() == tasks_before
     assert not [run for run in daemon.get("/api/v1/runs")[1] if run["dag_id"] == "unwanted"]
+
+
+MENDED = """
+from aioflow import Retry, dag, task
+
+@task
+async def first() -> str:
+    return "{word}"
+
+@task(retry=Retry(tries=1))
+def second(word: str) -> str:
+    if {fails}:
+        raise ValueError("not mended yet")
+    return word + " {word}"
+
+@task(retry=Retry(tries=1))
+async def third(word: str) -> str:
+    return word + " {word}"
+
+@dag
+def mended() -> None:
+    third(second(first()))
+"""
+
+
+def test_a_cleared_run_runs_the_old_code_and_with_latest_the_mended_one(shared_daemon):
+    daemon = shared_daemon
+    daemon.add("mended.py", MENDED.format(word="old", fails=True))
+    run_id = daemon.trigger("mended", run_id="mend-me")
+    assert daemon.wait(run_id)["state"] == "failed"
+    old = daemon.version("mended")
+    daemon.add("mended.py", MENDED.format(word="new", fails=False))
+    eventually(lambda: daemon.version("mended") != old)
+    new = daemon.version("mended")
+
+    plain = run("runs", "clear", run_id, "--failed", home=daemon.home)
+    assert daemon.wait(run_id)["state"] == "failed"
+    shown = daemon.run(run_id)["version"]
+    words = ("runs", "clear", run_id, "--failed", "--latest", "--json")
+    latest = run(*words, home=daemon.home).json
+    assert daemon.wait(run_id)["state"] == "success"
+
+    assert plain.out.splitlines()[1:] == [
+        f"it runs version {old[:12]}, not the newest, {new[:12]}; --latest moves the run to that"
+    ]
+    assert shown == old
+    assert (latest["version"], latest["newest_version"]) == (new, new)
+    assert daemon.run(run_id)["version"] == new
+    assert task_of(daemon, run_id, "first")["result"] == "old"  # it had ended
+    assert task_of(daemon, run_id, "third")["result"] == "old new new"
+
+    daemon.add("mended.py", MENDED.format(word="new", fails=False).replace("third", "fourth"))
+    eventually(lambda: daemon.version("mended") != new)
+    refused = run(*words, home=daemon.home)
+    assert refused.status == 1
+    assert "task 'third' is gone; task 'fourth' is new" in refused.err
+    assert refused.err.rstrip().endswith("[request.version_differs]")
+
+
+def test_a_coroutine_under_way_that_is_cleared_goes_on_in_the_mended_code(shared_daemon, tmp_path):
+    daemon = shared_daemon
+    code = """
+import asyncio
+from aioflow import dag, task
+
+@task
+async def lasts(is_long: bool = {is_long}) -> str:
+    print("{word} code", flush=True)
+    await asyncio.sleep(600 if is_long else 0)
+    return "{word}"
+
+@dag
+def stuck() -> None:
+    lasts()
+"""
+    daemon.add("stuck.py", code.format(word="old", is_long=True))
+    run_id = daemon.trigger("stuck")
+    eventually(lambda: daemon.run(run_id)["counts"].get("running"))
+    old = daemon.version("stuck")
+    daemon.add("stuck.py", code.format(word="new", is_long=False))
+    eventually(lambda: daemon.version("stuck") != old)
+
+    run("runs", "clear", run_id, "--latest", home=daemon.home)
+
+    assert daemon.wait(run_id)["state"] == "success"
+    assert task_of(daemon, run_id, "lasts")["result"] == "new"

@@ -262,6 +262,8 @@ class Tables(Rows):
             if run.caller is not None:
                 assert run.caller not in self.called, f"{run} is started once more"
                 self.called[run.caller] = run.run_no
+        for run_no, _, version in batch.run_versions:
+            self._plans[run_no] = version, self._plans[run_no][1]
         numbers = (event.event_no for event in batch.named_events)
         self._newest_event = max(numbers, default=self._newest_event)
         self._newest_run = max((run.run_no for run in batch.new_runs), default=self._newest_run)

@@ -287,6 +287,21 @@ async def test_changes_set_what_they_carry_and_nothing_else(store):
     ]
 
 
+async def test_a_run_is_moved_to_another_version_from_the_one_it_has(store):
+    await store.commit(first_batch())
+    await store.commit(
+        batch(
+            2, new_versions=[replace(VERSION, version="cd34")], run_versions=[(1, "ab12", "cd34")]
+        )
+    )
+
+    assert await store.list_runs() == [replace(RUN, version="cd34")]
+    with pytest.raises(BatchRefused):
+        await store.commit(batch(3, run_versions=[(1, "ab12", "cd34")]))
+    assert await store.list_runs() == [replace(RUN, version="cd34")]
+    assert await compare(store) == []
+
+
 async def test_what_is_done_is_deleted(store):
     await store.commit(first_batch())
     await store.commit(

@@ -39,7 +39,9 @@ BUGS = (
         promise="a report of another start is late",
         where="core",
         needs="a clear, or a mark, of a running task, then the report of its start",
-        edits=(Edit("aioflow.core.resetting", "reset", "old.start_no + 1", "old.start_no"),),
+        edits=(
+            Edit("aioflow.core.resetting", "reset", "after_clear(old.start_no)", "old.start_no"),
+        ),
         seed=Seed(1, 0),
     ),
     PlantedBug(
