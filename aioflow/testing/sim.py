@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
 from aioflow.testing.crashing import Ending, ending_of, play_crashing_everywhere
 from aioflow.testing.loop import Stalled
 from aioflow.testing.node import Node
-from aioflow.testing.runs import SimRun
+from aioflow.testing.runs import RunStuck, SimRun
 from aioflow.testing.wall import also_in
 from aioflow.testing.world import World
 
@@ -38,9 +38,7 @@ BEGINS_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
 
-
-class RunStuck(AssertionError):
-    """A run has not ended, and will not, or not in the time it was given."""
+_logger = logging.getLogger("aioflow.testing")
 
 
 class Sim:
@@ -54,12 +52,20 @@ class Sim:
 
     Args:
         at: When it begins; without a zone it is taken as UTC.
+        on_standstill: Called with a text that says on what the simulation waits, where it has
+            waited for 10 s of real time. By default it is logged as a warning; the fixture
+            writes it to the terminal at once.
     """
 
-    def __init__(self, *, at: datetime = BEGINS_AT) -> None:
+    def __init__(
+        self,
+        *,
+        at: datetime = BEGINS_AT,
+        on_standstill: Callable[[str], object] = _logger.warning,
+    ) -> None:
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         self._shelf = ShelfOfOurs()
-        self._world = World(as_instant(at), self._shelf)
+        self._world = World(as_instant(at), self._shelf, on_standstill)
         self._understudies = Understudies()
         self._dags: dict[str, DAG] = {}
         self._keys = itertools.count(1)
@@ -296,7 +302,7 @@ class Sim:
         await self._world.ask(tell)
 
     async def _do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await asyncio.wrap_future(self._world.start(make))
+        return await self._world.do(make)
 
 
 def _modules(dag: DAG) -> list[ModuleType]:
