@@ -24,6 +24,7 @@ from aioflow.errors import DagError
 from aioflow.inputs import FileParsed
 from aioflow.instants import as_datetime, as_instant
 from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
+from aioflow.testing.collecting import BEGINS_AT
 from aioflow.testing.crashing import Ending, ending_of, play_crashing_everywhere
 from aioflow.testing.loop import Stalled
 from aioflow.testing.node import Node
@@ -31,10 +32,7 @@ from aioflow.testing.runs import RunStuck, SimRun
 from aioflow.testing.wall import also_in
 from aioflow.testing.world import World
 
-__all__ = ("BEGINS_AT", "RunStuck", "Sim")
-
-BEGINS_AT = datetime(2026, 1, 1, tzinfo=UTC)
-"""What the clock shows when a test begins, unless it says otherwise."""
+__all__ = ("Sim",)
 
 T = TypeVar("T")
 
