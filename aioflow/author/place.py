@@ -51,6 +51,19 @@ def importing() -> Place | None:
     return None
 
 
+def is_being_read(file: str) -> bool:
+    """Return whether the top level of a file, or of a module that is imported, runs right now.
+
+    It does not where a function of the file is called later, such as a test.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename == file:
+            return True
+        frame = frame.f_back
+    return importing() is not None
+
+
 def wrong(message: str) -> DagError:
     """Return an error that names the author's line."""
     return DagError(f"{message} ({here()})")
