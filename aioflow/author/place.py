@@ -10,7 +10,7 @@ import msgspec
 
 from aioflow.errors import DagError, ReferenceMisused
 
-__all__ = ("Place", "here", "importing", "misused", "wrong")
+__all__ = ("Place", "here", "importing", "is_being_read", "misused", "wrong")
 
 # Generated code, such as the __init__ of a dataclass, belongs to nobody's file.
 _OURS = (str(Path(__file__).parent), "<string>")

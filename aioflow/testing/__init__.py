@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
+from aioflow.testing.backfill import SimBackfill
 from aioflow.testing.collecting import BEGINS_AT, collect
 from aioflow.testing.runs import RunStuck, SimRun, SimTask
 from aioflow.testing.sim import Sim
 
-__all__ = ("BEGINS_AT", "RunStuck", "Sim", "SimRun", "SimTask", "collect")
+__all__ = ("BEGINS_AT", "RunStuck", "Sim", "SimBackfill", "SimRun", "SimTask", "collect")
