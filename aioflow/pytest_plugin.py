@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-__all__ = ("sim",)
+__all__ = ("pytest_configure", "pytest_unconfigure", "sim")
+
+_terminal = pytest.StashKey[int]()
+"""Standard error as it is before pytest captures what tests print."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep a way to the terminal for what has to be seen while a test hangs."""
+    try:
+        config.stash[_terminal] = os.dup(2)
+    except OSError:
+        return  # there is none
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Give it back."""
+    if _terminal in config.stash:
+        os.close(config.stash[_terminal])
+        del config.stash[_terminal]
 
 
 @pytest.fixture
-def sim() -> Iterator[Any]:
+def sim(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A node with an empty database on virtual time; see ``aioflow.testing.Sim``."""
     from aioflow.testing import Sim
 
-    with Sim() as opened:
+    def tell(text: str) -> None:
+        terminal = request.config.stash.get(_terminal, 2)
+        os.write(terminal, f"\n{request.node.nodeid}: {text}\n".encode(errors="replace"))
+
+    with Sim(on_standstill=tell) as opened:
         yield opened

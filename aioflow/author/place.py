@@ -10,7 +10,7 @@ import msgspec
 
 from aioflow.errors import DagError, ReferenceMisused
 
-__all__ = ("Place", "here", "importing", "misused", "wrong")
+__all__ = ("Place", "here", "importing", "is_being_read", "misused", "wrong")
 
 # Generated code, such as the __init__ of a dataclass, belongs to nobody's file.
 _OURS = (str(Path(__file__).parent), "<string>")
@@ -49,6 +49,19 @@ def importing() -> Place | None:
             return Place(frame.f_code.co_filename, frame.f_lineno)
         frame = caller
     return None
+
+
+def is_being_read(file: str) -> bool:
+    """Return whether the top level of a file, or of a module that is imported, runs right now.
+
+    It does not where a function of the file is called later, such as a test.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename == file:
+            return True
+        frame = frame.f_back
+    return importing() is not None
 
 
 def wrong(message: str) -> DagError:

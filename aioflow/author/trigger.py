@@ -47,8 +47,8 @@ T = TypeVar("T")
 class Trigger(Generic[T]):
     """A wait. Derive a dataclass from it; its fields are what is stored.
 
-    A class with an ``__init__`` of its own defines ``serialize()``, which returns its class
-    path and the arguments that make an equal one. ``T`` is the type of the payloads.
+    A class with an ``__init__`` of its own defines ``serialize()``. ``T`` is the type of the
+    payloads.
     """
 
     public_fields: ClassVar[Sequence[str]] = ()
@@ -68,7 +68,8 @@ class Trigger(Generic[T]):
             WrongField: If one is not what it is annotated with.
         """
         is_written = not _is_restored.get()
-        if is_written and dataclasses.is_dataclass(cls) and not hasattr(cls, "serialize"):
+        has_own = cls.serialize is not Trigger.serialize
+        if is_written and dataclasses.is_dataclass(cls) and not has_own:
             check_fields(cls, args, kwargs)
         return super().__new__(cls)
 
@@ -82,6 +83,17 @@ class Trigger(Generic[T]):
         if share is None:
             raise NotImplementedError(f"{type(self).__name__} needs a method run()")
         return alone(share)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return its class path, ``module.Name``, and the arguments that make an equal one.
+
+        Of a dataclass these are its fields. A class with an ``__init__`` of its own overrides it.
+
+        Raises:
+            Unserializable: If such a class does not.
+        """
+        cls = type(self)
+        return portable(f"{cls.__module__}.{cls.__qualname__}"), _fields(self)
 
     def share(self) -> Share | None:
         """Return what this trigger waits for in a watch that it shares with others.

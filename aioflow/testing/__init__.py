@@ -2,12 +2,14 @@
 
 ::
 
-    from aioflow.testing import Sim
+    from aioflow.testing import Sim, collect
 """
 
 from __future__ import annotations
 
-from aioflow.testing.runs import SimRun, SimTask
-from aioflow.testing.sim import BEGINS_AT, RunStuck, Sim
+from aioflow.testing.backfill import SimBackfill
+from aioflow.testing.collecting import BEGINS_AT, collect
+from aioflow.testing.runs import RunStuck, SimRun, SimTask
+from aioflow.testing.sim import Sim
 
-__all__ = ("BEGINS_AT", "RunStuck", "Sim", "SimRun", "SimTask")
+__all__ = ("BEGINS_AT", "RunStuck", "Sim", "SimBackfill", "SimRun", "SimTask", "collect")

@@ -23,7 +23,7 @@ from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
 from aioflow.messages import Began, Ended, Recalled
 from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
-from aioflow.testing.loop import napping
+from aioflow.testing.loop import napping, virtual_loop
 
 __all__ = ("BodyHost", "Turns")
 
@@ -70,7 +70,7 @@ class Turns(Generic[Outcome]):
     """
 
     def __init__(self, work: Callable[[], Outcome], on_end: Callable[[Outcome], None]) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = virtual_loop()
         self._work = work
         self._on_end = on_end
         self._body_goes_on = threading.Semaphore(0)
@@ -99,15 +99,16 @@ class Turns(Generic[Outcome]):
         if self._is_killed:
             raise _Killed
         self._wish = partial(wish, self._go_on)
-        self._loop_goes_on.release()
-        self._body_goes_on.acquire()
+        with self._loop.at_rest():
+            self._loop_goes_on.release()
+            self._body_goes_on.acquire()
         if self._is_killed:
             raise _Killed
 
     def _run(self) -> None:
         self._body_goes_on.acquire()
         try:
-            with napping(self._nap):
+            with self._loop.at_work(), napping(self._nap):
                 self._ended = self._work()
         finally:
             self._is_over = True

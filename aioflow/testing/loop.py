@@ -26,6 +26,7 @@ __all__ = (
     "nap_here",
     "napping",
     "threads_are_counted",
+    "virtual_loop",
 )
 
 SOCKET_SECONDS = 0.05
@@ -80,9 +81,17 @@ class _Selector(selectors.DefaultSelector):
     def _really(self) -> _Events:
         """Wait as long as there is something real to wait for."""
         if self.loop.busy_threads:
-            return super().select(THREAD_SECONDS)
+            return self._wait(THREAD_SECONDS)
         # One is the loop's own, by which threads wake it.
-        return super().select(SOCKET_SECONDS) if len(self.get_map()) > 1 else []
+        return self._wait(SOCKET_SECONDS) if len(self.get_map()) > 1 else []
+
+    def _wait(self, seconds: float) -> _Events:
+        self.loop.is_selecting = True
+        found = super().select(seconds)
+        self.loop.is_selecting = False
+        if not found:
+            self.loop.vain_seconds += seconds
+        return found
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -90,21 +99,43 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     Attributes:
         busy_threads: How many work for it right now.
+        pauses: Called in order before time passes, to look at what is outside of it, such as
+            files. Each returns whether it has made anything happen, for which time waits.
+        ident: That of the thread that it ran in last.
+        working: Those of the threads that neither sleep nor wait for the loop, by their idents.
+        is_selecting: It waits for threads or descriptors right now, in real time.
+        vain_seconds: Real seconds in which it has done so and nothing came.
     """
 
     def __init__(self) -> None:
         self._virtual = 0.0
+        self.pauses: dict[Callable[[], bool], None] = {}
         self._still: list[asyncio.Future[None]] = []
         self.busy_threads = 0
+        self.ident = 0
+        self.working: set[int] = set()
+        self.is_selecting = False
+        self.vain_seconds = 0.0
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
+        self._waits = selector
+        self._own = frozenset(selector.get_map())
         # A nanosecond is nothing to a float that has counted a year: its timers never came.
         self._clock_resolution = RESOLUTION_SECONDS
 
     def time(self) -> float:
         """Return virtual seconds since it was made."""
         return self._virtual
+
+    def run_forever(self) -> None:
+        """See the base; ``run_until_complete`` calls it."""
+        self.ident = threading.get_ident()
+        super().run_forever()
+
+    def watched(self) -> list[int]:
+        """Return the descriptors that it waits for, without its own, by which threads wake it."""
+        return [number for number in list(self._waits.get_map()) if number not in self._own]
 
     def skip(self, seconds: float) -> None:
         """Let time pass without doing anything in it, as when user code blocks the loop."""
@@ -122,6 +153,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         Raises:
             Stalled: If there is neither.
         """
+        if any(pause() for pause in list(self.pauses)):
+            return []
         if self._still:
             waiting, self._still = self._still, []
             for future in waiting:
@@ -181,19 +214,38 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         finally:
             self.busy_threads -= 1
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """The present thread works for this loop."""
+        self.working.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self.working.discard(threading.get_ident())
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """The present thread, which works for it, waits for this loop."""
+        self.working.discard(threading.get_ident())
+        try:
+            yield
+        finally:
+            self.working.add(threading.get_ident())
+
     def with_naps(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return it so that its thread sleeps by the time of this loop."""
 
         def run(*arguments: Any) -> Any:
-            with napping(self._nap):
+            with self.at_work(), napping(self._nap):
                 return function(*arguments)
 
         return run
 
     def _nap(self, seconds: float) -> None:
         awake = threading.Event()
-        self.call_soon_threadsafe(self._lay_down, seconds, awake)
-        awake.wait()
+        with self.at_rest():
+            self.call_soon_threadsafe(self._lay_down, seconds, awake)
+            awake.wait()
 
     def _lay_down(self, seconds: float, awake: threading.Event) -> None:
         self.busy_threads -= 1
@@ -202,6 +254,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _get_up(self, awake: threading.Event) -> None:
         self.busy_threads += 1
         awake.set()
+
+
+def virtual_loop() -> VirtualLoop:
+    """Return the running loop, which is that of a simulation."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)  # noqa: S101 - what asks lives in a simulation
+    return loop
 
 
 _thread = threading.local()

@@ -16,7 +16,7 @@ from aioflow.author.node import Node
 from aioflow.host.fan_in import decode_item
 from aioflow.rows import ResultRow
 
-__all__ = ("LONGEST", "SimRun", "SimTask", "Stage")
+__all__ = ("LONGEST", "RunStuck", "SimRun", "SimTask", "Stage")
 
 LONGEST = "31d"
 """How much virtual time ``finished`` lets pass, unless it is told otherwise."""
@@ -27,6 +27,10 @@ _ENDINGS = ("failed", "upstream_failed", "cancelled", "success", "skipped")
 _ENDED = frozenset(_ENDINGS)
 
 T = TypeVar("T")
+
+
+class RunStuck(AssertionError):
+    """A run has not ended, and will not, or not in the time it was given."""
 
 
 class Stage(Protocol):

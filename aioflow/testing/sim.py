@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
@@ -20,27 +20,25 @@ from aioflow.author.dag import DAG, registered
 from aioflow.author.describe import describe
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.notifiers import Notification
+from aioflow.backfills import Reprocess
 from aioflow.errors import DagError
 from aioflow.inputs import FileParsed
 from aioflow.instants import as_datetime, as_instant
+from aioflow.testing.backfill import SimBackfill
 from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
+from aioflow.testing.collecting import BEGINS_AT
 from aioflow.testing.crashing import Ending, ending_of, play_crashing_everywhere
 from aioflow.testing.loop import Stalled
 from aioflow.testing.node import Node
-from aioflow.testing.runs import SimRun
+from aioflow.testing.runs import RunStuck, SimRun
 from aioflow.testing.wall import also_in
 from aioflow.testing.world import World
 
-__all__ = ("BEGINS_AT", "RunStuck", "Sim")
-
-BEGINS_AT = datetime(2026, 1, 1, tzinfo=UTC)
-"""What the clock shows when a test begins, unless it says otherwise."""
+__all__ = ("Sim",)
 
 T = TypeVar("T")
 
-
-class RunStuck(AssertionError):
-    """A run has not ended, and will not, or not in the time it was given."""
+_logger = logging.getLogger("aioflow.testing")
 
 
 class Sim:
@@ -54,12 +52,20 @@ class Sim:
 
     Args:
         at: When it begins; without a zone it is taken as UTC.
+        on_standstill: Called with a text that says on what the simulation waits, where it has
+            waited for 10 s of real time. By default it is logged as a warning; the fixture
+            writes it to the terminal at once.
     """
 
-    def __init__(self, *, at: datetime = BEGINS_AT) -> None:
+    def __init__(
+        self,
+        *,
+        at: datetime = BEGINS_AT,
+        on_standstill: Callable[[str], object] = _logger.warning,
+    ) -> None:
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         self._shelf = ShelfOfOurs()
-        self._world = World(as_instant(at), self._shelf)
+        self._world = World(as_instant(at), self._shelf, on_standstill)
         self._understudies = Understudies()
         self._dags: dict[str, DAG] = {}
         self._keys = itertools.count(1)
@@ -142,6 +148,88 @@ class Sim:
             await self._world.stillness()
 
         await self._do(end)
+
+    async def clear(
+        self,
+        run: SimRun,
+        *tasks: str,
+        map_index: int = -1,
+        downstream: bool = False,
+        failed: bool = False,
+    ) -> int:
+        """Have tasks of a run begin again, as ``aioflow runs clear`` does; return how many.
+
+        Args:
+            tasks: Their ids; all by default.
+            map_index: Of a mapped task this child alone.
+            downstream: What comes after them, too.
+            failed: Only what has failed, or could not run because of that.
+
+        Raises:
+            UnknownTask: If the run has no such task, or the task no such child.
+            RequestError: If the run is being ended.
+        """
+
+        async def begin() -> int:
+            answer = await self._world.ask(
+                lambda node: node.api.clear(
+                    run.run_id, tasks, map_index=map_index, downstream=downstream, failed=failed
+                )
+            )
+            await self._world.stillness()
+            return int(answer["cleared"])
+
+        return await self._do(begin)
+
+    async def backfill(
+        self,
+        dag: DAG,
+        /,
+        first: date | str,
+        last: date | str,
+        *,
+        reprocess: Reprocess = "none",
+        max_active: int = 0,
+        reverse: bool = False,
+        **params: Any,
+    ) -> SimBackfill:
+        """Have runs made for the slots of a range, as ``aioflow dags backfill`` does.
+
+        All happens that happens at this instant; ``finished`` lets time pass until it is over.
+
+        Args:
+            first: A day or an instant, or either as ISO 8601 text.
+            last: Likewise; a day counts whole.
+            reprocess: Which slots get another run that have one: ``none``, those that ``failed``,
+                or ``all``.
+            max_active: How many of its runs are live at once; 0 for the DAG's limit.
+            reverse: The newest slot first.
+            params: The parameters of all its runs.
+
+        Raises:
+            RequestError: If there is nothing to fill, or another backfill of the DAG goes on.
+        """
+        key = f"sim-{next(self._keys)}"
+
+        async def begin() -> int:
+            if dag.dag_id not in self._dags:
+                await self._enter(dag, paused=True)
+            view, _ = await self._world.ask(
+                lambda node: node.api.backfills.start(
+                    dag.dag_id,
+                    first=_iso(first),
+                    last=_iso(last),
+                    reprocess=reprocess,
+                    max_active=max_active,
+                    reverse=reverse,
+                    conf=params or None,
+                    key=key,
+                )
+            )
+            await self._world.stillness()
+            return view.backfill_id
+
+        return SimBackfill(self, dag, await self._do(begin))
 
     async def crash(self) -> None:
         """Kill the node between two commits, and start it again on its database.
@@ -229,25 +317,35 @@ class Sim:
 
     async def until_ended(self, run_id: str, within: Duration) -> None:
         """See ``runs.Stage``."""
+
+        async def is_live(api: Api) -> bool:
+            return (await api.run(run_id)).state.is_live
+
+        if not await self.until_over(is_live, within):
+            raise RunStuck(await self._do(lambda: self._why(run_id)))
+
+    async def until_over(self, is_live: Callable[[Api], Awaitable[bool]], within: Duration) -> bool:
+        """Let time pass until something is not live any more; return whether that is so.
+
+        Args:
+            is_live: Asked again after each commit that changes a run.
+        """
         seconds = microseconds(within, "within") / 1e6
+
+        async def ask() -> bool:
+            return await self._world.ask(lambda node: is_live(node.api))
 
         async def wait() -> bool:
             with anyio.move_on_after(seconds):
-                while await self._is_live(run_id):
+                while await ask():
                     await self._world.run_changed()
             await self._world.stillness()
-            return await self._is_live(run_id)
+            return not await ask()
 
         try:
-            is_stuck = await self._do(wait)
+            return await self._do(wait)
         except Stalled:
-            is_stuck = True
-        if is_stuck:
-            raise RunStuck(await self._do(lambda: self._why(run_id)))
-
-    async def _is_live(self, run_id: str) -> bool:
-        row = await self._world.ask(lambda node: node.api.run(run_id))
-        return row.state.is_live
+            return False
 
     async def _why(self, run_id: str) -> str:
         chain = await self._world.ask(lambda node: node.api.why(run_id))
@@ -268,16 +366,19 @@ class Sim:
         await self._put(dag, paused=paused)
         for other in registered(dag.file):
             if other.dag_id not in self._dags:
-                await self._put(other, paused=True)
+                try:
+                    await self._put(other, paused=True)
+                except DagError as exc:  # of another test, perhaps, which expects just that
+                    _logger.warning("%s is not known to this simulation: %s", other.dag_id, exc)
 
     async def _put(self, dag: DAG, *, paused: bool) -> None:
-        known = self._dags.setdefault(dag.dag_id, dag)
-        if known is not dag:
+        if self._dags.get(dag.dag_id, dag) is not dag:
             raise ValueError(f"there is another DAG of the name {dag.dag_id!r} in this Sim")
         file = f"{dag.dag_id}.py"
         spec, failures = describe(dag, file=file)
         if spec is None:
             raise DagError("; ".join(failure.message for failure in failures))
+        self._dags[dag.dag_id] = dag
         spec = msgspec.structs.replace(spec, if_paused="stay")  # its schedule rests, nothing else
         version = dag.dag_id
         if spec.trigger is not None and paused:
@@ -296,7 +397,11 @@ class Sim:
         await self._world.ask(tell)
 
     async def _do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await asyncio.wrap_future(self._world.start(make))
+        return await self._world.do(make)
+
+
+def _iso(moment: date | str) -> str:
+    return moment if isinstance(moment, str) else moment.isoformat()
 
 
 def _modules(dag: DAG) -> list[ModuleType]:

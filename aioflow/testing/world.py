@@ -16,6 +16,7 @@ from aioflow.author.notifiers import Notification
 from aioflow.clock import SystemClock
 from aioflow.errors import DaemonStopping
 from aioflow.host.code import CodeShelf
+from aioflow.instants import as_datetime
 from aioflow.model import Instant
 from aioflow.rows import Batch
 from aioflow.secrets import KEY_BYTES, Vault
@@ -23,6 +24,7 @@ from aioflow.store.inline import open_inline
 from aioflow.testing.loop import Stalled, VirtualLoop, nap_here, threads_are_counted
 from aioflow.testing.node import Node
 from aioflow.testing.printing import streams_are_shared
+from aioflow.testing.standstill import Standstill
 from aioflow.testing.wall import VirtualClock, wall_clock
 
 __all__ = ("NodeCrashed", "World")
@@ -41,7 +43,10 @@ class NodeCrashed(Exception):
 
 
 class World:
-    """See the module. Its loop turns while somebody waits for ``run`` or ``start``, else it stands.
+    """See the module. Its loop turns while a caller waits for ``run`` or ``do``, else it stands.
+
+    Args:
+        tell: Called with what it waits for where that takes real time.
 
     Attributes:
         home: The folder of the node.
@@ -50,12 +55,13 @@ class World:
         notifications: What notifiers would have sent.
     """
 
-    def __init__(self, begins_at: Instant, shelf: CodeShelf) -> None:
+    def __init__(self, begins_at: Instant, shelf: CodeShelf, tell: Callable[[str], object]) -> None:
         self._shelf = shelf
         self._closing = stack = ExitStack()
         self._loop = VirtualLoop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aioflow-sim")
         self.clock = VirtualClock(self._loop, begins_at)
+        self._standstill = Standstill(self._loop, lambda: as_datetime(self.clock.now()), tell)
         self.home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aioflow-sim-")))
         for name in ("code", "logs", "results"):
             (self.home / name).mkdir()
@@ -75,7 +81,7 @@ class World:
     # ── from outside ────────────────────────────────────────────────────────────────────
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Let the loop turn until this has an answer, and return it.
+        """Let the loop turn until this has an answer, and return it. Blocks.
 
         Raises:
             Stalled: If it never will.
@@ -83,10 +89,13 @@ class World:
         """
         if nap_here() is not None:
             raise RuntimeError("a task cannot look at the simulator that runs it")
-        return self.start(make).result()
+        return self._standstill.result(self._start(make))
 
-    def start(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Let the loop turn until this has an answer, which the future is given."""
+    async def do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As ``run``, while the loop of the caller goes on."""
+        return await self._standstill.awaited(self._start(make))
+
+    def _start(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         return self._thread.submit(self._turn, make)
 
     def crash_where(self, crash: Callable[[int, bool], bool]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aioflow import DAG, DagError, Operator, Retry, Sensor, chain, current, dag, sensor, task
+from aioflow.author.dag import registered
 from aioflow.author.describe import describe
 from aioflow.errors import BadSchedule, DuplicateDag, ReferenceMisused, UnknownParent
 
@@ -259,11 +262,20 @@ def test_what_is_no_dag_and_no_task(make: Callable[[], object], complaint: str):
         make()
 
 
-def test_two_dags_of_one_name_in_one_file_name_the_first():
-    first = DAG("made")
+def test_two_dags_of_one_name_in_one_file_name_the_first(tmp_path: Path):
+    file = tmp_path / "twice.py"
+    file.write_text(
+        "from aioflow import DAG\ndef make():\n    return DAG('made')\nDAG('made')\nmake()\n"
+    )
 
-    with pytest.raises(DuplicateDag, match=f"{re.escape(__file__)}:{first.line}"):
-        DAG("made")
+    with pytest.raises(DuplicateDag, match=f"{re.escape(str(file))}:4"):
+        runpy.run_path(str(file))
+
+
+def test_a_function_makes_a_dag_of_one_name_again_as_each_test_does():
+    first, other, second = DAG("made"), DAG("other"), DAG("made")
+
+    assert registered(__file__) == [other, second] != [other, first]
 
 
 def test_a_parent_of_another_dag_is_unknown():

@@ -143,6 +143,23 @@ def test_a_trigger_without_fields_needs_nothing():
     assert isinstance(construct(Bare, data), Bare)
 
 
+@pytest.mark.parametrize(
+    "trigger",
+    [Depth(Decimal("1.5"), NOW), Outer.Inner(4), Bare(), Written(NOW)],
+    ids=lambda trigger: type(trigger).__name__,
+)
+def test_every_trigger_says_what_is_stored_as_one_of_airflow_does(trigger):
+    path, kwargs = trigger.serialize()
+
+    assert path in {f"{__name__}.{type(trigger).__qualname__}", "somewhere.Written"}
+    assert type(trigger)(**kwargs).__dict__ == trigger.__dict__
+
+
+def test_a_class_with_an_init_of_its_own_has_to_say_what_is_stored():
+    with pytest.raises(Unserializable, match=r"define serialize\(\)"):
+        Silent(NOW).serialize()
+
+
 def test_a_trigger_written_for_airflow_serializes_itself():
     path, data = serialize(Written(NOW))
 

@@ -18,6 +18,7 @@ from aioflow import Unserializable
 from aioflow.author.trigger import construct, serialize
 from aioflow.author.watch import show_wanted
 from aioflow_triggers import files, folders, lookers
+from aioflow_triggers import folder as folder_module
 from aioflow_triggers.files import FileGoneTrigger, FilesTrigger, FileTrigger, NewFiles
 from aioflow_triggers.folders import watching
 
@@ -180,8 +181,8 @@ async def test_all_waits_on_a_folder_share_one_look_per_period(tmp_path, monkeyp
         taken.append(len(wanted))
         return real(at, folder, wanted, kernel)
 
-    real = folders._look
-    monkeypatch.setattr(folders, "_look", counted)
+    real = folder_module._look
+    monkeypatch.setattr(folder_module, "_look", counted)
     for n in range(waits):
         (tmp_path / str(n)).write_text("x" * n)
     sizes = {}

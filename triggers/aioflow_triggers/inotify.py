@@ -28,10 +28,14 @@ class Kernel:
 
     Once the kernel has refused a watch for want of room, no more is asked for until everybody
     has left; that is said once.
+
+    Args:
+        is_silent: Ask for no watch at all: nothing is ever told.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_silent: bool = False) -> None:
         self._loop = loop
+        self._is_silent = is_silent
         self._listeners: dict[str, list[OnChange]] = {}
         self._watches: dict[str, Any] = {}
         self._folders: dict[Any, set[str]] = {}  # two paths to one folder share a watch
@@ -78,7 +82,7 @@ class Kernel:
             self._loop.call_soon_threadsafe(self._unwatch, folder)
 
     def _open(self) -> None:
-        if sys.platform != "linux":
+        if sys.platform != "linux" or self._is_silent:
             return
         try:
             from asyncinotify import InitFlags, Inotify

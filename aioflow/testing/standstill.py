@@ -1,0 +1,122 @@
+"""Says on what a simulation waits where that takes real time.
+
+What a test waits for can be one line of user code that never ends, or descriptors that are given
+a moment at each step of time. Both look alike from outside: nothing happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+from aioflow.testing.loop import VirtualLoop
+
+__all__ = ("Standstill",)
+
+TELL_AFTER_SECONDS = 10.0
+"""Real seconds between two reports of one wait at first; each time twice as many."""
+
+_OURS = str(Path(__file__).parent.parent) + os.sep
+_NOT_OF_USERS = (_OURS, sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("purelib"))
+
+T = TypeVar("T")
+
+
+class Standstill:
+    """Waits for what the loop of a simulation does, and reports where that takes real time.
+
+    Args:
+        now: What the virtual clock shows.
+        tell: Called with each report, in the thread that waits.
+    """
+
+    def __init__(
+        self, loop: VirtualLoop, now: Callable[[], datetime], tell: Callable[[str], object]
+    ) -> None:
+        self._loop = loop
+        self._now = now
+        self._tell = tell
+
+    def result(self, future: Future[T]) -> T:
+        """Wait here for a result of the loop."""
+        interval, before = TELL_AFTER_SECONDS, self._progress()
+        while not wait({future}, timeout=interval).done:
+            before, interval = self._report(before, interval), 2 * interval
+        return future.result()
+
+    async def awaited(self, future: Future[T]) -> T:
+        """As ``result``, while the loop of the test goes on."""
+        waited = asyncio.wrap_future(future)
+        interval, before = TELL_AFTER_SECONDS, self._progress()
+        try:
+            while not (await asyncio.wait({waited}, timeout=interval))[0]:
+                before, interval = self._report(before, interval), 2 * interval
+        except asyncio.CancelledError:
+            waited.cancel()
+            raise
+        return waited.result()
+
+    def _progress(self) -> tuple[float, float]:
+        return self._loop.time(), self._loop.vain_seconds
+
+    def _report(self, before: tuple[float, float], seconds: float) -> tuple[float, float]:
+        """Tell what has been waited for in these seconds, if it was; return where time is."""
+        present = moved_to, vain_seconds = self._progress()
+        vain = vain_seconds - before[1]
+        if moved_to == before[0]:
+            self._say(f"has stood still for {seconds:g} s of real time and waits for")
+        elif vain >= seconds / 2:
+            self._say(f"has spent {vain:.0f} of the last {seconds:g} s of real time waiting for")
+        return present
+
+    def _say(self, what: str) -> None:
+        causes = list(self._causes())
+        if causes:  # else the machine is slow, and the simulation goes on by itself
+            moment = self._now().astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+            self._tell("\n  - ".join((f"at {moment} the simulation {what}:", *causes)))
+
+    def _causes(self) -> Iterator[str]:
+        frames = sys._current_frames()  # noqa: SLF001 - the only way to see what a thread does
+        busy = [ident for ident in list(self._loop.working) if ident in frames]
+        for ident in busy:
+            yield f"a thread {_place(frames[ident])}"
+        if self._loop.is_selecting:
+            for descriptor in self._loop.watched():
+                yield f"word from {_name(descriptor)}, at each step of time"
+        elif not busy and self._loop.ident in frames:
+            yield f"the event loop {_place(frames[self._loop.ident])}"
+
+
+def _place(frame: FrameType) -> str:
+    """Say where a thread is: on which line of user code, else on which line at all."""
+    innermost: FrameType | None = frame
+    while innermost is not None:
+        if not innermost.f_code.co_filename.startswith(_NOT_OF_USERS):
+            frame = innermost
+            break
+        innermost = innermost.f_back
+    code = frame.f_code
+    return f"in {code.co_name}() at {code.co_filename}:{frame.f_lineno}"
+
+
+def _name(descriptor: int) -> str:
+    """Name what a descriptor of this process is open to."""
+    try:
+        with closing(socket.socket(fileno=os.dup(descriptor))) as opened:
+            return f"the socket to {opened.getpeername()}"
+    except OSError:
+        pass
+    try:
+        return f"the descriptor {descriptor} ({Path(f'/proc/self/fd/{descriptor}').readlink()})"
+    except OSError:
+        return f"the descriptor {descriptor}"

@@ -1,0 +1,266 @@
+"""One folder, looked at once per period for everyone who waits for something in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Collection
+
+from aioflow_triggers.inotify import Kernel
+from aioflow_triggers.lookers import Lookers
+from aioflow_triggers.looks import Look, Sought, Wanted, is_shortage, take_look
+from aioflow_triggers.waking import Waking
+
+__all__ = ("Folder", "LoopShare")
+
+_SHORTEST_GAP_SECONDS = 0.05
+"""Between two looks at a folder, however much happens in it; more where looks take long."""
+_GAP_PER_LOOK = 4.0
+
+_SHORTAGE_SECONDS = 5.0
+"""Until the next look where the last one found this machine short of something."""
+
+_logger = logging.getLogger("aioflow.trigger.folders")
+
+
+class _Waiter:
+    """A waiter for a look.
+
+    Attributes:
+        due_at: A look that begins then or later is theirs.
+    """
+
+    __slots__ = ("due_at", "look", "wanted")
+
+    def __init__(self, look: asyncio.Future[Look], wanted: Sought, due_at: float) -> None:
+        self.look = look
+        self.wanted = wanted
+        self.due_at = due_at
+
+
+class LoopShare:
+    """What the folders of one loop share.
+
+    Attributes:
+        watches: The folders, by path and seconds of a period.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, kernel: Kernel, lookers: Lookers[Look]
+    ) -> None:
+        self.loop = loop
+        self.kernel = kernel
+        self.waking = Waking(loop)
+        self.lookers = lookers
+        self.watches: dict[tuple[str, float], Folder] = {}
+
+
+class Folder:
+    """One folder, looked at once per period however many wait for something in it.
+
+    The periods are those of the loop's clock, so that everyone has the same look. There is one
+    look at a time: a file system that hangs holds up one thread, however many wait.
+    """
+
+    def __init__(self, shared: LoopShare, folder: str, poll_seconds: float) -> None:
+        self.wanted: Counter[Sought] = Counter()
+        self._many: set[Sought] = set()
+        self._shared = shared
+        self._loop = shared.loop
+        self._folder = folder
+        self._poll_seconds = poll_seconds
+        self._began = -math.inf
+        self._gap = _SHORTEST_GAP_SECONDS
+        self._looked_for: frozenset[Sought] = frozenset()
+        self._look: Look | None = None
+        self._under_way: asyncio.Future[Look] | None = None
+        self._is_short = False
+        self._hinted_at: dict[Sought, float] = {}
+        self._later: dict[Sought, dict[_Waiter, None]] = {}
+        self._next_at = math.inf  # the first of those becomes due
+        self._due: dict[_Waiter, None] = {}  # the next look is theirs
+        self._sharing: dict[_Waiter, None] = {}  # so is the one under way
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+
+    def join(self, wanted: Sought) -> None:
+        """One more waits for this."""
+        self.wanted[wanted] += 1
+        if not wanted.is_one:
+            self._many.add(wanted)
+
+    def leave(self, wanted: Sought) -> None:
+        """One less does."""
+        self.wanted[wanted] -= 1
+        if not self.wanted[wanted]:
+            del self.wanted[wanted]
+            self._many.discard(wanted)
+            self._hinted_at.pop(wanted, None)
+        if self.wanted:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._under_way is not None:
+            self._under_way.cancel()
+
+    async def look(self, wanted: Sought) -> Look:
+        """Return the look of this period at ``wanted``; who comes first takes it."""
+        # Who comes in a crowd shares a look with it, though each waits for another name.
+        if wanted in self._looked_for and self._period(self._began) == self._period():
+            if self._look is not None:
+                return self._look
+            return await self._handed(wanted, self._began, self._sharing)
+        return await self._handed(wanted, self._loop.time(), self._due)
+
+    def _period(self, at: float | None = None) -> float:
+        return (self._loop.time() if at is None else at) // self._poll_seconds
+
+    async def next_look(self, wanted: Sought, within: float) -> Look:
+        """Return a newer look: of the next period, or sooner.
+
+        Args:
+            wanted: What the caller waits for; a change of it leads to a look at once.
+            within: Seconds after which a look is wanted in any case.
+        """
+        if self._hinted_at.get(wanted, -math.inf) >= self._began:
+            return await self._handed(wanted, self._loop.time(), self._due)
+        due_at = self._loop.time() + self._longest(max(0.0, within))
+        return await self._handed(wanted, due_at, self._later.setdefault(wanted, {}))
+
+    def _longest(self, within: float) -> float:
+        """Return after how many seconds there is a look for one who wants it within these."""
+        return min(self.seconds_left(), within)
+
+    def seconds_left(self) -> float:
+        """Return how long this period still lasts."""
+        return self._poll_seconds - self._loop.time() % self._poll_seconds
+
+    def seconds_since(self) -> float | None:
+        """Return how long ago the last look began; ``None`` before the first."""
+        return None if self._began == -math.inf else self._loop.time() - self._began
+
+    def hint(self, name: str | None) -> None:
+        """Have those look who wait for ``name``, or everybody if it is ``None``."""
+        for wanted in self._concerned(name):
+            self.stir(wanted)
+
+    def stir(self, wanted: Sought) -> None:
+        """Have those look who wait for this."""
+        self._hinted_at[wanted] = self._loop.time()
+        self._due.update(self._later.pop(wanted, {}))
+        self._schedule()
+
+    def _concerned(self, name: str | None) -> list[Sought]:
+        if name is None:
+            return list(self.wanted)
+        plain = Wanted(name, is_glob=False)
+        found: list[Sought] = [plain] if plain in self.wanted else []
+        return found + [many for many in self._many if many.is_fit_by(name)]
+
+    # ── who waits for which look ────────────────────────────────────────────────────────
+
+    async def _handed(self, wanted: Sought, due_at: float, among: dict[_Waiter, None]) -> Look:
+        """Wait among these for the look that is due then."""
+        waiter = _Waiter(self._loop.create_future(), wanted, due_at)
+        among[waiter] = None
+        if among is not self._due and among is not self._sharing:
+            self._next_at = min(self._next_at, due_at)
+        self._schedule()
+        try:
+            return await waiter.look
+        finally:
+            self._forget(waiter)
+
+    def _forget(self, waiter: _Waiter) -> None:
+        self._due.pop(waiter, None)
+        self._sharing.pop(waiter, None)
+        later = self._later.get(waiter.wanted)
+        if later is not None:
+            later.pop(waiter, None)
+            if not later:
+                del self._later[waiter.wanted]
+
+    def _schedule(self) -> None:
+        """Have a look taken when the next one is due, unless one is under way."""
+        if self._under_way is not None or not (self._due or self._later):
+            return
+        wanted_at = self._loop.time() if self._due else self._next_at
+        # What changes all the time is not looked at all the time.
+        at = max(wanted_at, self._began + self._gap)
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._next_at <= self._loop.time():
+            self._pick_due()
+        if self._due and self._began + self._gap <= self._loop.time():
+            self._take()
+        else:
+            self._schedule()
+
+    def _pick_due(self) -> None:
+        """Have those take part whose time has come, and find out whose comes next."""
+        now, self._next_at = self._loop.time(), math.inf
+        for wanted, waiters in list(self._later.items()):
+            for waiter in list(waiters):
+                if waiter.due_at <= now:
+                    del waiters[waiter]
+                    self._due[waiter] = None
+                else:
+                    self._next_at = min(self._next_at, waiter.due_at)
+            if not waiters:
+                del self._later[wanted]
+
+    # ── a look ──────────────────────────────────────────────────────────────────────────
+
+    def _take(self) -> None:
+        began = self._began = self._loop.time()
+        self._look = None
+        self._sharing, self._due = self._due, {}
+        self._looked_for = frozenset(self.wanted)
+        for many in self._many:
+            if not isinstance(many, Wanted):
+                many.begin(began)
+        kernel, wanted = self._shared.kernel, self._looked_for
+        self._under_way = self._shared.lookers.look(
+            self._folder, lambda: _look(began, self._folder, wanted, kernel)
+        )
+        self._under_way.add_done_callback(self._taken)
+
+    def _taken(self, looked: asyncio.Future[Look]) -> None:
+        took = self._loop.time() - self._began
+        self._gap = max(_SHORTEST_GAP_SECONDS, _GAP_PER_LOOK * took)
+        self._under_way = None
+        sharing, self._sharing = self._sharing, {}
+        problem = asyncio.CancelledError() if looked.cancelled() else looked.exception()
+        if problem is None:
+            self._is_short, self._look = False, looked.result()
+        else:
+            self._looked_for = frozenset()
+        if problem is not None and is_shortage(problem):
+            self._note_shortage(problem)
+            self._due = sharing | self._due
+        else:
+            self._shared.waking.wake([waiter.look for waiter in sharing], self._look, problem)
+        self._schedule()
+
+    def _note_shortage(self, problem: BaseException) -> None:
+        """Look again later: no name and no pattern is the cause of this."""
+        self._gap = max(self._gap, min(_SHORTAGE_SECONDS, self._poll_seconds))
+        if not self._is_short:
+            self._is_short = True
+            _logger.warning("%s cannot be looked at now: %s", self._folder, problem)
+
+
+def _look(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel) -> Look:
+    # Before looking, so that nothing can happen unnoticed in between.
+    kernel.follow(folder)
+    return take_look(at, folder, wanted)

@@ -1,0 +1,122 @@
+"""Looks at folders in a simulation, where time jumps and nothing changes while it does.
+
+The loop of a simulation, ``aioflow.testing.loop``, has a list of what to look at before it lets
+time pass. A folder is looked at there, however long the jump that follows. So a change is found
+at the instant at which it was made, as the kernel tells of it outside of a simulation, and a
+wait of three days costs no look per period.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from aioflow_triggers.folder import Folder, LoopShare
+from aioflow_triggers.lookers import Lookers
+from aioflow_triggers.looks import Look, Wanted, take_look
+
+__all__ = ("SimulatedFolder", "SimulatedLookers", "pauses_of")
+
+Pauses: TypeAlias = dict[Callable[[], bool], None]
+"""Called in order before time passes; each returns whether it made anything happen."""
+
+
+def pauses_of(loop: asyncio.AbstractEventLoop) -> Pauses | None:
+    """Return what a loop calls before it lets time pass; ``None`` if its time is real."""
+    found: Pauses | None = getattr(loop, "pauses", None)
+    return found
+
+
+class SimulatedLookers(Lookers[Look]):
+    """Takes looks right here: threads would make the order of events depend on the machine."""
+
+    def look(self, folder: str, work: Callable[[], Look]) -> asyncio.Future[Look]:
+        """See ``Lookers``."""
+        done: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
+        try:
+            done.set_result(work())
+        except OSError as exc:
+            done.set_exception(exc)
+        return done
+
+
+class SimulatedFolder(Folder):
+    """A folder that is looked at whenever time is about to pass.
+
+    Those who wait are handed a look that differs from the last one all of them have seen, or
+    that they asked for by ``within``; no other.
+    """
+
+    def __init__(self, shared: LoopShare, folder: str, poll_seconds: float, pauses: Pauses) -> None:
+        super().__init__(shared, folder, poll_seconds)
+        self._pauses = pauses
+        self._seen_by_all: Look | None = None
+
+    def join(self, wanted: Any) -> None:
+        """See ``Folder``."""
+        super().join(wanted)
+        self._pauses[self._look_before_time_passes] = None
+
+    def leave(self, wanted: Any) -> None:
+        """See ``Folder``."""
+        super().leave(wanted)
+        if not self.wanted:
+            self._pauses.pop(self._look_before_time_passes, None)
+
+    def seconds_since(self) -> float | None:
+        """Return how long ago the period began: a look then found what the last one did."""
+        since = super().seconds_since()
+        return None if since is None else min(since, self._loop.time() % self._poll_seconds)
+
+    def _longest(self, within: float) -> float:
+        return within
+
+    def _schedule(self) -> None:
+        if self._due or self._next_at < math.inf:
+            super()._schedule()
+
+    def _taken(self, looked: asyncio.Future[Look]) -> None:
+        is_seen_by_all = len(self._sharing) == self.wanted.total()
+        super()._taken(looked)
+        if is_seen_by_all:
+            self._seen_by_all = self._look
+        elif not _is_same(self._look, self._seen_by_all):
+            self._seen_by_all = None  # those who did not share it have yet to see it
+
+    def _look_before_time_passes(self) -> bool:
+        """Have a look taken for all who wait if something has changed; return whether it has."""
+        if self._under_way is not None or self._due or not self._later:
+            return False
+        if _is_same(self._find(), self._seen_by_all):
+            return False
+        for waiters in self._later.values():
+            self._due.update(waiters)
+        self._later.clear()
+        self._next_at = math.inf
+        self._schedule()
+        return True
+
+    def _find(self) -> Look | None:
+        """Look, for the loop alone; ``None`` if it cannot be looked at."""
+        now = self._loop.time()
+        for many in self._many:
+            if not isinstance(many, Wanted):
+                many.begin(now)
+        try:
+            return take_look(now, self._folder, self.wanted)
+        except OSError:
+            return None
+
+
+def _is_same(look: Look | None, other: Look | None) -> bool:
+    """Return whether two looks found the same."""
+    if look is None or other is None:
+        return False
+    return (
+        look.files == other.files
+        and look.missing == other.missing
+        and look.errors.keys() == other.errors.keys()
+        and (look.unlisted is None) == (other.unlisted is None)
+    )
