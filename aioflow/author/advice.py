@@ -11,6 +11,7 @@ from aioflow.author.binding import FromContext, FromParameter, FromTask, Nested
 from aioflow.author.dag import DAG
 from aioflow.author.fitting import fits
 from aioflow.author.node import Node
+from aioflow.author.template_fields import odd_templates
 from aioflow.core.graph import orphans
 from aioflow.findings import DagFailure
 from aioflow.model import TaskSpec, TriggerRule
@@ -37,12 +38,19 @@ def advice(dag: DAG) -> list[DagFailure]:
     )
     found += (said for node in dag.nodes for said in _none_arguments(node, dag.nodes))
     found += (said for spec in specs for said in _without_effect(spec))
+    found += (said for node in dag.nodes for said in _templates(node))
     found += (
         DagFailure("odd.source", f"nothing is there that the DAG reads: {pattern}", dag.line)
         for pattern in dag.reads
         if not _is_there(pattern, Path(dag.file).parent)
     )
     return found
+
+
+def _templates(node: Node) -> Iterator[DagFailure]:
+    for said in odd_templates(node):
+        line = 0 if node.spec is None else node.spec.line
+        yield DagFailure("odd.template", f"task {node.task_id!r}: {said}", line)
 
 
 def _is_there(pattern: str, folder: Path) -> bool:

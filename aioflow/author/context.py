@@ -20,6 +20,7 @@ from aioflow.model import Instant
 
 __all__ = (
     "INJECTED",
+    "TEMPLATE_NAMES",
     "ContextValue",
     "Current",
     "DataInterval",
@@ -137,6 +138,10 @@ INJECTED = frozenset({*_VALUES, "context"}) - {"cause", "conf", "round", "run_lo
 
 Without those that authors use for things of their own.
 """
+
+
+TEMPLATE_NAMES = frozenset(_VALUES)
+"""Names that a template may use."""
 
 
 def resolve(name: str, run: RunContext) -> Any:

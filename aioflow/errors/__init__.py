@@ -11,6 +11,7 @@
     │   ├── UnknownParent
     │   ├── EdgeMisfit
     │   ├── ReferenceMisused
+    │   ├── BadTemplate
     │   └── BadSchedule
     ├── Unserializable            a value cannot travel; raised where it was written
     │   ├── ValueTooLarge
@@ -89,6 +90,7 @@ from __future__ import annotations
 
 from aioflow.errors.author import (
     BadSchedule,
+    BadTemplate,
     CycleError,
     DagError,
     DuplicateDag,
@@ -185,6 +187,7 @@ __all__ = (
     "BadEvent",
     "BadPool",
     "BadSchedule",
+    "BadTemplate",
     "BadValue",
     "BatchRefused",
     "CallCutShort",

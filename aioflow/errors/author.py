@@ -9,6 +9,7 @@ from aioflow.errors.root import AioflowError
 
 __all__ = (
     "BadSchedule",
+    "BadTemplate",
     "CycleError",
     "DagError",
     "DuplicateDag",
@@ -27,6 +28,29 @@ class DagError(AioflowError):
     """The DAG cannot run as written."""
 
     code = "dag"
+
+
+class BadTemplate(DagError):
+    """A template in an argument of a task can never be rendered.
+
+    Attributes:
+        task_id: The task.
+        field: The argument, and the place in it if it is a list or a dict.
+        line, column: Where in the text, counted from 1.
+    """
+
+    code = "dag.template"
+
+    def __init__(self, task_id: str, field: str, problem: str, line: int, column: int) -> None:
+        super().__init__(
+            f"task {task_id!r}: field {field!r} is no template: {problem.rstrip('.')} "
+            f"(line {line}, column {column} of the text); "
+            "{% raw %} ... {% endraw %} keeps braces as they are"
+        )
+        self.task_id = task_id
+        self.field = field
+        self.line = line
+        self.column = column
 
 
 class CycleError(DagError):
