@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ("CONTEXT_INSTEAD", "context_hint")
+from typing import Any, NoReturn
+
+from aioflow.errors import UnknownContextKey
+
+__all__ = ("CONTEXT_INSTEAD", "ContextValues", "context_hint")
 
 _RESULTS = (
     "pass results as arguments, load(extract()), instead of xcom_pull, and return a value instead "
@@ -13,6 +17,11 @@ _CONNECTIONS = "declare @task(connections=['pg']) and call connection('pg') in t
 _DAG = "dag_id is a key of the context"
 _ASSETS = "assets start runs by @dag(schedule=Asset('orders')); their events are not in the context"
 _PREVIOUS = "depends_on_past=True waits for the run before; latest_only() skips all but the newest"
+_ERROR = "error and exception are keys of the context of callbacks"
+_INTERVAL = (
+    "data_interval_start and data_interval_end are keys of the context; see "
+    "data_interval='previous' of @dag"
+)
 _STORE = "await step(fn, ...) records a result over tries and crashes; emit() stores an event"
 _PARTITION = "a DAG parameter says which part a run is for; there are no partitions"
 
@@ -21,23 +30,24 @@ CONTEXT_INSTEAD = {
     "conn": _CONNECTIONS,
     "dag": _DAG,
     "dag_run": "run_id, conf, logical_date and cause are keys of the context",
+    "exception": _ERROR,
     "execution_date": "logical_date is a key of the context",
     "expanded_ti_count": "a fan-in takes the Sequence of all results; its width is len(results)",
     "inlet_events": _ASSETS,
     "inlets": _ASSETS,
     "macros": "compute it in a task: logical_date and logical_day are a datetime and a date",
     "map_index_template": "map_label= of the task names its children",
-    "next_ds": "data_interval_end is a key of the context",
+    "next_ds": _INTERVAL,
     "outlet_events": _ASSETS,
     "outlets": _ASSETS,
     "partition_date": _PARTITION,
     "partition_key": _PARTITION,
     "prev_data_interval_end_success": _PREVIOUS,
     "prev_data_interval_start_success": _PREVIOUS,
-    "prev_ds": "data_interval_start is a key of the context; see data_interval='previous' of @dag",
+    "prev_ds": _INTERVAL,
     "prev_end_date_success": _PREVIOUS,
     "prev_start_date_success": _PREVIOUS,
-    "reason": "error is a key of the context of callbacks",
+    "reason": _ERROR,
     "task_instance": _RESULTS,
     "task_instance_key_str": "idempotency_key is a key of the context",
     "task_reschedule_count": "a sensor needs no count of its looks: see backoff= and interval=",
@@ -58,3 +68,10 @@ def context_hint(name: str) -> str:
     """Return what to write instead of a key of Airflow's context, led by a colon; else nothing."""
     instead = CONTEXT_INSTEAD.get(name)
     return "" if instead is None else f": {instead}"
+
+
+class ContextValues(dict[str, Any]):
+    """The context of a task. A key that it does not have says what to write instead."""
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise UnknownContextKey(key, context_hint(key) or f"; it has {', '.join(self)}")

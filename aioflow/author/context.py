@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
+from aioflow.author.airflow_context import ContextValues
 from aioflow.author.binding import FromContext
 from aioflow.author.unknown import Unknown
 from aioflow.instants import as_datetime
@@ -155,7 +156,7 @@ def resolve(name: str, run: RunContext) -> Any:
         KeyError: If there is no such name, or no such parameter.
     """
     if name == "context":
-        return {known: value(run) for known, value in _VALUES.items()}
+        return ContextValues((known, value(run)) for known, value in _VALUES.items())
     head, dot, parameter = name.partition(".")
     return run.params[parameter] if dot else _VALUES[head](run)
 

@@ -182,3 +182,5 @@ def _below(field: str, value: object, *, is_rendered: bool) -> Iterator[Text]:
                 yield from _below(f"{field}[{key!r}]", item, is_rendered=is_rendered)
         case Literal() | Nested():
             yield from _below(field, value.value, is_rendered=is_rendered)
+        case _:
+            pass

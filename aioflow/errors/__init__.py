@@ -4,6 +4,7 @@
 
     AioflowError
     ├── DagError                  the author's DAG is wrong; raised before it runs
+    │   ├── AirflowImport
     │   ├── CycleError
     │   ├── DuplicateDag
     │   ├── PoolTooNarrow
@@ -76,6 +77,7 @@
         ├── CallCutShort
         ├── CallMismatch
         ├── DagRunFailed
+        ├── UnknownContextKey
         ├── UnknownValue
         ├── NotificationFailed
         └── FanOutCapped
@@ -89,6 +91,7 @@ in the store it is ``BatchRefused``. Flow control is not an error either: see
 from __future__ import annotations
 
 from aioflow.errors.author import (
+    AirflowImport,
     BadSchedule,
     BadTemplate,
     CycleError,
@@ -175,6 +178,7 @@ from aioflow.errors.tasks import (
     StepFailed,
     TaskError,
     TaskTimeout,
+    UnknownContextKey,
     UnknownValue,
 )
 
@@ -182,6 +186,7 @@ __all__ = (
     "AccountExists",
     "AccountRefused",
     "AioflowError",
+    "AirflowImport",
     "BackfillRefused",
     "BadConf",
     "BadEvent",
@@ -240,6 +245,7 @@ __all__ = (
     "UnknownAccount",
     "UnknownBackfill",
     "UnknownClass",
+    "UnknownContextKey",
     "UnknownDag",
     "UnknownEvent",
     "UnknownLogin",

@@ -8,6 +8,7 @@ from typing import Self
 from aioflow.errors.root import AioflowError
 
 __all__ = (
+    "AirflowImport",
     "BadSchedule",
     "BadTemplate",
     "CycleError",
@@ -51,6 +52,21 @@ class BadTemplate(DagError):
         self.field = field
         self.line = line
         self.column = column
+
+
+class AirflowImport(DagError, ModuleNotFoundError):
+    """A module or a name of Airflow is imported that does not exist here.
+
+    Whoever catches an ``ImportError`` catches it.
+
+    Attributes:
+        name: The module it was looked for in.
+    """
+
+    code = "dag.airflow_import"
+
+    def __init__(self, message: str, name: str) -> None:
+        ModuleNotFoundError.__init__(self, message, name=name)
 
 
 class CycleError(DagError):
