@@ -6,7 +6,7 @@ import pytest
 
 from aioflow.catalog.dag_files import may_define_dags
 from aioflow.catalog.scanning import scan
-from tests.cli.test_cli import run
+from tests.commands import run
 
 OF_AIRFLOW = [
     "from airflow import DAG\n",

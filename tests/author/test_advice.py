@@ -147,4 +147,4 @@ def test_a_parameter_that_airflow_fills_is_refused_with_what_to_write():
     def ported(ti) -> None: ...
 
     with DAG("d"), pytest.raises(DagError, match="needs the argument 'ti': pass results as arg"):
-        ported()
+        ported()  # type: ignore[call-arg]

@@ -188,7 +188,7 @@ def test_a_name_that_no_template_knows_is_odd_and_says_what_to_write():
 
 def test_template_fields_that_are_one_text_are_refused():
     class Typo(Show):
-        template_fields = "text"
+        template_fields = "text"  # type: ignore[assignment]
 
     with DAG("d") as made:
         Typo(task_id="a", text="{{ ds }}")

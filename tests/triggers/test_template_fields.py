@@ -62,14 +62,14 @@ def given(cls: type[Operator], name: str) -> tuple[Any, list[str]]:
         one.name for one in parameters(cls).values() if one.default is inspect.Parameter.empty
     )
     with DAG(f"{cls.__name__}_{name}") as made:
-        said = {"a": TEXT} if is_dict else TEXT
-        cls(**{**dict.fromkeys(required, "x"), name: said}, task_id="t")
+        arguments: dict[str, Any] = dict.fromkeys(required, "x")
+        arguments[name] = {"a": TEXT} if is_dict else TEXT
+        cls(**arguments, task_id="t")
     spec, failures = describe(made)
     assert spec is not None, failures
     odd = [one.message for one in advice(made) if one.reason == "odd.template"]
     run = KnownRun(run_info(run_id="r-1"), made)
-    arguments = Arguments(run, made.nodes[0], start(0), no_results, Path())
-    value = arguments.all()[name]
+    value = Arguments(run, made.nodes[0], start(0), no_results, Path()).all()[name]
     return value["a"] if is_dict else value, odd
 
 

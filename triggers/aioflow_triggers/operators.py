@@ -48,7 +48,7 @@ class TriggerDagRun(Operator):
         BadConf: If the parameters do not fit it.
     """
 
-    template_fields = ("dag", "conf")
+    template_fields: Sequence[str] = ("dag", "conf")
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class BashOperator(Operator):
         BashFailed: If it ends with another exit code than 0; retries apply.
     """
 
-    template_fields = ("bash_command", "env", "cwd")
+    template_fields: Sequence[str] = ("bash_command", "env", "cwd")
 
     def __init__(
         self,

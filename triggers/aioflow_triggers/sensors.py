@@ -91,7 +91,7 @@ class FileSensor(_Deferrable):
         deferrable: Wait as the trigger, which is told of changes by the kernel.
     """
 
-    template_fields = ("filepath",)
+    template_fields: Sequence[str] = ("filepath",)
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class HttpSensor(_Deferrable):
         deferrable: Wait as the trigger, which asks for changes only.
     """
 
-    template_fields = ("url", "headers", "body")
+    template_fields: Sequence[str] = ("url", "headers", "body")
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class ObjectSensor(_Deferrable):
         deferrable: Wait as the trigger, which shares its looks with all others.
     """
 
-    template_fields = ("url",)
+    template_fields: Sequence[str] = ("url",)
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class DateTimeSensor(_Deferrable):
         deferrable: Wait as ``DateTimeTrigger``.
     """
 
-    template_fields = ("target_time",)
+    template_fields: Sequence[str] = ("target_time",)
 
     def __init__(
         self, *, target_time: datetime | str, deferrable: bool | None = None, **options: Any
@@ -248,7 +248,7 @@ class TimeDeltaSensor(DateTimeSensor):
         deferrable: Wait as ``DateTimeTrigger``.
     """
 
-    template_fields = ("delta",)
+    template_fields: Sequence[str] = ("delta",)
 
     def __init__(self, *, delta: Duration, deferrable: bool | None = None, **options: Any) -> None:
         super().__init__(target_time="", deferrable=deferrable, **options)
@@ -280,7 +280,7 @@ class ExternalTaskSensor(_Deferrable):
         deferrable: Wait as ``TasksTrigger``; else as a coroutine of the sensor.
     """
 
-    template_fields = ("external_dag_id", "external_task_id", "external_task_ids")
+    template_fields: Sequence[str] = ("external_dag_id", "external_task_id", "external_task_ids")
 
     def __init__(
         self,
