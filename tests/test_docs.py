@@ -17,12 +17,18 @@ from fastapi.routing import APIRoute
 
 import aioflow
 from aioflow import cli, errors
+from aioflow.author.airflow_context import CONTEXT_INSTEAD
+from aioflow.author.context import TEMPLATE_NAMES
 from aioflow.author.dag import DagOptions
+from aioflow.author.operator import Operator
 from aioflow.author.options import SENSOR_NAMES
+from aioflow.host.airflow import finder
+from aioflow.host.airflow.instead import NAMES
 from aioflow.model import RunState, TaskState, TriggerRule, TriggerState, WaitKind
 from aioflow.settings import Settings
 from aioflow.web.routes import API_ROUTES
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.triggers.test_catalogue import defined
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -202,6 +208,41 @@ def test_everything_that_may_be_wrong_or_odd_about_a_dag_file_is_listed():
 
     assert {"odd.source", "encoding", "processes", "dag.none"} <= reasons
     assert reasons <= quoted(REFERENCE / "errors.md")
+
+
+def test_every_name_of_a_template_and_every_template_field_of_a_ready_class_is_listed():
+    page = (REFERENCE / "authoring.md").read_text()
+    section = page.partition("## Templates\n")[2].partition("\n## ")[0]
+    known, _, ready_classes = section.partition("| Class |")
+    names = re.findall(r"^\| (`.*?) \| ", known, re.MULTILINE)
+    classes = dict(re.findall(r"^\| `(\w+)`.* \| (.*) \|$", ready_classes, re.MULTILINE))
+
+    assert {name for cell in names for name in re.findall(r"`(\w+)`", cell)} == TEMPLATE_NAMES
+    ready = {cls.__name__: cls for cls in defined() if issubclass(cls, Operator)}
+    fields = {name: set(cls.template_fields) for name, cls in ready.items() if cls.template_fields}
+    fields["DateTimeSensor"] |= fields.pop("TimeDeltaSensor")  # they share a row
+    assert {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in classes.items()} == fields
+
+
+def table_of(page: Path, heading: str) -> dict[str, str]:
+    """Return the second column of the table below a heading by each name in the first."""
+    section = page.read_text().partition(f"\n| {heading} |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.*?) \| (.*) \|$", section, re.MULTILINE)
+    return {name: text for names, text in rows for name in re.findall(r"`([\w.]+)`", names)}
+
+
+def test_every_import_and_key_of_airflow_that_works_or_has_another_name_is_listed():
+    page = DOCS / "how-to" / "port-from-airflow.md"
+
+    works = {name: re.findall(r"`(\w+)`", text) for name, text in table_of(page, "Module").items()}
+    assert works == {
+        module: list(finder.names_of(module)) for module in ("airflow", *finder.CONTENTS)
+    }
+    assert table_of(page, "Airflow") == NAMES
+    assert table_of(page, "Key") == CONTEXT_INSTEAD
+    keys = page.read_text().partition("These keys exist")[2].partition("An operator finds")[0]
+    listed = keys.rpartition("): ")[2]
+    assert set(re.findall(r"`(\w+)`", listed)) == TEMPLATE_NAMES
 
 
 def test_every_metric_and_setting_that_a_page_speaks_of_exists(tmp_path):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import glob
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from aioflow.author.airflow_context import context_hint
 from aioflow.author.binding import FromContext, FromParameter, FromTask, Nested
 from aioflow.author.dag import DAG
 from aioflow.author.fitting import fits
 from aioflow.author.node import Node
+from aioflow.author.template_fields import odd_templates
 from aioflow.core.graph import orphans
 from aioflow.findings import DagFailure
 from aioflow.model import TaskSpec, TriggerRule
 
 __all__ = ("advice",)
+
+_OF_AIRFLOW = frozenset({"dag_run", "task_instance", "ti"})
+"""Parameters of these names are for nothing else."""
 
 _NEEDS_NO_PARENT = frozenset({TriggerRule.ALL_SUCCESS, TriggerRule.ALWAYS})
 _ASKS_ALL_TO_SUCCEED = frozenset({TriggerRule.ALL_SUCCESS})
@@ -37,12 +43,34 @@ def advice(dag: DAG) -> list[DagFailure]:
     )
     found += (said for node in dag.nodes for said in _none_arguments(node, dag.nodes))
     found += (said for spec in specs for said in _without_effect(spec))
+    found += (said for node in dag.nodes for said in _templates(node))
+    found += (said for node in dag.nodes for said in _never_filled(node))
     found += (
         DagFailure("odd.source", f"nothing is there that the DAG reads: {pattern}", dag.line)
         for pattern in dag.reads
         if not _is_there(pattern, Path(dag.file).parent)
     )
     return found
+
+
+def _templates(node: Node) -> Iterator[DagFailure]:
+    for said in odd_templates(node):
+        line = 0 if node.spec is None else node.spec.line
+        yield DagFailure("odd.template", f"task {node.task_id!r}: {said}", line)
+
+
+def _never_filled(node: Node) -> Iterator[DagFailure]:
+    """Parameters that Airflow fills from its context and that stay ``None`` here."""
+    if node.fn is None or node.spec is None:
+        return
+    parameters = inspect.signature(node.fn).parameters
+    for name in sorted(_OF_AIRFLOW & parameters.keys() - node.arguments.keys()):
+        if parameters[name].default is None:
+            yield DagFailure(
+                "odd.context",
+                f"the parameter {name!r} of task {node.task_id!r} stays None{context_hint(name)}",
+                node.spec.line,
+            )
 
 
 def _is_there(pattern: str, folder: Path) -> bool:

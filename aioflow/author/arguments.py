@@ -9,6 +9,7 @@ from dataclasses import replace
 from inspect import Parameter
 from typing import Any
 
+from aioflow.author.airflow_context import context_hint
 from aioflow.author.binding import (
     Binding,
     FromContext,
@@ -160,7 +161,8 @@ def take(
     injected = INJECTED if injects else frozenset()
     for name in _left_open(signature, taken, injected):
         if not partly:
-            raise wrong(f"{owner} needs the argument {name!r}")
+            hint = context_hint(name) if injects else ""
+            raise wrong(f"{owner} needs the argument {name!r}{hint}")
     return taken
 
 

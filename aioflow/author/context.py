@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
+from aioflow.author.airflow_context import ContextValues
 from aioflow.author.binding import FromContext
 from aioflow.author.unknown import Unknown
 from aioflow.instants import as_datetime
@@ -20,6 +21,7 @@ from aioflow.model import Instant, TaskNo
 
 __all__ = (
     "INJECTED",
+    "TEMPLATE_NAMES",
     "ContextValue",
     "Current",
     "DataInterval",
@@ -149,6 +151,10 @@ Without those that authors use for things of their own.
 """
 
 
+TEMPLATE_NAMES = frozenset(_VALUES)
+"""Names that a template may use."""
+
+
 def resolve(name: str, run: RunContext) -> Any:
     """Return one value of the run.
 
@@ -160,7 +166,7 @@ def resolve(name: str, run: RunContext) -> Any:
         KeyError: If there is no such name, or no such parameter.
     """
     if name == "context":
-        return {known: value(run) for known, value in _VALUES.items()}
+        return ContextValues((known, value(run)) for known, value in _VALUES.items())
     head, dot, parameter = name.partition(".")
     return run.params[parameter] if dot else _VALUES[head](run)
 

@@ -15,6 +15,7 @@ from aioflow.author.param import json_text
 from aioflow.author.retry import Retry
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
+from aioflow.author.template_fields import wrong_templates
 from aioflow.author.type_names import ANY, type_name
 from aioflow.core import graph, mapping, timetable
 from aioflow.core.roles import ASKED_FOR
@@ -253,6 +254,7 @@ def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError
         yield from _too_wide(node)
         yield from _mixed_stream(node)
         yield from _late_choice(node, dag.nodes)
+        yield from wrong_templates(node)
     yield from misfits(dag.nodes, dag.parameters)
 
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from aioflow.catalog.dag_files import may_define_dags
 from aioflow.catalog.ignoring import NAME, Ignored
 
 __all__ = (
@@ -39,7 +40,6 @@ FILE_LIMIT_BYTES = 16 * 1024 * 1024
 NO_STAMP = (-1, -1, -1)
 """That of no file."""
 
-_WORDS = tuple("aioflow".encode(coding) for coding in ("ascii", "utf-16-le", "utf-16-be"))
 _CHUNK = 1024 * 1024
 _GONE = (FileNotFoundError, NotADirectoryError)
 
@@ -56,7 +56,7 @@ class Seen(msgspec.Struct, frozen=True):
         folder: The DAG folder it lies in.
         stamp: Time of change, size and inode; as long as it stays the content does.
         digest: Of its content; of its stamp, if it is too large.
-        has_dags: Whether it may define DAGs: one that does not even name us cannot.
+        has_dags: Whether it may define DAGs, see ``dag_files``.
         is_ignored: Whether it is no DAG file, whatever it defines.
     """
 
@@ -201,18 +201,16 @@ def _look(
         if status.st_size > FILE_LIMIT_BYTES:
             digest = hashlib.sha256(repr(stamp).encode()).digest()
             with Path(path).open("rb") as file:
-                return Seen(folder, stamp, digest, _names_us(file.read(_CHUNK)), is_ignored)
+                return Seen(folder, stamp, digest, may_define_dags(file.read(_CHUNK)), is_ignored)
         content = Path(path).read_bytes()
     except _GONE:
         return None
     except OSError as exc:
         on_error(Path(path), exc)
         return None
-    return Seen(folder, stamp, hashlib.sha256(content).digest(), _names_us(content), is_ignored)
-
-
-def _names_us(content: bytes) -> bool:
-    return any(word in content for word in _WORDS)
+    return Seen(
+        folder, stamp, hashlib.sha256(content).digest(), may_define_dags(content), is_ignored
+    )
 
 
 class _Place(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from aioflow.catalog.beside import Asked, Choice, FilesBeside
+from aioflow.catalog.dag_files import names_us
 from aioflow.catalog.parsing import Parser
 from aioflow.catalog.scanning import scan
 from aioflow.cli.lone_parser import lone_parser
@@ -48,8 +49,7 @@ def check(arguments: argparse.Namespace) -> int:
     # Of a folder, what is no DAG file may be there for others to import.
     found = [one for one in parsed if one.dags or one.problems or one.file in named]
     for checked in found:
-        if not checked.dags and not checked.problems:
-            checked.problems.append(DagFailure("dag.none", "the file defines no DAG", 0))
+        checked.problems += _not_read(checked)
     if arguments.json:
         print_json([_shown(checked) for checked in found])
     else:
@@ -64,6 +64,22 @@ def check(arguments: argparse.Namespace) -> int:
             if not checked.problems:
                 print(f"{safe(checked.file)}: {', '.join(checked.dags)}: ok")
     return 1 if any(checked.problems for checked in found) else 0
+
+
+def _not_read(checked: Checked) -> Iterator[DagFailure]:
+    """Yield why no DAG comes of a file that nothing else is wrong with."""
+    if checked.problems:
+        return
+    if not checked.dags:
+        message = "the file defines no DAG; one is made by `from aioflow import dag` or `DAG`"
+        yield DagFailure("dag.none", message, 0)
+    elif not names_us(Path(checked.file).read_bytes()):
+        yield DagFailure(
+            "file.unnamed",
+            "a daemon passes this file over, as the word aioflow is not in it; "
+            "write `import aioflow` at its top",
+            1,
+        )
 
 
 def _line(file: str, said: DagFailure) -> str:

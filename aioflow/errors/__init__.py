@@ -4,6 +4,7 @@
 
     AioflowError
     ├── DagError                  the author's DAG is wrong; raised before it runs
+    │   ├── AirflowImport
     │   ├── CycleError
     │   ├── DuplicateDag
     │   ├── PoolTooNarrow
@@ -11,6 +12,7 @@
     │   ├── UnknownParent
     │   ├── EdgeMisfit
     │   ├── ReferenceMisused
+    │   ├── BadTemplate
     │   └── BadSchedule
     ├── Unserializable            a value cannot travel; raised where it was written
     │   ├── ValueTooLarge
@@ -76,6 +78,7 @@
         ├── CallCutShort
         ├── CallMismatch
         ├── DagRunFailed
+        ├── UnknownContextKey
         ├── UnknownValue
         ├── NotificationFailed
         └── FanOutCapped
@@ -89,7 +92,9 @@ in the store it is ``BatchRefused``. Flow control is not an error either: see
 from __future__ import annotations
 
 from aioflow.errors.author import (
+    AirflowImport,
     BadSchedule,
+    BadTemplate,
     CycleError,
     DagError,
     DuplicateDag,
@@ -175,6 +180,7 @@ from aioflow.errors.tasks import (
     StepFailed,
     TaskError,
     TaskTimeout,
+    UnknownContextKey,
     UnknownValue,
 )
 
@@ -182,11 +188,13 @@ __all__ = (
     "AccountExists",
     "AccountRefused",
     "AioflowError",
+    "AirflowImport",
     "BackfillRefused",
     "BadConf",
     "BadEvent",
     "BadPool",
     "BadSchedule",
+    "BadTemplate",
     "BadValue",
     "BatchRefused",
     "CallCutShort",
@@ -239,6 +247,7 @@ __all__ = (
     "UnknownAccount",
     "UnknownBackfill",
     "UnknownClass",
+    "UnknownContextKey",
     "UnknownDag",
     "UnknownEvent",
     "UnknownLogin",

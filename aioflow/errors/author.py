@@ -8,7 +8,9 @@ from typing import Self
 from aioflow.errors.root import AioflowError
 
 __all__ = (
+    "AirflowImport",
     "BadSchedule",
+    "BadTemplate",
     "CycleError",
     "DagError",
     "DuplicateDag",
@@ -27,6 +29,44 @@ class DagError(AioflowError):
     """The DAG cannot run as written."""
 
     code = "dag"
+
+
+class BadTemplate(DagError):
+    """A template in an argument of a task can never be rendered.
+
+    Attributes:
+        task_id: The task.
+        field: The argument, and the place in it if it is a list or a dict.
+        line, column: Where in the text, counted from 1.
+    """
+
+    code = "dag.template"
+
+    def __init__(self, task_id: str, field: str, problem: str, line: int, column: int) -> None:
+        super().__init__(
+            f"task {task_id!r}: field {field!r} is no template: {problem.rstrip('.')} "
+            f"(line {line}, column {column} of the text); "
+            "{% raw %} ... {% endraw %} keeps braces as they are"
+        )
+        self.task_id = task_id
+        self.field = field
+        self.line = line
+        self.column = column
+
+
+class AirflowImport(DagError, ModuleNotFoundError):
+    """A module or a name of Airflow is imported that does not exist here.
+
+    Whoever catches an ``ImportError`` catches it.
+
+    Attributes:
+        name: The module it was looked for in.
+    """
+
+    code = "dag.airflow_import"
+
+    def __init__(self, message: str, name: str) -> None:
+        ModuleNotFoundError.__init__(self, message, name=name)
 
 
 class CycleError(DagError):

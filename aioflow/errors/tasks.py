@@ -13,6 +13,7 @@ __all__ = (
     "StepFailed",
     "TaskError",
     "TaskTimeout",
+    "UnknownContextKey",
     "UnknownValue",
 )
 
@@ -138,3 +139,20 @@ class FanOutCapped(TaskError):
         self.count = count
         self.limit = limit
         self.is_whole = is_whole
+
+
+class UnknownContextKey(TaskError, KeyError):
+    """A task asks its context for a key that it does not have.
+
+    Attributes:
+        key: Which.
+    """
+
+    code = "task.context"
+
+    def __init__(self, key: object, hint: str) -> None:
+        super().__init__(f"the context has no {key!r}{hint}")
+        self.key = key
+
+    def __str__(self) -> str:
+        return str(self.args[0])

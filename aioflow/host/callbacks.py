@@ -137,8 +137,8 @@ def _context(run: KnownRun, owed: Callback, number: int) -> dict[str, Any]:
         )
     failure = owed.failure
     key = own.idempotency_key.rstrip("/")
-    return {
-        **resolve("context", own),
+    context: dict[str, Any] = resolve("context", own)
+    context |= {
         "event": owed.event,
         "state": owed.state,
         "at": as_datetime(owed.at),
@@ -146,6 +146,7 @@ def _context(run: KnownRun, owed: Callback, number: int) -> dict[str, Any]:
         "exception": None if failure is None else f"{failure.type}: {failure.message}",
         "idempotency_key": f"{key}/{owed.event}/{number}",
     }
+    return context
 
 
 def notify(order: Notify) -> Called:

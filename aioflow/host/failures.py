@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+from aioflow.host import context_hints
 from aioflow.host.values import masks
 from aioflow.host.withheld import hint_of
 from aioflow.model import Failure
@@ -65,7 +66,8 @@ def failure_of(problem: BaseException, reason: str = "") -> Failure:
 
 def _message(problem: BaseException) -> str:
     try:
-        return one_line(masks.masked_text(text_of(problem) + hint_of(problem)))
+        hint = hint_of(problem) or context_hints.hint_of(problem)
+        return one_line(masks.masked_text(text_of(problem) + hint))
     except BaseException as exc:  # noqa: BLE001 - user code's __str__ may do anything
         return f"(its message cannot be shown: __str__ raised {type(exc).__name__})"
 

@@ -7,10 +7,10 @@ with, is a value: braces in it mean nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from aioflow.author.context import RunContext, resolve
+from aioflow.author.templates import environment, is_template
 
 __all__ = ("renderer",)
 
@@ -20,8 +20,8 @@ def renderer(run: RunContext) -> Callable[[Any], Any]:
 
     def render(value: Any) -> Any:
         match value:
-            case str() if "{{" in value or "{%" in value or "{#" in value:
-                return _environment().from_string(value).render(resolve("context", run))
+            case str() if is_template(value):
+                return environment().from_string(value).render(resolve("context", run))
             case list():
                 return [render(item) for item in value]
             case tuple() if type(value) is tuple:
@@ -32,16 +32,3 @@ def renderer(run: RunContext) -> Callable[[Any], Any]:
                 return value
 
     return render
-
-
-@cache
-def _environment() -> Any:
-    """Return the environment of all templates; loaded with the first of them."""
-    from jinja2 import StrictUndefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    return ImmutableSandboxedEnvironment(
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )

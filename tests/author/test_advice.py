@@ -128,3 +128,23 @@ def test_a_file_that_a_dag_reads_and_is_not_there_is_odd(tmp_path: Path):
 def test_what_a_dag_reads_is_a_list():
     with pytest.raises(DagError, match="reads must be a list of texts"):
         DAG("d", reads="sales.csv")
+
+
+def test_a_parameter_that_airflow_fills_and_that_stays_none_is_odd():
+    @task
+    def ported(ti=None, task_instance=None, var=None, ds=None) -> None: ...
+
+    with DAG("d") as made:
+        ported(task_instance=1) >> ported(ti=2, task_instance=3)
+
+    (said,) = [one for one in advice_of(made) if one.reason == "odd.context"]
+    assert said.message.startswith("the parameter 'ti' of task 'ported' stays None: pass results")
+    assert said.line > 0
+
+
+def test_a_parameter_that_airflow_fills_is_refused_with_what_to_write():
+    @task
+    def ported(ti) -> None: ...
+
+    with DAG("d"), pytest.raises(DagError, match="needs the argument 'ti': pass results as arg"):
+        ported()  # type: ignore[call-arg]

@@ -48,6 +48,8 @@ class TriggerDagRun(Operator):
         BadConf: If the parameters do not fit it.
     """
 
+    template_fields: Sequence[str] = ("dag", "conf")
+
     def __init__(
         self,
         *,
@@ -99,9 +101,11 @@ class BashOperator(Operator):
     it, everything it has started is killed at once, without a signal to clean up by.
 
     Args:
-        bash_command: The command, as after ``bash -c``. Nothing is filled in: take values from
-            ``env``, or from ``AIRFLOW_CTX_DAG_ID``, ``_TASK_ID``, ``_DAG_RUN_ID``,
-            ``_LOGICAL_DATE`` and ``_TRY_NUMBER``, which are set as Airflow sets them.
+        bash_command: The command, as after ``bash -c``; a template, as ``env`` and ``cwd``. What
+            ``{{ params.name }}`` brings is read by bash as part of the command. So give what
+            others may choose by ``env``: ``env={"NAME": "{{ params.name }}"}`` and ``"$NAME"``.
+            ``AIRFLOW_CTX_DAG_ID``, ``_TASK_ID``, ``_DAG_RUN_ID``, ``_LOGICAL_DATE`` and
+            ``_TRY_NUMBER`` are set as Airflow sets them. ``${#x}`` needs ``{% raw %}`` around it.
         env: The environment instead of the worker's; ``PATH`` too.
         append_env: Add ``env`` to the worker's instead.
         cwd: The folder to run in; the worker's if it is ``None``.
@@ -111,6 +115,8 @@ class BashOperator(Operator):
     Raises:
         BashFailed: If it ends with another exit code than 0; retries apply.
     """
+
+    template_fields: Sequence[str] = ("bash_command", "env", "cwd")
 
     def __init__(
         self,

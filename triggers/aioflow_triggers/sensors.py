@@ -5,6 +5,9 @@ All take the options of sensors, Airflow's names among them: ``poke_interval``, 
 what comes at once where the trigger does, and looks as often as the trigger looks. Otherwise it
 looks once per ``poke_interval``. Neither holds a slot, and both see the same. Where
 ``deferrable`` is not given it does, unless the setting ``operators.default_deferrable`` is false.
+
+``template_fields`` of a class are those of the class in Airflow that has its name, by the names
+their arguments have here: ``FileSensor(filepath="/drop/{{ ds }}.csv", ...)``.
 """
 
 from __future__ import annotations
@@ -88,6 +91,8 @@ class FileSensor(_Deferrable):
         deferrable: Wait as the trigger, which is told of changes by the kernel.
     """
 
+    template_fields: Sequence[str] = ("filepath",)
+
     def __init__(
         self,
         *,
@@ -125,6 +130,8 @@ class HttpSensor(_Deferrable):
         request_timeout: The ``timeout`` of ``HttpTrigger``; ``timeout`` is that of the sensor.
         deferrable: Wait as the trigger, which asks for changes only.
     """
+
+    template_fields: Sequence[str] = ("url", "headers", "body")
 
     def __init__(
         self,
@@ -179,6 +186,8 @@ class ObjectSensor(_Deferrable):
         deferrable: Wait as the trigger, which shares its looks with all others.
     """
 
+    template_fields: Sequence[str] = ("url",)
+
     def __init__(
         self,
         *,
@@ -206,6 +215,8 @@ class DateTimeSensor(_Deferrable):
         target_time: When; with a time zone. Text is ISO 8601.
         deferrable: Wait as ``DateTimeTrigger``.
     """
+
+    template_fields: Sequence[str] = ("target_time",)
 
     def __init__(
         self, *, target_time: datetime | str, deferrable: bool | None = None, **options: Any
@@ -237,6 +248,8 @@ class TimeDeltaSensor(DateTimeSensor):
         deferrable: Wait as ``DateTimeTrigger``.
     """
 
+    template_fields: Sequence[str] = ("delta",)
+
     def __init__(self, *, delta: Duration, deferrable: bool | None = None, **options: Any) -> None:
         super().__init__(target_time="", deferrable=deferrable, **options)
         self.delta = delta
@@ -266,6 +279,8 @@ class ExternalTaskSensor(_Deferrable):
             without a logical date fails at once where this is not given.
         deferrable: Wait as ``TasksTrigger``; else as a coroutine of the sensor.
     """
+
+    template_fields: Sequence[str] = ("external_dag_id", "external_task_id", "external_task_ids")
 
     def __init__(
         self,

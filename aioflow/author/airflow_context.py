@@ -1,0 +1,77 @@
+"""Keys of Airflow's context that do not exist here, and what to write instead of each."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from aioflow.errors import UnknownContextKey
+
+__all__ = ("CONTEXT_INSTEAD", "ContextValues", "context_hint")
+
+_RESULTS = (
+    "pass results as arguments, load(extract()), instead of xcom_pull, and return a value instead "
+    "of xcom_push; task_id, run_id, try_number and map_index are keys of the context"
+)
+_VARIABLES = "declare @task(variables=['X']) and call variable('X') in the body"
+_CONNECTIONS = "declare @task(connections=['pg']) and call connection('pg') in the body"
+_DAG = "dag_id is a key of the context"
+_ASSETS = "assets start runs by @dag(schedule=Asset('orders')); their events are not in the context"
+_PREVIOUS = "depends_on_past=True waits for the run before; latest_only() skips all but the newest"
+_ERROR = "error and exception are keys of the context of callbacks"
+_INTERVAL = (
+    "data_interval_start and data_interval_end are keys of the context; see "
+    "data_interval='previous' of @dag"
+)
+_STORE = "await step(fn, ...) records a result over tries and crashes; emit() stores an event"
+_PARTITION = "a DAG parameter says which part a run is for; there are no partitions"
+
+CONTEXT_INSTEAD = {
+    "asset_state_store": _STORE,
+    "conn": _CONNECTIONS,
+    "dag": _DAG,
+    "dag_run": "run_id, conf, logical_date and cause are keys of the context",
+    "exception": _ERROR,
+    "execution_date": "logical_date is a key of the context",
+    "expanded_ti_count": "a fan-in takes the Sequence of all results; its width is len(results)",
+    "inlet_events": _ASSETS,
+    "inlets": _ASSETS,
+    "macros": "compute it in a task: logical_date and logical_day are a datetime and a date",
+    "map_index_template": "map_label= of the task names its children",
+    "next_ds": _INTERVAL,
+    "outlet_events": _ASSETS,
+    "outlets": _ASSETS,
+    "partition_date": _PARTITION,
+    "partition_key": _PARTITION,
+    "prev_data_interval_end_success": _PREVIOUS,
+    "prev_data_interval_start_success": _PREVIOUS,
+    "prev_ds": _INTERVAL,
+    "prev_end_date_success": _PREVIOUS,
+    "prev_start_date_success": _PREVIOUS,
+    "reason": _ERROR,
+    "task_instance": _RESULTS,
+    "task_instance_key_str": "idempotency_key is a key of the context",
+    "task_reschedule_count": "a sensor needs no count of its looks: see backoff= and interval=",
+    "task_state_store": _STORE,
+    "templates_dict": "give the texts as arguments: template_fields of an Operator renders them",
+    "test_mode": "aioflow dags test runs the tasks as the daemon does",
+    "ti": _RESULTS,
+    "tomorrow_ds": "compute it of logical_day, which is a key of the context",
+    "triggering_asset_events": _ASSETS,
+    "triggering_dataset_events": _ASSETS,
+    "ts_nodash_with_tz": "ts is a key of the context, and logical_date, which has strftime()",
+    "var": _VARIABLES,
+    "yesterday_ds": "compute it of logical_day, which is a key of the context",
+}
+
+
+def context_hint(name: str) -> str:
+    """Return what to write instead of a key of Airflow's context, led by a colon; else nothing."""
+    instead = CONTEXT_INSTEAD.get(name)
+    return "" if instead is None else f": {instead}"
+
+
+class ContextValues(dict[str, Any]):
+    """The context of a task. A key that it does not have says what to write instead."""
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise UnknownContextKey(key, context_hint(key) or f"; it has {', '.join(self)}")
