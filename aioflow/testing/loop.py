@@ -101,6 +101,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         busy_threads: How many work for it right now.
         pauses: Called in order before time passes, to look at what is outside of it, such as
             files. Each returns whether it has made anything happen, for which time waits.
+        ident: That of the thread that it ran in last.
         working: Those of the threads that neither sleep nor wait for the loop, by their idents.
         is_selecting: It waits for threads or descriptors right now, in real time.
         vain_seconds: Real seconds in which it has done so and nothing came.
@@ -111,12 +112,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.pauses: dict[Callable[[], bool], None] = {}
         self._still: list[asyncio.Future[None]] = []
         self.busy_threads = 0
+        self.ident = 0
         self.working: set[int] = set()
         self.is_selecting = False
         self.vain_seconds = 0.0
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
+        self._waits = selector
+        self._own = frozenset(key.fd for key in selector.get_map().values())
         # A nanosecond is nothing to a float that has counted a year: its timers never came.
         self._clock_resolution = RESOLUTION_SECONDS
 
@@ -124,16 +128,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return virtual seconds since it was made."""
         return self._virtual
 
-    @property
-    def ident(self) -> int:
-        """That of the thread that it runs in; 0 while it does not run."""
-        return self._thread_id or 0
+    def run_forever(self) -> None:
+        """See the base; ``run_until_complete`` calls it."""
+        self.ident = threading.get_ident()
+        super().run_forever()
 
     def watched(self) -> list[int]:
         """Return the descriptors that it waits for, without its own, by which threads wake it."""
-        return [
-            number for number in list(self._selector.get_map()) if number != self._ssock.fileno()
-        ]
+        return [key.fd for key in list(self._waits.get_map().values()) if key.fd not in self._own]
 
     def skip(self, seconds: float) -> None:
         """Let time pass without doing anything in it, as when user code blocks the loop."""

@@ -43,7 +43,7 @@ class NodeCrashed(Exception):
 
 
 class World:
-    """See the module. Its loop turns while somebody waits for ``run`` or ``do``, else it stands.
+    """See the module. Its loop turns while a caller waits for ``run`` or ``do``, else it stands.
 
     Args:
         tell: Called with what it waits for where that takes real time.

@@ -26,7 +26,7 @@ def _told_soon(monkeypatch):
 
 
 class Reports(list[str]):
-    """Takes what is told, and lets user code go on once that is named.
+    """Takes the reports, and lets user code go on once it is named in one.
 
     A busy machine is slow to get there, which may be told before.
     """
