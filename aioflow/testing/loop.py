@@ -120,7 +120,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector.loop = self
         super().__init__(selector)
         self._waits = selector
-        self._own = frozenset(selector.get_map())
+        self._own = frozenset(key.fd for key in selector.get_map().values())
         # A nanosecond is nothing to a float that has counted a year: its timers never came.
         self._clock_resolution = RESOLUTION_SECONDS
 
@@ -135,7 +135,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def watched(self) -> list[int]:
         """Return the descriptors that it waits for, without its own, by which threads wake it."""
-        return [number for number in list(self._waits.get_map()) if number not in self._own]
+        return [key.fd for key in list(self._waits.get_map().values()) if key.fd not in self._own]
 
     def skip(self, seconds: float) -> None:
         """Let time pass without doing anything in it, as when user code blocks the loop."""
