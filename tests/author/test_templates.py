@@ -22,7 +22,7 @@ MISTAKES = {
     "{% for x in y %}\n\n": (3, 1),
     "${#x}": (1, 4),
     "a\n{{ ds\n  | shout }}": (3, 5),
-    "{%- if a -%}   b {%- endfi %}": (1, 22),
+    "{%- if a -%}   b {%- endunless %}": (1, 22),
     "{{ a is funny }}": (1, 9),
 }
 
