@@ -89,8 +89,8 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
         until: When the first group is judged, in steady time; without groups, when the deaths
             are forgotten.
         alone: How often each task or trigger was the only one that may have done it.
-        spans: The triggers of each group. Groups behind the last of them have none; if no group
-            has any, triggers are hosted as always.
+        spans: The triggers of each group; while there are any spans, other triggers do not begin
+            to be hosted. Without, only tasks are suspected.
         has_begun: The triggers of the first group may be hosted.
         deaths: How often the daemon has died in a row while it had triggers.
         since: When the present group began, or without one the daemon, in steady time.

@@ -114,7 +114,9 @@ def crashed(
     is_repeated = is_part or after.alone or triggers or any(live.interruptions for live in tasks)
     if is_repeated and (tasks or triggers):
         proof_us = _proof_us(running, before, draft, deaths=deaths if triggers else 0)
-        after = _divided(tasks, triggers, replace(after, proof_us=proof_us), draft)
+        are_held = bool(triggers or (is_part and before.spans and process == DAEMON))
+        after = replace(after, proof_us=proof_us)
+        after = _divided(tasks, triggers, after, draft, are_held=are_held)
     _put(after, draft)
 
 
@@ -142,11 +144,19 @@ def _acquit(after: Trial, draft: Draft, *, is_of_triggers: bool) -> None:
 
 
 def _divided(
-    tasks: Sequence[Live], triggers: Sequence[TriggerNo], trial: Trial, draft: Draft
+    tasks: Sequence[Live],
+    triggers: Sequence[TriggerNo],
+    trial: Trial,
+    draft: Draft,
+    *,
+    are_held: bool,
 ) -> Trial:
     """Return a trial of these suspects, in groups; without any, if one of them is charged.
 
     Those that were alone before come first, one at a time, then halves of the others.
+
+    Args:
+        are_held: Whether triggers that are in no group are not hosted meanwhile.
     """
     ranked = sorted(tasks, key=lambda live: (-live.interruptions, live.task_no))
     found = [*(live.task_no for live in ranked), *sorted(triggers)]
@@ -171,7 +181,7 @@ def _divided(
     return replace(
         trial,
         groups=tuple(tuple(n for n in part if n in are_tasks) for part in parts),
-        spans=tuple(spans) if triggers else (),
+        spans=tuple(spans) if are_held else (),
         until=draft.steady + trial.proof_us,
     )
 
@@ -323,11 +333,13 @@ def _judged(trial: Trial, draft: Draft) -> Trial:
     until = max(began, default=now) + trial.proof_us
     if not is_over and (until > now if began else waiting):
         return replace(trial, until=until)  # it began later, or could not yet
-    left = (*others, waiting) if waiting else tuple(others)
+    left, spans = tuple(others), trial.spans[1:]
+    if waiting:
+        left, spans = (*left, waiting), (*spans, _NO_TRIGGERS) if trial.spans else ()
     if not left:
         return _without_groups(trial, draft)
     until = now + trial.proof_us
-    return replace(trial, groups=left, spans=trial.spans[1:], has_begun=False, until=until)
+    return replace(trial, groups=left, spans=spans, has_begun=False, until=until)
 
 
 def _is_suspect(memory: Memory, number: TaskNo | TriggerNo) -> bool:
