@@ -93,6 +93,7 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
             to be hosted. Without, only tasks are suspected.
         has_begun: The triggers of the first group may be hosted.
         deaths: How often the daemon has died in a row while it had triggers.
+        row_end: The triggers that it had at the first of these have lower numbers.
         since: When the present group began, or without one the daemon, in steady time.
         barred: Triggers of DAGs that have killed the daemon, and the versions of their DAGs with
             which they did: with these they are not hosted.
@@ -106,6 +107,7 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
     spans: tuple[Span, ...] = ()
     has_begun: bool = False
     deaths: int = 0
+    row_end: TriggerNo = 0
     since: Instant = 0
     barred: tuple[tuple[TriggerNo, str], ...] = ()
 

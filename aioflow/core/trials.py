@@ -6,10 +6,10 @@ again in *groups*, one after the other, and nothing else begins in that process 
 halves of what is suspected, so that each further death halves it again. A group has been cleared
 once its tasks have ended, or have run for longer than they had when the process died.
 
-Triggers are suspects of the daemon's death, too: its host is a child of the daemon. They may wait
-for months, and lose time by a trial, so they are suspected from the third death in a row on: one
-after which the daemon lived for an hour is forgotten. While a group has triggers no other
-trigger begins to be hosted.
+Triggers are suspects of the daemon's death, too: their host is a child of the daemon. They may wait
+for months, and lose time by a trial, so they are suspected from the third death in a row on: a
+death is forgotten once the daemon has lived for an hour, and where none of its triggers is left.
+While triggers are in groups no other trigger begins to be hosted.
 
 The task or trigger that is left alone in its group is charged when the process has died with it as
 often as it may with a worker of its own. Before it begins again a *control* runs, an empty group: a
@@ -91,15 +91,10 @@ def crashed(
     is_part = bool(before.groups) and before.process in {process, DAEMON}
     if before.groups and not is_part and process != DAEMON:
         return
-    tasks, triggers, deaths = list(running), [], before.deaths
-    for number in hosted:
-        deaths = before.deaths + 1
-        if deaths < TRIGGER_DEATHS:
-            break
-        triggers.append(number)
+    tasks = list(running)
+    counted, triggers = _counted(before, hosted, draft)
     since = draft.steady if process == DAEMON else before.since
-    after = replace(before, process=process, deaths=deaths, since=since)
-    after = _without_groups(after, draft)
+    after = _without_groups(replace(counted, process=process, since=since), draft)
     if is_part:
         if not before.groups[0] and _span(before) == _NO_TRIGGERS:
             _acquit(after, draft, is_of_triggers=bool(before.spans))
@@ -109,15 +104,40 @@ def crashed(
         if not (tasks or triggers):  # it died before any of them began
             has_begun = before.has_begun and process != DAEMON
             until = draft.steady + before.proof_us
-            _put(replace(before, until=until, has_begun=has_begun, deaths=deaths), draft)
+            _put(replace(counted, until=until, has_begun=has_begun), draft)
             return
     is_repeated = is_part or after.alone or triggers or any(live.interruptions for live in tasks)
     if is_repeated and (tasks or triggers):
-        proof_us = _proof_us(running, before, draft, deaths=deaths if triggers else 0)
+        times = after.deaths - TRIGGER_DEATHS + 1 if triggers else 0
+        proof_us = _proof_us(running, before, draft, times=times)
         are_held = bool(triggers or (is_part and before.spans and process == DAEMON))
         after = replace(after, proof_us=proof_us)
         after = _divided(tasks, triggers, after, draft, are_held=are_held)
+    else:
+        after = replace(after, proof_us=0)
     _put(after, draft)
+
+
+def _counted(
+    before: Trial, hosted: Iterable[TriggerNo], draft: Draft
+) -> tuple[Trial, list[TriggerNo]]:
+    """Return a trial with one more death, if the daemon had triggers, and those suspected of it.
+
+    Deaths are in a row while a trigger is there that was there at the first of them.
+    """
+    triggers: list[TriggerNo] = []
+    is_row = False
+    for number in hosted:
+        triggers.append(number)
+        is_row = is_row or number < before.row_end
+        if before.deaths + 1 < TRIGGER_DEATHS and is_row == (before.deaths > 0):
+            break  # that is all there is to know
+    if not triggers:
+        return before, []
+    if not is_row:
+        return replace(before, deaths=1, row_end=draft.numbers.take()), []
+    deaths = before.deaths + 1
+    return replace(before, deaths=deaths), triggers if deaths >= TRIGGER_DEATHS else []
 
 
 def _without_groups(trial: Trial, draft: Draft) -> Trial:
@@ -196,21 +216,21 @@ def _span(trial: Trial) -> Span:
     return trial.spans[0] if trial.spans else _NO_TRIGGERS
 
 
-def _proof_us(running: Iterable[Live], before: Trial, draft: Draft, *, deaths: int) -> int:
+def _proof_us(running: Iterable[Live], before: Trial, draft: Draft, *, times: int) -> int:
     """Return how long a group has to run until it is cleared.
 
     That is as long as any task had run when the process died, this time or before, or triggers
     had been hosted: one that was cleared too soon may have killed it. It is no longer than the
-    others can be let wait, which is less where tasks have been interrupted seldom.
+    others can be let wait, which is less where that was seldom.
 
     Args:
-        deaths: How often the daemon has died in a row, if triggers are suspected; else 0.
+        times: How often the daemon has died while triggers were suspected.
     """
     lengths = [draft.now - (live.started_at or draft.now) for live in running]
-    if deaths:
+    if times:
         lengths.append(draft.steady - before.since)
-    times = max([deaths, *(live.interruptions + 1 for live in running)])
-    bearable_us = min(_FIRST_PROOF_US * int(_GROWTH ** min(times, 10)), _LONGEST_PROOF_US)
+    most = max([times, *(live.interruptions + 1 for live in running)])
+    bearable_us = min(_FIRST_PROOF_US * int(_GROWTH ** min(most, 10)), _LONGEST_PROOF_US)
     return min(max(max(lengths) + _MARGIN_US, before.proof_us, _MARGIN_US), bearable_us)
 
 

@@ -108,9 +108,9 @@ class Machine:
     def _hear(self) -> None:
         """Do what was ordered."""
         world = self.world
-        effects = world.effects[self._seen :]
-        self._seen = len(world.effects)
-        for effect in effects:
+        while self._seen < len(world.effects):
+            effect = world.effects[self._seen]
+            self._seen += 1
             if isinstance(effect, StartHost) and effect.role not in world.memory.hosts_up:
                 world.turn(HostUp(effect.role))
             elif isinstance(effect, HostTrigger):
