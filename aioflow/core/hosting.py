@@ -15,7 +15,7 @@ from aioflow.core.order import order
 from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
 from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of, own_role
-from aioflow.core.trials import may_host
+from aioflow.core.trials import may_host, may_host_all
 from aioflow.effects import EndHosting, HostTrigger, StartHost
 from aioflow.inputs import HandOver
 from aioflow.model import TaskSpec, TriggerNo, TriggerState
@@ -185,7 +185,8 @@ def want_own_hosts(draft: Draft) -> None:
         if class_path not in HOSTLESS and not is_stopped(plan.graph.spec.dag_id, memory):
             roles.add(role_of(class_path, plan, memory))
     for role in sorted(roles - memory.hosts_up):
-        want_host(role, draft)
+        if may_host_all(memory) or any(may_host(n, memory) for n in _ordered(role, memory)):
+            want_host(role, draft)
 
 
 def is_stopped(dag_id: str, memory: Memory) -> bool:

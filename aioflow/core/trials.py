@@ -46,6 +46,7 @@ __all__ = (
     "guilty_triggers",
     "is_barred",
     "may_host",
+    "may_host_all",
     "on_trial",
     "process_on_trial",
     "stop",
@@ -67,6 +68,9 @@ _GROWTH = 4
 
 _FORGOTTEN_AFTER_US = _LONGEST_PROOF_US
 """A trigger that kills the daemon only after that could not be found in any case."""
+
+_PATIENCE_US = 600_000_000
+"""A suspect of the daemon's death that cannot begin for so long begins with everything else."""
 
 _NO_TRIGGERS = Span()
 
@@ -257,6 +261,11 @@ def on_trial(memory: Memory) -> list[Live]:
     return [live for live in _known(trial.groups[0], memory) if _waits(live)]
 
 
+def may_host_all(memory: Memory) -> bool:
+    """Return whether no trigger of a task is held back."""
+    return _hosted(memory.trial) is None
+
+
 def may_host(number: TriggerNo, memory: Memory) -> bool:
     """Return whether a host may be handed a trigger, as far as trials go."""
     trial = memory.trial
@@ -351,6 +360,8 @@ def _judged(trial: Trial, draft: Draft) -> Trial:
     if not is_over and now < trial.until:
         return trial
     until = max(began, default=now) + trial.proof_us
+    if trial.process == DAEMON and now >= trial.since + _PATIENCE_US:
+        waiting = ()
     if not is_over and (until > now if began else waiting):
         return replace(trial, until=until)  # it began later, or could not yet
     left, spans = tuple(others), trial.spans[1:]
@@ -359,7 +370,7 @@ def _judged(trial: Trial, draft: Draft) -> Trial:
     if not left:
         return _without_groups(trial, draft)
     until = now + trial.proof_us
-    return replace(trial, groups=left, spans=spans, has_begun=False, until=until)
+    return replace(trial, groups=left, spans=spans, has_begun=False, until=until, since=now)
 
 
 def _is_suspect(memory: Memory, number: TaskNo | TriggerNo) -> bool:

@@ -199,7 +199,7 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
 def _grant(draft: Draft, slots: Slots) -> None:
     """Start what may start; what does not fit into the batch follows in the next turn."""
     trials.go_on(draft, is_open=slots.is_open and not slots.is_held)
-    if draft.memory.may_host_more:
+    if draft.memory.may_host_more and slots.is_open:
         draft.memory.may_host_more = False
         host_rest(draft)
         dag_triggers.place_all(draft)

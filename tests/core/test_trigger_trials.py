@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aioflow.core.roles import TRIGGERS
+from aioflow.core.roles import TRIGGERS, own_role
 from aioflow.core.trials import TRIGGER_DEATHS
 from aioflow.core.why import explain_dag_trigger, explain_task
 from aioflow.dag_triggers import DagTriggerSpec
@@ -18,6 +18,7 @@ from aioflow.messages import Deferred, TriggerEnded
 from aioflow.model import DagSpec, RetryPolicy, TaskSpec
 from aioflow.owed import TRIAL
 from aioflow.requests import DrainNode
+from aioflow.rows import TaskRow
 from tests.core.world import SECOND, World, instant
 from tests.seeds import seeds
 
@@ -353,3 +354,32 @@ def test_what_a_drained_node_does_not_host_is_no_suspect():
     machine.world.ask(DrainNode(node_no=1, is_drained=False))
 
     assert len(machine.hosted) == 8
+
+
+def test_a_suspect_that_can_never_begin_holds_back_nothing_for_ever():
+    machine = Machine(of(4), works={"o0": NEVER, "o1": NEVER})
+    world = machine.world
+    for _ in range(TRIGGER_DEATHS):
+        machine.crash()
+    assert world.memory.trial.groups[0]
+    world.cpu_slots = 0  # whatever the reason
+    machine.crash()
+    machine.live(3_000)
+
+    assert {row.state.label for row in running(machine)} == {"queued"}
+    assert len(machine.hosted) == 4
+    assert not world.memory.trial.groups
+
+
+def running(machine: Machine) -> list[TaskRow]:
+    return [row for row in machine.world.rows.tasks.values() if row.state.label != "deferred"]
+
+
+def test_the_own_host_of_a_dag_is_not_started_for_what_is_held_back():
+    machine = Machine(of(4), isolated={"i0": NEVER})
+    for _ in range(TRIGGER_DEATHS):
+        machine.crash()
+    assert own_role(TRIGGERS, "own") not in machine.world.memory.hosts_up
+    machine.live(60)
+
+    assert len(machine.hosted) == 5

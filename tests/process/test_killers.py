@@ -1,4 +1,4 @@
-"""A task or trigger that kills the daemon, under a supervisor that starts it again: it alone pays."""
+"""What kills the daemon, under a supervisor that starts it again, is found and pays alone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import asyncio
 import os
 import signal
 import socket
+from dataclasses import dataclass
 
-from aioflow import BaseTrigger, TriggerEvent, dag, task, wait
+from aioflow import Trigger, TriggerEvent, dag, task, wait
 
 
 @task
@@ -58,9 +59,10 @@ def innocent() -> None:
     lasts.expand(number=list(range(20)))
 
 
-class Waits(BaseTrigger):
-    def __init__(self, folder: str, deadly: bool = False) -> None:
-        self.folder, self.deadly = folder, deadly
+@dataclass
+class Waits(Trigger):
+    folder: str
+    deadly: bool = False
 
     async def run(self):
         if self.deadly:
