@@ -213,7 +213,9 @@ def test_the_trigger_of_a_dag_that_kills_is_hosted_again_when_its_file_changes()
 
     machine.judge()
     crashes, one = machine.crashes, machine.world.memory.standing.of("d2")
+    assert one is not None
     wait = explain_dag_trigger(one, machine.world.memory)
+    assert wait is not None
     assert (wait.kind, "killed the daemon" in wait.detail) == ("quarantined", True)
     machine.crash()  # by somebody else
     machine.live(60)
@@ -261,7 +263,8 @@ def test_after_the_third_death_a_half_is_hosted_and_the_rest_says_why_it_waits()
         machine.crash()
         world.pass_time(1)
     run = world.memory.runs[machine.runs["dag"]]
-    details = [explain_task(run, at, -1, world.memory, world.slots).detail for at in range(8)]
+    waits = [explain_task(run, at, -1, world.memory, world.slots) for at in range(8)]
+    details = [wait.detail for wait in waits if wait is not None]
     said = "9 triggers were hosted when the daemon died again; they begin first, in groups"
 
     assert len(machine.hosted) == 5
