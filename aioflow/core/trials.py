@@ -72,6 +72,8 @@ _FORGOTTEN_AFTER_US = _LONGEST_PROOF_US
 _PATIENCE_US = 600_000_000
 """A suspect of the daemon's death that cannot begin for so long begins with everything else."""
 
+_LOOKED_AT = 1_000
+
 _NO_TRIGGERS = Span()
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -350,13 +352,14 @@ def go_on(draft: Draft, *, is_open: bool) -> None:
 def _judged(trial: Trial, draft: Draft) -> Trial:
     """Return a trial as it stands now: unchanged while its first group has to go on."""
     memory, (first, *others), now = draft.memory, trial.groups, draft.steady
-    has_triggers = _span(trial) != _NO_TRIGGERS
+    has_triggers = _has_triggers(_span(trial), memory)
     if has_triggers and not trial.has_begun:
         return trial
     lives = _known(first, memory)
     waiting = tuple(live.task_no for live in lives if _waits(live))
     began = [_began(live, draft) for live in lives if live.state is TaskState.RUNNING]
-    is_over = not (waiting or began or has_triggers) and bool(first)
+    is_control = not first and _span(trial) == _NO_TRIGGERS
+    is_over = not (waiting or began or has_triggers or is_control)
     if not is_over and now < trial.until:
         return trial
     until = max(began, default=now) + trial.proof_us
@@ -371,6 +374,13 @@ def _judged(trial: Trial, draft: Draft) -> Trial:
         return _without_groups(trial, draft)
     until = now + trial.proof_us
     return replace(trial, groups=left, spans=spans, has_begun=False, until=until, since=now)
+
+
+def _has_triggers(span: Span, memory: Memory) -> bool:
+    """Whether a trigger of a span is left; of a wide one that is not looked up each turn."""
+    if span.end - span.first > _LOOKED_AT:
+        return True
+    return any(_is_trigger(memory, number) for number in range(span.first, span.end))
 
 
 def _is_suspect(memory: Memory, number: TaskNo | TriggerNo) -> bool:
