@@ -142,6 +142,7 @@ def _suspect(draft: Draft, *, has_crashed: bool) -> None:
     running = [live for live in lives if live.state is TaskState.RUNNING]
     hosted = chain(hosting.hosted_before(memory), dag_triggers.hosted_before(memory))
     trials.crashed(trials.DAEMON, running, draft, hosted if has_crashed else ())
+    trials.wake(draft)  # also of one that stands as it did
     for live in lives:
         has_begun = live.resumed is not None or live.recorded
         if live.state is TaskState.QUEUED and live.start_no and not has_begun:

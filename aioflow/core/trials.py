@@ -50,6 +50,7 @@ __all__ = (
     "on_trial",
     "process_on_trial",
     "stop",
+    "wake",
 )
 
 DAEMON = "daemon"
@@ -419,9 +420,15 @@ def _put(trial: Trial | None, draft: Draft) -> None:
     memory.trial, memory.trial_no = trial, -1
     if trial is not None:
         memory.trial_no = draft.owing.owe(TRIAL, _encode(trial))
-        if trial.groups or trial.deaths:
-            # Its own number is no task's: what comes is a turn, in which the trial is judged.
-            draft.effects.append(WakeAt(Due(trial.until, memory.trial_no)))
+        wake(draft)
+
+
+def wake(draft: Draft) -> None:
+    """Have the instant come at which the trial is judged, or its deaths are forgotten."""
+    trial = draft.memory.trial
+    if trial is not None and (trial.groups or trial.deaths):
+        # Its own number is no task's: what comes is a turn.
+        draft.effects.append(WakeAt(Due(trial.until, draft.memory.trial_no)))
 
 
 def _hosted(trial: Trial | None) -> tuple[Span, bool] | None:

@@ -387,3 +387,15 @@ def test_the_own_host_of_a_dag_is_not_started_for_what_is_held_back():
     machine.live(60)
 
     assert len(machine.hosted) == 5
+
+
+def test_a_restart_in_the_same_instant_still_forgets_the_deaths_in_time():
+    machine = Machine(of(0, w0=NEVER))
+    world = machine.world
+    machine.crash()
+    machine.lose()
+    world.start_up()
+    world.turn(Restarted())
+    machine.live(3_700)
+
+    assert world.memory.trial is None
