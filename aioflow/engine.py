@@ -181,15 +181,15 @@ class Engine(Isolating):
             StrangeDatabase: If the database is not the one it knew.
         """
         try:
-            await self._recover()
-            await self._turn_on(task_status)
+            claim = await self._recover()
+            await self._turn_on(task_status, has_crashed=claim.after_crash)
         finally:
             self._askers.end()
 
-    async def _turn_on(self, task_status: TaskStatus[None]) -> None:
+    async def _turn_on(self, task_status: TaskStatus[None], *, has_crashed: bool) -> None:
         async with anyio.create_task_group() as services:
             await services.start(self.timers.run)
-            await self._turn([Restarted()])
+            await self._turn([Restarted(has_crashed=has_crashed)])
             task_status.started()
             while True:
                 inputs = await self._take()
@@ -344,8 +344,8 @@ class Engine(Isolating):
 
     # ── recovery ────────────────────────────────────────────────────────────────────────
 
-    async def _recover(self) -> None:
-        """Bring back into memory whatever is unfinished, under a new epoch."""
+    async def _recover(self) -> Claim:
+        """Bring back into memory whatever is unfinished, under a new epoch; return the claim."""
         claim = await self._claim()
         self.memory = Memory(epoch=claim.epoch)
         self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no
@@ -358,6 +358,7 @@ class Engine(Isolating):
         async with self._store.unfinished() as parts:
             await self._remember_all(parts)
         await self._tell_given_up()
+        return claim
 
     async def _claim(self) -> Claim:
         """Claim the database.

@@ -208,9 +208,11 @@ class Restarted(msgspec.Struct, frozen=True):
 
     Attributes:
         runs: Go on with these alone; with none, with what belongs to no run; ``None`` for all.
+        has_crashed: The last daemon did not end by itself.
     """
 
     runs: tuple[RunNo, ...] | None = None
+    has_crashed: bool = False
 
 
 class LookBack(msgspec.Struct, frozen=True):

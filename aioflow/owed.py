@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.model import Failure, Instant, RunNo, RunState, StartNo, TaskNo, TaskState
+from aioflow.model import Failure, Instant, RunNo, RunState, StartNo, TaskNo, TaskState, TriggerNo
 
 __all__ = (
     "ALERT",
@@ -19,6 +19,7 @@ __all__ = (
     "Clearing",
     "Deadline",
     "Marking",
+    "Span",
     "Trial",
     "callback_kind",
     "decoder_of",
@@ -32,7 +33,7 @@ DEADLINE = "deadline"
 """The kind of the outbox rows that wait for an instant, see ``Deadline``."""
 
 TRIAL = "trial"
-"""The kind of the outbox row that says which tasks may have killed their process: ``Trial``."""
+"""The kind of the outbox row that says what may have killed its process: ``Trial``."""
 
 KEPT = frozenset({CLEAR, DEADLINE, TRIAL})
 """The kinds that the engine works off itself: it has all such rows, and hands none out."""
@@ -65,23 +66,50 @@ class Deadline(msgspec.Struct, frozen=True, array_like=True):
     length_us: int = 0
 
 
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """Triggers that may have killed the daemon, by number: from ``first`` up to before ``end``.
+
+    Attributes:
+        count: How many there were.
+    """
+
+    first: TriggerNo = 0
+    end: TriggerNo = 0
+    count: int = 0
+
+
 class Trial(msgspec.Struct, frozen=True, array_like=True):
-    """Tasks one of which may have killed its process: the body of such a row, of which one is kept.
+    """What may have killed its process: the body of such a row, of which one is kept.
 
     Attributes:
         process: What died: ``daemon``, or the role of an async host.
         groups: Tasks in the order in which they begin, each group apart from everything else. The
             first is on trial. Without groups everything may begin.
         proof_us: How long a group has to run until it is cleared.
-        until: When the first group is judged, in steady time.
-        alone: How often each task was the only one that may have done it.
+        until: When the first group is judged, in steady time; without groups, when the deaths
+            are forgotten.
+        alone: How often each task or trigger was the only one that may have done it.
+        spans: The triggers of each group; while there are any spans, other triggers do not begin
+            to be hosted. Without, only tasks are suspected.
+        has_begun: The triggers of the first group may be hosted.
+        deaths: How often the daemon has died in a row while it had triggers.
+        row_end: The triggers that it had at the first of these have lower numbers.
+        since: When the present group began, or without one the daemon, in steady time.
+        barred: Triggers of DAGs that have killed the daemon, and the versions of their DAGs with
+            which they did: with these they are not hosted.
     """
 
     process: str
     groups: tuple[tuple[TaskNo, ...], ...] = ()
     proof_us: int = 0
     until: Instant = 0
-    alone: tuple[tuple[TaskNo, int], ...] = ()
+    alone: tuple[tuple[TaskNo | TriggerNo, int], ...] = ()
+    spans: tuple[Span, ...] = ()
+    has_begun: bool = False
+    deaths: int = 0
+    row_end: TriggerNo = 0
+    since: Instant = 0
+    barred: tuple[tuple[TriggerNo, str], ...] = ()
 
 
 class Callback(msgspec.Struct, frozen=True, array_like=True):

@@ -180,13 +180,16 @@ def facts(home: str, after: int | None = None) -> NodeFacts:
 @pytest.mark.postgres
 async def test_the_holder_of_a_database_is_known_until_it_leaves(migrated_postgres_url):
     async with open_store(migrated_postgres_url, VAULT) as first:
-        await first.claim(facts("a"))
+        claims = [await first.claim(facts("a"))]
         before = await first.find_holder()
         await first.beat(NOON + 5)
         after = await first.find_holder()
+        claims.append(await first.claim(facts("a")))
         await first.leave()
         left = await first.find_holder()
+        claims.append(await first.claim(facts("a")))
 
+    assert [claim.after_crash for claim in claims] == [False, True, False]
     assert (before.home, before.epoch, before.pid, before.host) == ("a", 1, 7, "here")
     assert after.seen_at == NOON + 5
     assert left is None

@@ -235,7 +235,7 @@ def cut_short(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
 
     However often that happens, a task is not charged for what ran beside it; see ``trials``.
     """
-    guilt = trials.guilt(live, draft.memory)
+    guilt = trials.guilt(live.task_no, draft.memory)
     if guilt is None:
         interrupt(live, failure, None, draft, slots)
     else:

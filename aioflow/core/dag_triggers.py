@@ -8,6 +8,8 @@ disk, when that is there again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from aioflow.core.draft import Draft
@@ -15,11 +17,12 @@ from aioflow.core.hosting import is_stopped, role_of, want_host
 from aioflow.core.memory import Memory
 from aioflow.core.roles import QUARANTINE, TRIGGERS
 from aioflow.core.standing import DagTrigger
+from aioflow.core.trials import bar, is_barred, may_host
 from aioflow.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
 from aioflow.effects import EndHosting, HostTrigger, RestoreCode, WakeAt
 from aioflow.inputs import Due
 from aioflow.messages import TriggerEnded
-from aioflow.model import CODE_MISSING, DagSpec, Failure, Instant
+from aioflow.model import CODE_MISSING, DagSpec, Failure, Instant, TriggerNo
 from aioflow.orders import End, Host
 
 __all__ = (
@@ -28,11 +31,13 @@ __all__ = (
     "REFUSED",
     "WINDOW",
     "adopt",
+    "charge",
     "code_restored",
     "ended",
     "fail",
     "host_all",
     "host_role",
+    "hosted_before",
     "place",
     "place_all",
     "place_of",
@@ -190,14 +195,39 @@ def fail(one: DagTrigger, failure: Failure | None, draft: Draft) -> None:
     one.retry_at = draft.steady + wait_us
     wake(one, one.retry_at, draft)
     if is_news and failure is not None:
-        message = f"the trigger of DAG {one.row.dag_id} has failed: {failure.message}"
-        draft.owing.alert("trigger", message[:1_000], run_id="", dag_id=one.row.dag_id)
+        _alert(one, f"has failed: {failure.message}", draft)
+
+
+def charge(one: DagTrigger, failure: Failure, draft: Draft) -> None:
+    """It has killed the daemon: no host has it until the file of its DAG changes."""
+    draft.standing.note(one)
+    one.failure = failure
+    bar(one.row.trigger_no, draft.memory.dags[one.row.dag_id].version, draft)
+    _alert(one, f"is not hosted until its file changes: {failure.message}", draft)
+
+
+def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
+    """Yield those that the hosts of the last daemon may have had."""
+    for one in memory.standing:
+        number, dag_id = one.row.trigger_no, one.row.dag_id
+        is_hosted = one.row.kwargs is not None and one.row.class_path != ASSETS
+        if not is_hosted or spec_of(one, memory) is None or is_stopped(dag_id, memory):
+            continue
+        if not (memory.is_drained or is_barred(number, memory)):
+            yield number
+
+
+def _alert(one: DagTrigger, what: str, draft: Draft) -> None:
+    message = f"the trigger of DAG {one.row.dag_id} {what}"
+    draft.owing.alert("trigger", message[:1_000], run_id="", dag_id=one.row.dag_id)
 
 
 def _host(one: DagTrigger, draft: Draft) -> None:
     memory, row = draft.memory, one.row
     role = host_role(one, memory)
     if row.class_path == ASSETS or row.kwargs is None or memory.is_drained:
+        return
+    if not may_host(row.trigger_no, memory):
         return
     if role not in memory.hosts_up and role != QUARANTINE:
         want_host(role, draft)

@@ -14,7 +14,8 @@ from aioflow.core.memory import Memory
 from aioflow.core.order import order
 from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
-from aioflow.core.roles import QUARANTINE, TRIGGERS, is_own, own_role
+from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of, own_role
+from aioflow.core.trials import may_host, may_host_all
 from aioflow.effects import EndHosting, HostTrigger, StartHost
 from aioflow.inputs import HandOver
 from aioflow.model import TaskSpec, TriggerNo, TriggerState
@@ -31,6 +32,8 @@ __all__ = (
     "hand_over",
     "host",
     "host_all",
+    "host_rest",
+    "hosted_before",
     "is_stopped",
     "let_go",
     "newest_version",
@@ -71,6 +74,8 @@ def host(wait: WaitRecord, draft: Draft) -> None:
         return
     if _is_ending(wait) or is_stopped(run.dag_id, draft.memory):
         return
+    if not may_host(row.trigger_no, draft.memory):
+        return  # it is handed over after others
     wait.role = role
     if not _takes(role, draft.memory):
         want_host(role, draft)
@@ -180,7 +185,8 @@ def want_own_hosts(draft: Draft) -> None:
         if class_path not in HOSTLESS and not is_stopped(plan.graph.spec.dag_id, memory):
             roles.add(role_of(class_path, plan, memory))
     for role in sorted(roles - memory.hosts_up):
-        want_host(role, draft)
+        if may_host_all(memory) or any(may_host(n, memory) for n in _ordered(role, memory)):
+            want_host(role, draft)
 
 
 def is_stopped(dag_id: str, memory: Memory) -> bool:
@@ -199,7 +205,43 @@ def host_all(role: str, draft: Draft) -> None:
     let go of it.
     """
     _return(role, draft)
+    hand_over(HandOver(role, draft.memory.hosting, _ordered(role, draft.memory)), draft)
+
+
+def host_rest(draft: Draft) -> None:
+    """Triggers were held back: hand to the hosts that are up what is theirs and no host has.
+
+    The own hosts of DAGs that are not up are started.
+    """
     memory = draft.memory
+    for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
+        numbers = array("q", (n for n in _ordered(role, memory) if may_host(n, memory)))
+        hand_over(HandOver(role, 0, numbers), draft)
+    want_own_hosts(draft)
+
+
+def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
+    """Yield the triggers that wait, and that the hosts of the last daemon may have had."""
+    if memory.is_drained:
+        return
+    for wait in memory.waits.objects.values():
+        is_hosted = wait.row.kwargs is not None and wait.row.class_path not in HOSTLESS
+        is_waiting = wait.state is TriggerState.WAITING and wait.live is not None
+        if is_hosted and is_waiting and not is_stopped(wait.run.row.dag_id, memory):
+            yield wait.row.trigger_no
+    forms = {
+        number
+        for form, number in memory.parking.forms.numbered()
+        if form.class_path not in HOSTLESS and not is_stopped(form.plan.graph.spec.dag_id, memory)
+    }
+    yield from (number for number, form in memory.parking.by_form() if form in forms)
+
+
+def _ordered(role: str, memory: Memory) -> array[int]:
+    """Return the triggers that wait and belong to a host, in the order in which it is to have them.
+
+    It may have some of them.
+    """
     found: dict[int, array[int]] = {}
     for wait in memory.waits.objects.values():
         if wait.live is not None and _is_wanted(wait, role, memory):
@@ -221,7 +263,7 @@ def host_all(role: str, draft: Draft) -> None:
     order = array("q")
     for priority in sorted(found, reverse=True):
         order.extend(sorted(found[priority]))
-    hand_over(HandOver(role, memory.hosting, order), draft)
+    return order
 
 
 def _return(role: str, draft: Draft) -> None:
@@ -279,6 +321,8 @@ def hand_over(entry: HandOver, draft: Draft) -> None:
     upto = entry.at + HANDED_AT_ONCE
     forms: dict[int, _Handing] = {}
     for number in entry.numbers[entry.at : upto]:
+        if not may_host(number, memory):
+            continue
         one = memory.parking.look(number)
         if takes and one is not None and one.kwargs is not None:
             handing = forms.get(one.form)

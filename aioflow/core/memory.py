@@ -93,8 +93,9 @@ class Memory:
             ``quarantine`` says why. Not over a restart, which tries them again.
         untold: Those of them whose rows do not say so yet.
         clearings: What of which run has to begin anew, and the number of the outbox it has.
-        trial: Tasks that begin apart from others, see ``trials``; ``None`` if none does.
+        trial: What begins apart from everything else, see ``trials``; ``None`` if nothing does.
         trial_no: The number of the outbox it has.
+        may_host_more: Triggers that were held back for it may be handed to their hosts.
         unclaimed: Queued tasks that may have begun in the process that died: none is claimed behind
             another, so that its next start is stored before it begins.
         loaded: Ended runs that a request waits for, by their ids and the idempotency key of that;
@@ -163,7 +164,7 @@ class Memory:
         self.untold: list[RunRow] = []
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
         self.trial: Trial | None = None
-        self.trial_no, self.shift = -1, 0
+        self.trial_no, self.may_host_more = -1, False
         self.unclaimed: set[TaskNo] = set()
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}

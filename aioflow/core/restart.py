@@ -7,15 +7,26 @@ other from it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from msgspec.structs import replace
 
 from aioflow.changes import RunChange, TriggerChange
-from aioflow.core import ahead, dag, deadlines, event_runs, handling, trials, versions
+from aioflow.core import (
+    ahead,
+    dag,
+    dag_triggers,
+    deadlines,
+    event_runs,
+    handling,
+    hosting,
+    trials,
+    versions,
+    waits,
+)
 from aioflow.core.attempt import cut_short
 from aioflow.core.cancel import cancel_tasks
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import want_own_hosts
 from aioflow.core.live import Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.run import resume
@@ -37,7 +48,7 @@ def restarted(entry: Restarted, draft: Draft, slots: Slots) -> None:
         _sweep(draft)
         deadlines.index(memory)
         dag.count_runs(memory)  # if this is repeated, they were counted before
-        _suspect(draft)
+        _suspect(draft, has_crashed=entry.has_crashed)
     numbers = memory.runs if entry.runs is None else entry.runs
     for run in [memory.runs[number] for number in numbers if number in memory.runs]:
         _go_on(run, draft, slots)
@@ -49,7 +60,7 @@ def in_parts(entry: Input, memory: Memory) -> Iterable[Input]:
     """Return an input as those that can be taken one by one."""
     if not isinstance(entry, Restarted) or entry.runs is not None:
         return [entry]
-    return [Restarted(()), *(Restarted((number,)) for number in memory.runs)]
+    return [replace(entry, runs=()), *(Restarted((number,)) for number in memory.runs)]
 
 
 def give_up(row: RunRow, reason: str, memory: Memory, *, is_damaged: bool) -> None:
@@ -124,15 +135,18 @@ def _sweep(draft: Draft) -> None:
             draft.drop_wait(wait)
 
 
-def _suspect(draft: Draft) -> None:
+def _suspect(draft: Draft, *, has_crashed: bool) -> None:
     """Find out what ran when the daemon died, and what may have."""
-    lives = [live for live in draft.memory.live.objects.values() if live.run.state.is_live]
+    memory = draft.memory
+    lives = [live for live in memory.live.objects.values() if live.run.state.is_live]
     running = [live for live in lives if live.state is TaskState.RUNNING]
-    trials.crashed(trials.DAEMON, running, draft)
+    hosted = chain(hosting.hosted_before(memory), dag_triggers.hosted_before(memory))
+    trials.crashed(trials.DAEMON, running, draft, hosted if has_crashed else ())
+    trials.wake(draft)  # also of one that stands as it did
     for live in lives:
         has_begun = live.resumed is not None or live.recorded
         if live.state is TaskState.QUEUED and live.start_no and not has_begun:
-            draft.memory.unclaimed.add(live.task_no)
+            memory.unclaimed.add(live.task_no)
 
 
 def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
@@ -142,6 +156,10 @@ def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
     slots.keep_all(run)
     for live in list(run.live.objects.values()):
         _resume_live(live, draft, slots)
+    for number, failure in trials.guilty_triggers(draft.memory):
+        wait = draft.memory.waits.get(number)
+        if wait is not None and wait.run is run:
+            waits.charge(wait, failure, draft, slots)
     for task_no, at in draft.memory.parking.instants(run):
         draft.effects.append(WakeAt(Due(at, task_no)))
     if run.clearing is not None:
@@ -177,7 +195,11 @@ def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
             versions.arm_schedule(row, draft)
             dag.begin_queued(row.dag_id, draft, slots)
     event_runs.restarted(draft)
-    want_own_hosts(draft)
+    for number, failure in trials.guilty_triggers(memory):
+        one = memory.standing.get(number)
+        if one is not None:
+            dag_triggers.charge(one, failure, draft)
+    hosting.want_own_hosts(draft)
     draft.effects.extend(FillBack(number) for number in memory.backfills)
     deadlines.arm(draft)
     for kind in list(memory.lanes):

@@ -49,7 +49,7 @@ from aioflow.core.attempt import (
 from aioflow.core.cancel import cancel_tasks, run_due
 from aioflow.core.clear import has_to_wait
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import want_host
+from aioflow.core.hosting import host_rest, want_host
 from aioflow.core.live import Live
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
@@ -198,7 +198,11 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
 
 def _grant(draft: Draft, slots: Slots) -> None:
     """Start what may start; what does not fit into the batch follows in the next turn."""
-    trials.go_on(draft)
+    trials.go_on(draft, is_open=slots.is_open and not slots.is_held)
+    if draft.memory.may_host_more and slots.is_open:
+        draft.memory.may_host_more = False
+        host_rest(draft)
+        dag_triggers.place_all(draft)
     for grant in slots.grant(draft.memory):
         if grant.is_waiting:
             waits.start(grant.live, draft)

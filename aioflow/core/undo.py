@@ -66,6 +66,7 @@ def forget(memory: Memory, draft: Draft) -> Places:
         memory.stored_versions.discard(version.version)
     deadlines.index(memory)
     memory.index_outbox()
+    memory.may_host_more = True  # what this turn handed over, no host hears of
     return places
 
 

@@ -27,7 +27,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import REASSIGNED, host, let_go, unhost
 from aioflow.core.live import Live, WaitRecord
 from aioflow.core.pausing import PAUSED
-from aioflow.core.run import end
+from aioflow.core.run import alert, end
 from aioflow.core.slots import Slots
 from aioflow.effects import RestoreCode, Warn
 from aioflow.inputs import CodeRestored, HostLost
@@ -46,6 +46,7 @@ from aioflow.rows import FROM_START, TriggerRow
 
 __all__ = (
     "await_triggers",
+    "charge",
     "defer",
     "fail_parked",
     "fire",
@@ -295,7 +296,9 @@ def _end_stream(wait: WaitRecord, failure: Failure | None, draft: Draft, slots: 
         requeue(live, draft, slots)
 
 
-def _fail(wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots) -> None:
+def _fail(
+    wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots, *, retryable: bool = True
+) -> None:
     """The task that waits fails, without borrowing a slot for it."""
     live = wait.live
     if live is None:
@@ -311,7 +314,7 @@ def _fail(wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots) -> Non
         live.failure = failure
         end(live, TaskState.SKIPPED, draft, slots)
     else:
-        fail_or_retry(live, failure, draft, slots)
+        fail_or_retry(live, failure, draft, slots, retryable=retryable)
 
 
 def fail_parked(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
@@ -408,6 +411,17 @@ def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:
         _end_stream(culprit, failure, draft, slots)
     elif failure is not None:
         _fail(culprit, failure, draft, slots)
+
+
+def charge(wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots) -> None:
+    """A trigger has killed the daemon: the task that waits fails for good."""
+    live = wait.live
+    if live is not None:
+        alert(live.run, live.position, failure, draft)
+    if wait.stream is not None:
+        _end_stream(wait, failure, draft, slots)
+    else:
+        _fail(wait, failure, draft, slots, retryable=False)
 
 
 def stop(live: Live, reason: str, draft: Draft, slots: Slots) -> None:

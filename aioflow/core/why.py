@@ -21,7 +21,7 @@ from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
 from aioflow.core.streaming import full_window
 from aioflow.core.tallies import TALLY
-from aioflow.core.trials import DAEMON
+from aioflow.core.trials import DAEMON, is_barred, may_host
 from aioflow.model import (
     CODE_MISSING,
     DEFAULT_POOL,
@@ -30,10 +30,12 @@ from aioflow.model import (
     RunState,
     TaskSpec,
     TaskState,
+    TriggerNo,
     TriggerState,
     Wait,
     WaitKind,
 )
+from aioflow.owed import Trial
 
 __all__ = (
     "explain_dag_trigger",
@@ -43,6 +45,10 @@ __all__ = (
     "still_waits",
 )
 
+BARRED = (
+    "it killed the daemon each time that it ran alone; "
+    "it is hosted again when the file of its DAG changes"
+)
 DISK_FULL = "the disk is full: {} results wait to be written, and no task starts until they are"
 DRAINED = "the node is drained; see `aioflow nodes undrain`"
 HELD = "the web server does not answer yet; what ran or was queued begins when it does"
@@ -88,8 +94,12 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
     elif one.retry_at is not None:
         kind, until = WaitKind.RETRY_AT, memory.on_wall(one.retry_at)
         detail = "it had come to its end" if one.failure is None else one.failure.message
+    elif is_barred(row.trigger_no, memory):
+        kind, detail = WaitKind.QUARANTINED, BARRED
     else:
         kind = WaitKind.HOST
+        if (apart := _explain_hosting(row.trigger_no, memory)) is not None:
+            detail = apart
     return Wait(kind=kind, detail=detail, since=row.since, until=until)
 
 
@@ -230,6 +240,8 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
     detail = f"{wait.row.class_path} #{wait.row.trigger_no}"
     if kind is WaitKind.HOST and memory.is_drained:
         detail = f"{detail}: {DRAINED}"
+    elif kind is WaitKind.HOST and (apart := _explain_hosting(wait.row.trigger_no, memory)):
+        detail = f"{detail}: {apart}"
     dag_id = live.run.row.dag_id
     if kind is not WaitKind.UNDECRYPTABLE and is_unwatched(wait, memory):
         kind, detail = WaitKind.PAUSED, f"{detail}, since DAG {dag_id} is paused"
@@ -296,11 +308,26 @@ def _explain_trial(entry: Live | Group, memory: Memory) -> str | None:
     if isinstance(entry, Live) and entry.task_no in trial.groups[0]:
         return None
     role = entry.run.async_role if entry.spec.body is Body.COROUTINE else ""
-    if trial.process not in {DAEMON, role}:
-        return None
-    whose = "the daemon" if trial.process == DAEMON else f"the {_async_host(trial.process)}"
-    count = sum(map(len, trial.groups))
-    return f"{count} tasks ran when {whose} died again; they begin first, in groups"
+    return _begins_first(trial) if trial.process in {DAEMON, role} else None
+
+
+def _explain_hosting(number: TriggerNo, memory: Memory) -> str | None:
+    """Say what begins before a trigger is hosted, because it may kill the daemon."""
+    trial = memory.trial
+    return None if trial is None or may_host(number, memory) else _begins_first(trial)
+
+
+def _begins_first(trial: Trial) -> str:
+    tasks, triggers = sum(map(len, trial.groups)), sum(span.count for span in trial.spans)
+    if trial.process != DAEMON:
+        whose = _async_host(trial.process)
+        return f"{tasks} tasks ran when the {whose} died again; they begin first, in groups"
+    if not triggers:
+        return f"{tasks} tasks ran when the daemon died again; they begin first, in groups"
+    what = f"{triggers} triggers were hosted"
+    if tasks:
+        what = f"{tasks} tasks ran and {what}"
+    return f"{what} when the daemon died again; they begin first, in groups"
 
 
 def _async_host(role: str) -> str:

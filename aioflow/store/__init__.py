@@ -74,6 +74,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         commit_no: Of the last batch applied; the next one is one more.
         seen_at, steady_at: When that was, by the wall clock and in steady time; ``None`` where no
             batch was applied, or an earlier version of the program applied it.
+        after_crash: The last daemon that claimed the database did not end by itself.
     """
 
     node_no: int
@@ -81,6 +82,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     commit_no: int
     seen_at: Instant | None = None
     steady_at: Instant | None = None
+    after_crash: bool = False
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

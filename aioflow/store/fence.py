@@ -33,8 +33,11 @@ def claiming(about: NodeFacts | None) -> dict[str, Any]:
     }
 
 
-def claimed(row: Sequence[Any]) -> Claim:
+def claimed(row: Sequence[Any], *, after_crash: bool) -> Claim:
     """Return what the statement that claims the database has returned.
+
+    Args:
+        after_crash: See ``Claim``.
 
     Raises:
         StrangeDatabase: If the row of this node is damaged: nothing can be committed then.
@@ -46,7 +49,12 @@ def claimed(row: Sequence[Any]) -> Claim:
         raise StrangeDatabase(found) from exc
     epoch, commit_no, seen_at, steady_at = row
     return Claim(
-        node_no=NODE_NO, epoch=epoch, commit_no=commit_no, seen_at=seen_at, steady_at=steady_at
+        node_no=NODE_NO,
+        epoch=epoch,
+        commit_no=commit_no,
+        seen_at=seen_at,
+        steady_at=steady_at,
+        after_crash=after_crash,
     )
 
 

@@ -16,7 +16,14 @@ from aioflow.store.asking import Asking
 from aioflow.store.fence import NODE_NO
 from aioflow.store.holders import Holder
 
-__all__ = ("BEAT", "FORGET_HOLDER", "NOTE_HOLDER", "READ_EPOCH", "HoldingReader")
+__all__ = (
+    "BEAT",
+    "FORGET_HOLDER",
+    "NOTE_HOLDER",
+    "READ_EPOCH",
+    "READ_HOLDER",
+    "HoldingReader",
+)
 
 Question: TypeAlias = tuple[str, tuple[Any, ...]]
 
@@ -47,6 +54,9 @@ NOTE_HOLDER = _note()
 """Says whose home the daemon has that claims the database."""
 
 FORGET_HOLDER = delete(_meta).where(_is_holder)
+
+READ_HOLDER = select(_meta.c.value).where(_is_holder)
+"""The home whose daemon has not left; one that ends by itself leaves."""
 
 READ_EPOCH = select(_node.c.epoch).where(_is_mine).with_for_update()
 """The epoch, which nobody changes until the transaction ends."""

@@ -66,9 +66,15 @@ def empty_database() -> bytes:
 class InlineWriter(Writer):
     """The connection that writes, in the thread of whoever wants to write."""
 
-    def __init__(self, path: Path, raw: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, raw: sqlite3.Connection, *, follows_crash: bool = False) -> None:
         self._path = path
         self._raw = raw
+        self._follows_crash = follows_crash
+
+    @property
+    def follows_crash(self) -> bool:
+        """See ``Writer``."""
+        return self._follows_crash
 
     async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
         """See ``Writer``."""

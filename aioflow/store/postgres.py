@@ -23,7 +23,7 @@ from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.changes import Changes, bind, named_by
 from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
-from aioflow.store.holding import BEAT, FORGET_HOLDER, NOTE_HOLDER, READ_EPOCH
+from aioflow.store.holding import BEAT, FORGET_HOLDER, NOTE_HOLDER, READ_EPOCH, READ_HOLDER
 from aioflow.store.in_order import Fetch
 from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
 from aioflow.store.postgres_text import LongAnswer, answered
@@ -191,10 +191,11 @@ class PostgresStore(Reading):
         """See ``Store``."""
         statement = compiled(CLAIM_NODE[POSTGRES], POSTGRES)
         async with self._writing().transaction() as connection:
+            holder = await connection.fetchval(compiled(READ_HOLDER, POSTGRES).sql)
             if about is not None:
                 await self._take_over(connection, about)
             row = await _row(connection, statement, claiming(about))
-        claim = claimed(row)
+        claim = claimed(row, after_crash=holder is not None)
         self._epoch = claim.epoch
         return claim
 

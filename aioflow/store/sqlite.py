@@ -143,7 +143,7 @@ class SqliteStore(Reading):
         await self._writing().checked()
         statement = compiled(CLAIM_NODE[SQLITE], SQLITE)
         row = await self._write_one(statement.sql, statement.placed(claiming(about)))
-        claim = claimed(row)
+        claim = claimed(row, after_crash=self._writing().follows_crash)
         self._epoch = claim.epoch
         return claim
 

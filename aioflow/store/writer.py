@@ -118,6 +118,11 @@ class Writer:
         self._checkpointer: Checkpointer | None = None
 
     @property
+    def follows_crash(self) -> bool:
+        """Whether the life before ended without closing the database."""
+        return not self.last_end.was_clean
+
+    @property
     def checkpointer(self) -> Checkpointer:
         """Of the open file."""
         if self._checkpointer is None:

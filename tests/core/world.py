@@ -94,7 +94,7 @@ class World:
     def restart(self) -> None:
         """Crash, come back, and have every host ready again."""
         self.start_up()
-        self.turn(Restarted())
+        self.turn(Restarted(has_crashed=True))
         self.turn(HostUp("async"), HostUp("triggers"))
 
     def decide(self, inputs: Iterable[Input]) -> tuple[Batch, list[Effect], Draft]:

@@ -1,4 +1,4 @@
-"""A task that kills the daemon, under a supervisor that starts it again: it alone pays."""
+"""What kills the daemon, under a supervisor that starts it again, is found and pays alone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import asyncio
 import os
 import signal
 import socket
+from dataclasses import dataclass
 
-from aioflow import dag, task
+from aioflow import Trigger, TriggerEvent, dag, task, wait
 
 
 @task
@@ -56,6 +57,35 @@ def deadly() -> None:
 @dag
 def innocent() -> None:
     lasts.expand(number=list(range(20)))
+
+
+@dataclass
+class Waits(Trigger):
+    folder: str
+    deadly: bool = False
+
+    async def run(self):
+        if self.deadly:
+            os.kill(os.getppid(), signal.SIGKILL)
+        while not os.path.exists(f"{self.folder}/gate"):
+            await asyncio.sleep(0.1)
+        yield TriggerEvent("open")
+
+
+@task(retries=2)
+async def waits(folder: str, deadly: bool = False) -> None:
+    await wait(Waits(folder, deadly))
+
+
+@dag
+def patient(folder: str) -> None:
+    for _ in range(3):
+        waits(folder)
+
+
+@dag
+def hasty(folder: str) -> None:
+    waits(folder, True)
 """
 
 
@@ -119,3 +149,30 @@ def test_what_runs_beside_a_task_that_kills_the_daemon_is_not_charged(
     assert {(one["state"], one["try_number"]) for one in others} == {("success", 1)}
     assert deaths <= 14
     assert max(one["interruptions"] for one in others) <= 7
+
+
+@pytest.mark.nightly
+def test_triggers_hosted_beside_one_that_kills_the_daemon_go_on(
+    killed_daemon: SharedDaemon, tmp_path: Path
+) -> None:
+    daemon = killed_daemon
+    daemon.add("killers.py", DAGS)
+    daemon.knows("hasty")
+    conf = {"folder": str(tmp_path)}
+    patient = daemon.trigger("patient", conf)
+    eventually(lambda: daemon.run(patient)["counts"].get("deferred") == 3)
+    hasty = daemon.trigger("hasty", conf, run_id="hasty")
+
+    def is_over() -> bool:
+        return daemon.run(hasty)["state"] not in {"queued", "running"}
+
+    deaths = supervise(daemon, is_over, 300)
+    [killer] = daemon.run(hasty)["tasks"]
+
+    assert (killer["state"], killer["error"]["reason"]) == ("failed", "interrupted")
+    assert "ran alone" in killer["error"]["message"]
+    assert killer["try_number"] == 1
+    assert deaths <= 14
+    (tmp_path / "gate").touch()
+    run = daemon.wait(patient)
+    assert {(one["state"], one["try_number"]) for one in run["tasks"]} == {("success", 1)}

@@ -108,7 +108,8 @@ class Disk:
 
     def another_store(self, epoch: int | None = None) -> SqliteStore:
         """Return a store on the same file, as another node would have it."""
-        writer = InlineWriter(self._path, cast(sqlite3.Connection, self.raw))
+        raw = cast(sqlite3.Connection, self.raw)
+        writer = InlineWriter(self._path, raw, follows_crash=True)
         reader = cast(aiosqlite.Connection, InlineReader(self._reading))
         store = SqliteStore(self._path, Vault(self.keys), writer, [reader], another_reader)
         store._epoch = epoch

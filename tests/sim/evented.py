@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from aioflow.core.dag_triggers import host_role
 from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
+from aioflow.core.trials import may_host
 from aioflow.dag_triggers import (
     ASSET,
     ASSETS,
@@ -411,5 +412,6 @@ def are_hosted(node: Any) -> None:
         if host_role(one, memory) not in memory.hosts_up or memory.is_drained:
             continue
         rests = one.retry_at is not None or is_stopped(row.dag_id, memory)
+        rests = rests or memory.may_host_more or not may_host(row.trigger_no, memory)
         if not one.hosting and not rests and row.trigger_no not in memory.lacking_code:
             raise Broken("places", f"the trigger of {row.dag_id} has no host")

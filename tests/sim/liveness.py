@@ -14,6 +14,7 @@ from aioflow.core.hosting import HOSTLESS, is_stopped, role_of
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.roles import async_role
 from aioflow.core.slots import Slots
+from aioflow.core.trials import may_host
 from aioflow.core.workers import Worker
 from aioflow.inputs import StopWaits
 from aioflow.model import Body, RunState, TaskState, TriggerState
@@ -189,6 +190,8 @@ def triggers_are_hosted(node: Any) -> None:
             continue
         if is_stopped(wait.run.row.dag_id, node.memory):
             continue  # it has left its host, or will
+        if node.memory.may_host_more or not may_host(number, node.memory):
+            continue  # others are hosted first
         if wait.state is TriggerState.WAITING and wait.live is not None and wait.hosting == 0:
             raise Broken("places", f"trigger {number} waits, and no host has it")
     evented.are_hosted(node)

@@ -265,10 +265,10 @@ class Node:
         dead = [entry for entry in self.ledger.spoken if isinstance(entry, _NUMBERED)]
         while True:
             self.tables.lose_children(self.ledger.take_open())
-            self._is_stopping = False
+            has_crashed, self._is_stopping = not self._is_stopping, False
             self._start_up()
             try:
-                self.circle.turn([Restarted()])
+                self.circle.turn([Restarted(has_crashed=has_crashed)])
             except Crash:
                 continue
             break

@@ -293,6 +293,16 @@ async def _left(home, tmp_path) -> Path:
         return image(home, tmp_path / "left")
 
 
+async def test_a_claim_says_whether_the_last_daemon_was_killed(home, tmp_path):
+    left = await _left(home, tmp_path)
+    found = []
+    for one in (left, left, home):
+        async with opened(one) as store:
+            found.append((await store.claim()).after_crash)
+
+    assert found == [True, False, False]
+
+
 def _damage(path: Path, page: int) -> None:
     with path.open("r+b") as file:
         file.seek(4096 * (page - 1))
