@@ -14,6 +14,7 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
+from aioflow.alert_settings import AlertSettings, targets_of
 from aioflow.answers import Answers
 from aioflow.catalog import Catalog, Limits, ParsePace
 from aioflow.catalog.parsing import Parser
@@ -26,7 +27,7 @@ from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
 from aioflow.db_wait import open_database
 from aioflow.deleting import Deleting
-from aioflow.deliveries import Deliveries, Pace, Targets
+from aioflow.deliveries import Deliveries, Pace
 from aioflow.engine import Engine
 from aioflow.errors import HomeBusy, StoreUnavailable
 from aioflow.executors.slot import SlotExecutor
@@ -335,6 +336,8 @@ class _Node:
         services.start_soon(self._examine_store)
         services.start_soon(self._code_missing.run)
         services.start_soon(self._deleting.run)
+        redirect = self._deliveries.redirect_alerts
+        services.start_soon(AlertSettings(self._settings, self._clock, redirect).run)
         await services.start(front.clean_up)
         services.start_soon(front.look_at_plug_ins, catalog.parser)
         if self._settings.until_idle:
@@ -473,14 +476,7 @@ def _deliveries(
             per_second=settings.callbacks_per_second,
             timeout_seconds=settings.callback_timeout_seconds,
         ),
-        targets=Targets(
-            webhook=settings.alert_webhook,
-            webhook_secret=settings.alert_webhook_secret,
-            signing_secret=settings.alert_signing_secret,
-            email=settings.alert_email,
-            sender=settings.alert_sender,
-            connection=settings.alert_connection,
-        ),
+        targets=targets_of(settings),
         restore=restore,
         on_alert=_alert,
     )

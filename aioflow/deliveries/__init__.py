@@ -95,6 +95,10 @@ class Deliveries:
         """Take what has been handed out; what comes of it is reported ``Delivered``."""
         self._put(Job(effect))
 
+    def redirect_alerts(self, targets: Targets) -> None:
+        """Send alerts elsewhere from now on, also those that wait."""
+        self._preparing.targets = targets
+
     def drain(self) -> None:
         """Begin nothing more: the next daemon does what is left."""
         self._is_draining = True

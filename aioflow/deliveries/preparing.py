@@ -84,6 +84,9 @@ class Preparing:
     Args:
         restore: Makes the code of a version again where it is missing.
         needs_values: Whether secrets and the like have to be there.
+
+    Attributes:
+        targets: Where alerts go.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class Preparing:
         self._needs_values = needs_values
         self._store = store
         self._masks = masks
-        self._targets = targets
+        self.targets = targets
         self._restore = restore
         self._runs: dict[RunNo, RunRow] = {}
         self._specs: dict[tuple[str, str], DagSpec] = {}
@@ -110,7 +113,7 @@ class Preparing:
             Impossible: If a secret or connection is not there.
             StoreUnavailable: If the database does not answer.
         """
-        targets = self._targets
+        targets = self.targets
         if targets.is_empty:
             return None
         order = Notify(

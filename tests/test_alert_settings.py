@@ -1,0 +1,88 @@
+"""Alerts go where the settings file says, without a restart."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import anyio
+
+from aioflow.alert_settings import AlertSettings
+from aioflow.clock import SystemClock
+from aioflow.settings import FILE_NAME, Settings
+
+
+class SteppedClock(SystemClock):
+    """Lets the service look when a test says so."""
+
+    def __init__(self):
+        self._send, self._receive = anyio.create_memory_object_stream[None]()
+
+    async def sleep(self, seconds):
+        await self._receive.receive()
+
+    def close(self):
+        self._send.close()
+        self._receive.close()
+
+    async def look(self):
+        """Have it look; return when it has, and looks a second time."""
+        for _ in range(2):
+            await self._send.send(None)
+
+
+@asynccontextmanager
+async def following(home):
+    """Follow the settings of a home; give how to look, and what alerts are sent to from then on."""
+    clock, targets = SteppedClock(), []
+    service = AlertSettings(Settings.read(home), clock, targets.append)
+    async with anyio.create_task_group() as group:
+        await group.start(service.run)
+        yield clock.look, targets
+        group.cancel_scope.cancel()
+    clock.close()
+
+
+def write(home, text, *, at):
+    """Write the file as of an instant: two writings within one tick are no case of this."""
+    file = home / FILE_NAME
+    file.write_text(text)
+    os.utime(file, (at, at))
+
+
+async def test_alerts_go_where_the_file_says_once_it_was_written(tmp_path):
+    async with following(tmp_path) as (look, targets):
+        await look()
+        assert targets == []
+        write(tmp_path, '[alerts]\nwebhook = "https://on.call/one"\n', at=1)
+        await look()
+        assert [one.webhook for one in targets] == ["https://on.call/one"]
+        write(tmp_path, "[alerts]\n", at=2)
+        await look()
+        assert targets[-1].is_empty
+
+
+async def test_what_else_changes_redirects_nothing(tmp_path):
+    async with following(tmp_path) as (look, targets):
+        write(tmp_path, "[slots]\ncpu = 7\n", at=1)
+        await look()
+
+    assert targets == []
+
+
+async def test_a_file_that_is_wrong_changes_nothing_until_it_is_mended(tmp_path, monkeypatch):
+    errors = []
+    log = SimpleNamespace(error=lambda _, **facts: errors.append(facts), info=lambda *_: None)
+    monkeypatch.setattr("aioflow.alert_settings._log", log)
+    write(tmp_path, '[alerts]\nwebhook = "https://on.call/one"\n', at=1)
+    async with following(tmp_path) as (look, targets):
+        write(tmp_path, '[alerts]\nwebhok = "https://on.call/two"\n', at=2)
+        await look()
+        assert targets == []
+        [facts] = errors
+        assert "webhok" in facts["error"]
+        write(tmp_path, '[alerts]\nwebhook = "https://on.call/two"\n', at=3)
+        await look()
+
+    assert [one.webhook for one in targets] == ["https://on.call/two"]
