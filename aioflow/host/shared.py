@@ -11,6 +11,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -48,12 +50,13 @@ class Line:
 
     What is reported within one iteration of the loop is sent together, unless that is very much.
 
-    Attributes:
-        installed: Whether the host still runs the packages that are installed.
+    Args:
+        installed: What is installed; ``None`` for a host that is no process of its own.
     """
 
-    def __init__(self, installed: InstalledPackages) -> None:
-        self.installed = installed
+    def __init__(self, installed: InstalledPackages | None = None) -> None:
+        self._installed = installed
+        self._looking = ThreadPoolExecutor(1, "aioflow-packages")
         self._loop = asyncio.get_running_loop()
         self._link: Link[Order] | None = None
         self._reports: list[msgspec.Raw] = []
@@ -110,6 +113,13 @@ class Line:
             self._flush()
             os.write(2, b"aioflow: too many coroutines swallow their cancellation\n")
             os._exit(GIVEN_UP)
+
+    async def is_outdated(self) -> bool:
+        """Return whether installed packages changed, which may explain what failed just now."""
+        if self._installed is None:
+            return False
+        look = partial(self._installed.look_again, time.monotonic())
+        return bool(await self._loop.run_in_executor(self._looking, look))
 
     async def drain(self) -> None:
         """Wait until the daemon has taken most of what was sent."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +90,6 @@ class TriggerHost:
         self._kinds = Kinds()
         shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
         self._maker = TriggerMaker(line, shelf, self._results, self._kinds.versions, self._slices)
-        self._looking = ThreadPoolExecutor(1, "aioflow-packages")
         self._output = OutputPump(line, self._nursery.serve, guest.get)
 
     def obey(self, order: Order) -> None:
@@ -309,9 +306,8 @@ class TriggerHost:
 
     async def _wait_for_replacement(self) -> None:
         """Wait for the end of this process if its packages changed: in the next it may succeed."""
-        installed, loop = self._line.installed, asyncio.get_running_loop()
-        if await loop.run_in_executor(self._looking, installed.look_again, time.monotonic()):
-            await loop.create_future()
+        if await self._line.is_outdated():
+            await asyncio.get_running_loop().create_future()
 
     async def _begin(self, hosted: HostedTrigger, order: Host) -> AsyncIterator[object] | None:
         """Make a trigger and have it run; ``None`` if it goes on as data."""

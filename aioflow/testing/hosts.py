@@ -22,7 +22,6 @@ from aioflow.host.blackbox import NOBODY, BlackBox
 from aioflow.host.code import CodeShelf
 from aioflow.host.coroutines import CoroutineHost
 from aioflow.host.frames import frames
-from aioflow.host.installed import InstalledPackages
 from aioflow.host.link import Link
 from aioflow.host.shared import ABANDONED_LIMIT, Line
 from aioflow.host.triggers import TriggerHost
@@ -82,7 +81,7 @@ class _InlineLine(Line):
     """Ends no process of ours where the real one gives up."""
 
     def __init__(self, child: InlineChild) -> None:
-        super().__init__(InstalledPackages(""))
+        super().__init__()
         self._child = child
 
     def give_up_if(self, abandoned_count: int) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -511,10 +512,22 @@ def left(tmp_path_factory) -> Iterator[Left]:
 
 @pytest.mark.xdist_group("left")
 def test_what_follows_a_daemon_that_goes_says_so_and_fails(left):
-    for follower in left.followers:
+    watch, _, top = left.followers
+    for follower in (watch, top):
         _, err = follower.communicate(timeout=30)
         assert follower.returncode == 1
         assert re.fullmatch(r"aioflow: .+ \[daemon\.away\]\n", err)
+
+
+@pytest.mark.xdist_group("left")
+def test_what_follows_a_log_waits_for_the_daemon_to_come_back(left):
+    _, logs, _ = left.followers
+
+    assert logs.stderr.readline().endswith("waiting for it to come back\n")
+    assert logs.poll() is None
+    logs.send_signal(signal.SIGINT)
+    logs.communicate(timeout=30)
+    assert logs.returncode == 130
 
 
 @pytest.mark.xdist_group("left")
@@ -987,6 +1000,6 @@ def test_check_points_out_a_task_that_stands_alone_but_lets_it_pass(tmp_path, ca
     status = main(["dags", "check", str(file)])
 
     said = capfd.readouterr()
-    assert (status, said.out) == (0, "")
+    assert (status, said.out) == (0, f"{file}: odd: ok\n")
     assert "'lone'" in said.err
     assert "'a'" not in said.err

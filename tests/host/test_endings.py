@@ -14,7 +14,6 @@ from aioflow.author.codec import encode
 from aioflow.errors import TaskError, Unserializable
 from aioflow.host import questions
 from aioflow.host.endings import Endings, SingleEndings
-from aioflow.host.installed import InstalledPackages
 from aioflow.host.questions import NAME_LIMIT, PAGE_ITEMS, RunEnded, RunsWanted
 from aioflow.host.shared import Line
 from aioflow.messages import Ask, Withdraw
@@ -28,7 +27,7 @@ class Daemon(Line):
     """A line to nowhere, and what came over it."""
 
     def __init__(self) -> None:
-        super().__init__(InstalledPackages(""))
+        super().__init__()
         self.asked: list[tuple[Ask, RunsWanted]] = []
         self.withdrawn: list[Withdraw] = []
 

@@ -12,7 +12,6 @@ import pytest
 
 from aioflow.author.codec import encode
 from aioflow.host.blackbox import BlackBox
-from aioflow.host.installed import InstalledPackages
 from aioflow.host.shared import Line
 from aioflow.host.trigger_making import MAKE_SECONDS
 from aioflow.host.triggers import CLEANUP_SECONDS, TriggerHost
@@ -76,7 +75,7 @@ def house(home, monkeypatch):
 
     def house(source: str) -> tuple[TriggerHost, Link]:
         write_version(home, flow=HEAD + source)
-        line, link = Line(InstalledPackages("")), Link()
+        line, link = Line(), Link()
         theirs: Any = link
         line.connect(theirs)
         welcome = Welcome("triggers", str(home / "code"), str(home / "results"))

@@ -14,7 +14,6 @@ import pytest
 from aioflow.author.asking import NamedEvent
 from aioflow.author.codec import encode
 from aioflow.errors import AioflowError, TaskError, Unserializable
-from aioflow.host.installed import InstalledPackages
 from aioflow.host.named_events import QUEUE_LIMIT, EventFollower, Subscriptions
 from aioflow.host.questions import EventItem, EventsPage, EventsWanted
 from aioflow.host.shared import Line
@@ -28,7 +27,7 @@ class Daemon(Line):
     """A line to nowhere, and the daemon at its end: it has events, and answers when it is told."""
 
     def __init__(self) -> None:
-        super().__init__(InstalledPackages(""))
+        super().__init__()
         self.events: list[EventItem] = []
         self.open: dict[int, tuple[int, EventsWanted]] = {}
         self.asked = 0

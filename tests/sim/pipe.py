@@ -30,7 +30,6 @@ from aioflow.host import triggers, watches
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.frames import frames
 from aioflow.host.hosted import HostedTrigger, Wait
-from aioflow.host.installed import InstalledPackages
 from aioflow.host.outcome import Packed
 from aioflow.host.shared import Line
 from aioflow.host.trigger_making import TriggerMaker
@@ -213,7 +212,7 @@ class _Line(Line):
     """Asks to be replaced sooner than the real one, and ends no process of ours."""
 
     def __init__(self, child: InlineChild) -> None:
-        super().__init__(InstalledPackages(""))
+        super().__init__()
         self._child = child
 
     def give_up_if(self, abandoned_count: int) -> None:
