@@ -322,9 +322,10 @@ export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
   if (causes.length === 0) return null;
   const depth = Math.min(...causes.map((cause) => cause.depth));
   const more = (chain.data?.more ?? 0) + Math.max(0, causes.length - LINKS);
+  const Title = task ? "h3" : "h2";
   return (
     <section class="why">
-      <h3>{isGoingOn ? "Why it waits" : "Why it failed"}</h3>
+      <Title>{isGoingOn ? "Why it waits" : "Why it failed"}</Title>
       <ol>
         {causes.slice(0, LINKS).map((cause, index) => (
           <li key={index} style={{ marginLeft: `${Math.min(cause.depth - depth, 10) * 14}px` }}>
