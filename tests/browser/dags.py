@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ("MANY", "PAYLOADS", "STALLS", "STEERED", "WIDE", "WORKS", "hostile")
+__all__ = ("FAILS", "MANY", "PAYLOADS", "STALLS", "STEERED", "WIDE", "WORKS", "hostile")
 
 WORKS = '''
 """Work of all sorts."""
@@ -49,20 +49,6 @@ def slow() -> None:
     after(rests())
 
 
-@task(retries=0)
-def once(flag: str) -> str:
-    from pathlib import Path
-
-    if not Path(flag).exists():
-        raise ValueError("not yet")
-    return "done"
-
-
-@dag
-def fails(flag: str) -> None:
-    once(flag)
-
-
 @task
 def note() -> None:
     print("noted")
@@ -83,6 +69,31 @@ def daily(region: str = "north", limit: int = 5, full: bool = False) -> None:
 def nightly() -> None:
     note()
 '''
+
+FAILS = """
+from __future__ import annotations
+
+from pathlib import Path
+
+from aioflow import dag, task
+
+
+@task(retries=0)
+def once(flag: str) -> str:
+    if not Path(flag).exists():
+        raise ValueError("not yet")
+    return "done"
+
+
+@task
+def then(what: str) -> str:
+    return what
+
+
+@dag
+def fails(flag: str) -> None:
+    then(once(flag))
+"""
 
 WIDE = """
 from __future__ import annotations

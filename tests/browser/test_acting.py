@@ -6,12 +6,16 @@ import time
 from datetime import date
 
 import pytest
+from playwright.sync_api import expect
 
+from benchmarks.daemon import put, task_of
 from examples.settlement_data import generate
+from tests.browser.dags import FAILS
 from tests.browser.watched import BROWSER_TESTS, watched
 
 pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 DAY = date(2026, 1, 1)
+NEWEST = "With the newest code"
 
 
 def fill(page, **fields):
@@ -66,6 +70,8 @@ def drop(page, daemon, folder):
     page.go(f"/runs/{run}")
     page.page.wait_for_selector("[data-task='landed'][data-state='deferred']", timeout=60_000)
     page.see("for the file", within=".why")
+    page.see("checked", within=".why")
+    page.see(", next", within=".why")
     page.see("live", within=".rail")
     (folder / "part").write_text("a,b\n")
 
@@ -85,18 +91,59 @@ def test_what_failed_is_cleared_and_goes_on(browser, daemon, tmp_path):
     with watched(browser, daemon) as page:
         page.go(f"/runs/{run}")
         page.see("failed", within="main h1")
-        node(page, "once").click()
+        page.see("Why it failed", within="main")
+        page.see("ValueError: not yet", within="main .why")
+        node(page, "then").click()
+        page.see("ValueError: not yet", within=".drawer .why")
+        page.go(f"/runs/{run}?task=once")
         page.see("not yet", within=".drawer")
         flag.touch()
         page.press("Clear …", within=".drawer")
+        page.see("begins anew", within="dialog")
+        assert page.page.get_by_label(NEWEST).count() == 0
         page.confirm("Clear")
 
-        page.heard("Cleared 1 task")
+        page.heard("Cleared 2 tasks; the run is queued. It runs version")
+        page.heard(", the newest")
         page.see("success", within="main h1")
         page.page.keyboard.press("Escape")
         page.page.wait_for_selector(".drawer", state="detached")
         page.clean()
     assert daemon.run(run)["state"] == "success"
+
+
+def test_what_failed_is_cleared_with_the_newest_code(browser, daemon, tmp_path):
+    run = daemon.trigger("fails", {"flag": str(tmp_path / "flag")})
+    daemon.wait(run)
+    file = daemon.home.parent / "dags" / "fails.py"
+    before = daemon.run(run)["version"]
+    with watched(browser, daemon, refusals=(409,)) as page:
+        page.go(f"/runs/{run}?task=once")
+        put(file, f"{FAILS}    then.override(task_id='other')('')\n")
+        page.see("Newest version", within="main")
+        page.press("Clear …", within=".drawer")
+        page.page.get_by_label(NEWEST).check()
+        page.page.locator("dialog footer button[type=submit]").click()
+        page.see("task 'other' is new; clear without the newest code", within="dialog .wrong")
+        page.page.get_by_label(NEWEST).uncheck()
+        page.confirm("Clear")
+
+        page.heard("Cleared 2 tasks")
+        page.heard(f"It runs version {before[:12]}, not the newest, ")
+        assert daemon.wait(run)["version"] == before
+
+        put(file, FAILS.replace('raise ValueError("not yet")', 'return "mended"'))
+        page.eventually(lambda: len(daemon.get("/api/v1/dags/fails")[1]["tasks"]) == 2)
+        page.press("Clear …", within=".drawer")
+        page.page.get_by_label(NEWEST).check()
+        page.confirm("Clear")
+
+        page.heard(", the newest")
+        page.see("success", within="main h1")
+        expect(page.page.locator("main").get_by_text("Newest version")).to_have_count(0)
+        page.clean()
+    assert daemon.run(run)["version"] == daemon.get("/api/v1/dags/fails")[1]["version"] != before
+    assert task_of(daemon, run, "then")["result"] == "mended"
 
 
 def test_a_schedule_is_paused_and_resumed(browser, daemon):
@@ -148,6 +195,8 @@ def test_a_backfill_is_started_where_backfills_are_listed(browser, daemon):
 def test_a_trigger_is_fired_by_hand(browser, daemon):
     run = daemon.trigger("slow")
     with watched(browser, daemon) as page:
+        page.go(f"/runs/{run}?task=rests")
+        page.see("works.py:", within=".drawer .timeline")
         page.go("/triggers")
         row = page.page.locator(".virtual-row", has=page.page.locator(f"[title='{run}']"))
         row.get_by_role("button", name="Fire rests").click()

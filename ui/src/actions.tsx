@@ -3,19 +3,27 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
-import { enc, filled, get, newKey, query, send } from "./api";
+import { Problem, enc, filled, get, newKey, query, send } from "./api";
 import { useData } from "./data";
 import { act, ask, reason, tell } from "./dialog";
 import { Conf, ConfFields, fieldsOf, parsed } from "./form";
-import { childName, runHref } from "./parts";
+import { childName, runHref, shortVersion } from "./parts";
 import { go } from "./router";
 import { slot } from "./time";
-import type { Dag, DagDetail, Slot } from "./types";
+import type { Dag, DagDetail, Run, Slot } from "./types";
 
 interface Answer {
   state: string;
-  cleared?: number;
   marked?: number;
+}
+
+interface Cleared {
+  state: string;
+  cleared: number;
+  /** That which the run goes on with. */
+  version: string;
+  /** That which its file gives; null where no file defines the DAG any more. */
+  newest_version: string | null;
 }
 
 const ENDS: Option[] = [
@@ -97,8 +105,35 @@ interface Which {
 
 const nameOf = ({ task, map = -1, round = 0 }: Which): string => (task ? childName(task, map, round) : "all tasks");
 
-export function clear(which: Which): void {
-  const wanted = { downstream: which.task !== undefined, failed: false, map: (which.map ?? -1) >= 0 };
+interface Versions {
+  own: string;
+  /** Null where the DAG is known no more. */
+  newest: string | null;
+  /** Why the file as it is now gives no version. */
+  importError: string | null;
+}
+
+async function versionsOf(run: string): Promise<Versions> {
+  const { version: own, dag_id } = await get<Run>(query(`/runs/${enc(run)}`, { limit: 1 }));
+  try {
+    const dag = await get<DagDetail>(`/dags/${enc(dag_id)}`);
+    return { own, newest: dag.version, importError: dag.import_error };
+  } catch (error) {
+    if (error instanceof Problem && error.isAbsent) return { own, newest: null, importError: null };
+    throw error;
+  }
+}
+
+export async function clear(which: Which): Promise<void> {
+  try {
+    askToClear(which, await versionsOf(which.run));
+  } catch (error) {
+    tell(reason(error), true);
+  }
+}
+
+function askToClear(which: Which, versions: Versions): void {
+  const wanted = { downstream: which.task !== undefined, failed: false, map: (which.map ?? -1) >= 0, latest: false };
   const isRound = (which.round ?? 0) > 0;
   const key = newKey();
   ask({
@@ -114,6 +149,7 @@ export function clear(which: Which): void {
         {which.task && <Check label="With everything downstream" isOn onOn={(on) => (wanted.downstream = on)} />}
         {isRound ? <p>Its loop goes back to that round.</p> : <Check label="Only what failed, or was cancelled" onOn={(on) => (wanted.failed = on)} />}
         {wanted.map && <Check label={`Only index ${which.map}, not all of its siblings`} isOn onOn={(on) => (wanted.map = on)} />}
+        <NewestCode versions={versions} onOn={(on) => (wanted.latest = on)} />
       </>
     ),
     act: async () => {
@@ -123,11 +159,49 @@ export function clear(which: Which): void {
         ...(isRound ? { round: which.round } : {}),
         downstream: wanted.downstream,
         failed: wanted.failed,
+        latest: wanted.latest,
       };
-      const answer = await send<Answer>("POST", `/runs/${enc(which.run)}/clear`, body, key);
-      return `Cleared ${many(answer.cleared ?? 0, "task")}; the run is ${answer.state}`;
+      const answer = await send<Cleared>("POST", `/runs/${enc(which.run)}/clear`, body, key).catch(asOfThePage);
+      return `Cleared ${many(answer.cleared, "task")}; the run is ${answer.state}. It runs version ${versionText(answer)}`;
     },
   });
+}
+
+/** The option to move a run to the newest version of its DAG, where it does not run that. */
+function NewestCode({ versions, onOn }: { versions: Versions; onOn: (on: boolean) => void }) {
+  const { own, newest, importError } = versions;
+  return (
+    <>
+      {newest !== null && newest !== own && (
+        <Check
+          label={
+            <>
+              With the newest code
+              <small>
+                The run moves from version <code>{shortVersion(own)}</code> to <code>{shortVersion(newest)}</code>. What is pending runs that, too; what has
+                ended and is not cleared stays as it is.
+              </small>
+            </>
+          }
+          onOn={onOn}
+        />
+      )}
+      {importError && <p class="wrong">The file of its DAG cannot be read now, so a change in it has no effect yet: {importError}</p>}
+    </>
+  );
+}
+
+function versionText({ version, newest_version: newest }: Cleared): string {
+  const own = shortVersion(version);
+  if (newest === null) return `${own}; no file defines its DAG any more`;
+  return newest === version ? `${own}, the newest` : `${own}, not the newest, ${shortVersion(newest)}`;
+}
+
+/** A refusal, whose remedy is an option of the command, in the words of the page. */
+function asOfThePage(error: unknown): never {
+  if (error instanceof Problem && error.code === "request.version_differs")
+    throw new Problem(error.status, error.code, error.message.replace("clear without --latest", "clear without the newest code"));
+  throw error;
 }
 
 export function mark(which: Which): void {

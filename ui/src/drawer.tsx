@@ -6,11 +6,11 @@ import { clear, fire, mark } from "./actions";
 import { enc, query } from "./api";
 import { ofRun, useData } from "./data";
 import { Log } from "./log";
-import { Json, Shown, Waits, childName, runHref, taskHref } from "./parts";
+import { Checks, Json, Shown, Waits, childName, number, runHref, taskHref } from "./parts";
 import { go, withQuery } from "./router";
 import { Bar, Glyph, Legend, State, isLive, sum } from "./states";
-import { Took, When } from "./time";
-import type { Chain, RunGraphTask, Task, TaskShown, Try } from "./types";
+import { Took, When, millis } from "./time";
+import type { Cause, Chain, RunGraphTask, Task, TaskShown, Try } from "./types";
 
 interface Props {
   run: string;
@@ -71,6 +71,8 @@ export function Drawer(props: Props) {
 
 /** A mapped task as a whole. */
 function Children({ run, task, group }: { run: string; task: string; group: RunGraphTask }) {
+  const isGoingOn = Object.keys(group.counts).some(isLive);
+  const failed = group.counts["failed"] ?? 0;
   return (
     <>
       <h3>Children</h3>
@@ -81,8 +83,8 @@ function Children({ run, task, group }: { run: string; task: string; group: RunG
           All {sum(group.counts).toLocaleString("en")} of them
         </a>
       </p>
-      {(group.counts["failed"] ?? 0) > 0 && <Failures run={run} task={task} />}
-      <Why run={run} task={task} map={-1} round={0} isGoingOn={Object.keys(group.counts).some(isLive)} />
+      {failed > 0 && <Failures run={run} task={task} />}
+      {(isGoingOn || (failed === 0 && (group.counts["upstream_failed"] ?? 0) > 0)) && <Why run={run} task={task} isGoingOn={isGoingOn} />}
     </>
   );
 }
@@ -146,7 +148,7 @@ function One({ run, task, map, round, shown }: Props & { shown: TaskShown }) {
           <pre tabIndex={0}>{shown.error.message}</pre>
         </div>
       )}
-      <Why run={run} task={task} map={map} round={round} isGoingOn={live} />
+      {(live || shown.state === "upstream_failed") && <Why run={run} task={task} map={map} round={round} isGoingOn={live} />}
       {trigger && (
         <>
           <h3>Trigger</h3>
@@ -206,7 +208,7 @@ function One({ run, task, map, round, shown }: Props & { shown: TaskShown }) {
           <ol class="timeline">
             {shown.records.map((record) => (
               <li key={record.ordinal}>
-                <b>{record.kind}</b> {record.name} <When at={record.at} none="" />
+                <b>{record.kind}</b> {record.name} <span class="soft">{record.at}</span>
                 {record.value !== null && record.value !== undefined && <Json value={record.value} />}
               </li>
             ))}
@@ -286,30 +288,79 @@ function Logs({ run, task, map, round, tries, isGoingOn }: { run: string; task: 
   );
 }
 
-/** What something waits for, and what that waits for. */
-export function Why({ run, task, map = -1, round = 0, isGoingOn }: { run: string; task?: string; map?: number; round?: number; isGoingOn: boolean }) {
+interface WhyProps {
+  run: string;
+  task?: string;
+  map?: number;
+  round?: number;
+  /** Whether it goes on; else it has ended badly, and the question is why. */
+  isGoingOn: boolean;
+}
+
+const BAD = new Set(["failed", "upstream_failed", "cancelled"]);
+const LINKS = 60;
+/** Of a message so many characters; the task has all of it. */
+const MESSAGE = 300;
+const SLOWEST_MS = 5000;
+const FASTEST_MS = 2000;
+
+/** What something waits for, and what that waits for; or what it has failed of. */
+export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
   const base = `/runs/${enc(run)}${task ? `/tasks/${enc(task)}` : ""}/why`;
   const path = query(base, { map: map >= 0 ? map : null, round: round > 0 ? round : null });
-  // Also without a commit: "a commit takes long; ask again" is no reason to stay with.
-  const chain = useData<Chain>(isGoingOn ? path : null, { gap: 1000, every: 5000 });
-  // What just runs waits for nothing.
-  const causes = (chain.data?.causes ?? []).filter((cause) => cause.waiting_on !== null || cause.run_id !== run);
-  if (!isGoingOn || causes.length === 0) return null;
+  const [every, setEvery] = useState(SLOWEST_MS);
+  // Also without a commit: a look that finds nothing makes none, nor does "ask again".
+  const chain = useData<Chain>(path, isGoingOn ? { gap: 1000, every } : { on: ofRun(run), gap: 1000 });
+  const all = chain.data?.causes ?? [];
+  useEffect(() => setEvery(pace(all)), [chain.data]);
+  const isNews = (cause: Cause, index: number): boolean => {
+    // What just runs waits for nothing; what was asked about has its own error above.
+    if (isGoingOn) return cause.waiting_on !== null || cause.run_id !== run;
+    return BAD.has(cause.state) && !(task && index === 0);
+  };
+  const causes = all.filter(isNews);
+  if (causes.length === 0) return null;
+  const depth = Math.min(...causes.map((cause) => cause.depth));
+  const more = (chain.data?.more ?? 0) + Math.max(0, causes.length - LINKS);
+  const Title = task ? "h3" : "h2";
   return (
     <section class="why">
-      <h3>Why it waits</h3>
+      <Title>{isGoingOn ? "Why it waits" : "Why it failed"}</Title>
       <ol>
-        {causes.slice(0, 60).map((cause, index) => (
-          <li key={index} style={{ marginLeft: `${Math.min(cause.depth, 10) * 14}px` }}>
-            <a href={taskHref(cause.run_id, cause.task_id, cause.map_index, cause.round)}>
-              <State state={cause.state} /> {cause.run_id !== run && `${cause.run_id} `}
-              {childName(cause.task_id, cause.map_index, cause.round, cause.map_label)}
-            </a>{" "}
-            <Waits wait={cause.waiting_on} />
+        {causes.slice(0, LINKS).map((cause, index) => (
+          <li key={index} style={{ marginLeft: `${Math.min(cause.depth - depth, 10) * 14}px` }}>
+            <Link run={run} cause={cause} />
           </li>
         ))}
       </ol>
-      {(chain.data?.more ?? 0) + Math.max(0, causes.length - 60) > 0 && <p class="soft">and {(chain.data?.more ?? 0) + Math.max(0, causes.length - 60)} more</p>}
+      {more > 0 && <p class="soft">and {number(more)} more</p>}
     </section>
+  );
+}
+
+/** How often to ask, so that what is looked at often is not shown as of long ago. */
+function pace(causes: Cause[]): number {
+  const lengths = causes.map(({ waiting_on: wait }) => (millis(wait?.next_check_at) ?? Infinity) - (millis(wait?.last_check_at) ?? 0));
+  return Math.max(FASTEST_MS, Math.min(SLOWEST_MS, ...lengths));
+}
+
+/** One link of a chain of causes. */
+function Link({ run, cause }: { run: string; cause: Cause }) {
+  const { waiting_on: wait, error, count } = cause;
+  return (
+    <>
+      <a href={taskHref(cause.run_id, cause.task_id, cause.map_index, cause.round)}>
+        <State state={cause.state} /> {count > 1 && `${number(count)} children like `}
+        {cause.run_id !== run && `${cause.run_id} `}
+        {childName(cause.task_id, cause.map_index, cause.round, cause.map_label)}
+      </a>{" "}
+      <Waits wait={wait} /> {wait && <Checks wait={wait} />}
+      {error && (
+        <span class="bad break">
+          {error.type || error.reason}
+          {error.message && `: ${error.message.slice(0, MESSAGE)}${error.message.length > MESSAGE ? " …" : ""}`}
+        </span>
+      )}
+    </>
   );
 }

@@ -7,7 +7,7 @@ import { type Problem, query } from "./api";
 import { type Data, useData } from "./data";
 import { here, usePlace } from "./router";
 import type { Dag, Wait } from "./types";
-import { When } from "./time";
+import { Next, When } from "./time";
 
 interface PanelProps {
   title?: ComponentChildren;
@@ -129,6 +129,8 @@ export function Tabs({ at, tabs, label }: { at: string; tabs: [string, string, s
   );
 }
 
+const NEXT_LOOK = "the next look";
+
 export function Waits({ wait }: { wait: Wait | null | undefined }) {
   if (!wait) return null;
   if (wait.kind === "retry_at") {
@@ -138,19 +140,45 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
       </span>
     );
   }
+  // Of a sensor that no host has, `until` is no deadline.
+  const isNext = wait.kind === "interval" && wait.detail === NEXT_LOOK;
   return (
     <span class="wait">
       <b>{wait.kind.replaceAll("_", " ")}</b>
       {wait.detail && <span title={wait.detail}> {wait.detail.replace(/[\w.]+:(\w+)/g, "$1")}</span>}
       {wait.until && (
         <span class="soft">
-          {" "}
-          at the latest <When at={wait.until} />
+          {isNext ? " " : " at the latest "}
+          {isNext ? <Next at={wait.until} /> : <When at={wait.until} />}
         </span>
       )}
     </span>
   );
 }
+
+/** When what is waited for was looked at last, and is next. */
+export function Checks({ wait }: { wait: Wait }) {
+  const { last_check_at: last, next_check_at: next } = wait;
+  if (!last && !next) return null;
+  return (
+    <span class="checks soft">
+      {last && (
+        <>
+          checked <When at={last} />
+        </>
+      )}
+      {last && next && ", "}
+      {next && (
+        <>
+          {last ? "next" : "next check"} <Next at={next} />
+        </>
+      )}
+    </span>
+  );
+}
+
+/** As many digits of a version as tell it from others. */
+export const shortVersion = (version: string): string => version.slice(0, 12);
 
 /** Any JSON, as text. */
 export function Json({ value }: { value: unknown }) {

@@ -7,6 +7,9 @@ export interface Wait {
   detail: string;
   since: string | null;
   until: string | null;
+  /** When it is looked at, where that is known. */
+  last_check_at?: string | null;
+  next_check_at?: string | null;
 }
 
 export interface TaskError {
@@ -150,7 +153,8 @@ export interface Trigger {
 export interface TaskShown extends Task {
   inputs?: { name: string; from_task: string | null; value: unknown }[];
   tries?: Try[];
-  records?: { ordinal: number; kind: string; name: string; at: string | null; value: unknown }[];
+  /** `at` is a place in the code. */
+  records?: { ordinal: number; kind: string; name: string; at: string; value: unknown }[];
   trigger?: Trigger | null;
 }
 
@@ -163,6 +167,9 @@ export interface Cause {
   map_label: string | null;
   state: string;
   waiting_on: Wait | null;
+  /** Of how many children this is one: they are in the same state for the same cause. */
+  count: number;
+  error: TaskError | null;
 }
 
 export interface Chain {

@@ -2,13 +2,13 @@ import { useMemo } from "preact/hooks";
 
 import { cancel, clear, deleteRun, mark } from "../actions";
 import { enc, query } from "../api";
-import { ofRun, useData, useWindow } from "../data";
+import { ofDag, ofRun, useData, useWindow } from "../data";
 import { Drawer, Why } from "../drawer";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { VirtualList } from "../list";
 import { Log } from "../log";
-import { Choice, Empty, Fact, Filter, Head, Heads, Json, Panel, Shown, Tabs, Trouble, Waits, childName, dagHref, number, runHref, taskHref } from "../parts";
+import { Choice, Empty, Fact, Filter, Head, Heads, Json, Panel, Shown, Tabs, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, named, sum, worst } from "../states";
 import { At, Took, When } from "../time";
@@ -56,8 +56,9 @@ export function RunPage({ id, view }: { id: string; view: string }) {
 }
 
 function Top({ run, cause }: { run: Run; cause?: string }) {
-  const live = run.state === "running" || run.state === "queued";
+  const live = isGoingOn(run);
   const all = sum(run.counts);
+  const newest = useData<DagDetail>(`/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
     <>
       <Head
@@ -109,15 +110,26 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
             </span>
           </Fact>
           <Fact name="Version">
-            <a href={`${dagHref(run.dag_id)}/code?version=${enc(run.version)}`}>
-              <code>{run.version.slice(0, 12)}</code>
-            </a>
+            <CodeLink dag={run.dag_id} version={run.version} />
           </Fact>
+          {newest !== undefined && newest !== run.version && (
+            <Fact name="Newest version">
+              <CodeLink dag={run.dag_id} version={newest} />
+            </Fact>
+          )}
         </dl>
         <Bar counts={run.counts} label="Tasks" />
         <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
       </div>
     </>
+  );
+}
+
+function CodeLink({ dag, version }: { dag: string; version: string }) {
+  return (
+    <a href={`${dagHref(dag)}/code?version=${enc(version)}`}>
+      <code>{shortVersion(version)}</code>
+    </a>
   );
 }
 
@@ -147,13 +159,17 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
       return (
         <>
           <RunGraphView run={run} tasks={tasks} picked={picked} />
-          <Why run={run.run_id} isGoingOn={run.state === "running" || run.state === "queued"} />
+          {(isGoingOn(run) || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
           {isOld ? <Tasks run={run} /> : tasks && <ByTask run={run} tasks={tasks} />}
           <Panel title="Conf">{isEmpty(run.conf) ? <Empty>It was started without one.</Empty> : <Json value={run.conf} />}</Panel>
         </>
       );
   }
 }
+
+const FAILED = new Set(["failed", "partial"]);
+
+const isGoingOn = (run: Run): boolean => run.state === "running" || run.state === "queued";
 
 const isEmpty = (value: unknown): boolean => value === null || (typeof value === "object" && Object.keys(value).length === 0);
 
