@@ -194,11 +194,13 @@ def test_what_is_too_large_costs_no_more_than_the_limit_and_no_step_takes_long(m
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    _, longest = steps_of(Packing(make(), "x", LIMIT))  # tracing slows every allocation
+    longest = []  # tracing slows every allocation, and now and then the machine does
+    while not longest or (longest[-1] >= 0.05 and len(longest) < 3):
+        longest.append(steps_of(Packing(make(), "x", LIMIT))[1])
 
     assert isinstance(problem, ValueTooLarge)
     assert peak < 3 * LIMIT + 1024 * 1024
-    assert longest < 0.05
+    assert min(longest) < 0.05, longest
 
 
 WIDE = 4 * 1024 * 1024
