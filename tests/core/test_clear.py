@@ -18,25 +18,15 @@ from aioflow.model import (
     MapSpec,
     RetryPolicy,
     RunState,
-    TaskSpec,
     TaskState,
     TriggerRule,
 )
 from aioflow.requests import CancelRun, ClearTasks, CreateRun
 from aioflow.start_numbers import after_clear, clear_number
+from tests.core.specs import mapped, task
 from tests.core.world import World
 
 ONCE = RetryPolicy(tries=1)
-
-
-def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
-    fields.setdefault("argument_parents", parents)
-    return TaskSpec(task_id=name, parents=parents, **fields)
-
-
-def mapped(name: str, over: int, **fields: Any) -> TaskSpec:
-    spec = MapSpec(sources=(MapSource("item", over, -1),))
-    return task(name, over, mapped=spec, **fields)
 
 
 def clear(world: World, run: int, *tasks: str, **fields: Any) -> int:

@@ -26,7 +26,8 @@ from aioflow.model import (
 )
 from aioflow.requests import CancelRun, ClearTasks, Mark
 from aioflow.rows import ExpansionRow
-from tests.core.test_clear import ONCE, clear, fan_out, task
+from tests.core.specs import task
+from tests.core.test_clear import ONCE, clear, fan_out
 from tests.core.test_past import after, day, loaded
 from tests.core.test_past import task as task_of_past
 from tests.core.test_start_trigger import KILLED, hosts

@@ -23,7 +23,8 @@ from aioflow.model import (
 )
 from aioflow.requests import CancelRun, ClearTasks, Mark
 from aioflow.start_numbers import after_clear
-from tests.core.test_clear import ONCE, chain, fan_out, mapped, states, task
+from tests.core.specs import mapped, task
+from tests.core.test_clear import ONCE, chain, fan_out, states
 from tests.core.test_handling import deferred, fire, handle
 from tests.core.test_rounds import begin, go_round, inside
 from tests.core.test_streaming import children, give, load, pages, run_of, streaming, total

@@ -9,7 +9,8 @@ from aioflow.inputs import Asked
 from aioflow.messages import Skipped, Succeeded
 from aioflow.model import Chooses, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.requests import CancelRun, Mark
-from tests.core.test_clear import ONCE, mapped, task
+from tests.core.specs import mapped, task
+from tests.core.test_clear import ONCE
 from tests.core.test_clear_slices import SLICE, WIDTH, Sliced, children, many, wide
 from tests.core.test_following import over
 from tests.core.test_following import task as follower

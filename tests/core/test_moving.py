@@ -22,19 +22,10 @@ from aioflow.model import (
     TriggerRule,
 )
 from aioflow.requests import CancelRun, ClearTasks
+from tests.core.specs import mapped, task
 from tests.core.world import World
 
 ONCE = RetryPolicy(tries=1)
-
-
-def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
-    fields.setdefault("argument_parents", parents)
-    return TaskSpec(task_id=name, parents=parents, **fields)
-
-
-def mapped(name: str, over: int, **fields: Any) -> TaskSpec:
-    spec = MapSpec(sources=(MapSource("item", over, -1),))
-    return task(name, over, mapped=spec, **fields)
 
 
 def dag(*tasks: TaskSpec, **fields: Any) -> DagSpec:

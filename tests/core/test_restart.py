@@ -11,14 +11,10 @@ from aioflow.errors import BadConf
 from aioflow.messages import Began, Deferred, Fired, Succeeded, TriggerEnded
 from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec, TriggerRule
 from aioflow.requests import CancelRun, CreateRun, SetPool, ShowPools
+from tests.core.specs import task
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)
-
-
-def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
-    fields.setdefault("argument_parents", parents)
-    return TaskSpec(task_id=name, parents=parents, **fields)
 
 
 def fan(width_limit: int = 99, **fields: Any) -> tuple[TaskSpec, ...]:

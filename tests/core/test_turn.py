@@ -53,27 +53,17 @@ from aioflow.model import (
     MapSpec,
     RetryPolicy,
     SensorSpec,
-    TaskSpec,
     TriggerRule,
     WaitKind,
 )
 from aioflow.requests import CancelRun, CreateRun, DeleteDag, Explain, SetPaused, SetPool, ShowPools
 from aioflow.rows import PoolRow
 from aioflow.schedules import ScheduleSpec
+from tests.core.specs import mapped, task
 from tests.core.test_schedules import slots_run
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)
-
-
-def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
-    fields.setdefault("argument_parents", parents)
-    return TaskSpec(task_id=name, parents=parents, **fields)
-
-
-def mapped(name: str, over: int, **fields: Any) -> TaskSpec:
-    spec = MapSpec(sources=(MapSource("item", over, -1),))
-    return task(name, over, mapped=spec, **fields)
 
 
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
