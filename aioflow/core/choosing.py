@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from aioflow.core import following, growing
 from aioflow.core.held import spare_child
 from aioflow.core.judging import verdict
-from aioflow.core.live import Run
+from aioflow.core.live import Run, is_under_way
 from aioflow.core.mapping import leaves, width
 from aioflow.core.rules import Verdict
 from aioflow.core.scopes import reached
@@ -237,7 +237,7 @@ def _is_under_way(position: int, run: Run) -> bool:
     """Whether something of a task goes on: what it was given must not change meanwhile."""
     group = run.groups.get(position)
     if group is None:
-        return TaskState.PENDING < run.states[position] < TaskState.SUCCESS
+        return is_under_way(run.states[position])
     return not group.is_over and run.states[position] != TaskState.PENDING
 
 

@@ -23,7 +23,7 @@ from aioflow.core import budget, dag, deadlines, growing, held, marking, moving,
 from aioflow.core.choosing import FAILED, skipped_children
 from aioflow.core.draft import Draft
 from aioflow.core.fresh import fresh
-from aioflow.core.live import Group, Live, Run
+from aioflow.core.live import Group, Live, Run, is_under_way
 from aioflow.core.plan import Plan
 from aioflow.core.recount import recount, retally
 from aioflow.core.resetting import dissolve, ended, remove, renewed, reset, stopped
@@ -109,7 +109,7 @@ def needed(run: Run) -> Iterable[TaskNo]:
 def under_way(run: Run, chosen: Clearing) -> list[_Place]:
     """Return what is to be cleared and is under way; no rounds that a loop takes back."""
     places = chain(_unmapped_places(run, chosen), _children(run, chosen))
-    return [place for place in places if moving.is_under_way(place.state)]
+    return [place for place in places if is_under_way(place.state)]
 
 
 def begin(run: Run, draft: Draft, slots: Slots, *, plan: Plan | None = None) -> None:

@@ -49,6 +49,7 @@ __all__ = (
     "Run",
     "RunTasks",
     "WaitRecord",
+    "is_under_way",
     "run_info",
 )
 
@@ -307,6 +308,11 @@ class Group(Siblings):
         self.spec: TaskSpec = run.spec.tasks[expansion.position]
         mapped = self.spec.mapped
         super().__init__(expansion, is_loop=mapped is not None and mapped.until >= 0)
+
+
+def is_under_way(state: int) -> bool:
+    """Return whether a task has begun, or is about to, and has not ended."""
+    return TaskState.PENDING < state < TaskState.SUCCESS
 
 
 def run_info(row: RunRow, file: str) -> RunInfo:

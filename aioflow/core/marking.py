@@ -17,7 +17,7 @@ from aioflow.core import budget, following, growing, held, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.fresh import fresh, is_cleared
 from aioflow.core.judging import WHOLE, verdict
-from aioflow.core.live import Group, Live, Run
+from aioflow.core.live import Group, Live, Run, is_under_way
 from aioflow.core.recount import retally
 from aioflow.core.resetting import dissolve, ended, forget_result, reset, stopped
 from aioflow.core.rules import Verdict
@@ -185,8 +185,7 @@ def _overtaken(run: Run, changed: Iterable[int]) -> tuple[set[int], set[int]]:
             continue  # how its stream ended matters to what comes after it alone
         group = run.groups.get(position)
         if group is None:
-            is_live = TaskState.PENDING < run.states[position] < TaskState.SUCCESS
-            if is_live and verdict(run, position) is not Verdict.RUN:
+            if is_under_way(run.states[position]) and verdict(run, position) is not Verdict.RUN:
                 whole.add(position)
         elif group.unfinished and _may_be_overtaken(group):
             groups.add(position)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from aioflow.core.conf import require_fit
 from aioflow.core.draft import Draft
-from aioflow.core.live import Run, run_info
+from aioflow.core.live import Run, is_under_way, run_info
 from aioflow.core.memory import Memory
 from aioflow.core.plan import Plan
 from aioflow.core.resetting import renewed
@@ -22,10 +22,10 @@ from aioflow.core.roles import async_role
 from aioflow.core.shape import differences
 from aioflow.core.tallies import TALLY
 from aioflow.errors import BadConf, DagBroken, UnknownDag, VersionDiffers
-from aioflow.model import TaskNo, TaskState
+from aioflow.model import TaskNo
 from aioflow.orders import ForgetRun
 
-__all__ = ("check_idle", "is_under_way", "move", "newest")
+__all__ = ("check_idle", "move", "newest")
 
 _FEW = 5
 
@@ -102,11 +102,6 @@ def move(run: Run, plan: Plan, draft: Draft) -> None:
     run.tallies = array("q", bytes(8 * TALLY * run.graph.tallies))  # counted when it goes on
     for group in list(run.groups.values()):
         draft.take_over(renewed(group))
-
-
-def is_under_way(state: int) -> bool:
-    """Return whether a task has begun, or is about to, and has not ended."""
-    return TaskState.PENDING < state < TaskState.SUCCESS
 
 
 def _listed(reasons: list[str]) -> str:
