@@ -105,8 +105,8 @@ class Actions(RunReader):
     async def _versions(self, run_id: str) -> dict[str, str | None]:
         """Return the version a run goes on with, and the newest one that a file gives."""
         run = await self.run(run_id)
-        dags = (dag for dag in await self.store.list_dags() if dag.dag_id == run.dag_id)
-        newest = next((dag.version for dag in dags if not dag.gone), None)
+        dag = (await self.catalogue.known()).dags.get(run.dag_id)
+        newest = None if dag is None or dag.gone else dag.version
         return {"version": run.version, "newest_version": newest}
 
     async def delete_run(self, run_id: str) -> dict[str, Any]:
