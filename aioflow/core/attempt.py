@@ -45,9 +45,6 @@ CODE_AGAIN_US = 2_000_000
 
 _REPORTED_WITHIN_US = 60_000_000
 
-_TRIGGER_FAIL = "trigger_fail"
-"""The reason where ``run`` of a trigger raised ``Fail``."""
-
 
 def start(grant: Grant, draft: Draft) -> None:
     """Commit a task to the place it was granted, and order its start."""
@@ -199,7 +196,7 @@ def fail_or_retry(
 ) -> None:
     """A try failed: run again later, as its policy says, or fail for good."""
     at = None
-    if retryable and failure.reason != _TRIGGER_FAIL:
+    if retryable and failure.reason != retry.TRIGGER_FAIL:
         at = retry.next_try_at(
             live.spec.retry,
             try_number=live.try_number,

@@ -24,6 +24,9 @@ INTERRUPTION_LIMIT_SHARED = 25
 _OWED_ATTEMPTS = 12
 _OWED_FIRST_SECONDS, _OWED_LONGEST_SECONDS = 5.0, 600.0
 
+TRIGGER_FAIL = "trigger_fail"
+"""The reason where ``run`` of a trigger raised ``Fail``: its task is not tried again."""
+
 LATEST: Instant = 253_402_214_400_000_000
 """9999-12-31T00:00Z: as late as an instant may be, so that every zone can still show it."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from types import FrameType, TracebackType
+from types import FrameType
 
 from aioflow.author.airflow_context import CONTEXT_INSTEAD, context_hint
 from aioflow.author.context import INJECTED
+from aioflow.host.withheld import last_frame
 
 __all__ = ("hint_of",)
 
@@ -18,17 +19,9 @@ def hint_of(problem: BaseException) -> str:
     key = problem.args[0]
     if not isinstance(key, str) or key not in CONTEXT_INSTEAD:
         return ""
-    frame = _last_frame(problem.__traceback__)
+    frame = last_frame(problem.__traceback__)
     is_filled = frame is not None and _was_filled(frame)
     return f" is no key of the context{context_hint(key)}" if is_filled else ""
-
-
-def _last_frame(trace: TracebackType | None) -> FrameType | None:
-    frame = None
-    while trace is not None:
-        frame = trace.tb_frame
-        trace = trace.tb_next
-    return frame
 
 
 def _was_filled(frame: FrameType) -> bool:

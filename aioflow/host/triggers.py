@@ -13,6 +13,7 @@ from aioflow.author.asking import asker
 from aioflow.author.signals import Fail
 from aioflow.author.start import EndEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare, shares
+from aioflow.core.retry import TRIGGER_FAIL
 from aioflow.errors import LinkClosed, Unserializable
 from aioflow.host.asker import Channels, GuestAsker
 from aioflow.host.blackbox import BlackBox, signed
@@ -48,7 +49,7 @@ from aioflow.orders import (
     Welcome,
 )
 
-__all__ = ("CLEANUP_SECONDS", "TriggerHost")
+__all__ = ("CLEANUP_SECONDS", "TriggerHost", "call_cleanup")
 
 CLEANUP_SECONDS = 10.0
 """How long ``cleanup`` may take; letting go of ``run`` has as much again."""
@@ -388,7 +389,7 @@ class TriggerHost:
         if reason == _CANCELLED and cls.on_kill is not Trigger.on_kill:
             await _bounded(lambda: _kill(trigger))
         if cls.cleanup is not Trigger.cleanup:
-            await _bounded(lambda: _clean(trigger, reason))
+            await _bounded(lambda: call_cleanup(trigger, reason))
 
     # ── endings ─────────────────────────────────────────────────────────────────────────
 
@@ -443,7 +444,7 @@ def _kill(trigger: Any) -> object:
     return trigger.on_kill()
 
 
-def _clean(trigger: Any, reason: str) -> object:
+def call_cleanup(trigger: Any, reason: str) -> object:
     """Call ``cleanup`` as it is written: Airflow's takes no reason."""
     takes_reason = bool(inspect.signature(trigger.cleanup).parameters)
     return trigger.cleanup(reason) if takes_reason else trigger.cleanup()
@@ -472,6 +473,6 @@ def _failure(problem: BaseException, stage: str) -> Failure:
         case Unserializable() if stage == _RUN:
             return failure_of(problem, _SERIALISE)
         case Fail() if stage == _RUN:
-            return failure_of(problem, "trigger_fail")
+            return failure_of(problem, TRIGGER_FAIL)
         case _:
             return failure_of(problem, stage)

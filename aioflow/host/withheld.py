@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
+from types import FrameType, TracebackType
 
-__all__ = ("WITHHELD", "hint_of", "take_names")
+__all__ = ("WITHHELD", "hint_of", "last_frame", "take_names")
 
 WITHHELD = "AIOFLOW_CHILD_WITHHELD"
 """The variable in which the daemon tells a child the names, and no values."""
@@ -36,8 +36,13 @@ def hint_of(problem: BaseException) -> str:
 
 def _is_lookup(trace: TracebackType | None) -> bool:
     """Return whether ``os.environ`` has raised it."""
-    file = ""
+    frame = last_frame(trace)
+    return frame is not None and frame.f_code.co_filename.endswith(_WHERE)
+
+
+def last_frame(trace: TracebackType | None) -> FrameType | None:
+    """Return the frame in which an exception was raised."""
+    frame = None
     while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        trace = trace.tb_next
-    return file.endswith(_WHERE)
+        frame, trace = trace.tb_frame, trace.tb_next
+    return frame

@@ -19,12 +19,13 @@ from aioflow.author.duration import Duration, microseconds
 from aioflow.author.steps import at_once
 from aioflow.author.trigger import Trigger, TriggerEvent, note_last, prepare, serialize
 from aioflow.host.trigger_events import check, events_of, payload_of
+from aioflow.host.triggers import call_cleanup
 from aioflow.instants import as_datetime, as_instant
 from aioflow.testing.loop import VirtualLoop, threads_are_counted
 from aioflow.testing.standstill import Standstill
 from aioflow.testing.wall import VirtualClock, also_in, wall_clock
 
-__all__ = ("BEGINS_AT", "collect")
+__all__ = ("BEGINS_AT", "aware", "collect")
 
 BEGINS_AT = datetime(2026, 1, 1, tzinfo=UTC)
 """What the clock shows when a test begins, unless it says otherwise."""
@@ -63,8 +64,8 @@ async def collect(
         Exception: What its ``run`` raises.
     """
     serialize(trigger)  # refuses what no host could make again
-    begins = _aware(at or since or BEGINS_AT)
-    waits_since = _aware(since or begins)
+    begins = aware(at or since or BEGINS_AT)
+    waits_since = aware(since or begins)
     seconds = microseconds(timeout, "timeout") / 1e6
     loop = VirtualLoop()
     clock = VirtualClock(loop, as_instant(begins))
@@ -84,7 +85,8 @@ async def collect(
         )
 
 
-def _aware(moment: datetime) -> datetime:
+def aware(moment: datetime) -> datetime:
+    """Return an instant; without a zone it is taken as UTC."""
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
@@ -114,16 +116,10 @@ async def _events(trigger: Trigger[T], seconds: float, count: int | None) -> lis
         if limit.cancelled_caught:
             reason = "timeout"
     finally:
-        await _clean_up(trigger, reason)
+        pending = call_cleanup(trigger, reason)
+        if inspect.isawaitable(pending):
+            await pending
     return found
-
-
-async def _clean_up(trigger: Any, reason: str) -> None:
-    """Call ``cleanup`` as it is written: Airflow's takes no reason."""
-    takes_reason = bool(inspect.signature(trigger.cleanup).parameters)
-    pending = trigger.cleanup(reason) if takes_reason else trigger.cleanup()
-    if inspect.isawaitable(pending):
-        await pending
 
 
 def _turn(loop: VirtualLoop, make: Callable[[], Coroutine[Any, Any, R]]) -> R:

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
@@ -26,7 +26,7 @@ from aioflow.inputs import FileParsed
 from aioflow.instants import as_datetime, as_instant
 from aioflow.testing.backfill import SimBackfill
 from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
-from aioflow.testing.collecting import BEGINS_AT
+from aioflow.testing.collecting import BEGINS_AT, aware
 from aioflow.testing.crashing import Ending, ending_of, play_crashing_everywhere
 from aioflow.testing.loop import Stalled
 from aioflow.testing.node import Node
@@ -63,9 +63,8 @@ class Sim:
         at: datetime = BEGINS_AT,
         on_standstill: Callable[[str], object] = _logger.warning,
     ) -> None:
-        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         self._shelf = ShelfOfOurs()
-        self._world = World(as_instant(at), self._shelf, on_standstill)
+        self._world = World(as_instant(aware(at)), self._shelf, on_standstill)
         self._understudies = Understudies()
         self._dags: dict[str, DAG] = {}
         self._keys = itertools.count(1)
