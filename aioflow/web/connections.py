@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, cast
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 __all__ = ("FROM_ONE_ADDRESS", "HEAD_BYTES", "HEAD_SECONDS", "IN_ALL", "asked_paths", "limited")
@@ -18,6 +19,9 @@ HEAD_BYTES = 16 * 1024
 
 HEAD_SECONDS = 10.0
 """From when a connection is made, or used again, until the head of its request is whole."""
+
+_LINGER_SECONDS = 5.0
+"""How long a peer whose request was refused may still send, and read the answer."""
 
 IN_ALL = 1_000
 FROM_ONE_ADDRESS = 200
@@ -78,6 +82,7 @@ class _Connection(H11Protocol):
         super().__init__(*args, **more)
         self._from: str | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self._is_refused = False
         self.logger = _log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -100,7 +105,7 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
-        if self.transport.is_closing():
+        if self._is_refused or self.transport.is_closing():
             return
         before = cast(object, self.cycle)
         super().data_received(data)
@@ -119,6 +124,26 @@ class _Connection(H11Protocol):
             self.send_400_response("The head of the request is too long.")
         else:
             super().handle_events()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer 400, and close once the peer has: RFC 9112, 9.6.
+
+        A close while bytes of the peer are unread resets the connection, and with it the peer
+        may lose the answer.
+        """
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+        answer = (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=msg.encode("ascii")),
+            h11.EndOfMessage(),
+        )
+        self.transport.write(b"".join(self.conn.send(event) or b"" for event in answer))
+        self._is_refused = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._stop_waiting()
+        self._patience = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _has_long_head(self) -> bool:
         data, _ = self.conn.trailing_data

@@ -13,7 +13,7 @@ import pytest
 
 from aioflow import web
 from aioflow.settings import Settings
-from aioflow.web import bodies, server
+from aioflow.web import bodies, connections, server
 from aioflow.web.connections import HEAD_BYTES, limited
 from tests.web.node import CHAIN, node
 
@@ -117,6 +117,33 @@ async def test_a_head_that_comes_whole_is_no_larger_either(tmp_path, monkeypatch
 
     assert received.count(b"HTTP/1.1 200") == (1 if before else 0)
     assert received.count(b"HTTP/1.1 400") == 1
+
+
+def _send_until_refused(connection):
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        connection.sendall(b"z" * 1_024)
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01 no such thing\r\n\r\n"], ids=["long", "odd"])
+async def test_a_refused_peer_reads_the_answer_though_it_goes_on_sending(
+    tmp_path, monkeypatch, sent
+):
+    async with served(tmp_path, monkeypatch) as (port, _):
+        begin = sent or head_of(HEAD_BYTES + 1)
+        received = await in_thread(talk, port, begin, *[b"z" * 65_536] * 64)
+
+    assert received.startswith(b"HTTP/1.1 400")
+
+
+async def test_a_refused_peer_that_does_not_close_is_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "_LINGER_SECONDS", 0.3)
+    async with served(tmp_path, monkeypatch) as (port, _):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            connection.sendall(b"no such thing\r\n\r\n")
+            with pytest.raises((ConnectionResetError, BrokenPipeError)):
+                await in_thread(_send_until_refused, connection)
 
 
 async def test_a_head_of_just_that_size_is_heard_alone_and_behind_another(tmp_path, monkeypatch):
