@@ -14,7 +14,7 @@ import msgspec
 from aioflow.core import callbacks
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
-from aioflow.core.memory import Memory
+from aioflow.core.memory import Memory, RunEnd
 from aioflow.effects import WakeAt
 from aioflow.inputs import Due
 from aioflow.model import Instant, RunNo, RunState, TaskState
@@ -56,15 +56,22 @@ def arm(draft: Draft) -> None:
 
 
 def arm_timeout(run: Run, draft: Draft) -> None:
-    """A run has started, or goes on after a restart: it may take so long."""
+    """A run has started, goes on after a restart, or has been cleared: it may take so long.
+
+    However often this is asked, the instant of a start stays where it was in steady time.
+    """
     length, began = run.spec.run_timeout_us, run.row.started_at
     if length is None:
         draft.memory.run_ends.pop(run.run_no, None)  # an earlier version of the DAG had one
     elif began is not None:
-        # What its row says is wall time: after a restart that may have stepped since.
-        at = min(began - draft.at.shift, draft.steady) + length
         ends = draft.memory.run_ends
-        ends[run.run_no] = at
+        known = ends.get(run.run_no)
+        # What its row says is wall time: after a restart that may have stepped since.
+        started = min(began - draft.at.shift, draft.steady)
+        if known is not None and known.began == began:
+            started = min(started, known.started)
+        at = started + length
+        ends[run.run_no] = RunEnd(began, started, at)
         if len(ends) > 2 * len(draft.memory.runs) + _FEW:
             for run_no in [number for number in ends if number not in draft.memory.runs]:
                 del ends[run_no]
@@ -74,13 +81,14 @@ def arm_timeout(run: Run, draft: Draft) -> None:
 def is_timed_out(run: Run, at: Instant, memory: Memory) -> bool:
     """Whether the instant that has come is the one at which a run has taken too long."""
     is_running = run.state is RunState.RUNNING and run.row.quarantine is None
-    return is_running and memory.run_ends.get(run.run_no) == at
+    end = memory.run_ends.get(run.run_no)
+    return is_running and end is not None and end.at == at
 
 
 def is_over(run: Run, steady: Instant, memory: Memory) -> bool:
     """Whether a run has had all the time it may take."""
-    at = memory.run_ends.get(run.run_no)
-    return at is not None and at <= steady
+    end = memory.run_ends.get(run.run_no)
+    return end is not None and end.at <= steady
 
 
 def told(run_no: RunNo, at: Instant, draft: Draft) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,7 +22,7 @@ from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskState, 
 from aioflow.owed import CLEAR, TRIAL, Clearing, Deadline, Trial
 from aioflow.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 
-__all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
+__all__ = ("WAITS_LIMIT", "Memory", "RetryMinute", "RunEnd")
 
 _DIGITS = 20
 
@@ -44,6 +45,20 @@ class RetryMinute(msgspec.Struct, frozen=True):
     count: int = 0
     is_over: bool = False
     is_known: bool = False
+
+
+class RunEnd(NamedTuple):
+    """When a run that is limited has had its time.
+
+    Attributes:
+        began: What its row says of its start, in wall time.
+        started: The same instant in steady time.
+        at: The end, in steady time.
+    """
+
+    began: Instant
+    started: Instant
+    at: Instant
 
 
 class Memory:
@@ -116,7 +131,7 @@ class Memory:
         retries: Those of the present minute by pool. Neither taken back with a turn nor kept over
             a restart.
         late_after_us: How late the run of a slot may be before people are told; ``None`` for never.
-        run_ends: When runs that are limited have had their time, in steady time.
+        run_ends: When runs that are limited have had their time.
         schedules_late: How often they were; not over a restart.
         rests_after: Where the daemon ends once it is idle: a DAG whose runs follow each other
             has one after this instant, and no more.
@@ -181,7 +196,7 @@ class Memory:
         self.retries: dict[str, RetryMinute] = {}
         self.late_after_us: int | None = None
         self.rests_after: Instant | None = None
-        self.run_ends: dict[RunNo, Instant] = {}
+        self.run_ends: dict[RunNo, RunEnd] = {}
         self.commit_us, self.commit_no, self.shift = 1_000.0, 0, 0
         self.numbers_needed = WAITS_LIMIT + 1
 

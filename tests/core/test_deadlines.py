@@ -12,7 +12,7 @@ from aioflow.inputs import Delivered, Due
 from aioflow.messages import Deferred
 from aioflow.model import DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.owed import Alert
-from aioflow.requests import CancelRun
+from aioflow.requests import CancelRun, ClearTasks
 from tests.core.world import SECOND, World
 
 
@@ -107,6 +107,22 @@ def test_the_time_of_a_run_goes_on_over_a_restart():
     world.pass_time(3)
     world.restart()
     world.pass_time(2)
+
+    assert world.run_state(run) == "failed"
+    assert told(world) == [("run_timeout", "")]
+
+
+def test_clearing_does_not_prolong_a_run_that_began_before_the_clock_was_set_back():
+    world = World(cpu_slots=2)
+    run = world.begin(task("a"), task("b"), run_timeout_us=5 * SECOND)
+    world.now -= 7_200 * SECOND  # while the daemon was down
+    world.restart()
+    world.succeed("a")
+
+    for _ in range(4):
+        world.pass_time(1)
+        world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("a",)))
+    world.pass_time(1)
 
     assert world.run_state(run) == "failed"
     assert told(world) == [("run_timeout", "")]
