@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, cast
 
-import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 __all__ = ("FROM_ONE_ADDRESS", "HEAD_BYTES", "HEAD_SECONDS", "IN_ALL", "asked_paths", "limited")
@@ -33,6 +32,10 @@ _BUSY = (
     b"connection: close\r\n\r\n"
 )
 
+_REFUSED = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%b"
+)
 
 _log = logging.getLogger("uvicorn.error.connections")
 _log.setLevel(logging.ERROR)  # whoever sends what is no HTTP would fill the log with it
@@ -131,19 +134,27 @@ class _Connection(H11Protocol):
         A close while bytes of the peer are unread resets the connection, and with it the peer
         may lose the answer.
         """
-        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
-        answer = (
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=msg.encode("ascii")),
-            h11.EndOfMessage(),
-        )
-        self.transport.write(b"".join(self.conn.send(event) or b"" for event in answer))
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+                return
+        self.transport.write(_REFUSED % (len(msg), msg.encode("ascii")))
         self._is_refused = True
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
         self._stop_waiting()
         self._patience = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+
+    def shutdown(self) -> None:
+        """Called when the server stops."""
+        if self._is_refused:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     def _has_long_head(self) -> bool:
         data, _ = self.conn.trailing_data

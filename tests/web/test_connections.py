@@ -137,6 +137,27 @@ async def test_a_refused_peer_reads_the_answer_though_it_goes_on_sending(
     assert received.startswith(b"HTTP/1.1 400")
 
 
+async def test_a_request_whose_body_is_malformed_is_refused_and_not_carried_out(
+    tmp_path, monkeypatch, caplog
+):
+    async with served(tmp_path, monkeypatch) as (port, token):
+        head = (
+            b"POST /api/v1/dags/chain/runs HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            b"content-type: application/json\r\ntransfer-encoding: chunked\r\n"
+            b"authorization: Bearer %b\r\n\r\n2\r\n{}\r\n" % token.encode()
+        )
+        answer = await in_thread(talk, port, head, b"no size\r\n", b"z" * 100_000)
+        runs = b"GET /api/v1/runs HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
+        made = await in_thread(
+            talk, port, runs + b"authorization: Bearer %b\r\n\r\n" % token.encode()
+        )
+
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert made.startswith(b"HTTP/1.1 200")
+    assert b"run_id" not in made
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 async def test_a_refused_peer_that_does_not_close_is_cut_off(tmp_path, monkeypatch):
     monkeypatch.setattr(connections, "_LINGER_SECONDS", 0.3)
     async with served(tmp_path, monkeypatch) as (port, _):
