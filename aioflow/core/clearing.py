@@ -379,7 +379,7 @@ def _finish(run: Run, draft: Draft, slots: Slots) -> None:
     for position in run.groups.keys() & chosen.anew:
         dissolve(run, position, draft)
     for group in list(run.groups.values()):
-        draft.take_over(renewed(group))
+        draft.expansions.take_over(renewed(group))
     growing.close_left_open(run, draft)
     give_up(run, draft)
     run.blocked, run.blocked_at = [], {}

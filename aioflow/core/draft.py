@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from aioflow.backfills import BackfillRow
-from aioflow.changes import ExpansionChange, RecordChange, RunChange, TaskChange, TriggerChange
+from aioflow.changes import RecordChange, RunChange, TaskChange, TriggerChange
 from aioflow.core import callbacks
 from aioflow.core.admitted import AdmittedChanges
+from aioflow.core.expansions import Expansions
 from aioflow.core.live import Fire, Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
@@ -38,7 +39,6 @@ from aioflow.model import (
 from aioflow.orders import EventsTaken
 from aioflow.rows import (
     Batch,
-    ExpansionRow,
     ItemRow,
     NamedEventRow,
     PoolRow,
@@ -98,6 +98,7 @@ class Draft:
         self.placed_dags: list[str] = []
         self.owing = Owing(memory, numbers.take, self.effects)
         self.standing = StandingChanges(memory.standing)
+        self.expansions = Expansions(self.batch)
         self.access = AdmittedChanges(memory.admitted, numbers.take)
         self.ended_tasks: list[tuple[Run, int]] = []
         self.held_dags: set[str] = set()
@@ -119,7 +120,6 @@ class Draft:
         self._folded: dict[int, tuple[Folded, Form]] = {}
         self._streams: dict[int, tuple[WaitRecord, int, int]] = {}
         self._credits: dict[int, EventsTaken] = {}
-        self._groups: dict[tuple[RunNo, int], tuple[Group, int]] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
         self._record_changes: dict[tuple[int, int], RecordChange] = {}
 
@@ -279,13 +279,7 @@ class Draft:
     def change_group(self, group: Group, was: int) -> None:
         """An open fan-out of this width begins to exist (-1), grows, or is closed."""
         self.runs[group.run.run_no] = group.run
-        self._groups.setdefault((group.run.run_no, group.position), (group, was))
-
-    def take_over(self, group: Group) -> None:
-        """Another object stands for a fan-out from now on, also for what was changed of it."""
-        key = group.run.run_no, group.position
-        if key in self._groups:
-            self._groups[key] = group, self._groups[key][1]
+        self.expansions.change(group, was)
 
     def new_item(self, live: Live, index: int, payload: bytes) -> None:
         """A task gives an item on."""
@@ -372,8 +366,7 @@ class Draft:
                 self._close_run(self.runs[run_no].row, was)
         for wait, before in self._waits.values():
             self._close_wait(wait.row, None if before is None else before.state)
-        for group, width in self._groups.values():
-            self._close_group(group, width)
+        self.expansions.close()
         self.standing.close(self.batch.of_dags)
         self.access.close(self.batch, self.now)
         self.effects.extend(TakeEvents(taken) for taken in self._credits.values())
@@ -483,18 +476,3 @@ class Draft:
             self.batch.trigger_changes.append(
                 TriggerChange(row.trigger_no, was, row.state, row.event, row.event_key, row.failure)
             )
-
-    def _close_group(self, group: Group, was: int) -> None:
-        number, position = group.run.run_no, group.position
-        if was < 0:
-            row = ExpansionRow(
-                run_no=number,
-                position=position,
-                width=group.width,
-                first_task_no=group.first_task_no,
-                is_open=group.is_open,
-            )
-            self.batch.new_expansions.append(row)
-        else:
-            change = ExpansionChange(number, position, was, group.width, group.is_open)
-            self.batch.expansion_changes.append(change)

@@ -101,7 +101,7 @@ def move(run: Run, plan: Plan, draft: Draft) -> None:
     run.info = run_info(run.row, run.spec.file)
     run.tallies = array("q", bytes(8 * TALLY * run.graph.tallies))  # counted when it goes on
     for group in list(run.groups.values()):
-        draft.take_over(renewed(group))
+        draft.expansions.take_over(renewed(group))
 
 
 def _listed(reasons: list[str]) -> str:

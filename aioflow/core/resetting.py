@@ -91,7 +91,7 @@ def dissolve(run: Run, position: int, draft: Draft) -> None:
             del run.removed[task_no]
     group.states, group.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
     run.states[position] = TaskState.PENDING
-    draft.batch.gone_expansions.append((run.run_no, position))
+    draft.expansions.dissolve(run.run_no, position)
 
 
 def renewed(old: Group) -> Group:

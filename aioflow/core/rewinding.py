@@ -50,7 +50,7 @@ def _shorten(old: Group, width: int, draft: Draft) -> None:
     group = renewed(old)
     group.shorten(width)
     group.is_open = True
-    draft.batch.gone_expansions.append((group.run.run_no, group.position))
+    draft.expansions.dissolve(group.run.run_no, group.position)
     draft.change_group(group, -1)
 
 

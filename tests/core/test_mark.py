@@ -419,6 +419,29 @@ def test_what_never_ran_behind_a_loop_that_begins_anew_is_decided_anew_with_it()
     assert world.run_state(run) == "success"
 
 
+def test_a_loop_may_begin_anew_and_have_its_judge_marked_in_one_turn():
+    own = range(2, 5)
+    world = World(cpu_slots=9)
+    run = world.begin(
+        task("bad", retry=ONCE),
+        task("slow"),
+        inside("a", 2, own, 0),
+        inside("b", 3, own),
+        inside("until", 4, own, 1, 3),
+    )
+    world.fail("bad")
+    assert world.state(run, "a") == "upstream_failed"
+    world.succeed("b", 0)
+
+    mark(world, run, "bad", "until")
+
+    assert world.started("a", 0) is not None
+    assert world.started("b", 0) is not None
+    world.restart()
+    world.finish_all()
+    assert world.run_state(run) == "success"
+
+
 def loading_pages(**fields: Any) -> tuple[World, int]:
     """A task, a stream after it, and what expands over that."""
     world = World(cpu_slots=4)
