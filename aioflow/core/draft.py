@@ -23,7 +23,7 @@ from aioflow.core.plan import Plan
 from aioflow.core.standing import StandingChanges
 from aioflow.core.transitions import IllegalMove, is_legal, is_legal_run
 from aioflow.core.try_time import stored_due
-from aioflow.effects import Effect, TakeEvents, WakeAt
+from aioflow.effects import Effect, EndHosting, HostTrigger, TakeEvents, WakeAt
 from aioflow.inputs import Continue, Due
 from aioflow.instants import Moment
 from aioflow.model import (
@@ -271,10 +271,23 @@ class Draft:
             self.batch.gone_events.append(number)
         self._credits.pop(number, None)
         _, before = self._waits.pop(number, (wait, wait.row))
-        if before is not None:
+        if before is None:
+            self._withdraw(number)
+        else:
             self._dropped.append((wait, before))
             self.batch.trigger_changes.append(TriggerChange(number, before.state, None, None, None))
         self.memory.waits.pop(number, None)
+
+    def _withdraw(self, trigger_no: int) -> None:
+        """No host is given a trigger that begins and ends in this turn: no row says that it was."""
+        if self._hostings.pop(trigger_no, None) is None:
+            return
+        self.effects[:] = [
+            effect
+            for effect in self.effects
+            if not (isinstance(effect, HostTrigger) and effect.host.trigger_no == trigger_no)
+            and not (isinstance(effect, EndHosting) and effect.end.trigger_no == trigger_no)
+        ]
 
     def change_group(self, group: Group, was: int) -> None:
         """An open fan-out of this width begins to exist (-1), grows, or is closed."""

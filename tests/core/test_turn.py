@@ -540,6 +540,22 @@ def test_an_event_of_an_old_hosting_is_late():
     assert world.state(run, "wait") == "running"
 
 
+def test_a_wait_that_begins_and_ends_in_the_turn_in_which_its_host_is_lost_is_hosted_nowhere():
+    world = World()
+    run = world.begin(task("wait"))
+    start = world.starts.pop(world.started("wait").start.task_no).start
+    effects = world.turn(
+        Deferred(start.task_no, start.start_no, world.now, world.now, "m:T", b"\x80", "resumed"),
+        Asked(1, CancelRun(run_id=world.rows.runs[run].run_id)),
+        HostLost(role="triggers", culprit=-1, failure=SEGFAULT, at=world.now),
+        HostUp("triggers"),
+    )
+
+    assert world.state(run, "wait") == "cancelled"
+    assert not world.rows.triggers
+    assert not [one for one in effects if isinstance(one, HostTrigger | EndHosting)]
+
+
 def test_the_end_of_an_old_hosting_is_late():
     world = World()
     run = world.begin(task("wait", retry=RetryPolicy(tries=1)))
