@@ -156,12 +156,12 @@ def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
     slots.keep_all(run)
     for live in list(run.live.objects.values()):
         _resume_live(live, draft, slots)
-    for number, failure in trials.guilty_triggers(draft.memory):
-        wait = draft.memory.waits.get(number)
-        if wait is not None and wait.run is run:
-            waits.charge(wait, failure, draft, slots)
     for task_no, at in draft.memory.parking.instants(run):
         draft.effects.append(WakeAt(Due(at, task_no)))
+    for number, failure in trials.guilty_triggers(draft.memory):
+        wait = draft.memory.waits.get(number)  # which unfolds it, with the instants above
+        if wait is not None and wait.run is run:
+            waits.charge(wait, failure, draft, slots)
     if run.clearing is not None:
         draft.put_off(run)
     elif run.state is RunState.RUNNING and run.row.quarantine is None:

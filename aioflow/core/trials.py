@@ -321,7 +321,7 @@ def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
 def guilty_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
     """Return the triggers that killed the daemon, and have not been charged yet."""
     numbers = [] if memory.trial is None else [number for number, _ in memory.trial.alone]
-    found = [(n, guilt(n, memory)) for n in numbers if memory.live.get(n) is None]
+    found = [(n, guilt(n, memory)) for n in numbers if n not in memory.live]
     return [(number, failure) for number, failure in found if failure is not None]
 
 

@@ -330,6 +330,26 @@ def test_a_daemon_that_dies_before_a_group_is_hosted_tries_the_same_group_again(
     assert len(machine.hosted) == 2
 
 
+def test_a_suspected_task_that_waits_when_the_daemon_dies_again_still_times_out():
+    world = World()
+    run = world.begin(TaskSpec(task_id="a", retry=RetryPolicy(tries=9)))
+    (number,) = world.rows.tasks
+    while world.memory.trial is None or number not in dict(world.memory.trial.alone):
+        world.pass_time(1)
+        assert world.started("a") is not None
+        world.starts.clear()
+        world.restart()
+    start = world.started("a").start
+    at = (number, start.start_no, world.now, world.now)
+    world.turn(Deferred(*at, "m:T", KEPT, "after", b"\x80", timeout_us=60 * SECOND))
+    times_out = world.now + 60 * SECOND
+
+    world.restart()
+
+    assert times_out in {wake.due.at for wake in world.armed if wake.due.task_no == number}
+    assert world.state(run, "a") == "deferred"
+
+
 @pytest.mark.parametrize("deaths", [TRIGGER_DEATHS, TRIGGER_DEATHS + 4])
 def test_a_turn_that_is_refused_is_as_if_it_had_never_been(deaths):
     machine = Machine(of(8, t3=0.5), of(2, d0=NEVER, d1=NEVER))

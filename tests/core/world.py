@@ -92,7 +92,8 @@ class World:
             restore(self.rows.live_run(run_no), self.memory)
 
     def restart(self) -> None:
-        """Crash, come back, and have every host ready again."""
+        """Crash, come back with no timer armed, and have every host ready again."""
+        self.armed.clear()
         self.start_up()
         self.turn(Restarted(has_crashed=True))
         self.turn(HostUp("async"), HostUp("triggers"))
