@@ -292,6 +292,10 @@ REFUSALS = (
     ("POST", "/api/v1/dags/chain/runs", b'{"conf": {"x": 1}}', 422, "request.conf"),
     ("POST", "/api/v1/dags/chain/runs", b'{"conf": {"n": NaN}}', 422, "unserializable"),
     ("POST", "/api/v1/dags/chain/runs", b'{"conf": {"n": "\\ud800"}}', 422, "unserializable"),
+    (
+        *("POST", "/api/v1/dags/chain/runs"),
+        *(b'{"logical_date": "9999-12-31T23:59:59.999999Z"}', 400, "request"),
+    ),
     ("POST", "/api/v1/dags/chain/runs", b'{"cnof": {}}', 422, "request.invalid"),
     ("POST", "/api/v1/dags/chain/runs", b"{", 422, "request.invalid"),
     ("POST", "/api/v1/dags/chain/runs", b"[" * 100_000, 400, "web.too_deep"),
