@@ -371,7 +371,7 @@ async def test_what_is_owed_and_checked_is_told_to_those_who_are_known(tmp_path)
     assert {answer.status for answer in (*told, *not_told, at_home)} == {200}
     assert [answer.json for answer in not_told] == [{"status": "ready"}] * len(others)
     for answer in (*told, at_home):
-        assert set(answer.json) == {"status", "checks", "owed"}
+        assert set(answer.json) == {"status", "checks", "reason", "owed"}
 
 
 async def test_a_defect_is_told_without_its_inside(tmp_path):
