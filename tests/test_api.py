@@ -6,6 +6,7 @@ import os
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -25,6 +26,7 @@ from aioflow.errors import (
     DaemonAway,
     RequestError,
     RunExists,
+    StoreUnavailable,
     UnknownDag,
     UnknownRound,
     UnknownRun,
@@ -411,6 +413,33 @@ async def test_the_chain_of_causes_leads_down_to_what_runs(tmp_path):
     assert chain.causes[2].waiting_on is None
 
 
+async def test_while_nothing_can_be_stored_an_explanation_and_an_error_say_why(
+    tmp_path, monkeypatch
+):
+    full = "the disk of /home is full: 4,096 bytes are free"
+
+    async def refuse(*_: object) -> None:
+        raise StoreUnavailable(full)
+
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r")
+        with monkeypatch.context() as patch:
+            patch.setattr(type(n.store), "commit", refuse)
+            n.define(STREAM)
+            while n.engine.store_away_since is None:
+                await anyio.sleep(0.01)
+            with pytest.raises(StoreUnavailable) as refused:
+                await n.api._ask(CountTasks(run_ids=()), 0.01)
+            chain = await n.api.why("r")
+            health = await n.api.health()
+
+    assert f"({full})" in str(refused.value)
+    assert (health.checks["database"], health.reason) == (False, full)
+    waits = {cause.waiting_on.detail for cause in chain.causes if cause.waiting_on is not None}
+    assert waits == {f"nothing can be stored: {full}"}
+
+
 async def test_the_chain_of_a_fan_in_groups_its_children_by_cause_with_their_count(tmp_path):
     async with node(tmp_path, cpu_slots=1) as n:
         n.define(FAN)
@@ -762,6 +791,16 @@ async def test_a_dag_that_is_unknown_while_files_are_read_is_told_so_in_time(tmp
         health = await n.api.health()
 
     assert health.status == "ready"
+
+
+async def test_a_node_whose_disk_is_full_is_not_ready_and_names_it(tmp_path, monkeypatch):
+    async with node(tmp_path) as n:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096))
+            health = await n.api.health()
+
+    assert (health.status, health.checks["disk"]) == ("not_ready", False)
+    assert health.reason == f"the disk of {n.home} is full: 4,096 bytes are free"
 
 
 async def test_a_node_whose_database_is_damaged_is_not_ready(tmp_path):

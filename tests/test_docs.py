@@ -22,6 +22,8 @@ from aioflow.author.context import TEMPLATE_NAMES
 from aioflow.author.dag import DagOptions
 from aioflow.author.operator import Operator
 from aioflow.author.options import SENSOR_NAMES
+from aioflow.cli import FENCED
+from aioflow.core.slots import CLAIM_LIMIT
 from aioflow.host.airflow import finder
 from aioflow.host.airflow.instead import NAMES
 from aioflow.model import RunState, TaskState, TriggerRule, TriggerState, WaitKind
@@ -208,6 +210,22 @@ def test_everything_that_may_be_wrong_or_odd_about_a_dag_file_is_listed():
 
     assert {"odd.source", "encoding", "processes", "dag.none"} <= reasons
     assert reasons <= quoted(REFERENCE / "errors.md")
+
+
+def test_the_unit_for_systemd_starts_a_daemon_again_unless_its_database_was_taken_over():
+    (unit,) = blocks(DOCS / "how-to" / "run-in-production.md", "ini")
+    settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
+
+    assert settings["RestartPreventExitStatus"] == str(FENCED)
+    assert (settings["Restart"], int(settings["RestartSec"]) > 0) == ("on-failure", True)
+    assert {"network-online.target", "postgresql.service"} == set(settings["After"].split())
+
+
+def test_the_readme_says_how_many_bodies_a_kill_repeats_at_most():
+    readme = " ".join((ROOT / "README.md").read_text().split())
+
+    assert f"at most {CLAIM_LIMIT}; behind one that takes longer, none" in readme
+    assert f"a kill repeats at most {CLAIM_LIMIT + 1} bodies for each `def` slot" in readme
 
 
 def test_every_name_of_a_template_and_every_template_field_of_a_ready_class_is_listed():

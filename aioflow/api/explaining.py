@@ -86,7 +86,7 @@ class Explaining(Actions):
         """What is said of all that waits while the engine does not come to say it."""
         engine = self._running
         away = engine.store_away_since is not None
-        said = f"the database does not answer: {engine.store_error}"
+        said = f"nothing can be stored: {engine.store_error}"
         detail = said if away else "a commit takes long; ask again"
         return Wait(kind=WaitKind.DATABASE, detail=detail)
 

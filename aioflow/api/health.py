@@ -34,20 +34,19 @@ async def health(
         home: Where results are written; ``None`` if nothing is.
     """
     age_us = clock.monotonic_us() - engine.turned_at
+    is_away = engine.store_away_since is not None
+    full = "" if home is None else await in_thread(full_disk, home)
     checks = {
-        "database": engine.store_away_since is None and await _is_whole(store),
-        "disk": await _has_space(home) and not engine.slots.count_unwritten(engine.memory),
+        "database": not is_away and await _is_whole(store),
+        "disk": not full and not engine.slots.count_unwritten(engine.memory),
         "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_US),
         "hosts": engine.memory.hosts_up >= _HOSTS,
         "open": engine.slots.is_open,
         "dags": is_read,
     }
     status = "ready" if all(checks.values()) else "not_ready"
-    return HealthView(status=status, checks=checks, owed=owed(engine.memory))
-
-
-async def _has_space(home: Path | None) -> bool:
-    return home is None or not await in_thread(full_disk, home)
+    reason = engine.store_error if is_away else full
+    return HealthView(status=status, checks=checks, reason=reason, owed=owed(engine.memory))
 
 
 async def _is_whole(store: Store) -> bool:

@@ -239,8 +239,10 @@ class Api(Explaining):
             with anyio.fail_after(seconds):
                 return await engine.ask(request, actor, hears_end=True)
         except TimeoutError as exc:
+            is_away = engine.store_away_since is not None
+            reason = f" ({engine.store_error})" if is_away else ""
             raise StoreUnavailable(
-                f"nothing was committed for {seconds} s; it may still be: ask again, "
+                f"nothing was committed for {seconds} s{reason}; it may still be: ask again, "
                 "with the same key or run id"
             ) from exc
 

@@ -271,11 +271,13 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the daemon can do its work.
 
     Attributes:
+        reason: What the database, or the full disk of the home, says; empty where both will do.
         owed: How many callbacks and alerts are still to be delivered.
     """
 
     status: str
     checks: dict[str, bool]
+    reason: str
     owed: dict[str, int]
 
 

@@ -426,6 +426,7 @@ def test_a_message_cannot_steer_the_terminal(daemon):
         (("runs", "mark", "nobody", "--state", "failed"), "request.unknown_run"),
         (("dags", "trigger", "nobody"), "request.unknown_dag"),
         (("dags", "trigger", "sums", "--conf", '{"x": 1}'), "request.conf"),
+        (("dags", "trigger", "sums", "--conf", '{"n": "lots"}'), "request.conf"),
         (("triggers", "show", "7"), "request.unknown_trigger"),
         (("triggers", "unquarantine", "flows:Typo"), "request.unknown_class"),
     ],
@@ -802,6 +803,19 @@ def test_check_refuses_files_that_a_version_cannot_have(tmp_path):
 
     assert done.status == 1
     assert f"{tmp_path}/flows.py:0: files huge.bin, which files names, is larger" in done.out
+
+
+def test_check_says_which_dags_run_in_hosts_of_their_own_and_why(tmp_path):
+    (tmp_path / "flows.py").write_text("import os\nos.environ['AWS_PROFILE'] = 'dev'\n" + DAGS)
+    words = ("dags", "check", tmp_path / "flows.py")
+    why = "importing the file sets os.environ['AWS_PROFILE']"
+
+    done = run(*words)
+    (as_json,) = run(*words, "--json").json
+
+    assert done.status == 0
+    assert f"{tmp_path}/flows.py: sums runs in hosts of its own: {why}\n" in done.err
+    assert as_json["isolated"]["sums"] == [why]
 
 
 def test_check_sees_a_name_that_two_files_give(tmp_path):

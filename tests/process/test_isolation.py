@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.changes import CHANGES
+from tests.commands import run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -92,3 +93,6 @@ def test_nothing_that_a_file_changes_in_its_process_reaches_a_dag_beside_it(
     reasons = " ".join(shared_daemon.get("/api/v1/dags/changing")[1]["isolated"])
     assert "os.environ['AWS_PROFILE']" in reasons
     assert shared_daemon.get("/api/v1/dags/eyes")[1]["isolated"] == []
+    shown = run("dags", "show", "changing", home=shared_daemon.home).out
+    told = [line for line in shown.splitlines() if line.startswith("runs in hosts of its own: ")]
+    assert any("os.environ['AWS_PROFILE']" in line for line in told)

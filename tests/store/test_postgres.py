@@ -26,6 +26,8 @@ CUT = (
     "WHERE datname = current_database() AND pid <> pg_backend_pid()"
 )
 
+TIME_LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout")
+
 
 @pytest.fixture
 async def store(postgres_url):
@@ -125,6 +127,19 @@ async def test_a_reader_cannot_write_even_if_it_tried(store, postgres_url):
     async with open_store(postgres_url, VAULT, exclusive=False) as reader:
         with pytest.raises(StoreUnavailable, match="read-only"):
             await cast(PostgresStore, reader)._fetch([("DELETE FROM run RETURNING run_no", ())])
+
+
+async def test_no_session_may_hold_up_the_server_without_end(store):
+    """The server ends a statement that takes too long, and a transaction that stands still."""
+    limits = [f"current_setting('{name}')" for name in TIME_LIMITS]
+    query = f"SELECT {', '.join(limits)}"
+    postgres = cast(PostgresStore, store)
+    async with postgres._writing().transaction() as connection:
+        written = tuple(await connection.fetchrow(query))
+    ((read,),) = await postgres._fetch([(query, ())])
+
+    assert "0" not in written
+    assert "0" not in tuple(read)
 
 
 # ── The lost reply ──────────────────────────────────────────────────────────────────────

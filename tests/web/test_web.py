@@ -292,6 +292,10 @@ REFUSALS = (
     ("POST", "/api/v1/dags/chain/runs", b'{"conf": {"x": 1}}', 422, "request.conf"),
     ("POST", "/api/v1/dags/chain/runs", b'{"conf": {"n": NaN}}', 422, "unserializable"),
     ("POST", "/api/v1/dags/chain/runs", b'{"conf": {"n": "\\ud800"}}', 422, "unserializable"),
+    (
+        *("POST", "/api/v1/dags/chain/runs"),
+        *(b'{"logical_date": "9999-12-31T23:59:59.999999Z"}', 400, "request"),
+    ),
     ("POST", "/api/v1/dags/chain/runs", b'{"cnof": {}}', 422, "request.invalid"),
     ("POST", "/api/v1/dags/chain/runs", b"{", 422, "request.invalid"),
     ("POST", "/api/v1/dags/chain/runs", b"[" * 100_000, 400, "web.too_deep"),
@@ -367,7 +371,7 @@ async def test_what_is_owed_and_checked_is_told_to_those_who_are_known(tmp_path)
     assert {answer.status for answer in (*told, *not_told, at_home)} == {200}
     assert [answer.json for answer in not_told] == [{"status": "ready"}] * len(others)
     for answer in (*told, at_home):
-        assert set(answer.json) == {"status", "checks", "owed"}
+        assert set(answer.json) == {"status", "checks", "reason", "owed"}
 
 
 async def test_a_defect_is_told_without_its_inside(tmp_path):
