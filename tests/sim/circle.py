@@ -196,6 +196,7 @@ class Circle:
             self._circle(inputs)
         except (TurnFailed, _Refused) as exc:
             self._isolate(inputs, exc)
+        invariants.successes_are_heard(self.node, inputs)
 
     def take_late(self) -> None:
         """What children of an earlier incarnation had to say must change nothing."""
@@ -218,6 +219,7 @@ class Circle:
     ) -> tuple[Batch, list[Effect], Draft]:
         node = self.node
         paused = {row.dag_id for row in self.memory.dags.values() if row.paused}
+        claims = invariants.claimed(self.slots)
         batch, effects, draft = self._decide(inputs, granting=granting)
         before = invariants.before(node, batch)
         invariants.paused_dags_start_no_scheduled_run(paused, inputs, batch)
@@ -226,6 +228,7 @@ class Circle:
         draft.settle()
         node.note(inputs, batch, effects)
         invariants.check(node, Turn(batch, effects, before))
+        invariants.claims_of_what_ends_are_stopped(node, claims, inputs, effects)
         operating.answers_hold(node, inputs, batch, effects)
         if not batch.is_empty:
             stored.writes_are_of_the_newest_epoch(node)
