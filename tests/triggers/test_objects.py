@@ -247,7 +247,7 @@ async def test_a_listing_that_fails_otherwise_is_waited_for_and_said(caplog):
     [
         ("s3://bucket/in", {"timeout": "5"}, "'timeout' is an option of connections"),
         ("gs://bucket/in", {"proxy_url": "http://p"}, "'proxy_url' is an option of connections"),
-        ("s3://bucket/in", {"regoin": "x"}, "'regoin' is not valid for store 'S3'"),
+        ("s3://bucket/in", {"no_such": "x"}, "'no_such' is not valid for store 'S3'"),
         ("s3://bucket/in", {"skip_signature": "maybe"}, 'failed to parse "maybe"'),
     ],
 )
