@@ -78,7 +78,7 @@ def _judge(args: argparse.Namespace) -> int:
 
 async def _judge_each(bugs: list[PlantedBug], args: argparse.Namespace) -> list[Judgement]:
     """Judge side by side; print each judgement as soon as it is made."""
-    judge = Judge(args.jobs, args.seconds or SECONDS)
+    judge = Judge(args.jobs, args.seconds or SECONDS, args.first)
     levels = (1, 2) if args.level is None else (args.level,)
     judged = []
 

@@ -84,6 +84,11 @@ class Line:
         self._stage = stage
         self._waiting: list[Input] = []
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is on its way."""
+        return bool(self._waiting)
+
     def say(self, report: Input) -> None:
         self._stage.ledger.spoken.append(report)
         self._waiting.append(report)

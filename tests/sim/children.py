@@ -62,6 +62,11 @@ class Children:
 
         self._stage.after(self._stage.rng.choice((SECOND, 60 * SECOND)), look)
 
+    def trigger_was_given(self, role: str, trigger_no: int, hosting: int) -> bool:
+        """See ``TriggerHost.was_given``; true of a host that has left, which says so."""
+        host = self._triggers.get(role)
+        return host is None or host.was_given(trigger_no, hosting)
+
     def nothing_left(self) -> None:
         """In the end nothing is hosted.
 

@@ -45,7 +45,7 @@ from aioflow.model import Failure, TaskState
 from aioflow.requests import CancelRun, CreateRun
 from aioflow.rows import FROM_START, Batch
 from tests.core.stored_rows import recall
-from tests.sim import invariants, liveness, operating, past, recovery, stored
+from tests.sim import invariants, liveness, operating, past, recovery, stored, trying
 from tests.sim.broken import Broken
 from tests.sim.invariants import Turn
 from tests.sim.people import UNREADABLE_DATE
@@ -196,6 +196,7 @@ class Circle:
             self._circle(inputs)
         except (TurnFailed, _Refused) as exc:
             self._isolate(inputs, exc)
+        invariants.successes_are_heard(self.node, inputs)
 
     def take_late(self) -> None:
         """What children of an earlier incarnation had to say must change nothing."""
@@ -218,7 +219,9 @@ class Circle:
     ) -> tuple[Batch, list[Effect], Draft]:
         node = self.node
         paused = {row.dag_id for row in self.memory.dags.values() if row.paused}
+        claims, trials = invariants.claimed(self.slots), [self.memory.trial]
         batch, effects, draft = self._decide(inputs, granting=granting)
+        trials.append(self.memory.trial)
         before = invariants.before(node, batch)
         invariants.paused_dags_start_no_scheduled_run(paused, inputs, batch)
         if not batch.is_empty or draft.step:
@@ -226,6 +229,8 @@ class Circle:
         draft.settle()
         node.note(inputs, batch, effects)
         invariants.check(node, Turn(batch, effects, before))
+        invariants.claims_of_what_ends_are_stopped(node, claims, inputs, effects)
+        trying.suspects_are_hosted_in_turn(node, trials, effects)
         operating.answers_hold(node, inputs, batch, effects)
         if not batch.is_empty:
             stored.writes_are_of_the_newest_epoch(node)

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from aioflow.core.live import Run
+from aioflow.core.slots import Slots
 from aioflow.core.tallies import TALLY
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
-from aioflow.effects import Effect, HostTrigger, StartTry
+from aioflow.effects import Effect, HostTrigger, StartTry, StopTry
 from aioflow.inputs import Asked, Input
+from aioflow.messages import Began, Ended, Recalled, Succeeded
 from aioflow.model import Body, RunState, TaskState, TriggerState
 from aioflow.orders import Start
 from aioflow.requests import SetPaused
@@ -43,8 +45,11 @@ __all__ = (
     "Turn",
     "before",
     "check",
+    "claimed",
+    "claims_of_what_ends_are_stopped",
     "paused_dags_start_no_scheduled_run",
     "start_is_stored",
+    "successes_are_heard",
 )
 
 
@@ -293,7 +298,45 @@ def paused_dags_start_no_scheduled_run(
             raise Broken("I11 runs", f"a slot of the paused {run.dag_id} started {run.run_id}")
 
 
+# ── I12: what is reported is heard ──────────────────────────────────────────────────────
+
+
+def successes_are_heard(node: Any, inputs: Iterable[Input]) -> None:
+    """I12 for reports: a start that has succeeded runs no more, or its run is held still."""
+    for entry in inputs:
+        if not isinstance(entry, Succeeded):
+            continue
+        live = node.memory.live.objects.get(entry.task_no)  # what runs is not folded
+        if live is None or live.start_no != entry.start_no or live.state is not TaskState.RUNNING:
+            continue
+        if live.run.row.quarantine is None:
+            raise Broken("I12 answers", f"the success of {live.name} was passed over")
+
+
 # ── I14: what has ended starts nothing ──────────────────────────────────────────────────
+
+
+def claimed(slots: Slots) -> list[tuple[int, int]]:
+    """Return the starts that wait in a worker behind another one."""
+    return [(live.task_no, live.start_no) for worker in slots.workers for live in worker.claims]
+
+
+def claims_of_what_ends_are_stopped(
+    node: Any, claims: Iterable[tuple[int, int]], inputs: Iterable[Input], effects: Iterable[Effect]
+) -> None:
+    """I14: where a task ends while its start is claimed, its worker is told so.
+
+    Args:
+        claims: What was claimed when the turn began.
+    """
+    stopped = {(one.task_no, one.start_no) for one in effects if isinstance(one, StopTry)}
+    back = {key for entry in inputs if isinstance(entry, Recalled) for key in entry.tries}
+    reports = (entry for entry in inputs if isinstance(entry, Began | Ended))
+    known = stopped | back | {(entry.task_no, entry.start_no) for entry in reports}
+    for key in claims:
+        row = node.tables.tasks.get(key[0])
+        if row is not None and not row.state.is_live and key not in known:
+            raise Broken("I14 cancel", f"start {key} is {row.state.label}, and its worker has it")
 
 
 def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:

@@ -98,11 +98,13 @@ class Judge:
     Args:
         jobs: How many processes run side by side.
         seconds: How much processor time each may take.
+        first: The first of the seeds that are drawn.
     """
 
-    def __init__(self, jobs: int = 2, seconds: float = SECONDS) -> None:
+    def __init__(self, jobs: int = 2, seconds: float = SECONDS, first: int = 0) -> None:
         self._free = asyncio.Semaphore(jobs)
         self._seconds = seconds
+        self._first = first
         self._clean: dict[_Command, asyncio.Task[Ended]] = {}
 
     async def judge(self, bug: PlantedBug) -> Judgement:
@@ -192,7 +194,8 @@ class Judge:
 
     def _many(self, level: int) -> _Command:
         seconds = str(self._seconds - _START_SECONDS)
-        return ("-m", "tests.sim", "--no-shrink", "--level", str(level), "--seconds", seconds)
+        drawn = ("--level", str(level), "--first", str(self._first), "--seconds", seconds)
+        return ("-m", "tests.sim", "--no-shrink", *drawn)
 
     # ── processes ───────────────────────────────────────────────────────────────────────
 

@@ -16,7 +16,7 @@ from aioflow.core.roles import async_role
 from aioflow.core.slots import Slots
 from aioflow.core.trials import may_host
 from aioflow.core.workers import Worker
-from aioflow.inputs import StopWaits
+from aioflow.inputs import HandOver, HostLost, HostUp, StopWaits
 from aioflow.model import Body, RunState, TaskState, TriggerState
 from tests.sim import evented
 from tests.sim.broken import Broken
@@ -24,6 +24,7 @@ from tests.sim.broken import Broken
 __all__ = (
     "admitted",
     "has_limits",
+    "hosts_were_given_what_they_have",
     "nobody_waits_beside_a_free_place",
     "one_owner",
     "places_are_what_tasks_hold",
@@ -195,3 +196,23 @@ def triggers_are_hosted(node: Any) -> None:
         if wait.state is TriggerState.WAITING and wait.live is not None and wait.hosting == 0:
             raise Broken("places", f"trigger {number} waits, and no host has it")
     evented.are_hosted(node)
+
+
+def hosts_were_given_what_they_have(node: Any) -> None:
+    """What is remembered as hosted was given to the process that is up, not to one before it."""
+    memory = node.memory
+    news = (HostUp, HostLost, HandOver)
+    if memory.may_host_more or any(isinstance(entry, news) for entry in node.circle.inbox):
+        return
+    for number in (*memory.waits.objects, *[no for no, _ in memory.parking.by_form()]):
+        wait = memory.parking.peek(number)
+        is_waiting = wait.state is TriggerState.WAITING and wait.live is not None
+        if not is_waiting or not wait.hosting or _is_ending(wait) or not may_host(number, memory):
+            continue
+        role = role_of(wait.row.class_path, wait.run.plan, memory)
+        if role != wait.role or role not in memory.hosts_up:
+            continue  # it moves
+        if is_stopped(wait.run.row.dag_id, memory):
+            continue  # it has left its host, or will
+        if not node.children.trigger_was_given(role, number, wait.hosting):
+            raise Broken("places", f"trigger {number} waits, and the {role} host was not given it")

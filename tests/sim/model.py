@@ -204,6 +204,11 @@ class Node:
         """Those of the present incarnation."""
         return self.circle.slots
 
+    @property
+    def children(self) -> Children:
+        """The processes of the present incarnation."""
+        return self._children
+
     def lease_numbers(self, count: int) -> int:
         """Return the first of so many numbers that nobody has."""
         first, self._next_number = self._next_number, self._next_number + count
@@ -381,6 +386,7 @@ class Node:
             recovery.memory_is_what_rows_say(self)
             liveness.places_are_what_tasks_hold(self)
             liveness.triggers_are_hosted(self)
+            liveness.hosts_were_given_what_they_have(self)
 
     def _wait(self) -> bool:
         """Jump to what comes next, an event of an actor or an instant."""
@@ -390,6 +396,7 @@ class Node:
         self.watch.look(self.mono)
         if self.rng.random() < 0.1:
             liveness.nobody_waits_beside_a_free_place(self)
+            liveness.hosts_were_given_what_they_have(self)
             nobody_waits_for_what_ended_well(self)
             what_is_owed_is_read(self)
         at = self._events[0][0] if self._events else None

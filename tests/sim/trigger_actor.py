@@ -57,11 +57,21 @@ class TriggerHost:
         self._life = self._incidents = 0
         self._is_up = self._is_wanted = False
         self._hosted: dict[int, _Hosted] = {}
+        self._given: set[tuple[int, int]] = set()
 
     def come_up(self) -> None:
         """The first process, or the next one."""
         self._is_up = self._is_wanted = True
+        self._given.clear()
         self.line.say(HostUp(self.role))
+
+    def was_given(self, trigger_no: int, hosting: int) -> bool:
+        """Return whether this process was given a hosting; true while the engine may not know it.
+
+        It may not while the process is not up, or has reports on their way.
+        """
+        is_known = self._is_up and not self.line.is_waiting
+        return not is_known or (trigger_no, hosting) in self._given
 
     def leave(self) -> bool:
         """End for good if it has nothing; return whether it did."""
@@ -89,6 +99,7 @@ class TriggerHost:
         if host.class_path == "sim:Named":
             make = _Named
         hosted = (_Stream if host.window else make)(self, host)
+        self._given.add((host.trigger_no, host.hosting))
         self._hosted[host.trigger_no] = hosted
         if self.stage.faults.happens("no room"):
             self.line.say(RoomChanged(host.trigger_no, host.hosting, has_room=False))

@@ -164,6 +164,31 @@ async def test_the_log_of_another_database_is_not_replayed(home, tmp_path, subst
         assert contents(left) == before
 
 
+@pytest.mark.parametrize("starts_over", [False, True])
+async def test_a_copy_from_right_before_the_life_of_a_log_is_completed_by_it_or_refused(
+    home, tmp_path, monkeypatch, starts_over
+):
+    if starts_over:
+        monkeypatch.setattr(checkpointer, "WAL_GOAL_BYTES", 100_000)
+    await commit_more(home, 1)
+    await commit_more(home, 2)
+    before = shutil.copy(home / "aioflow.db", tmp_path / "before.db")
+    async with opened(home) as store:
+        await store.claim()
+        for number in range(3, 9):
+            await commit(store, number)
+            if starts_over:
+                await store.checkpoint()
+        left = image(home, tmp_path / "left")
+    shutil.copy(before, left / "aioflow.db")
+
+    if starts_over:  # it lacks what has been copied back into the file since
+        with pytest.raises(StrangeDatabase, match="is the log of another database"):
+            await commits_in(left)
+    else:
+        assert await commits_in(left) == 8
+
+
 async def test_a_restored_copy_is_served_once_the_old_log_is_moved_away_as_it_says(home, tmp_path):
     await commit_more(home, 1)
     older = shutil.copy(home / "aioflow.db", tmp_path / "older.db")

@@ -19,8 +19,10 @@ from aioflow_triggers import extras, objects
 from aioflow_triggers.objects import NewObjects, ObjectTrigger
 from tests.triggers.conftest import LONG_AGO, as_hosted
 from tests.triggers.conftest import stream as hosted_stream
+from tests.triggers.site import site
 
 SOON = 0.1
+UNSIGNED = {"region": "us-east-1", "skip_signature": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +209,53 @@ async def test_access_that_is_denied_fails_the_wait(monkeypatch, options):
 
     with pytest.raises(obstore.exceptions.PermissionDeniedError):
         await ObjectTrigger("s3://bucket/a", SOON, options).look()
+
+
+@pytest.mark.parametrize("make", [ObjectTrigger, NewObjects])
+@pytest.mark.parametrize(
+    ("status", "refusal"),
+    [
+        (401, obstore.exceptions.UnauthenticatedError),
+        (403, obstore.exceptions.PermissionDeniedError),
+    ],
+)
+async def test_a_listing_that_is_refused_fails_the_wait(make, status, refusal):
+    async with site() as here:
+        here.reply(status, "<Error>no</Error>")
+        options = {**UNSIGNED, "endpoint": here.url}
+
+        with pytest.raises(refusal, match=f"status code: {status}"), anyio.fail_after(60):
+            async with stream(
+                make("s3://bucket/in/*.csv", interval=SOON, options=options)
+            ) as events:
+                await anext(events)
+
+
+async def test_a_listing_that_fails_otherwise_is_waited_for_and_said(caplog):
+    async with site() as here:
+        here.reply(400, "status code: 403")
+        options = {**UNSIGNED, "endpoint": here.url}
+
+        with caplog.at_level(logging.WARNING):
+            assert await ObjectTrigger("s3://bucket/in/*", SOON, options).look() is None
+
+    assert "s3://bucket/in/* cannot be looked at" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("folder", "wrong", "message"),
+    [
+        ("s3://bucket/in", {"timeout": "5"}, "'timeout' is an option of connections"),
+        ("gs://bucket/in", {"proxy_url": "http://p"}, "'proxy_url' is an option of connections"),
+        ("s3://bucket/in", {"no_such": "x"}, "'no_such' is not valid for store 'S3'"),
+        ("s3://bucket/in", {"skip_signature": "maybe"}, 'failed to parse "maybe"'),
+    ],
+)
+async def test_an_option_that_no_store_takes_is_named_and_fails_the_wait(folder, wrong, message):
+    trigger = ObjectTrigger(f"{folder}/a", SOON, {"skip_signature": "true", **wrong})
+
+    with pytest.raises(ValueError, match=f"options of {folder}: .*{message}"):
+        await trigger.look()
 
 
 @pytest.mark.parametrize(

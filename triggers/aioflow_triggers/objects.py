@@ -7,12 +7,13 @@ per period. An object exists as a whole or not at all, so there is nothing to wa
 from __future__ import annotations
 
 import asyncio
+import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from aioflow import (
     Duration,
@@ -30,11 +31,16 @@ from aioflow_triggers.waking import Waking
 __all__ = ("NewObjects", "ObjectSeen", "ObjectTrigger")
 
 T = TypeVar("T")
+_Options: TypeAlias = tuple[tuple[str, str], ...]
 
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 _SHORTEST_INTERVAL_SECONDS = 0.1
 _TIMEOUT = timedelta(seconds=30)
 _STORES_KEPT = 1_000
+
+_STATUS = re.compile(r"status code: ([0-9]{3})")
+_REFUSALS = {"401": "UnauthenticatedError", "403": "PermissionDeniedError"}
+"""What the driver raises where it asks for one object; for a listing it has no name for them."""
 
 _COARSEST_CLOCK = timedelta(seconds=2)
 """Stores tell the second, rounded as they like."""
@@ -77,7 +83,8 @@ class ObjectTrigger(Trigger[ObjectSeen]):
     Errors:
         An object, folder or bucket that is not there is waited for. So is a store that does not
         answer, or in a way its driver has no name for, with a warning in the log each time.
-        Anything else fails the waiting task, as when access is denied.
+        Anything else fails the waiting task: when the store denies access (401, 403), and when an
+        option is none of the store's, or has a value that the store cannot have.
     """
 
     public_fields = ("url", "interval")
@@ -217,6 +224,9 @@ async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
         return []
     except (obstore.exceptions.GenericError, TimeoutError) as exc:
         why = masked_urls(str(exc).partition("\n")[0])
+        status = _STATUS.search(why)
+        if status is not None and status[1] in _REFUSALS:
+            raise getattr(obstore.exceptions, _REFUSALS[status[1]])(why) from None
         trigger.log.warning("%s cannot be looked at: %s", masked_url(trigger.url), why)
         return []
     except obstore.exceptions.BaseError as exc:
@@ -232,6 +242,53 @@ def _seen(folder: str, name: str, meta: Mapping[str, Any]) -> ObjectSeen:
     etag = (meta["e_tag"] or meta["version"] or "").strip('"')
     modified = meta["last_modified"].astimezone(UTC)
     return ObjectSeen(url=f"{folder}/{name}", size_bytes=meta["size"], etag=etag, modified=modified)
+
+
+def _made(folder: str, options: _Options) -> Any:
+    """Make the store of a folder's URL, which asks nothing of it yet.
+
+    Raises:
+        ValueError: If the store has no such option, or an option has no such value.
+    """
+    import obstore.exceptions
+    from obstore.store import from_url
+
+    plain = any(value.startswith("http://") for _, value in options)
+    make: Any = from_url  # which options there are depends on the store; it checks them
+    try:
+        return make(
+            folder,
+            config=dict(options),
+            client_options={"timeout": _TIMEOUT, "allow_http": plain},
+            retry_config={"max_retries": 2, "retry_timeout": _TIMEOUT},
+        )
+    except obstore.exceptions.BaseError as exc:
+        why = masked_urls(str(exc).partition("\n")[0])
+        raise ValueError(f"options of {masked_url(folder)}: {why}") from None
+    except BaseException as exc:
+        if not _is_panic(exc):
+            raise
+        names = [name for name, value in options if _panics(make, folder, name, value)]
+        raise ValueError(
+            f"options of {masked_url(folder)}: {', '.join(map(repr, names)) or 'one'} is an option "
+            "of connections, not of the store; leave it out"
+        ) from None
+
+
+def _panics(make: Any, folder: str, name: str, value: str) -> bool:
+    """Return whether the driver panics over an option, whose name its panic does not say."""
+    try:
+        make(folder, config={name: value})
+    except BaseException as exc:
+        if not isinstance(exc, Exception) and not _is_panic(exc):
+            raise
+        return _is_panic(exc)
+    return False
+
+
+def _is_panic(exc: BaseException) -> bool:
+    """Return whether the driver panicked; the class of that cannot be imported."""
+    return type(exc).__name__ == "PanicException"
 
 
 class _Asked:
@@ -253,22 +310,17 @@ class _Shared:
         self._asked: dict[tuple[object, float], _Asked] = {}
         self._resting: dict[float, dict[asyncio.Future[None], None]] = {}
 
-    def store(self, folder: str, options: tuple[tuple[str, str], ...]) -> Any:
-        """Return the store of a folder's URL; names are relative to it."""
-        from obstore.store import from_url
+    def store(self, folder: str, options: _Options) -> Any:
+        """Return the store of a folder's URL; names are relative to it.
 
+        Raises:
+            ValueError: As ``_made``.
+        """
         key = (folder, options)
         if key not in self._stores:
             if len(self._stores) >= _STORES_KEPT:
                 self._stores.clear()
-            plain = any(value.startswith("http://") for _, value in options)
-            make: Any = from_url  # which options there are depends on the store; it checks them
-            self._stores[key] = make(
-                folder,
-                config=dict(options),
-                client_options={"timeout": _TIMEOUT, "allow_http": plain},
-                retry_config={"max_retries": 2, "retry_timeout": _TIMEOUT},
-            )
+            self._stores[key] = _made(folder, options)
         return self._stores[key]
 
     async def once(self, what: object, seconds: float, fetch: Callable[[], Awaitable[T]]) -> T:

@@ -86,7 +86,25 @@ BUGS = (
             ),
         ),
         seen_by="tests/core/test_turn.py::test_an_event_of_an_old_hosting_is_late",
-        seed=Seed(2, 17),
+        seed=Seed(1, 2638),
+    ),
+    PlantedBug(
+        name="suspected_triggers_hosted_all_the_same",
+        broken="every trigger may be hosted while it is looked for which of them kills the daemon",
+        promise="a suspect is hosted with its group alone, so that each death halves what is left",
+        where="core",
+        needs="a daemon that dies three times in a row while it has two triggers or more",
+        edits=(
+            Edit(
+                "aioflow.core.trials",
+                "may_host",
+                "has_begun and is_in and (span.count == 1 or number not in dict(trial.alone))",
+                "True",
+            ),
+        ),
+        seen_by="tests/core/test_trigger_trials.py"
+        "::test_after_the_third_death_a_half_is_hosted_and_the_rest_says_why_it_waits",
+        seed=Seed(1, 784),
     ),
     PlantedBug(
         name="on_kill_at_every_early_end",

@@ -1,0 +1,41 @@
+"""What must hold while a killer of the daemon is looked for: only a few triggers are hosted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aioflow.core.trials import DAEMON
+from aioflow.effects import Effect, HostTrigger
+from aioflow.owed import Trial
+from tests.sim.broken import Broken
+
+__all__ = ("suspects_are_hosted_in_turn",)
+
+
+def suspects_are_hosted_in_turn(
+    node: Any, trials: Sequence[Trial | None], effects: Iterable[Effect]
+) -> None:
+    """While triggers are suspected of a death, those of the group on trial alone are hosted.
+
+    Args:
+        trials: That with which the turn began, and that with which it ended; ``None`` is none.
+    """
+    for effect in effects:
+        if isinstance(effect, HostTrigger):
+            number = effect.host.trigger_no
+            node.points["hosted on trial"] += all(
+                trial is not None and trial.spans for trial in trials
+            )
+            if not any(_lets_host(trial, number) for trial in trials):
+                raise Broken("trials", f"trigger {number} is hosted during {trials}")
+
+
+def _lets_host(trial: Trial | None, number: int) -> bool:
+    """Return whether a trigger may be hosted, by what the row of a trial says."""
+    if trial is None or trial.process != DAEMON or not trial.groups or not trial.spans:
+        return True
+    on_trial = trial.spans[0]
+    if not trial.has_begun or not on_trial.first <= number < on_trial.end:
+        return False
+    return on_trial.count == 1 or all(number != tried for tried, _ in trial.alone)
