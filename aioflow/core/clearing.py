@@ -27,6 +27,7 @@ from aioflow.core.live import Group, Live, Run, is_under_way
 from aioflow.core.plan import Plan
 from aioflow.core.recount import recount, retally
 from aioflow.core.resetting import dissolve, ended, remove, renewed, reset, stopped
+from aioflow.core.rounds import reopen
 from aioflow.core.run import outcome, resume
 from aioflow.core.slots import Slots
 from aioflow.model import RunState, TaskNo, TaskState
@@ -378,6 +379,7 @@ def _finish(run: Run, draft: Draft, slots: Slots) -> None:
         return
     for position in run.groups.keys() & chosen.anew:
         dissolve(run, position, draft)
+    reopen(run, draft)
     for group in list(run.groups.values()):
         draft.expansions.take_over(renewed(group))
     growing.close_left_open(run, draft)

@@ -16,7 +16,7 @@ from aioflow.core.live import Group, Live, Run
 from aioflow.core.slots import Slots
 from aioflow.model import Chooses, Failure, TaskState
 
-__all__ = ("begun", "close", "exhausted", "go_round", "groups_of", "is_decided")
+__all__ = ("begun", "close", "exhausted", "go_round", "groups_of", "is_decided", "reopen")
 
 
 def begun(run: Run, position: int) -> tuple[int, bool]:
@@ -101,3 +101,18 @@ def close(run: Run, decider: int, draft: Draft) -> Iterator[int]:
             run.end_group(group)
             draft.task_over(run, group.position)
         yield from run.graph.judges[group.position]
+
+
+def reopen(run: Run, draft: Draft) -> None:
+    """Let loops that had ended go on: what decides of them never ran, and is pending again.
+
+    Only what a person marked is left of their first round; all else of it is decided again.
+    """
+    for group in list(run.groups.values()):
+        mapped = run.spec.tasks[group.position].mapped
+        if not group.is_loop or group.is_open or mapped is None or mapped.until in run.groups:
+            continue
+        if run.states[mapped.until] < TaskState.SUCCESS:
+            draft.expansions.dissolve(run.run_no, group.position)
+            group.is_open = True
+            draft.change_group(group, -1)

@@ -442,6 +442,39 @@ def test_a_loop_may_begin_anew_and_have_its_judge_marked_in_one_turn():
     assert world.run_state(run) == "success"
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["good", "again"])
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["goes-on", "restarted"])
+def test_a_loop_that_ended_before_its_judge_goes_on_whole_with_what_is_marked_as_it_was(
+    again, is_restarted
+):
+    own = range(1, 5)
+    world = World(cpu_slots=9)
+    run = world.begin(
+        task("bad", retry=ONCE),
+        inside("a", 1, own),
+        inside("b", 2, own, 0, 1),
+        inside("c", 3, own, 1),
+        inside("until", 4, own, 2),
+    )
+    world.succeed("a", 0)
+    world.succeed("c", 0)
+    world.fail("bad")
+    assert world.state(run, "until") == "upstream_failed"
+
+    mark(world, run, "bad", "a", "c")
+    if is_restarted:
+        world.restart()
+    world.succeed("b", 0)
+    world.succeed("until", 0, again=again)
+
+    second = [world.state(run, name, 1) for name in ("a", "b", "c", "until")] if again else []
+    assert second == (["running", "pending", "pending", "pending"] if again else [])
+    if again:
+        for name in ("a", "b", "c", "until"):
+            world.succeed(name, 1)
+    assert world.run_state(run) == "success"
+
+
 def loading_pages(**fields: Any) -> tuple[World, int]:
     """A task, a stream after it, and what expands over that."""
     world = World(cpu_slots=4)
