@@ -49,6 +49,7 @@ from tests.sim.pipe import host_clock
 from tests.sim.reported import Reports
 from tests.sim.shaky_store import Crash, ShakyStore
 from tests.sim.tables import Tables
+from tests.sim.trying import goes_by_itself
 from tests.sim.verdict import Verdict, met
 from tests.sim.workload import COUNTING, POOLS, SECOND, without
 
@@ -280,7 +281,8 @@ class LoopNode:
 
     def _is_owing(self) -> bool:
         tables = self.tables
-        is_left = bool(tables.unfinished() or tables.outbox or tables.deletions)
+        is_left = bool(tables.unfinished() or tables.deletions)
+        is_left |= any(map(goes_by_itself, tables.outbox.values()))
         return is_left or evented.expects_more(self) or filling.expects_more(self)
 
     async def _everything_ends(self) -> None:

@@ -88,6 +88,7 @@ from tests.sim.past import nobody_waits_for_what_ended_well, stuck
 from tests.sim.people import People
 from tests.sim.tables import Tables
 from tests.sim.themes import louder
+from tests.sim.trying import goes_by_itself
 from tests.sim.verdict import Verdict, met
 from tests.sim.wheel import Watch, Wheel, resumed
 from tests.sim.workload import COUNTING, POOLS, SECOND, without
@@ -337,7 +338,8 @@ class Node:
     def _is_owing(self) -> bool:
         """Whether something has still to come to its end."""
         tables = self.tables
-        is_left = bool(tables.unfinished() or tables.outbox or tables.deletions)
+        is_left = bool(tables.unfinished() or tables.deletions)
+        is_left |= any(map(goes_by_itself, tables.outbox.values()))
         return is_left or evented.expects_more(self) or filling.expects_more(self)
 
     def _free(self) -> bool:

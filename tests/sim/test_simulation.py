@@ -34,7 +34,7 @@ from aioflow.model import (
     TriggerRule,
 )
 from aioflow.orders import Start
-from aioflow.owed import ALERT
+from aioflow.owed import ALERT, TRIAL, Trial
 from aioflow.rows import Batch, OutboxRow, ResultRow, RunRow, TaskRow
 from tests.sim import coverage, loop_model, model, oracle
 from tests.sim.broken import Broken
@@ -48,6 +48,7 @@ from tests.sim.stored import starts_read_the_last_success
 from tests.sim.tables import Numbers, Tables
 from tests.sim.themes import ALL, EVENTS, is_brief, louder, themes_of
 from tests.sim.told import Told
+from tests.sim.trying import goes_by_itself
 from tests.sim.verdict import Verdict
 from tests.sim.wheel import Watch, resumed
 
@@ -489,3 +490,18 @@ def test_a_replay_without_its_record_is_found(monkeypatch):
 
 def _forgets_its_record(live, now):
     return msgspec.structs.replace(order(live, now), recorded=0)
+
+
+@pytest.mark.parametrize(
+    ("trial", "goes"),
+    [
+        (Trial("daemon", barred=((1, "v1"),)), False),
+        (Trial("daemon", barred=((1, "v1"),), deaths=1), True),
+        (Trial("daemon", barred=((1, "v1"),), groups=((2,),)), True),
+        (Trial("daemon"), True),
+    ],
+)
+def test_only_a_trial_that_bars_and_nothing_else_is_left_in_the_end(trial, goes):
+    row = OutboxRow(outbox_no=1, kind=TRIAL, body=msgspec.msgpack.encode(trial))
+
+    assert goes_by_itself(row) is goes

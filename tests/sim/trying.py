@@ -1,16 +1,19 @@
-"""What must hold while a killer of the daemon is looked for: only a few triggers are hosted."""
+"""What must hold while a killer of the daemon is looked for, and what of it stays in the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from aioflow.core.trials import DAEMON
 from aioflow.effects import Effect, HostTrigger
-from aioflow.owed import Trial
+from aioflow.owed import TRIAL, Trial
+from aioflow.rows import OutboxRow
 from tests.sim.broken import Broken
 
-__all__ = ("suspects_are_hosted_in_turn",)
+__all__ = ("goes_by_itself", "suspects_are_hosted_in_turn")
 
 
 def suspects_are_hosted_in_turn(
@@ -39,3 +42,14 @@ def _lets_host(trial: Trial | None, number: int) -> bool:
     if not trial.has_begun or not on_trial.first <= number < on_trial.end:
         return False
     return on_trial.count == 1 or all(number != tried for tried, _ in trial.alone)
+
+
+def goes_by_itself(row: OutboxRow) -> bool:
+    """Return whether a row of the outbox is gone in the end, whatever else comes.
+
+    A trial without suspects stays for the triggers of DAGs that it bars until their files change.
+    """
+    if row.kind != TRIAL:
+        return True
+    trial = msgspec.msgpack.decode(row.body, type=Trial)
+    return bool(trial.groups or trial.alone or trial.deaths or not trial.barred)
