@@ -271,7 +271,8 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the daemon can do its work.
 
     Attributes:
-        reason: What the database, or the full disk of the home, says; empty where both will do.
+        reason: The error of a database that cannot be written to, else which disk is full; empty
+            if neither is so.
         owed: How many callbacks and alerts are still to be delivered.
     """
 

@@ -69,7 +69,7 @@ def arm_timeout(run: Run, draft: Draft) -> None:
         # What its row says is wall time: after a restart that may have stepped since.
         started = min(began - draft.at.shift, draft.steady)
         if known is not None and known.began == began:
-            started = min(started, known.started)
+            started = known.started
         at = started + length
         ends[run.run_no] = RunEnd(began, started, at)
         if len(ends) > 2 * len(draft.memory.runs) + _FEW:

@@ -111,6 +111,7 @@ class Draft:
         self._refused: dict[str, dict[str, tuple[DagSpec, str]]] | None = None
         self._tasks: dict[int, Live] = {}
         self._placed: dict[int, Live] = {}
+        self._withdrawn: set[int] = set()
         self._new_runs: dict[RunNo, Run] = {}
         self._run_states: dict[RunNo, RunState] = {}
         self._waits: dict[int, tuple[WaitRecord, TriggerRow | None]] = {}
@@ -280,14 +281,17 @@ class Draft:
 
     def _withdraw(self, trigger_no: int) -> None:
         """No host is given a trigger that begins and ends in this turn: no row says that it was."""
-        if self._hostings.pop(trigger_no, None) is None:
-            return
-        self.effects[:] = [
-            effect
-            for effect in self.effects
-            if not (isinstance(effect, HostTrigger) and effect.host.trigger_no == trigger_no)
-            and not (isinstance(effect, EndHosting) and effect.end.trigger_no == trigger_no)
-        ]
+        if self._hostings.pop(trigger_no, None) is not None:
+            self._withdrawn.add(trigger_no)
+
+    def _is_withdrawn(self, effect: Effect) -> bool:
+        match effect:
+            case HostTrigger():
+                return effect.host.trigger_no in self._withdrawn
+            case EndHosting():
+                return effect.end.trigger_no in self._withdrawn
+            case _:
+                return False
 
     def change_group(self, group: Group, was: int) -> None:
         """An open fan-out of this width begins to exist (-1), grows, or is closed."""
@@ -382,6 +386,8 @@ class Draft:
         self.expansions.close()
         self.standing.close(self.batch.of_dags)
         self.access.close(self.batch, self.now)
+        if self._withdrawn:
+            self.effects[:] = [one for one in self.effects if not self._is_withdrawn(one)]
         self.effects.extend(TakeEvents(taken) for taken in self._credits.values())
         self.batch.new_outbox.extend(self.owing.new)
         self.batch.done_outbox.extend(self.owing.done)

@@ -193,6 +193,7 @@ def _choose(
     again, spared = Chosen(), dict[int, bytes]()
     if taken_back and not is_cut_short:
         again, spared = _decided_by(run, taken_back, places, rows)
+    _check_loops(run, places, again)
     changed = taken_back | takers(run, taken_back) | again.positions
     return Clearing(
         run.run_no,
@@ -208,6 +209,15 @@ def _choose(
             is_cut_short=is_cut_short,
         ),
     )
+
+
+def _check_loops(run: Run, places: Iterable[_Range], again: Chosen) -> None:
+    """Refuse to keep rounds of a task whose loop begins again with its first one."""
+    for position in {place[0] for place in places} - again.anew:
+        task, group = run.spec.tasks[position], run.groups.get(position)
+        decider = -1 if task.mapped is None else task.mapped.until
+        if group is not None and group.width > 1 and decider in again.whole:
+            raise RequestError(f"task {task.task_id!r} has ended in a loop; clear it instead")
 
 
 def _decided_by(

@@ -106,7 +106,8 @@ def close(run: Run, decider: int, draft: Draft) -> Iterator[int]:
 def reopen(run: Run, draft: Draft) -> None:
     """Let loops that had ended go on: what decides of them never ran, and is pending again.
 
-    Only what a person marked is left of their first round; all else of it is decided again.
+    They begin again with their first round. What a person marked is left of that, and nothing
+    is left of others; a mark that would keep more is refused.
     """
     for group in list(run.groups.values()):
         mapped = run.spec.tasks[group.position].mapped

@@ -112,6 +112,8 @@ class _Connection(H11Protocol):
             return
         before = cast(object, self.cycle)
         super().data_received(data)
+        if self._is_refused:
+            return
         if cast(object, self.cycle) is not before:
             self._stop_waiting()  # the head was whole
         elif before is None or self.cycle.response_complete:
@@ -164,7 +166,8 @@ class _Connection(H11Protocol):
     def path(self) -> str | None:
         """What is being asked for over it; ``None`` for nothing."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
-        return None if cycle is None or cycle.response_complete else str(cycle.scope["path"])
+        is_over = cycle is None or cycle.response_complete or self._is_refused
+        return None if cycle is None or is_over else str(cycle.scope["path"])
 
     def _wait_for_head(self) -> None:
         if self._patience is None and not self.transport.is_closing():

@@ -112,6 +112,21 @@ def test_the_time_of_a_run_goes_on_over_a_restart():
     assert told(world) == [("run_timeout", "")]
 
 
+@pytest.mark.parametrize("step", [-3_600, 3_600])
+def test_clearing_leaves_the_time_of_a_run_while_the_clock_is_set(step):
+    world = World()
+    run = world.begin(task("a"), task("b"), run_timeout_us=5 * SECOND)
+    world.succeed("a")
+    world.set_clock(step)
+
+    world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("a",)))
+    world.pass_time(4)
+    assert world.run_state(run) == "running"
+    world.pass_time(1)
+
+    assert world.run_state(run) == "failed"
+
+
 def test_clearing_does_not_prolong_a_run_that_began_before_the_clock_was_set_back():
     world = World(cpu_slots=2)
     run = world.begin(task("a"), task("b"), run_timeout_us=5 * SECOND)

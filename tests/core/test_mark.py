@@ -475,6 +475,32 @@ def test_a_loop_that_ended_before_its_judge_goes_on_whole_with_what_is_marked_as
     assert world.run_state(run) == "success"
 
 
+def test_no_mark_keeps_rounds_of_a_loop_that_begins_again():
+    own = range(1, 4)
+    world = World(cpu_slots=9)
+    run = world.begin(
+        task("bad"),
+        inside("a", 1, own),
+        inside("b", 2, own, 1),
+        inside("until", 3, own, 0, 2),
+    )
+    world.succeed("bad")
+    for name in ("a", "b"):
+        world.succeed(name, 0)
+    world.succeed("until", 0, again=True)
+    world.succeed("a", 1)
+    mark(world, run, "bad", state=FAILED)
+    world.succeed("b", 1)
+    assert world.state(run, "until", 1) == "upstream_failed"
+
+    with pytest.raises(RequestError, match="'a' has ended in a loop; clear it instead"):
+        mark(world, run, "bad", "a")
+
+    mark(world, run, "bad")
+    world.finish_all()
+    assert world.run_state(run) == "success"
+
+
 def loading_pages(**fields: Any) -> tuple[World, int]:
     """A task, a stream after it, and what expands over that."""
     world = World(cpu_slots=4)

@@ -248,7 +248,12 @@ async def test_a_listing_that_fails_otherwise_is_waited_for_and_said(caplog):
         ("s3://bucket/in", {"timeout": "5"}, "'timeout' is an option of connections"),
         ("gs://bucket/in", {"proxy_url": "http://p"}, "'proxy_url' is an option of connections"),
         ("s3://bucket/in", {"no_such": "x"}, "'no_such' is not valid for store 'S3'"),
-        ("s3://bucket/in", {"skip_signature": "maybe"}, 'failed to parse "maybe"'),
+        ("s3://bucket/in", {"skip_signature": "maybe"}, 'failed to parse "<skip_signature>"'),
+        (
+            "gs://bucket/in",
+            {"google_service_account_key": '"SECRETKEY"'},
+            "invalid type: string <google_service_account_key>",
+        ),
     ],
 )
 async def test_an_option_that_no_store_takes_is_named_and_fails_the_wait(folder, wrong, message):

@@ -158,11 +158,22 @@ async def test_a_request_whose_body_is_malformed_is_refused_and_not_carried_out(
     assert [record for record in caplog.records if record.exc_info] == []
 
 
-async def test_a_refused_peer_that_does_not_close_is_cut_off(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"no such thing\r\n\r\n",
+        (
+            b"POST /api/v1/dags/chain/runs HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            b"transfer-encoding: chunked\r\n\r\nno size\r\n"
+        ),
+    ],
+    ids=["head", "body"],
+)
+async def test_a_refused_peer_that_does_not_close_is_cut_off(tmp_path, monkeypatch, sent):
     monkeypatch.setattr(connections, "_LINGER_SECONDS", 0.3)
     async with served(tmp_path, monkeypatch) as (port, _):
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-            connection.sendall(b"no such thing\r\n\r\n")
+            connection.sendall(sent)
             with pytest.raises((ConnectionResetError, BrokenPipeError)):
                 await in_thread(_send_until_refused, connection)
 

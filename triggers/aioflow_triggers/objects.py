@@ -38,6 +38,8 @@ _SHORTEST_INTERVAL_SECONDS = 0.1
 _TIMEOUT = timedelta(seconds=30)
 _STORES_KEPT = 1_000
 
+_SHORTEST_SECRET = 5
+
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _REFUSALS = {"401": "UnauthenticatedError", "403": "PermissionDeniedError"}
 """What the driver raises where it asks for one object; for a listing it has no name for them."""
@@ -263,16 +265,26 @@ def _made(folder: str, options: _Options) -> Any:
             retry_config={"max_retries": 2, "retry_timeout": _TIMEOUT},
         )
     except obstore.exceptions.BaseError as exc:
-        why = masked_urls(str(exc).partition("\n")[0])
+        why = _without_values(masked_urls(str(exc).partition("\n")[0]), options)
         raise ValueError(f"options of {masked_url(folder)}: {why}") from None
     except BaseException as exc:
         if not _is_panic(exc):
             raise
         names = [name for name, value in options if _panics(make, folder, name, value)]
+        if not names:
+            raise ValueError(f"options of {masked_url(folder)}: the driver panicked") from None
         raise ValueError(
-            f"options of {masked_url(folder)}: {', '.join(map(repr, names)) or 'one'} is an option "
-            "of connections, not of the store; leave it out"
+            f"options of {masked_url(folder)}: {', '.join(map(repr, names))} is an option of "
+            "connections, not of the store; leave it out"
         ) from None
+
+
+def _without_values(why: str, options: _Options) -> str:
+    """Name an option where the driver quotes its value, which may be a secret."""
+    for name, value in options:
+        if len(value) >= _SHORTEST_SECRET:
+            why = why.replace(value, f"<{name}>")
+    return why
 
 
 def _panics(make: Any, folder: str, name: str, value: str) -> bool:
