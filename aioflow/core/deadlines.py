@@ -56,9 +56,9 @@ def arm(draft: Draft) -> None:
 
 
 def arm_timeout(run: Run, draft: Draft) -> None:
-    """A run has started, goes on after a restart, or has been cleared: it may take so long.
+    """Arm the time limit of a run that has started, was restored, or was cleared.
 
-    However often this is asked, the instant of a start stays where it was in steady time.
+    A second call for the same start leaves that start at the same instant of steady time.
     """
     length, began = run.spec.run_timeout_us, run.row.started_at
     if length is None:
@@ -66,10 +66,10 @@ def arm_timeout(run: Run, draft: Draft) -> None:
     elif began is not None:
         ends = draft.memory.run_ends
         known = ends.get(run.run_no)
-        # What its row says is wall time: after a restart that may have stepped since.
-        started = min(began - draft.at.shift, draft.steady)
         if known is not None and known.began == began:
             started = known.started
+        else:  # its row has wall time, which may have stepped before a restart
+            started = min(began - draft.at.shift, draft.steady)
         at = started + length
         ends[run.run_no] = RunEnd(began, started, at)
         if len(ends) > 2 * len(draft.memory.runs) + _FEW:

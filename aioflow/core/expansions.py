@@ -1,4 +1,4 @@
-"""What a turn does to the rows of fan-outs whose width changes, and to those that are given up."""
+"""Rows of fan-outs that one turn adds, changes and deletes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Expansions:
         self._changed: dict[tuple[RunNo, int], tuple[Group, int]] = {}
 
     def change(self, group: Group, was: int) -> None:
-        """An open fan-out of this width begins to exist (-1), grows, or is closed."""
+        """Note that a fan-out had this width before the turn changed it; -1 if it had no row."""
         self._changed.setdefault((group.run.run_no, group.position), (group, was))
 
     def take_over(self, group: Group) -> None:
@@ -33,11 +33,7 @@ class Expansions:
         Its task may be expanded again in the same turn.
         """
         _, was = self._changed.pop((run_no, position), (None, 0))
-        rows = self._batch.new_expansions
-        made = [row for row in rows if (row.run_no, row.position) == (run_no, position)]
-        for row in made:
-            rows.remove(row)
-        if was >= 0 and not made:  # one of this turn has no row yet
+        if was >= 0:  # one of this turn has no row yet
             self._batch.gone_expansions.append((run_no, position))
 
     def close(self) -> None:

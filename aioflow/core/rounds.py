@@ -104,10 +104,9 @@ def close(run: Run, decider: int, draft: Draft) -> Iterator[int]:
 
 
 def reopen(run: Run, draft: Draft) -> None:
-    """Let loops that had ended go on: what decides of them never ran, and is pending again.
+    """Reopen closed loops whose deciding task never ran and is pending again.
 
-    They begin again with their first round. What a person marked is left of that, and nothing
-    is left of others; a mark that would keep more is refused.
+    Such a loop is in its first round. A mark that would keep further rounds of it is refused.
     """
     for group in list(run.groups.values()):
         mapped = run.spec.tasks[group.position].mapped

@@ -427,10 +427,8 @@ def _make_group(run: Run, position: int, width: int, draft: Draft) -> Group:
     retire(run, position, draft)
     group = run.groups[position] = Group(run, row)
     run.states[position] = TaskState.RUNNING
-    if group.is_loop:
-        draft.change_group(group, -1)
-    else:
-        draft.batch.new_expansions.append(row)
+    draft.change_group(group, -1)
+    if not group.is_loop:
         run.widen(position, width)
     return group
 

@@ -324,7 +324,7 @@ def claimed(slots: Slots) -> list[tuple[int, int]]:
 def claims_of_what_ends_are_stopped(
     node: Any, claims: Iterable[tuple[int, int]], inputs: Iterable[Input], effects: Iterable[Effect]
 ) -> None:
-    """I14: where a task ends while its start is claimed, its worker is told so.
+    """I14: where a task ends while its start is claimed, its worker is ordered to stop it.
 
     Args:
         claims: What was claimed when the turn began.
