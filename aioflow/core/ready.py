@@ -249,6 +249,10 @@ class Ready:
                 return True
         return False
 
+    def is_within_limits(self, live: Live) -> bool:
+        """Whether the limits of its run, and of its task over all runs, admit one more."""
+        return not (_is_full(live.run) or _is_full_at(live) or self.across.is_full(live))
+
     def _is_too_wide(self, entry: Live | Group, lane: str, pool: PoolRow | None) -> bool:
         """Whether its pool never has room for it. What has its room already needs none."""
         if pool is None or entry.spec.slots <= pool.slots:

@@ -330,7 +330,9 @@ class Slots:
 
     def _grant_alone(self, suspects: Iterable[Live], hosts_up: Container[str]) -> Iterator[Grant]:
         """Grant these, and nothing else in the process that one of them may kill."""
-        for live in filter(self._may_start, suspects):
+        for live in suspects:
+            if not (self._may_start(live) and self.ready.is_within_limits(live)):
+                continue
             idle = [worker for worker in self.workers if worker.is_idle]
             self.ready.across.passed(live)
             if live.spec.body is Body.FUNCTION and idle:

@@ -270,6 +270,19 @@ def test_suspects_of_a_host_wait_for_places_that_others_took_meanwhile():
     judge(machine)
 
 
+def test_a_suspect_of_a_host_waits_for_the_limit_of_its_run_that_another_task_reached_meanwhile():
+    world = World()
+    hosted = TaskSpec(task_id="hosted", body=Body.COROUTINE, priority=9)
+    functions = (TaskSpec(task_id="first"), TaskSpec(task_id="second"))
+    run = world.begin(hosted, *functions, max_active_tasks=1)
+    for name in ("first", "second"):  # each begins while the host is away
+        world.turn(HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now))
+        world.turn(HostUp(ASYNC))
+        assert [world.state(run, each) for each in ("hosted", name)] == ["queued", "running"]
+        world.succeed(name)
+        assert world.state(run, "hosted") == "running"
+
+
 def test_a_restart_after_one_crash_begins_everything_at_once():
     machine = Machine(*tasks("t4"))
     machine.crash("t4")
