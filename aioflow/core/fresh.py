@@ -57,8 +57,8 @@ def retire(run: Run, position: int, draft: Draft) -> None:
 
 
 def rewind(group: Group) -> None:
-    """Let a fan-out go on with the first child that is pending, whatever is behind that."""
-    if group.lockstep is None:
-        group.cursor = group.pending_from(0)
-    else:  # which come in any order: behind the last that is not
-        group.cursor = len(group.states.rstrip(b"\0"))
+    """Let a fan-out go on with the first child that is pending, whatever is behind that.
+
+    Children that follow others start in the order in which they are judged: no cursor is kept.
+    """
+    group.cursor = group.pending_from(0) if group.lockstep is None else 0

@@ -13,7 +13,8 @@ class Siblings:
     """The children of one mapped task of a run, one beside the other.
 
     Attributes:
-        cursor: The lowest index that is pending and not on its way.
+        cursor: The lowest index that is pending and not on its way. It stays 0 where children
+            follow others: they start in the order in which they are judged.
         unfinished: Children materialised and not ended.
         is_open: It grows with a stream, or with the rounds of a loop.
         is_loop: They are rounds. They come one after the other, and as a whole they count for
@@ -116,13 +117,14 @@ class Siblings:
         self.counts[state] += 1
         if was == TaskState.PENDING:
             self.unfinished += 1
-            if index == self.cursor or (index > self.cursor and self.lockstep is not None):
+            if index == self.cursor and self.lockstep is None:
                 self.cursor = self.pending_from(index + 1)
         if state >= TaskState.SUCCESS > was:
             self.unfinished -= 1
         elif state == TaskState.PENDING:  # it was cleared
             self.unfinished -= was < TaskState.SUCCESS
-            self.cursor = min(self.cursor, index)
+            if self.lockstep is None:
+                self.cursor = min(self.cursor, index)
 
     def pending_from(self, index: int) -> int:
         """Return the first pending child from an index on; the width if there is none."""
