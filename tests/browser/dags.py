@@ -178,6 +178,16 @@ def brief() -> None:
     at_once()
 
 
+@dag(schedule="30 3 * * *", timezone="Europe/Berlin", catchup=False)
+def early() -> None:
+    at_once()
+
+
+@dag(schedule=EventTrigger("gates/opened"))
+def gated() -> None:
+    at_once()
+
+
 @task(pool="desk")
 async def sits() -> None:
     await wait(TimeDeltaTrigger("1h"))

@@ -112,6 +112,19 @@ def test_what_failed_is_cleared_and_goes_on(browser, daemon, tmp_path):
     assert daemon.run(run)["state"] == "success"
 
 
+def test_what_stays_upstream_failed_is_named_after_a_clear_of_one_task(browser, daemon, tmp_path):
+    run = daemon.trigger("fails", {"flag": str(tmp_path / "flag")})
+    daemon.wait(run)
+    with watched(browser, daemon) as page:
+        page.go(f"/runs/{run}?task=once")
+        page.press("Clear …", within=".drawer")
+        page.page.get_by_label("With everything downstream").uncheck()
+        page.confirm("Clear")
+
+        page.heard("then stays upstream_failed; clear with everything downstream")
+        page.clean()
+
+
 def test_what_failed_is_cleared_with_the_newest_code(browser, daemon, tmp_path):
     run = daemon.trigger("fails", {"flag": str(tmp_path / "flag")})
     daemon.wait(run)

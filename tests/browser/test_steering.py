@@ -167,6 +167,16 @@ def test_one_child_is_cleared_and_its_siblings_stay(page, daemon, tmp_path):
     assert [again[at]["started_at"] for at in (0, 2)] == [before[at]["started_at"] for at in (0, 2)]
 
 
+def test_a_schedule_is_listed_with_its_time_zone_or_the_name_of_its_event(page):
+    page.go("/dags")
+    page.see("30 3 * * * (Europe/Berlin)")
+    page.see("gates/opened")
+    page.go("/schedules")
+    page.see("30 3 * * * (Europe/Berlin)")
+    page.go("/dags/early")
+    page.see("30 3 * * * (Europe/Berlin)", within="main .facts")
+
+
 def test_a_run_is_started_with_a_field_for_each_parameter(page, daemon):
     page.go("/dags/shaped")
     page.press("Trigger …")

@@ -24,6 +24,8 @@ interface Cleared {
   version: string;
   /** That which its file gives; null where no file defines the DAG any more. */
   newest_version: string | null;
+  /** What comes after it and stays so. */
+  upstream_failed: string[];
 }
 
 const ENDS: Option[] = [
@@ -162,7 +164,7 @@ function askToClear(which: Which, versions: Versions): void {
         latest: wanted.latest,
       };
       const answer = await send<Cleared>("POST", `/runs/${enc(which.run)}/clear`, body, key).catch(asOfThePage);
-      return `Cleared ${many(answer.cleared, "task")}; the run is ${answer.state}. It runs version ${versionText(answer)}`;
+      return `Cleared ${many(answer.cleared, "task")}; the run is ${answer.state}. It runs version ${versionText(answer)}${leftText(answer)}`;
     },
   });
 }
@@ -195,6 +197,14 @@ function versionText({ version, newest_version: newest }: Cleared): string {
   const own = shortVersion(version);
   if (newest === null) return `${own}; no file defines its DAG any more`;
   return newest === version ? `${own}, the newest` : `${own}, not the newest, ${shortVersion(newest)}`;
+}
+
+const NAMES_SHOWN = 3;
+
+function leftText({ upstream_failed: left }: Cleared): string {
+  if (left.length === 0) return "";
+  const names = left.slice(0, NAMES_SHOWN).join(", ") + (left.length > NAMES_SHOWN ? " ..." : "");
+  return `. ${names} ${left.length === 1 ? "stays" : "stay"} upstream_failed; clear with everything downstream to run that, too`;
 }
 
 /** A refusal, whose remedy is an option of the command, in the words of the page. */
