@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 from playwright.sync_api import expect
 
-from benchmarks.daemon import put, task_of
+from benchmarks.daemon import eventually, put, task_of
 from examples.settlement_data import generate
 from tests.browser.dags import FAILS
 from tests.browser.watched import BROWSER_TESTS, watched
@@ -125,14 +125,23 @@ def test_what_stays_upstream_failed_is_named_after_a_clear_of_one_task(browser, 
         page.clean()
 
 
-def test_what_failed_is_cleared_with_the_newest_code(browser, daemon, tmp_path):
+@pytest.fixture
+def failing_file(daemon):
+    """The DAG file of ``fails``, which other tests find as it was."""
+    file = daemon.home.parent / "dags" / "fails.py"
+    before = daemon.get("/api/v1/dags/fails")[1]["version"]
+    yield file
+    put(file, FAILS)
+    eventually(lambda: daemon.get("/api/v1/dags/fails")[1]["version"] == before)
+
+
+def test_what_failed_is_cleared_with_the_newest_code(browser, daemon, failing_file, tmp_path):
     run = daemon.trigger("fails", {"flag": str(tmp_path / "flag")})
     daemon.wait(run)
-    file = daemon.home.parent / "dags" / "fails.py"
     before = daemon.run(run)["version"]
     with watched(browser, daemon, refusals=(409,)) as page:
         page.go(f"/runs/{run}?task=once")
-        put(file, f"{FAILS}    then.override(task_id='other')('')\n")
+        put(failing_file, f"{FAILS}    then.override(task_id='other')('')\n")
         page.see("Newest version", within="main")
         page.press("Clear …", within=".drawer")
         page.page.get_by_label(NEWEST).check()
@@ -145,7 +154,7 @@ def test_what_failed_is_cleared_with_the_newest_code(browser, daemon, tmp_path):
         page.heard(f"It runs version {before[:12]}, not the newest, ")
         assert daemon.wait(run)["version"] == before
 
-        put(file, FAILS.replace('raise ValueError("not yet")', 'return "mended"'))
+        put(failing_file, FAILS.replace('raise ValueError("not yet")', 'return "mended"'))
         page.eventually(lambda: len(daemon.get("/api/v1/dags/fails")[1]["tasks"]) == 2)
         page.press("Clear …", within=".drawer")
         page.page.get_by_label(NEWEST).check()
