@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -26,6 +27,13 @@ from tests.postgres_reset import ResettableDatabase
 from tests.postgres_server import PostgresServer, watch
 
 pytest_plugins = ("pytester",)
+
+# With Rich, structlog draws the variables of every frame of a traceback: a second for each.
+if "structlog" not in sys.modules:
+    sys.modules["rich"] = None  # type: ignore[assignment] # as if it were not installed
+    import structlog  # noqa: F401
+
+    del sys.modules["rich"]
 
 # Whoever runs tests in the background of a shell has Ctrl-C ignored, and so would all they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
