@@ -150,6 +150,7 @@ def _step_back(run: Run, draft: Draft) -> None:
     if run.row.ended_at is None:
         if run.state is RunState.QUEUED:
             dag.step_back(run, draft.memory)
+            draft.eased_dags.add(run.row.dag_id)
     elif mark is not None and mark.is_cut_short:
         draft.hold_run(run)
     else:

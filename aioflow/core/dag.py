@@ -302,6 +302,7 @@ def _has_turn(run: Run, memory: Memory) -> bool:
 def _begin(run: Run, draft: Draft, slots: Slots) -> None:
     active, queue = draft.memory.active_runs, run.queue
     active[queue] = active.get(queue, 0) + 1
+    draft.eased_dags.add(run.row.dag_id)
     begin(run, draft, slots)
 
 

@@ -67,7 +67,7 @@ class Draft:
         owing: What it does to what is owed.
         standing: What it does to the triggers that start runs.
         access: What it does to who is let in, and what it puts into the audit.
-        eased_dags: DAGs of which a run has ended: their triggers may have waited for that.
+        eased_dags: DAGs with fewer runs, or fewer queued ones: their triggers may continue.
         asset_events: What it tells of assets, to be taken by the DAGs that go by them.
         placed_dags: DAGs whose triggers were looked at: what these hold may start a run now.
         ended_tasks: Tasks that did, where the run behind may have waited for them.

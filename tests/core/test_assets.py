@@ -14,7 +14,7 @@ from aioflow.inputs import Asked, FileGone
 from aioflow.model import DagSpec, TaskSpec
 from aioflow.requests import EmitEvent, SetPaused
 from tests.core.test_event_runs import fates, packed
-from tests.core.world import World
+from tests.core.world import SECOND, World
 
 A_AND_B = AssetCondition(True, ("a", "b"))
 A_OR_B = AssetCondition(False, ("a", "b"))
@@ -220,3 +220,20 @@ def test_while_too_many_runs_wait_all_that_comes_is_held_for_one_run(monkeypatch
     world.succeed("use")
     assert counts(world) == [{"a": 1}] * 3 + [{"a": 2}]
     assert set(fates(world)) == {Fate.RUN}
+
+
+def test_what_was_held_starts_a_run_when_a_queued_run_begins_past_the_limit(monkeypatch):
+    monkeypatch.setattr(event_runs, "RUNS_AHEAD", 1)
+    world = World()
+    spec = consumer(AssetCondition(True, ("a",)), max_active_runs=1)
+    tasks = (TaskSpec(task_id="first"), TaskSpec(task_id="use", parents=(0,), depends_on_past=True))
+    world.load(msgspec.structs.replace(spec, tasks=tasks), version="v2")
+    world.trigger(logical_date=2 * SECOND)
+    before = world.trigger(logical_date=SECOND)
+    assert world.run_state(before) == "queued"
+    tell(world, "a")
+    assert fates(world) == [Fate.HELD]
+
+    world.succeed("first")  # the next task waits for the run before, which begins for that
+    assert world.run_state(before) == "running"
+    assert fates(world) == [Fate.RUN]
