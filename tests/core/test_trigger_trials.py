@@ -247,7 +247,10 @@ def test_killers_are_found_whenever_they_kill_and_whatever_is_beside_them(seed):
     machine.live(4_000)  # what is left of a trial is forgotten
     machine.judge()
     trial = machine.world.memory.trial
-    assert trial is None or (trial.barred and not trial.deaths)
+    if trial is not None:  # but for what is barred, and tasks that ran alone and still run
+        assert (trial.groups, trial.deaths) == ((), 0)
+        assert trial.barred or trial.alone
+        assert {number for number, _ in trial.alone} <= machine.world.starts.keys()
 
 
 def test_after_one_or_two_deaths_all_are_hosted_at_once():
