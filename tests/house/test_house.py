@@ -57,7 +57,8 @@ def _functions(
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{prefix}{child.name}", child
         name = f"{prefix}{child.name}." if hasattr(child, "name") else prefix
-        yield from _functions(child, name)
+        if not isinstance(child, ast.expr):  # no function is defined in one
+            yield from _functions(child, name)
 
 
 def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
