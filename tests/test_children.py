@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from aioflow import children as package
 from aioflow.children import Children, leftovers, process
 from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.environment import child_environment
@@ -361,6 +362,23 @@ async def test_what_a_child_left_is_looked_for_until_that_can_be_done(tmp_path, 
     ):
         assert (await child.ended()).reason == "exit"
         assert not is_alive(int(offspring.read_text()))
+
+    assert not refusals
+
+
+async def test_a_look_for_ended_processes_that_fails_is_repeated(tmp_path, monkeypatch):
+    refusals = [OSError(24, "Too many open files")] * 2
+    looked = anyio.Event()
+
+    def look(mark, besides):
+        if refusals:
+            raise refusals.pop()
+        looked.set()
+
+    monkeypatch.setattr(package, "reap_marked", look)
+    monkeypatch.setattr(package, "REAP_SECONDS", 0.01)
+    async with running_children(tmp_path, LISTEN):
+        await looked.wait()
 
     assert not refusals
 

@@ -92,12 +92,19 @@ class Children:
         try:
             while True:
                 await self._clock.sleep(REAP_SECONDS)
-                # In this thread: no child can be started between the look and the reaping.
-                reap_marked(f"{self._mark}:", self._waited_for)
+                self._reap()
         finally:
             with anyio.CancelScope(shield=True):
                 last = partial(kill_marked, f"{self._mark}:")
                 await in_thread(last, limiter=self._sweepers)
+
+    def _reap(self) -> None:
+        """Reap adopted zombies. Without a free descriptor, the next call does it."""
+        try:
+            # In this thread: no child can be started between the look and the reaping.
+            reap_marked(f"{self._mark}:", self._waited_for)
+        except OSError as exc:
+            _logger.warning("cannot look for processes that have ended: %s", exc)
 
     @asynccontextmanager
     async def child(
