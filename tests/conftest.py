@@ -7,7 +7,6 @@ import fcntl
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ import uvloop
 from hypothesis import settings
 from sqlalchemy.engine import URL
 
+from aioflow.log import _rich_only_on_a_terminal
 from aioflow.store import postgres_schema, sqlite_file
 from aioflow.store.lock import FileLock
 from tests.cpu_budget import CpuBudget
@@ -29,11 +29,8 @@ from tests.postgres_server import PostgresServer, watch
 pytest_plugins = ("pytester",)
 
 # With Rich, structlog draws the variables of every frame of a traceback: a second for each.
-if "structlog" not in sys.modules:
-    sys.modules["rich"] = None  # type: ignore[assignment] # as if it were not installed
+with _rich_only_on_a_terminal():
     import structlog  # noqa: F401
-
-    del sys.modules["rich"]
 
 # Whoever runs tests in the background of a shell has Ctrl-C ignored, and so would all they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -149,8 +149,7 @@ def _step_back(run: Run, draft: Draft) -> None:
     mark = None if run.clearing is None else run.clearing.mark
     if run.row.ended_at is None:
         if run.state is RunState.QUEUED:
-            dag.step_back(run, draft.memory)
-            draft.eased_dags.add(run.row.dag_id)
+            dag.step_back(run, draft)
     elif mark is not None and mark.is_cut_short:
         draft.hold_run(run)
     else:

@@ -235,7 +235,7 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
     if was is RunState.RUNNING:
         memory.active_runs[run.queue] -= 1
     else:
-        step_back(run, memory)
+        step_back(run, draft)
     deadlines.write_off(run.run_no, draft)
     draft.eased_dags.add(dag_id)
     begin_queued(run.queue, draft, slots)
@@ -254,11 +254,12 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
         arm_schedule(row, draft)
 
 
-def step_back(run: Run, memory: Memory) -> None:
-    """A run that waits for its turn does not any more."""
-    waiting = memory.queued_runs.get(run.queue, ())
+def step_back(run: Run, draft: Draft) -> None:
+    """Take a run out of the queue of its DAG, if it is there."""
+    waiting = draft.memory.queued_runs.get(run.queue, deque())
     if run in waiting:
-        memory.queued_runs[run.queue].remove(run)
+        waiting.remove(run)
+        draft.eased_dags.add(run.row.dag_id)
 
 
 def run_reopened(run: Run, draft: Draft, slots: Slots) -> None:

@@ -57,7 +57,7 @@ def retire(run: Run, position: int, draft: Draft) -> None:
 
 
 def rewind(group: Group) -> None:
-    """Let a fan-out go on with the first child that is pending, whatever is behind that.
+    """Set the cursor of a fan-out to its first pending child.
 
     Children that follow others start in the order in which they are judged: no cursor is kept.
     """
