@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Any, cast
 from zoneinfo import ZoneInfo
@@ -178,30 +178,28 @@ class Backfills:
         Raises:
             UnknownBackfill: If there is none of that number.
         """
-        row = await self._store.find_backfill(backfill_id)
-        if row is None:
+        views = await self._views([backfill_id])
+        if not views:
             raise UnknownBackfill(backfill_id)
-        return (await self._views([row]))[0]
+        return views[0]
 
     async def list(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
     ) -> Sequence[BackfillView]:
         """Return them, the newest first; ``before`` is the last id of the page before."""
         found = await self._store.list_backfills(dag_id=dag_id, before=before, limit=limit)
-        return await self._views(found)
+        return await self._views([row.backfill_no for row in found])
 
     async def cancel(self, backfill_id: int) -> BackfillView:
         """Have it make no more runs, and cancel those that go on; one that is over stays so."""
-        row = await self._store.find_backfill(backfill_id)
-        if row is not None and row.state == "running":
+        if (await self.show(backfill_id)).state == "running":
             with contextlib.suppress(UnknownBackfill):  # it ended while we asked
                 await self._ask(CancelBackfill(backfill_no=backfill_id))
         return await self.show(backfill_id)
 
-    async def _views(self, found: Sequence[BackfillRow]) -> Sequence[BackfillView]:
-        numbers = [row.backfill_no for row in found]
-        counts = await self._store.count_runs_of_backfills(numbers)
-        return [_view(row, counts[row.backfill_no]) for row in found]
+    async def _views(self, backfill_ids: Collection[int]) -> Sequence[BackfillView]:
+        found = await self._store.find_backfills(backfill_ids)
+        return [_view(row, counts) for row, counts in found]
 
     async def _range(self, dag_id: str, first: str, last: str) -> tuple[Instant, Instant]:
         """Return both ends of a range; the DAG is looked for only where its zone matters."""

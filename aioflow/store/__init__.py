@@ -352,9 +352,6 @@ class Store(Browsed, Protocol):
     async def find_version(self, version: str) -> VersionRow | None:
         """Return a version with its sources."""
 
-    async def find_backfill(self, backfill_no: int) -> BackfillRow | None:
-        """Return the backfill of that number."""
-
     async def find_keyed_backfill(self, dag_id: str, key: str) -> BackfillRow | None:
         """Return the backfill of a DAG that a request with this idempotency key has begun."""
 
@@ -363,10 +360,13 @@ class Store(Browsed, Protocol):
     ) -> list[BackfillRow]:
         """Return backfills, the newest first; ``before`` is the last number of the page before."""
 
-    async def count_runs_of_backfills(
+    async def find_backfills(
         self, backfill_nos: Collection[int]
-    ) -> dict[int, dict[RunState, int]]:
-        """Return for each how many of its runs stand how; deleted ones are not among them."""
+    ) -> list[tuple[BackfillRow, dict[RunState, int]]]:
+        """Return those of such numbers, each with how many of its runs stand how at that moment.
+
+        They come in the order of the numbers; deleted runs are not counted.
+        """
 
     async def list_deletions(self) -> list[DeletionRow]:
         """Return the runs that are being deleted; others hide them."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Select
 
 from aioflow.store import rows
 
-__all__ = ("Asking", "is_storable", "pieces")
+__all__ = ("Asking", "Question", "is_storable", "pieces")
+
+Question: TypeAlias = tuple[str, tuple[Any, ...]]
+"""SQL and its parameters, in order."""
 
 Row = TypeVar("Row")
 
@@ -21,6 +24,14 @@ _WIDTHS = (1, 25, _AT_ONCE)
 
 class Asking:
     """What a store can be asked; parameters that no row can hold match none."""
+
+    @abstractmethod
+    def _question(self, statement: Select[Any], **values: Any) -> Question:
+        """Return a statement as the driver takes it."""
+
+    @abstractmethod
+    async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
+        """Return the answers of all questions as of one moment, on a connection for reading."""
 
     @abstractmethod
     def _read(

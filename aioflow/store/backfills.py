@@ -7,14 +7,14 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import Select, func, select
+from sqlalchemy import BindParameter, Select, func, select
 
 from aioflow.backfills import BackfillRow
 from aioflow.model import RunState
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import rows, tables
-from aioflow.store.asking import Asking
+from aioflow.store.asking import Asking, pieces
 from aioflow.store.erasing import not_deleted
 from aioflow.store.packing import last_of_each
 from aioflow.store.selects import number, text
@@ -30,7 +30,12 @@ RUNNING_BACKFILLS = (
 _BY_KEY = select(_backfill).where(
     _backfill.c.dag_id == text("dag_id"), _backfill.c.key == text("key")
 )
-_BY_NUMBER = select(_backfill).where(_backfill.c.backfill_no == number("backfill_no"))
+
+
+@cache
+def _by_numbers(width: int) -> Select[Any]:
+    """Return as many backfills: ``no_0`` and so on."""
+    return select(_backfill).where(_backfill.c.backfill_no.in_(_numbers(width)))
 
 
 @cache
@@ -39,10 +44,14 @@ def _counts(width: int) -> Select[Any]:
     counted = (_run.c.backfill, _run.c.state)
     return (
         select(*counted, func.count())
-        .where(_run.c.backfill.in_([number(f"no_{n}") for n in range(width)]), not_deleted)
+        .where(_run.c.backfill.in_(_numbers(width)), not_deleted)
         .group_by(*counted)
         .order_by(*counted)
     )
+
+
+def _numbers(width: int) -> list[BindParameter[int]]:
+    return [number(f"no_{n}") for n in range(width)]
 
 
 @cache
@@ -68,10 +77,6 @@ def backfills(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 class BackfillReader(Asking):
     """The part of a store that knows backfills."""
 
-    async def find_backfill(self, backfill_no: int) -> BackfillRow | None:
-        """See ``Store``."""
-        return await self._one(rows.backfill_row, _BY_NUMBER, backfill_no=backfill_no)
-
     async def find_keyed_backfill(self, dag_id: str, key: str) -> BackfillRow | None:
         """See ``Store``."""
         return await self._one(rows.backfill_row, _BY_KEY, dag_id=dag_id, key=key)
@@ -85,11 +90,19 @@ class BackfillReader(Asking):
         statement = _page(of_dag=dag_id is not None, before=before is not None)
         return await self._all(rows.backfill_row, statement, limit=limit, **cursor)
 
-    async def count_runs_of_backfills(
+    async def find_backfills(
         self, backfill_nos: Collection[int]
-    ) -> dict[int, dict[RunState, int]]:
+    ) -> list[tuple[BackfillRow, dict[RunState, int]]]:
         """See ``Store``."""
-        found: dict[int, dict[RunState, int]] = {no: {} for no in backfill_nos}
-        for no, state, count in await self._each(tuple, _counts, "no", backfill_nos):
-            found[no][rows.RUN_STATES[state]] = count
-        return found
+        found: list[BackfillRow] = []
+        counts: dict[int, dict[RunState, int]] = {no: {} for no in backfill_nos}
+        for width, named in pieces(("no",), [(no,) for no in backfill_nos]):
+            statements = (_by_numbers(width), _counts(width))
+            questions = [self._question(statement, **named) for statement in statements]
+            of_piece, counted = await self._fetch(questions)
+            found += self._read(statements[0], rows.backfill_row, of_piece)
+            for no, state, count in self._read(statements[1], tuple, counted):
+                counts[no][rows.RUN_STATES[state]] = count
+        places = {no: place for place, no in enumerate(backfill_nos)}
+        found.sort(key=lambda row: places[row.backfill_no])
+        return [(row, counts[row.backfill_no]) for row in found]

@@ -6,7 +6,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from functools import cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -30,7 +30,6 @@ from aioflow.store.erasing import not_deleted
 
 __all__ = ("BrowsingReader",)
 
-Question: TypeAlias = tuple[str, tuple[Any, ...]]
 Row = TypeVar("Row")
 
 _run, _task, _try = tables.run, tables.task, tables.try_
@@ -228,14 +227,6 @@ def _waits_page(
 
 class BrowsingReader(Asking):
     """The part of a store that people look through."""
-
-    @abstractmethod
-    async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
-        """Return the answers of all questions as of one moment."""
-
-    @abstractmethod
-    def _question(self, statement: Select[Any], **values: Any) -> Question:
-        """Return a statement as the driver takes it."""
 
     @abstractmethod
     def _trigger(self, values: rows.Values) -> TriggerRow:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from sqlalchemy import Select, bindparam, delete, literal_column, select, union_all, update
 from sqlalchemy.dialects import postgresql
 
 from aioflow.model import Instant
 from aioflow.secrets import Vault
-from aioflow.store import access_tables, rows, tables
+from aioflow.store import access_tables, tables
 from aioflow.store.asking import Asking
 from aioflow.store.fence import NODE_NO
 from aioflow.store.holders import Holder
@@ -24,8 +22,6 @@ __all__ = (
     "READ_HOLDER",
     "HoldingReader",
 )
-
-Question: TypeAlias = tuple[str, tuple[Any, ...]]
 
 _SAMPLE = 20
 """Sealed rows of each table that are tried; one that opens is enough."""
@@ -102,14 +98,6 @@ class HoldingReader(Asking):
     """The part of a store that knows who holds it. A file is held by its lock alone."""
 
     _vault: Vault
-
-    @abstractmethod
-    async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
-        """Return the answers of all questions as of one moment."""
-
-    @abstractmethod
-    def _question(self, statement: Select[Any], **values: Any) -> Question:
-        """Return a statement as the driver takes it."""
 
     async def opens_sealed(self) -> bool:
         """See ``Store``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 from sqlalchemy import Select
@@ -19,7 +19,7 @@ from aioflow.rows import RunRow, TriggerRow
 from aioflow.secrets import Vault
 from aioflow.store import rows, selects
 from aioflow.store.access import ADMITTED, admitted
-from aioflow.store.asking import Asking
+from aioflow.store.asking import Asking, Question
 from aioflow.store.backfills import RUNNING_BACKFILLS
 from aioflow.store.checking import read_rows
 from aioflow.store.dag_rows import ALL_DAG_TRIGGERS, HELD_EVENTS, dag_event_row, dag_trigger_row
@@ -29,7 +29,6 @@ from aioflow.unfinished import LiveRun, Progress, Snapshot, Unfinished
 
 __all__ = ("LiveReader",)
 
-Question: TypeAlias = tuple[str, tuple[Any, ...]]
 Row = TypeVar("Row")
 
 _WHOLE = (
@@ -99,16 +98,8 @@ class LiveReader(Asking):
     damages: Damages
 
     @abstractmethod
-    async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
-        """Return the answers of all questions as of one moment."""
-
-    @abstractmethod
     def _streaming(self, questions: Sequence[Question]) -> AbstractAsyncContextManager[list[Fetch]]:
         """Return the answers of all questions as of one moment, a page at a time."""
-
-    @abstractmethod
-    def _question(self, statement: Select[Any], **values: Any) -> Question:
-        """Return a statement as the driver takes it."""
 
     @abstractmethod
     def _trigger(self, values: rows.Values) -> TriggerRow:

@@ -21,13 +21,14 @@ from aioflow.model import Instant
 from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Finding, Store, journal
+from aioflow.store.asking import Question
 from aioflow.store.changes import Changes, bind, named_by
 from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
 from aioflow.store.holding import BEAT, FORGET_HOLDER, NOTE_HOLDER, READ_EPOCH, READ_HOLDER
 from aioflow.store.in_order import Fetch
 from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
 from aioflow.store.postgres_text import LongAnswer, answered
-from aioflow.store.reading import Question, Reading
+from aioflow.store.reading import Reading
 from aioflow.store.rows import Values
 from aioflow.store.sql import (
     CLAIM_NODE,

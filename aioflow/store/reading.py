@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from anyio.lowlevel import checkpoint
 from sqlalchemy import Select, Table, Text
@@ -33,7 +33,7 @@ from aioflow.secrets import Vault
 from aioflow.store import rows, selects, tables
 from aioflow.store.access import AccessReader
 from aioflow.store.aging import AgingReader
-from aioflow.store.asking import is_storable, pieces
+from aioflow.store.asking import Question, is_storable, pieces
 from aioflow.store.backfills import BackfillReader
 from aioflow.store.browsing import BrowsingReader
 from aioflow.store.checking import read_rows
@@ -48,12 +48,9 @@ from aioflow.store.sound import damage_in, row_of
 from aioflow.store.sql import compiled
 from aioflow.store.values import value_row
 
-__all__ = ("Question", "Reading")
+__all__ = ("Reading",)
 
 _MADE_AT_ONCE = 250
-
-Question: TypeAlias = tuple[str, tuple[Any, ...]]
-"""SQL and its parameters, in order."""
 
 Row = TypeVar("Row")
 
@@ -76,10 +73,6 @@ class Reading(
         self._dialect = dialect
         self._vault = vault
         self.damages = Damages()
-
-    @abstractmethod
-    async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
-        """Return the answers of all questions as of one moment, on a connection for reading."""
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from anyio import create_task_group
 from msgspec.structs import replace
 
 from aioflow.backfills import BackfillRow
@@ -37,8 +38,8 @@ async def test_a_backfill_comes_back_as_it_was_stored(store):
     await store.commit(first_batch())
     await store.commit(batch(2, backfills=[ONE, OVER, OTHER]))
 
-    assert [await store.find_backfill(number) for number in (50, 40, 60)] == [ONE, OVER, OTHER]
-    assert await store.find_backfill(51) is None
+    found = await store.find_backfills([50, 51, 40, 60])
+    assert [row for row, _ in found] == [ONE, OVER, OTHER]
     assert await compare(store) == []
 
 
@@ -83,35 +84,61 @@ async def test_a_dag_has_one_backfill_that_goes_on(store):
         await store.commit(batch(3, backfills=[replace(ONE, backfill_no=51)]))
 
 
-async def test_its_runs_are_counted_by_state_without_those_that_are_being_deleted(store):
-    def run(number, state, backfill=50):
-        return replace(
-            RUN,
-            run_no=number,
-            run_id=f"r{number}",
-            key=None,
-            first_task_no=number * 100,
-            state=state,
-            cause="backfill",
-            backfill=backfill,
-        )
+def run(number, state=RunState.RUNNING, backfill=50):
+    """Return a run of a backfill."""
+    return replace(
+        RUN,
+        run_no=number,
+        run_id=f"r{number}",
+        key=None,
+        first_task_no=number * 100,
+        state=state,
+        cause="backfill",
+        backfill=backfill,
+    )
 
+
+async def test_its_runs_are_counted_by_state_without_those_that_are_being_deleted(store):
     runs = [
         *(run(2, RunState.RUNNING), run(3, RunState.SUCCESS), run(4, RunState.SUCCESS)),
         *(run(5, RunState.FAILED), run(6, RunState.SUCCESS, backfill=40)),
     ]
     await store.commit(first_batch())
     await store.commit(
-        batch(2, new_runs=runs, new_deletions=[DeletionRow(run_no=5, at=NOON)], backfills=[ONE])
+        batch(
+            2,
+            new_runs=runs,
+            new_deletions=[DeletionRow(run_no=5, at=NOON)],
+            backfills=[ONE, OVER, OTHER],
+        )
     )
 
-    counts = await store.count_runs_of_backfills([50, 40, 30])
+    found = await store.find_backfills([60, 50, 40, 30])
 
-    assert counts == {
-        50: {RunState.RUNNING: 1, RunState.SUCCESS: 2},
-        40: {RunState.SUCCESS: 1},
-        30: {},
-    }
-    assert list(counts[50]) == [RunState.RUNNING, RunState.SUCCESS]
+    assert found == [
+        (OTHER, {}),
+        (ONE, {RunState.RUNNING: 1, RunState.SUCCESS: 2}),
+        (OVER, {RunState.SUCCESS: 1}),
+    ]
+    assert list(found[1][1]) == [RunState.RUNNING, RunState.SUCCESS]
     assert (await store.find_run("r2")).backfill == 50
     assert await compare(store) == []
+
+
+async def test_it_and_its_runs_are_seen_as_of_one_moment(store):
+    await store.commit(first_batch())
+    await store.commit(batch(2, backfills=[replace(ONE, made=0)]))
+    seen = []
+
+    async def see_it_often():
+        while not seen or seen[-1][0] < 40:
+            ((row, counts),) = await store.find_backfills([ONE.backfill_no])
+            seen.append((row.made, sum(counts.values())))
+
+    async with create_task_group() as group:
+        group.start_soon(see_it_often)
+        for made in range(1, 41):
+            of_it = [replace(ONE, made=made)]
+            await store.commit(batch(2 + made, new_runs=[run(1 + made)], backfills=of_it))
+
+    assert [(made, runs) for made, runs in seen if made != runs] == []
