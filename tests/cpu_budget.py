@@ -4,8 +4,9 @@ A case's CPU time is that of its own process and of the child processes that end
 set-up, its call and the teardown of its function-scoped fixtures. Fixtures of a larger scope are
 shared, so no single case is charged for them. Of a process that cases share, a case is charged for
 what that process used while the case ran, whether it ended in it or not. CPU time, unlike wall
-time, hardly depends on what else the machine does, but it does depend on the machine: the budget
-grows on a slower one, as measured by a fixed piece of work when the session starts.
+time, hardly depends on what else the machine does, but it does depend on the machine, and a rented
+one may be several times slower for minutes: the budget grows on a slower one, as measured by a
+fixed piece of work when the session starts and again after a case that costs more than the budget.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ class CpuBudget:
         finally:
             self._is_ending = False
             cost = self._spent - self._shared + self._noted - began
-            item.user_properties.append((_CPU, round(cost / self._scale, 3)))
+            scale = self._scale
+            if cost > BUDGET_SECONDS * scale:
+                scale = max(scale, _yardstick() / REFERENCE_SECONDS)
+            item.user_properties.append((_CPU, round(cost / scale, 3)))
 
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[object]) -> None:
         """Note the end of a case's own fixture, which pytest may report again later.

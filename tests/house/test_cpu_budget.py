@@ -104,6 +104,14 @@ def test_costly(seconds): spend(seconds)
     assert session(source.format(6)).ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.parametrize(("now", "ends"), [(1_500.0, "OK"), (1_499.0, "TESTS_FAILED")])
+def test_a_costly_case_is_judged_by_how_slow_the_machine_is_then(session, monkeypatch, now, ends):
+    measured = iter([1_000.0, now])
+    monkeypatch.setattr(cpu_budget, "_yardstick", lambda: next(measured))
+
+    assert session("def test_costly(): spend(3)").ret == pytest.ExitCode[ends]
+
+
 def test_nothing_is_judged_where_nightly_cases_run_too(session):
     result = session("def test_costly(): spend(3)", "-m", "nightly or not nightly")
 
