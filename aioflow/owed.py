@@ -94,9 +94,12 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
         has_begun: The triggers of the first group may be hosted.
         deaths: How often the daemon has died in a row while it had triggers.
         row_end: The triggers that it had at the first of these have lower numbers.
-        since: When the present group began, or without one the daemon, in steady time.
+        since: Since when the daemon's triggers are hosted, or those of the first group, in steady
+            time.
         barred: Triggers of DAGs that have killed the daemon, and the versions of their DAGs with
             which they did: with these they are not hosted.
+        group_since: When the first group became the first, or its triggers may be hosted, in
+            steady time.
     """
 
     process: str
@@ -110,6 +113,7 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
     row_end: TriggerNo = 0
     since: Instant = 0
     barred: tuple[tuple[TriggerNo, str], ...] = ()
+    group_since: Instant = 0
 
 
 class Callback(msgspec.Struct, frozen=True, array_like=True):

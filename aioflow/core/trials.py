@@ -71,7 +71,7 @@ _FORGOTTEN_AFTER_US = _LONGEST_PROOF_US
 """A trigger that kills the daemon only after that could not be found in any case."""
 
 _PATIENCE_US = 600_000_000
-"""A suspect of the daemon's death that cannot begin for so long begins with everything else."""
+"""A suspect that cannot begin for so long begins with everything else."""
 
 _LOOKED_AT = 1_000
 
@@ -210,6 +210,7 @@ def _divided(
         groups=tuple(tuple(n for n in part if n in are_tasks) for part in parts),
         spans=tuple(spans) if are_held else (),
         until=draft.steady + trial.proof_us,
+        group_since=draft.steady,
     )
 
 
@@ -345,8 +346,9 @@ def go_on(draft: Draft, *, is_open: bool) -> None:
         alone = tuple(pair for pair in trial.alone if pair[0] in draft.memory.live)
         trial = replace(trial, deaths=0, alone=alone)
     if is_open and not trial.has_begun and _span(trial) != _NO_TRIGGERS:
-        until = draft.steady + trial.proof_us
-        trial = replace(trial, has_begun=True, since=draft.steady, until=until)
+        now = draft.steady
+        until = now + trial.proof_us
+        trial = replace(trial, has_begun=True, since=now, group_since=now, until=until)
     _put(trial, draft)
 
 
@@ -363,9 +365,9 @@ def _judged(trial: Trial, draft: Draft) -> Trial:
     is_over = not (waiting or began or has_triggers or is_control)
     if not is_over and now < trial.until:
         return trial
-    until = max(began, default=now) + trial.proof_us
-    if trial.process == DAEMON and now >= trial.since + _PATIENCE_US:
+    if now >= (end := trial.group_since + _PATIENCE_US):
         waiting = ()
+    until = max(began) + trial.proof_us if began else min(now + trial.proof_us, end)
     if not is_over and (until > now if began else waiting):
         return replace(trial, until=until)  # it began later, or could not yet
     left, spans = tuple(others), trial.spans[1:]
@@ -374,7 +376,7 @@ def _judged(trial: Trial, draft: Draft) -> Trial:
     if not left:
         return _without_groups(trial, draft)
     until = now + trial.proof_us
-    return replace(trial, groups=left, spans=spans, has_begun=False, until=until, since=now)
+    return replace(trial, groups=left, spans=spans, has_begun=False, until=until, group_since=now)
 
 
 def _has_triggers(span: Span, memory: Memory) -> bool:

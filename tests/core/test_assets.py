@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core import assets, event_runs
+from aioflow.core import assets, clearing, event_runs
 from aioflow.core.assets import is_met
 from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec, Fate
 from aioflow.inputs import Asked, FileGone
 from aioflow.model import DagSpec, TaskSpec
-from aioflow.requests import EmitEvent, SetPaused
+from aioflow.requests import ClearTasks, EmitEvent, SetPaused
 from tests.core.test_event_runs import fates, packed
 from tests.core.world import SECOND, World
 
@@ -237,3 +237,25 @@ def test_what_was_held_starts_a_run_when_a_queued_run_begins_past_the_limit(monk
     world.succeed("first")  # the next task waits for the run before, which begins for that
     assert world.run_state(before) == "running"
     assert fates(world) == [Fate.RUN]
+
+
+def test_what_was_held_starts_a_run_when_a_queued_run_is_cleared_over_several_turns(monkeypatch):
+    monkeypatch.setattr(event_runs, "RUNS_AHEAD", 1)
+    monkeypatch.setattr(clearing, "SLICE_TASKS", 1)
+    world = World()
+    spec = consumer(AssetCondition(True, ("a",)), max_active_runs=1)
+    names = [f"t{number}" for number in range(4)]
+    tasks = tuple(TaskSpec(task_id=name) for name in names)
+    world.load(msgspec.structs.replace(spec, tasks=tasks), version="v2")
+    tell(world, "a")
+    (first,) = world.memory.runs.values()
+    for name in names:
+        world.succeed(name)
+    tell(world, "a")
+    world.turn(Asked(1, ClearTasks(run_id=first.row.run_id, tasks=("t0",))))
+    tell(world, "a")
+    assert world.run_state(first.row.run_no) == "queued"
+    assert fates(world)[-1] is Fate.HELD
+
+    world.turn(Asked(2, ClearTasks(run_id=first.row.run_id)))
+    assert fates(world) == [Fate.RUN] * 3

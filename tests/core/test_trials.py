@@ -283,6 +283,30 @@ def test_a_suspect_of_a_host_waits_for_the_limit_of_its_run_that_another_task_re
         assert world.state(run, "hosted") == "running"
 
 
+def test_what_else_a_host_runs_waits_ten_minutes_for_a_suspect_that_cannot_begin():
+    world = World()
+    hosted = TaskSpec(task_id="hosted", body=Body.COROUTINE, priority=9)
+    functions = (TaskSpec(task_id="first"), TaskSpec(task_id="second"))
+    run = world.begin(hosted, *functions, max_active_tasks=1)
+    world.turn(HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now))
+    world.turn(HostUp(ASYNC))
+    world.succeed("first")
+    world.pass_time(3600)  # the time of the daemon's life is none of the host's suspect
+    world.turn(HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now))
+    world.turn(HostUp(ASYNC))  # "second" has taken the place meanwhile
+    beside = TaskSpec(task_id="beside", body=Body.COROUTINE)
+    world.load(DagSpec(dag_id="other", file="other.py", tasks=(beside,)), file="other.py")
+    other = world.trigger("other")
+
+    world.pass_time(599)
+    assert world.state(other, "beside") == "queued"
+    world.pass_time(1)
+    assert world.state(other, "beside") == "running"
+    assert world.state(run, "hosted") == "queued"  # it begins with everything else
+    world.succeed("second")
+    assert world.state(run, "hosted") == "running"
+
+
 def test_a_restart_after_one_crash_begins_everything_at_once():
     machine = Machine(*tasks("t4"))
     machine.crash("t4")
