@@ -31,7 +31,7 @@ from aioflow.model import DagSpec, TaskSpec, TaskState
 from aioflow.requests import CancelRun, SetPaused, SetPool
 from aioflow.rows import Batch
 from aioflow.store.replay import compare
-from tests.sim import evented, filling, invariants, misbehaving, past, recovery, stored
+from tests.sim import evented, filling, invariants, liveness, misbehaving, past, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.crowd import Crowd
 from tests.sim.disk import KEYS, Disk
@@ -117,6 +117,7 @@ class LoopNode:
         self._life = 0
         self._lives: list[Incarnation] = []
         self._before: invariants.Before | None = None
+        self._looked_at = -1
         self._crowd = Crowd(self)
         self._people_left = people
         self._reports = Reports(self)
@@ -183,8 +184,11 @@ class LoopNode:
             if change.quarantine is not None and change.run_no not in self._reports.spoilt:
                 raise Broken("quarantine", f"run {change.run_no}: {change.quarantine}")
         begins_anew = any(state is TaskState.PENDING for _, state in batch.steps)
-        if self.rng.random() < 0.05 and not begins_anew:  # that is settled after the commit
+        is_drawn = self.rng.random() < 0.05
+        if (is_drawn or self._life != self._looked_at) and not begins_anew:  # settled afterwards
+            self._looked_at = self._life  # so each life is looked at soon after its restart
             recovery.memory_is_what_rows_say(self)
+            liveness.places_are_what_tasks_hold(self)
 
     def found(self, broken: Broken) -> None:
         """Something does not hold: all is over."""
