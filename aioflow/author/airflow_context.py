@@ -70,8 +70,30 @@ def context_hint(name: str) -> str:
     return "" if instead is None else f": {instead}"
 
 
+_SOMETIMES_ABSENT = frozenset({"exception", "reason"})
+"""Keys that Airflow's context has in callbacks alone."""
+
+_ABSENT: Any = object()
+
+
 class ContextValues(dict[str, Any]):
-    """The context of a task. A key that it does not have says what to write instead."""
+    """The context of a task. A key that it does not have says what to write instead.
+
+    So does ``get`` without a default of a key that Airflow's context always has: a task that was
+    ported would go on with ``None``.
+    """
 
     def __missing__(self, key: str) -> NoReturn:
         raise UnknownContextKey(key, context_hint(key) or f"; it has {', '.join(self)}")
+
+    def get(self, key: str, default: Any = _ABSENT) -> Any:
+        """Return a value, or the default.
+
+        Raises:
+            UnknownContextKey: If no default is given for a key of Airflow that is not there.
+        """
+        if default is _ABSENT:
+            default = None
+            if key in CONTEXT_INSTEAD and key not in self and key not in _SOMETIMES_ABSENT:
+                return self[key]
+        return super().get(key, default)

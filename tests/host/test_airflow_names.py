@@ -155,7 +155,10 @@ def test_a_key_that_the_context_does_not_have_says_what_to_write():
     assert str(raised.value) == f"the context has no 'ti': {CONTEXT_INSTEAD['ti']}"
     with pytest.raises(KeyError, match=r"the context has no 'nobody'; it has .*\bds\b"):
         context["nobody"]
-    assert ("ti" in context, context.get("ti")) == (False, None)
+    with pytest.raises(UnknownContextKey):
+        context.get("ti")
+    assert ("ti" in context, context.get("ti", 1), context.get("ti", None)) == (False, 1, None)
+    assert [context.get(key) for key in ("exception", "nobody", "ds")] == [None, None, "2026-01-01"]
 
 
 def ported(key: str, **kwargs):
