@@ -98,8 +98,6 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
             time.
         barred: Triggers of DAGs that have killed the daemon, and the versions of their DAGs with
             which they did: with these they are not hosted.
-        group_since: When the first group became the first, or its triggers may be hosted, in
-            steady time.
     """
 
     process: str
@@ -113,7 +111,6 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
     row_end: TriggerNo = 0
     since: Instant = 0
     barred: tuple[tuple[TriggerNo, str], ...] = ()
-    group_since: Instant = 0
 
 
 class Callback(msgspec.Struct, frozen=True, array_like=True):

@@ -34,6 +34,7 @@ def set_drained(request: DrainNode, draft: Draft, slots: Slots) -> bool:
     memory.is_drained = request.is_drained
     draft.batch.drained.append((request.node_no, draft.now if request.is_drained else None))
     if request.is_drained:
+        memory.group_may_begin_since = None
         recall_claims(draft, slots)
         return True
     for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):

@@ -110,6 +110,9 @@ class Memory:
         clearings: What of which run has to begin anew, and the number of the outbox it has.
         trial: What begins apart from everything else, see ``trials``; ``None`` if nothing does.
         trial_no: The number of the outbox it has.
+        group_may_begin_since: Since when nothing but limits and pools keeps the first group of the
+            trial from its places, in steady time. ``None`` while something else does, such as a
+            drain. No row says so: a restart waits for the group as long again.
         may_host_more: Triggers that were held back for it may be handed to their hosts.
         unclaimed: Queued tasks that may have begun in the process that died: none is claimed behind
             another, so that its next start is stored before it begins.
@@ -170,16 +173,16 @@ class Memory:
         self.found_owed: dict[str, list[OutboxRow]] = {}
         self.callbacks_failed = self.schedules_late = 0
         self.deadlines: dict[RunNo, dict[int, Deadline]] = {}
-        self.hosting, self.node_no = epoch << 32, 1
+        self.hosting, self.node_no, self.trial_no = epoch << 32, 1, -1
         self.hosts_up: set[str] = set()
-        self.is_drained = False
+        self.is_drained = self.may_host_more = False
         self.event_requests: dict[tuple[str, str], int] = {}
         self.sealed: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
         self.isolated: dict[RunNo, RunRow] = {}
         self.untold: list[RunRow] = []
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
         self.trial: Trial | None = None
-        self.trial_no, self.may_host_more = -1, False
+        self.group_may_begin_since: Instant | None = None
         self.unclaimed: set[TaskNo] = set()
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}

@@ -21,7 +21,7 @@ The trial is an outbox row, since the daemon itself may be what dies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -71,7 +71,7 @@ _FORGOTTEN_AFTER_US = _LONGEST_PROOF_US
 """A trigger that kills the daemon only after that could not be found in any case."""
 
 _PATIENCE_US = 600_000_000
-"""A suspect that cannot begin for so long begins with everything else."""
+"""A suspect that limits or pools keep from its place for so long begins with everything else."""
 
 _LOOKED_AT = 1_000
 
@@ -205,12 +205,13 @@ def _divided(
     parts = [*control, *([number] for number in known), *halves]
     are_tasks = {live.task_no for live in tasks}
     spans = [_span_of([number for number in part if number not in are_tasks]) for part in parts]
+    groups = tuple(tuple(n for n in part if n in are_tasks) for part in parts)
+    draft.memory.group_may_begin_since = None
     return replace(
         trial,
-        groups=tuple(tuple(n for n in part if n in are_tasks) for part in parts),
+        groups=groups,
         spans=tuple(spans) if are_held else (),
-        until=draft.steady + trial.proof_us,
-        group_since=draft.steady,
+        until=draft.steady + _first_look_us(groups[0], trial),
     )
 
 
@@ -340,16 +341,33 @@ def go_on(draft: Draft, *, is_open: bool) -> None:
         alone=tuple(pair for pair in trial.alone if _is_suspect(draft.memory, pair[0])),
         barred=tuple(pair for pair in trial.barred if is_barred(pair[0], draft.memory)),
     )
+    _note_whether_it_may_begin(trial, draft, is_open=is_open)
     while trial.groups and (after := _judged(trial, draft)) != trial:
         trial = after
     if not trial.groups and trial.deaths and draft.steady >= trial.until:
         alone = tuple(pair for pair in trial.alone if pair[0] in draft.memory.live)
         trial = replace(trial, deaths=0, alone=alone)
     if is_open and not trial.has_begun and _span(trial) != _NO_TRIGGERS:
-        now = draft.steady
-        until = now + trial.proof_us
-        trial = replace(trial, has_begun=True, since=now, group_since=now, until=until)
+        now = draft.memory.group_may_begin_since = draft.steady
+        trial = replace(trial, has_begun=True, since=now, until=now + trial.proof_us)
     _put(trial, draft)
+
+
+def _note_whether_it_may_begin(trial: Trial, draft: Draft, *, is_open: bool) -> None:
+    """Have the patience with the first group begin once its process takes work, not before."""
+    memory = draft.memory
+    if not (is_open and (trial.process == DAEMON or trial.process in memory.hosts_up)):
+        memory.group_may_begin_since = None
+    elif memory.group_may_begin_since is None:
+        memory.group_may_begin_since = draft.steady
+
+
+def _first_look_us(group: Collection[int], trial: Trial) -> int:
+    """Return after how long a group is judged that has become the first.
+
+    If its tasks have begun by then it goes on for as long as they have to run.
+    """
+    return min(trial.proof_us, _PATIENCE_US) if group else trial.proof_us
 
 
 def _judged(trial: Trial, draft: Draft) -> Trial:
@@ -365,9 +383,11 @@ def _judged(trial: Trial, draft: Draft) -> Trial:
     is_over = not (waiting or began or has_triggers or is_control)
     if not is_over and now < trial.until:
         return trial
-    if now >= (end := trial.group_since + _PATIENCE_US):
-        waiting = ()
-    until = max(began) + trial.proof_us if began else min(now + trial.proof_us, end)
+    until = max(began) + trial.proof_us if began else now + _first_look_us(first, trial)
+    if memory.group_may_begin_since is not None:
+        end = memory.group_may_begin_since + _PATIENCE_US
+        waiting = waiting if now < end else ()
+        until = until if began else min(until, end)
     if not is_over and (until > now if began else waiting):
         return replace(trial, until=until)  # it began later, or could not yet
     left, spans = tuple(others), trial.spans[1:]
@@ -375,8 +395,10 @@ def _judged(trial: Trial, draft: Draft) -> Trial:
         left, spans = (*left, waiting), (*spans, _NO_TRIGGERS) if trial.spans else ()
     if not left:
         return _without_groups(trial, draft)
-    until = now + trial.proof_us
-    return replace(trial, groups=left, spans=spans, has_begun=False, until=until, group_since=now)
+    if memory.group_may_begin_since is not None:
+        memory.group_may_begin_since = now
+    until = now + _first_look_us(left[0], trial)
+    return replace(trial, groups=left, spans=spans, has_begun=False, until=until)
 
 
 def _has_triggers(span: Span, memory: Memory) -> bool:

@@ -17,6 +17,7 @@ from aioflow.inputs import Drain, HostLost, HostUp, Restarted
 from aioflow.messages import Succeeded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.owed import TRIAL
+from aioflow.requests import DrainNode, SetPool
 from tests.core.world import SECOND, World
 from tests.seeds import seeds
 
@@ -283,17 +284,20 @@ def test_a_suspect_of_a_host_waits_for_the_limit_of_its_run_that_another_task_re
         assert world.state(run, "hosted") == "running"
 
 
+def lose_async_host(world: World) -> None:
+    world.turn(HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now))
+    world.turn(HostUp(ASYNC))
+
+
 def test_what_else_a_host_runs_waits_ten_minutes_for_a_suspect_that_cannot_begin():
     world = World()
     hosted = TaskSpec(task_id="hosted", body=Body.COROUTINE, priority=9)
     functions = (TaskSpec(task_id="first"), TaskSpec(task_id="second"))
     run = world.begin(hosted, *functions, max_active_tasks=1)
-    world.turn(HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now))
-    world.turn(HostUp(ASYNC))
+    lose_async_host(world)
     world.succeed("first")
     world.pass_time(3600)  # the time of the daemon's life is none of the host's suspect
-    world.turn(HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now))
-    world.turn(HostUp(ASYNC))  # "second" has taken the place meanwhile
+    lose_async_host(world)  # "second" has taken the place meanwhile
     beside = TaskSpec(task_id="beside", body=Body.COROUTINE)
     world.load(DagSpec(dag_id="other", file="other.py", tasks=(beside,)), file="other.py")
     other = world.trigger("other")
@@ -305,6 +309,131 @@ def test_what_else_a_host_runs_waits_ten_minutes_for_a_suspect_that_cannot_begin
     assert world.state(run, "hosted") == "queued"  # it begins with everything else
     world.succeed("second")
     assert world.state(run, "hosted") == "running"
+
+
+def suspects_without_room() -> tuple[World, int]:
+    """Return a world with two suspects, in two groups, and a run that waits for them.
+
+    Their pool was made narrower than they are while they ran.
+    """
+    world = World()
+    world.ask(SetPool(name="narrow", slots=4))
+    wide = TaskSpec(task_id="a", body=Body.COROUTINE, pool="narrow", slots=2)
+    world.begin(wide, msgspec.structs.replace(wide, task_id="b"))
+    beside = TaskSpec(task_id="beside", body=Body.COROUTINE)
+    world.load(DagSpec(dag_id="other", file="other.py", tasks=(beside,)), file="other.py")
+    lose_async_host(world)
+    world.ask(SetPool(name="narrow", slots=1))
+    lose_async_host(world)
+    assert [len(group) for group in world.memory.trial.groups] == [1, 1]
+    return world, world.trigger("other")
+
+
+def test_each_group_is_waited_for_ten_minutes():
+    world, other = suspects_without_room()
+
+    for _ in range(2):
+        world.pass_time(599)
+        assert world.state(other, "beside") == "queued"
+        world.pass_time(1)
+    assert world.state(other, "beside") == "running"
+
+
+def test_the_ten_minutes_begin_again_when_a_drained_node_takes_work_again():
+    world, other = suspects_without_room()
+    world.pass_time(500)
+    world.ask(DrainNode(node_no=1, is_drained=True))
+    world.pass_time(7_000)
+    world.ask(DrainNode(node_no=1, is_drained=False))
+
+    world.pass_time(599)
+    assert len(world.memory.trial.groups) == 2
+    world.pass_time(1)
+    assert len(world.memory.trial.groups) == 1
+    assert world.state(other, "beside") == "queued"
+
+
+def test_the_ten_minutes_begin_again_with_the_groups_of_another_death():
+    world, other = suspects_without_room()
+    world.pass_time(500)
+    world.ask(SetPool(name="narrow", slots=4))  # the first of the two begins
+    world.ask(SetPool(name="narrow", slots=1))
+    lost = HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now)
+    world.turn(lost, HostUp(ASYNC))
+
+    world.pass_time(599)
+    assert world.state(other, "beside") == "queued"
+    world.pass_time(1)
+    assert world.state(other, "beside") == "running"
+
+
+def test_a_suspect_is_waited_for_ten_minutes_however_long_it_had_run():
+    world = World()
+    world.ask(SetPool(name="narrow", slots=1))
+    run = world.begin(TaskSpec(task_id="hosted", body=Body.COROUTINE, pool="narrow"))
+    beside = TaskSpec(task_id="beside", body=Body.COROUTINE)
+    both = (TaskSpec(task_id="function", pool="narrow"), beside)
+    world.load(DagSpec(dag_id="other", file="other.py", tasks=both), file="other.py")
+
+    def run_for_long():
+        while world.state(run, "hosted") != "running":
+            world.pass_time(60)
+        world.pass_time(5_000)
+
+    for _ in range(4):
+        run_for_long()
+        lose_async_host(world)
+    run_for_long()
+    other = world.trigger("other")
+    lose_async_host(world)
+    control_us = world.memory.trial.proof_us
+
+    assert world.memory.trial.groups[0] == ()
+    assert control_us > 1_000 * SECOND
+    assert [world.state(other, name) for name in ("function", "beside")] == ["running", "queued"]
+    world.pass_time(control_us / SECOND)
+    world.pass_time(599)
+    assert world.state(other, "beside") == "queued"
+    world.pass_time(1)
+    assert [world.state(other, "beside"), world.state(run, "hosted")] == ["running", "queued"]
+
+
+def first_half_begins(machine: Machine) -> bool:
+    """Return whether the first of two groups has begun, and nothing else."""
+    world = machine.world
+    begun = {world._spec(effect).task_id for effect in world.starts.values()}
+    return begun == set(sorted(NAMES)[:11]) and len(world.memory.trial.groups) == 2
+
+
+def test_a_host_that_is_long_away_loses_no_patience_with_its_suspects():
+    machine = HostMachine(*tasks("t4"), body=Body.COROUTINE)
+    machine.start_hosts()
+    world = machine.world
+    machine.crash("t4")
+    world.turn(HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now))
+    world.starts.clear()
+    for _ in range(14):
+        world.pass_time(500)
+        world.turn()
+    world.turn(HostUp(ASYNC))
+
+    assert first_half_begins(machine)
+
+
+def test_a_daemon_that_is_long_away_loses_no_patience_with_its_suspects():
+    machine = Machine(*tasks("t4"))
+    world = machine.world
+    machine.crash("t4")
+    for away in (1, 7_000):  # it dies before its web server answers
+        world.now += away * SECOND
+        world.start_up()
+        world.slots.is_held = True
+        world.turn(Restarted(has_crashed=True))
+        world.pass_time(4)
+    world.slots.is_held = False
+    world.turn()
+
+    assert first_half_begins(machine)
 
 
 def test_a_restart_after_one_crash_begins_everything_at_once():
