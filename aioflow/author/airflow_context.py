@@ -70,8 +70,14 @@ def context_hint(name: str) -> str:
     return "" if instead is None else f": {instead}"
 
 
-_SOMETIMES_ABSENT = frozenset({"exception", "reason"})
-"""Keys that Airflow's context has in callbacks alone."""
+_ALWAYS_IN_AIRFLOW = frozenset(
+    {
+        *("conn", "dag", "dag_run", "inlet_events", "inlets", "macros", "outlet_events", "outlets"),
+        *("task_instance", "task_instance_key_str", "task_reschedule_count", "test_mode", "ti"),
+        *("triggering_asset_events", "ts_nodash_with_tz", "var"),
+    }
+)
+"""Keys without ``NotRequired`` in ``Context`` of the Task SDK of Airflow 3."""
 
 _ABSENT: Any = object()
 
@@ -94,6 +100,6 @@ class ContextValues(dict[str, Any]):
         """
         if default is _ABSENT:
             default = None
-            if key in CONTEXT_INSTEAD and key not in self and key not in _SOMETIMES_ABSENT:
+            if key in _ALWAYS_IN_AIRFLOW and key not in self:
                 return self[key]
         return super().get(key, default)
