@@ -205,14 +205,18 @@ async def try_one(
 
 
 async def main(folder: Path, durability: Durability, wanted: list[str]) -> None:
-    """Try those that are named; of a file without a number each, until none is left to fail."""
+    """Try those that are named; of a file without a number each, until none is left to fail.
+
+    On a slow machine the sync of a number may come with the end of a life, or not at all: then the
+    one before it is tried, until a life is ended by it.
+    """
     checkpointer.WAL_GOAL_BYTES = LOG_BYTES
     sqlite_file._WAL_KEPT_BYTES = LOG_BYTES
     start = await made(folder)
     held = "held" in wanted
     for name in [one for one in wanted if one != "held"]:
         file, _, only = name.partition(":")
-        for nth in [int(only)] if only else range(1, 10_000):
+        for nth in range(int(only), 0, -1) if only else range(1, 10_000):
             where = f"{file}:{nth}"
             try:
                 found = await try_one(
@@ -221,7 +225,7 @@ async def main(folder: Path, durability: Durability, wanted: list[str]) -> None:
             except Exception as exc:  # noqa: BLE001 - the next one is tried, too
                 found = {"error": f"{type(exc).__name__}: {exc}"}
             print(json.dumps({"where": where, **found}), flush=True)
-            if found.get("failed") == 0:
+            if found.get("ended") if only else found.get("failed") == 0:
                 break
 
 
