@@ -37,7 +37,7 @@ test: .venv/.all lint
 	@$(FAULT_TOOLS)
 	@$(BROWSER)
 	@$(SHELLS)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup  # on two cores: a worker waits a third of its time
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # The third ring: both event loops, all seeds, kills, faults and planted bugs. Takes hours.
 nightly: .venv/.all lint
