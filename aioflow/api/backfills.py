@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Any, cast
 from zoneinfo import ZoneInfo
@@ -178,17 +178,17 @@ class Backfills:
         Raises:
             UnknownBackfill: If there is none of that number.
         """
-        views = await self._views([backfill_id])
-        if not views:
+        found = await self._store.find_backfills([backfill_id])
+        if not found:
             raise UnknownBackfill(backfill_id)
-        return views[0]
+        return _view(*found[0])
 
     async def list(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
     ) -> Sequence[BackfillView]:
         """Return them, the newest first; ``before`` is the last id of the page before."""
         found = await self._store.list_backfills(dag_id=dag_id, before=before, limit=limit)
-        return await self._views([row.backfill_no for row in found])
+        return [_view(row, counts) for row, counts in found]
 
     async def cancel(self, backfill_id: int) -> BackfillView:
         """Have it make no more runs, and cancel those that go on; one that is over stays so."""
@@ -196,10 +196,6 @@ class Backfills:
             with contextlib.suppress(UnknownBackfill):  # it ended while we asked
                 await self._ask(CancelBackfill(backfill_no=backfill_id))
         return await self.show(backfill_id)
-
-    async def _views(self, backfill_ids: Collection[int]) -> Sequence[BackfillView]:
-        found = await self._store.find_backfills(backfill_ids)
-        return [_view(row, counts) for row, counts in found]
 
     async def _range(self, dag_id: str, first: str, last: str) -> tuple[Instant, Instant]:
         """Return both ends of a range; the DAG is looked for only where its zone matters."""

@@ -343,6 +343,8 @@ def go_on(draft: Draft, *, is_open: bool) -> None:
     )
     _note_whether_it_may_begin(trial, draft, is_open=is_open)
     while trial.groups and (after := _judged(trial, draft)) != trial:
+        if after.groups != trial.groups and draft.memory.group_may_begin_since is not None:
+            draft.memory.group_may_begin_since = draft.steady
         trial = after
     if not trial.groups and trial.deaths and draft.steady >= trial.until:
         alone = tuple(pair for pair in trial.alone if pair[0] in draft.memory.live)
@@ -363,9 +365,9 @@ def _note_whether_it_may_begin(trial: Trial, draft: Draft, *, is_open: bool) -> 
 
 
 def _first_look_us(group: Collection[int], trial: Trial) -> int:
-    """Return after how long a group is judged that has become the first.
+    """Return how long after a group becomes the first it is judged for the first time.
 
-    If its tasks have begun by then it goes on for as long as they have to run.
+    Where tasks of the group run by then, it is judged again when they have run long enough.
     """
     return min(trial.proof_us, _PATIENCE_US) if group else trial.proof_us
 
@@ -395,8 +397,6 @@ def _judged(trial: Trial, draft: Draft) -> Trial:
         left, spans = (*left, waiting), (*spans, _NO_TRIGGERS) if trial.spans else ()
     if not left:
         return _without_groups(trial, draft)
-    if memory.group_may_begin_since is not None:
-        memory.group_may_begin_since = now
     until = now + _first_look_us(left[0], trial)
     return replace(trial, groups=left, spans=spans, has_begun=False, until=until)
 

@@ -357,8 +357,8 @@ class Store(Browsed, Protocol):
 
     async def list_backfills(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
-    ) -> list[BackfillRow]:
-        """Return backfills, the newest first; ``before`` is the last number of the page before."""
+    ) -> list[tuple[BackfillRow, dict[RunState, int]]]:
+        """As ``find_backfills``, the newest first, those below the number ``before``."""
 
     async def find_backfills(
         self, backfill_nos: Collection[int]

@@ -56,7 +56,11 @@ def _numbers(width: int) -> list[BindParameter[int]]:
 
 @cache
 def _page(*, of_dag: bool, before: bool) -> Select[Any]:
-    page = select(_backfill).order_by(_backfill.c.backfill_no.desc()).limit(number("limit"))
+    page = (
+        select(_backfill.c.backfill_no)
+        .order_by(_backfill.c.backfill_no.desc())
+        .limit(number("limit"))
+    )
     if of_dag:
         page = page.where(_backfill.c.dag_id == text("dag_id"))
     if before:
@@ -83,12 +87,13 @@ class BackfillReader(Asking):
 
     async def list_backfills(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
-    ) -> list[BackfillRow]:
+    ) -> list[tuple[BackfillRow, dict[RunState, int]]]:
         """See ``Store``."""
         given = {"dag_id": dag_id, "before": before}
         cursor = {name: value for name, value in given.items() if value is not None}
         statement = _page(of_dag=dag_id is not None, before=before is not None)
-        return await self._all(rows.backfill_row, statement, limit=limit, **cursor)
+        found = await self._all(tuple, statement, limit=limit, **cursor)
+        return await self.find_backfills([backfill_no for (backfill_no,) in found])
 
     async def find_backfills(
         self, backfill_nos: Collection[int]

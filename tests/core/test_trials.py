@@ -271,22 +271,21 @@ def test_suspects_of_a_host_wait_for_places_that_others_took_meanwhile():
     judge(machine)
 
 
+def lose_async_host(world: World) -> None:
+    world.turn(HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now))
+    world.turn(HostUp(ASYNC))
+
+
 def test_a_suspect_of_a_host_waits_for_the_limit_of_its_run_that_another_task_reached_meanwhile():
     world = World()
     hosted = TaskSpec(task_id="hosted", body=Body.COROUTINE, priority=9)
     functions = (TaskSpec(task_id="first"), TaskSpec(task_id="second"))
     run = world.begin(hosted, *functions, max_active_tasks=1)
     for name in ("first", "second"):  # each begins while the host is away
-        world.turn(HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now))
-        world.turn(HostUp(ASYNC))
+        lose_async_host(world)
         assert [world.state(run, each) for each in ("hosted", name)] == ["queued", "running"]
         world.succeed(name)
         assert world.state(run, "hosted") == "running"
-
-
-def lose_async_host(world: World) -> None:
-    world.turn(HostLost(role=ASYNC, culprit=-1, failure=KILLED, at=world.now))
-    world.turn(HostUp(ASYNC))
 
 
 def test_what_else_a_host_runs_waits_ten_minutes_for_a_suspect_that_cannot_begin():

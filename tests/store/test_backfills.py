@@ -58,9 +58,9 @@ async def test_backfills_come_in_pages_the_newest_first(store):
     await store.commit(first_batch())
     await store.commit(batch(2, backfills=[ONE, OVER, OTHER]))
 
-    assert await store.list_backfills(limit=2) == [OTHER, ONE]
-    assert await store.list_backfills(limit=2, before=50) == [OVER]
-    assert await store.list_backfills(dag_id="etl") == [ONE, OVER]
+    assert await store.list_backfills(limit=2) == [(OTHER, {}), (ONE, {})]
+    assert await store.list_backfills(limit=2, before=50) == [(OVER, {})]
+    assert await store.list_backfills(dag_id="etl") == [(ONE, {}), (OVER, {})]
     assert await store.list_backfills(dag_id="never") == []
 
 
