@@ -85,8 +85,8 @@ _ABSENT: Any = object()
 class ContextValues(dict[str, Any]):
     """The context of a task. A key that it does not have says what to write instead.
 
-    So does ``get`` without a default of a key that Airflow's context always has: a task that was
-    ported would go on with ``None``.
+    So does ``get`` without a default for a key that Airflow's context always has: a ported task
+    would use ``None`` as its value.
     """
 
     def __missing__(self, key: str) -> NoReturn:
@@ -98,8 +98,6 @@ class ContextValues(dict[str, Any]):
         Raises:
             UnknownContextKey: If no default is given for a key of Airflow that is not there.
         """
-        if default is _ABSENT:
-            default = None
-            if key in _ALWAYS_IN_AIRFLOW and key not in self:
-                return self[key]
-        return super().get(key, default)
+        if default is not _ABSENT:
+            return super().get(key, default)
+        return self[key] if key in _ALWAYS_IN_AIRFLOW else super().get(key)

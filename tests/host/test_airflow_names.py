@@ -158,7 +158,7 @@ def test_a_key_that_the_context_does_not_have_says_what_to_write():
     with pytest.raises(UnknownContextKey):
         context.get("ti")
     assert ("ti" in context, context.get("ti", 1), context.get("ti", None)) == (False, 1, None)
-    optional = ("exception", "execution_date", "templates_dict", "nobody")
+    optional = ("exception", "execution_date", "templates_dict", "unknown")
     assert [context.get(key) for key in optional] == [None] * 4
     assert context.get("ds") == "2026-01-01"
 

@@ -167,7 +167,7 @@ def handled(body: Any, stage: Any, times: tuple[int, int, int, int]) -> EventsHa
     """Return what an operator says of the events it was given, which must be the next ones."""
     start = body.effect.start
     rows = [r for r in stage.tables.triggers.values() if r.task_no == start.task_no]
-    # A host may not have let go of the trigger that the task waited for before it was cleared.
+    # A host may still have the trigger that the task waited for before the task was cleared.
     row = max((r for r in rows if r.ordinal < 0), key=lambda r: r.trigger_no, default=None)
     if row is not None and not stage.tables.is_held(start.run_no):
         consumed = stage.tables.consumed[row.trigger_no]
