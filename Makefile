@@ -21,7 +21,7 @@ BROWSER := command -v chromium >/dev/null || test "$$(id -u)" != 0 || { \
 SHELLS := command -v zsh >/dev/null && command -v fish >/dev/null || test "$$(id -u)" != 0 || { \
     apt-get update && apt-get install --yes --no-install-recommends zsh fish; }
 
-.PHONY: run check test nightly pure lint style types layers bench dist ui ui-check clean
+.PHONY: run check test nightly pure lint style types layers modules bench dist ui ui-check clean
 
 # The daemon with the example DAGs, one run shown live, and today's file for further ones.
 run: .venv/.run
@@ -63,6 +63,10 @@ layers: .venv/.all
 types: .venv/.all
 	$(BIN)/mypy $(CODE)
 	$(BIN)/pyright
+
+# The list of modules in docs/, out of their docstrings.
+modules: .venv/.all
+	$(BIN)/python -m tests.house.module_list
 
 bench: .venv/.all
 	$(BIN)/python -m benchmarks

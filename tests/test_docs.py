@@ -30,6 +30,7 @@ from aioflow.model import RunState, TaskState, TriggerRule, TriggerState, WaitKi
 from aioflow.settings import Settings
 from aioflow.web.routes import API_ROUTES
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.house import module_list
 from tests.triggers.test_catalogue import defined
 
 ROOT = Path(__file__).parents[1]
@@ -381,28 +382,8 @@ def test_every_statement_and_every_defect_names_a_test():
 # ── the house ───────────────────────────────────────────────────────────────────────────
 
 
-def named_in_the_tree() -> set[str]:
-    """Every path in the picture of the house, relative to the checkout."""
-    (tree,) = blocks(DOCS / "architecture.md", "tree")
-    named: set[str] = set()
-    above: list[str] = []
-    for line in tree.splitlines():
-        branch, name = re.match(r"((?:[│ ]   )*(?:[├└]── )?)(\S+)", line).groups()
-        depth = len(branch) // 4
-        above[depth:] = [name.rstrip("/")]
-        named.add("/".join(above))
-    return named
-
-
-def test_the_picture_of_the_house_names_every_module_and_package_and_no_other():
-    standing = {
-        (path.parent if path.name == "__init__.py" else path).relative_to(ROOT).as_posix()
-        for folder in ("aioflow", "triggers/aioflow_triggers")
-        for path in (ROOT / folder).rglob("*.py")
-        if path.parent.name != "versions" or path.name == "__init__.py"
-    }
-
-    assert named_in_the_tree() == standing
+def test_the_list_of_modules_is_up_to_date():
+    assert module_list.PAGE.read_text() == module_list.render(), "run `make modules`"
 
 
 # ── links ───────────────────────────────────────────────────────────────────────────────
