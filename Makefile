@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --root-user-action=ignore
-PURE := tests/core tests/author tests/store tests/host tests/house tests/test_docs.py
+PURE := tests/core tests/author tests/store tests/worker tests/house tests/test_docs.py
 CODE := $(wildcard aioflow triggers/aioflow_triggers tests benchmarks examples)
 
 # Where this is set, each of the thousands of processes of a test run compiles the program anew.

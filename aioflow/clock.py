@@ -7,8 +7,7 @@ from typing import Protocol
 
 import anyio
 
-from aioflow.instants import Moment
-from aioflow.model import Instant
+from aioflow.model.timestamps import Instant, Moment
 
 __all__ = ("STEP_US", "Clock", "SteadyClock", "SystemClock")
 

@@ -14,41 +14,41 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from aioflow.alert_settings import AlertSettings, targets_of
-from aioflow.answers import Answers
+from aioflow._threads import in_thread
 from aioflow.catalog import Catalog, Limits, ParsePace
 from aioflow.catalog.parsing import Parser
 from aioflow.catalog.scanning import list_loaded
 from aioflow.catalog.snapshot import Snapshots
-from aioflow.children import Children
 from aioflow.clock import Clock, SystemClock
-from aioflow.code_missing import CodeMissing
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
+from aioflow.crypto import Vault
 from aioflow.db_wait import open_database
-from aioflow.deleting import Deleting
-from aioflow.deliveries import Deliveries, Pace
-from aioflow.engine import Engine
+from aioflow.engine.loop import Engine
 from aioflow.errors import HomeBusy, StoreUnavailable
+from aioflow.executors.host_pool import HostPool
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.home import check_writers, close_off, make_home
-from aioflow.host_pool import HostPool
-from aioflow.inputs import Continue, Drain, Noticed
-from aioflow.log import Logger
-from aioflow.masking import Masks
-from aioflow.owed import Alert
+from aioflow.maintenance.code_restore import CodeMissing
+from aioflow.maintenance.deletion import Deleting
+from aioflow.model.rows import NodeFacts, VersionRow
+from aioflow.notifications import Deliveries, Pace
+from aioflow.notifications.alert_settings import AlertSettings, targets_of
+from aioflow.processes import Children
+from aioflow.protocol.inputs import Continue, Drain, Noticed
+from aioflow.protocol.outbox import Alert
+from aioflow.queries import Answers
+from aioflow.redaction import Masks
 from aioflow.routing import Follower, Routes
-from aioflow.rows import NodeFacts, VersionRow
-from aioflow.secrets import Vault
 from aioflow.settings import Settings
+from aioflow.settings.home import check_writers, close_off, make_home
 from aioflow.stop_signals import StopSignals
 from aioflow.store import Store
 from aioflow.store.lock import FileLock
-from aioflow.taking_over import Beating, prepare_claim
-from aioflow.tasklog import TaskLog
-from aioflow.threads import in_thread
-from aioflow.tracing import Traces
+from aioflow.store.takeover import Beating, prepare_claim
+from aioflow.telemetry.log import Logger
+from aioflow.telemetry.task_log import TaskLog
+from aioflow.telemetry.tracing import Traces
 
 __all__ = ("Ready", "serve")
 
@@ -148,7 +148,7 @@ async def _tracing(settings: Settings) -> AsyncIterator[Traces | None]:
 
 
 def _open_export() -> tuple[Traces, Callable[[], None]]:
-    from aioflow.span_export import open_export  # an SDK takes a while to import
+    from aioflow.telemetry.otel_export import open_export  # an SDK takes a while to import
 
     return open_export()
 

@@ -11,13 +11,13 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskStatus
 
+from aioflow._threads import in_thread
 from aioflow.clock import Clock
+from aioflow.crypto import Vault
 from aioflow.errors import StoreUnavailable
-from aioflow.log import Logger
-from aioflow.secrets import Vault
 from aioflow.settings import Settings
 from aioflow.store import Store, open_store
-from aioflow.threads import in_thread
+from aioflow.telemetry.log import Logger
 
 __all__ = ("open_database",)
 

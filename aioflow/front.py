@@ -12,22 +12,23 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
+from aioflow._threads import in_thread
 from aioflow.api import Api
 from aioflow.api.slots import HostedTimetables
 from aioflow.api.views import CleanedView
 from aioflow.catalog.parsing import Parser
 from aioflow.catalog.plug_ins import warn_of_broken
 from aioflow.catalog.snapshot import Snapshots
-from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import Clock
-from aioflow.engine import Engine
-from aioflow.host_pool import HostPool
-from aioflow.model import Instant, RunNo
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.engine.loop import Engine
+from aioflow.executors.host_pool import HostPool
+from aioflow.maintenance.retention import Cleaning, Kept
+from aioflow.model.ids import RunNo
+from aioflow.model.timestamps import Instant
 from aioflow.settings import Settings
 from aioflow.store import Store
-from aioflow.tasklog import TaskLog
-from aioflow.threads import in_thread
+from aioflow.telemetry.task_log import TaskLog
 
 __all__ = ("Front",)
 

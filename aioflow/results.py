@@ -23,9 +23,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from aioflow.disk import require_space
-from aioflow.model import StartNo, TaskNo
-from aioflow.private_files import create_file, make_folder
+from aioflow.filesystem import create_file, make_folder, require_space
+from aioflow.model.ids import StartNo, TaskNo
 
 __all__ = (
     "INLINE_LIMIT",

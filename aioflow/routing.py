@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from aioflow.answers import Answers
 from aioflow.core.draft import Draft
-from aioflow.deliveries import Deliveries
-from aioflow.effects import (
+from aioflow.executors.host_pool import HostPool
+from aioflow.executors.slot import SlotExecutor
+from aioflow.model.batch import Batch
+from aioflow.model.dag import Body
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow
+from aioflow.notifications import Deliveries
+from aioflow.protocol.effects import (
     ConfirmCall,
     Deliver,
     EndHosting,
@@ -20,10 +25,7 @@ from aioflow.effects import (
     StopTry,
     TakeEvents,
 )
-from aioflow.executors.slot import SlotExecutor
-from aioflow.host_pool import HostPool
-from aioflow.model import Body, RunNo
-from aioflow.rows import Batch, RunRow
+from aioflow.queries import Answers
 
 __all__ = ("Follower", "Routes")
 
@@ -36,7 +38,7 @@ class Follower(Protocol):
 
 
 class Routes:
-    """The outlets of one node's engine; see ``outlets.Outlets``.
+    """The outlets of one node's engine; see ``engine.dispatch.Outlets``.
 
     Args:
         hosts: Of coroutines and triggers.

@@ -13,7 +13,7 @@ from typing import Self
 
 import anyio
 
-from aioflow.log import Logger
+from aioflow.telemetry.log import Logger
 
 __all__ = ("StopSignals",)
 

@@ -27,14 +27,14 @@ import anyio
 from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
-from aioflow.effects import Effect, StartTry
-from aioflow.engine import Engine
-from aioflow.inputs import FileParsed, HostUp, Input
-from aioflow.messages import Succeeded
-from aioflow.model import Body, DagSpec, MapSource, MapSpec, TaskSpec
-from aioflow.requests import CreateRun
-from aioflow.rows import Batch
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.engine.loop import Engine
+from aioflow.model.batch import Batch
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.protocol.effects import Effect, StartTry
+from aioflow.protocol.inputs import FileParsed, HostUp, Input
+from aioflow.protocol.reports import Succeeded
+from aioflow.protocol.requests import CreateRun
 from aioflow.store import journal, open_store
 from aioflow.store.changes import Changes, bind
 from aioflow.store.sql import SQLITE, written

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import psutil
 
 from aioflow.clock import SystemClock
-from aioflow.logfile import header
 from aioflow.settings import socket_path
-from aioflow.tasklog import TaskLog
+from aioflow.telemetry.log_file import header
+from aioflow.telemetry.task_log import TaskLog
 from benchmarks.daemon import DaemonProcess, eventually, fsync_ms
 from benchmarks.harness import Figure, command, median, report
 from benchmarks.waiting import DAGS

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from aioflow.host.frames import BlockingLink, frames
-from aioflow.messages import Succeeded
-from aioflow.model import RunNo, StartNo, TaskNo
-from aioflow.orders import Start
+from aioflow.model.ids import RunNo, StartNo, TaskNo
+from aioflow.protocol.commands import Start
+from aioflow.protocol.reports import Succeeded
+from aioflow.worker.frames import BlockingLink, frames
 from benchmarks.daemon import DaemonProcess
 from benchmarks.harness import median
 

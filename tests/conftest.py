@@ -18,9 +18,9 @@ import uvloop
 from hypothesis import settings
 from sqlalchemy.engine import URL
 
-from aioflow.log import _rich_only_on_a_terminal
 from aioflow.store import postgres_schema, sqlite_file
 from aioflow.store.lock import FileLock
+from aioflow.telemetry.log import _rich_only_on_a_terminal
 from tests.cpu_budget import CpuBudget
 from tests.databases import in_thread, temporary_database
 from tests.postgres_reset import ResettableDatabase

@@ -8,12 +8,32 @@ import anyio
 import msgspec
 import pytest
 
-from aioflow.answers import Answers
-from aioflow.changes import ExpansionChange, RunChange, TaskChange
 from aioflow.clock import SystemClock
 from aioflow.errors import BatchRefused, StoreUnavailable
 from aioflow.executors.wiring import refuse
-from aioflow.host.questions import (
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec, ValueKind
+from aioflow.model.rows import (
+    DagRow,
+    ExpansionChange,
+    ExpansionRow,
+    ItemRow,
+    NamedEventRow,
+    RecordRow,
+    ResultRow,
+    RunChange,
+    RunRow,
+    TaskChange,
+    TaskRow,
+    ValueRow,
+    VersionRow,
+)
+from aioflow.model.states import Failure, RecordState, RunState, TaskState
+from aioflow.protocol.commands import Answer, RunInfo
+from aioflow.protocol.reports import Ask, Withdraw
+from aioflow.queries import Answers
+from aioflow.redaction import Masks
+from aioflow.worker.questions import (
     PAGE_BYTES,
     PAGE_ITEMS,
     EventsPage,
@@ -29,33 +49,6 @@ from aioflow.host.questions import (
     ValuesFound,
     ValuesWanted,
     only,
-)
-from aioflow.masking import Masks
-from aioflow.messages import Ask, Withdraw
-from aioflow.model import (
-    DagSpec,
-    Failure,
-    MapSource,
-    MapSpec,
-    RecordState,
-    RunState,
-    TaskSpec,
-    TaskState,
-    ValueKind,
-)
-from aioflow.orders import Answer, RunInfo
-from aioflow.rows import (
-    Batch,
-    DagRow,
-    ExpansionRow,
-    ItemRow,
-    NamedEventRow,
-    RecordRow,
-    ResultRow,
-    RunRow,
-    TaskRow,
-    ValueRow,
-    VersionRow,
 )
 from tests.executors.processes import running
 

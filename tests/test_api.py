@@ -21,6 +21,7 @@ from aioflow.api.layout import Layout
 from aioflow.api.views import plain, plain_bytes
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
+from aioflow.crypto import Vault
 from aioflow.errors import (
     BadConf,
     DaemonAway,
@@ -32,26 +33,16 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
-from aioflow.inputs import Drain, FileGone, Stalled
-from aioflow.messages import Failed, Item, Succeeded
-from aioflow.model import (
-    Chooses,
-    DagSpec,
-    Failure,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    RunState,
-    TaskSpec,
-    TaskState,
-)
-from aioflow.requests import CountTasks
+from aioflow.model.dag import Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.rows import ExpansionRow, RunRow
+from aioflow.model.states import Failure, RunState, TaskState
+from aioflow.protocol.inputs import Drain, FileGone, Stalled
+from aioflow.protocol.reports import Failed, Item, Succeeded
+from aioflow.protocol.requests import CountTasks
 from aioflow.results import result_path, write_list
-from aioflow.rows import ExpansionRow, RunRow
-from aioflow.secrets import Vault
 from aioflow.store import Store, open_store
 from aioflow.store.sqlite import SqliteStore
-from aioflow.tasklog import LogKey, TaskLog
+from aioflow.telemetry.task_log import LogKey, TaskLog
 from tests.web.node import CHAIN, FAN, STREAM, node
 
 PAIRED = DagSpec(

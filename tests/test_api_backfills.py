@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aioflow.api.backfills import BackfillView
-from aioflow.model import DagSpec, TaskSpec
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.schedule import ScheduleSpec
 from tests.turns import until
 from tests.web.node import Node, node
 

@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import encode
-from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
-from aioflow.described import Watched
 from aioflow.errors import RequestError
-from aioflow.inputs import FileGone
-from aioflow.messages import Fired, TriggerEnded
-from aioflow.model import DagSpec, Failure, TaskSpec
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
+from aioflow.model.states import Failure
+from aioflow.model.trigger_description import Watched
+from aioflow.protocol.inputs import FileGone
+from aioflow.protocol.reports import Fired, TriggerEnded
 from tests.turns import until
 from tests.web.node import Node, node
 

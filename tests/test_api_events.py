@@ -7,11 +7,11 @@ import pytest
 
 from aioflow.api import Api
 from aioflow.clock import SystemClock
+from aioflow.crypto import Vault
 from aioflow.errors import AioflowError, BadEvent, DaemonAway, RequestError, Unserializable
-from aioflow.requests import EmitEvent
-from aioflow.secrets import Vault
+from aioflow.protocol.requests import EmitEvent
 from aioflow.store import open_store
-from aioflow.tasklog import TaskLog
+from aioflow.telemetry.task_log import TaskLog
 from tests.web.node import node
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from aioflow.api import params
 from aioflow.errors import BadConf
-from aioflow.model import ParamSpec
+from aioflow.model.dag import ParamSpec
 from tests.web.node import CHAIN, node
 
 N = ParamSpec(name="n", schema='{"type": "integer", "minimum": 1}', default="3")

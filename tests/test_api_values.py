@@ -8,8 +8,8 @@ from aioflow.api.checks import packed_conf
 from aioflow.api.values import VALUE_BYTES, ConnectionView
 from aioflow.author.values import Connection
 from aioflow.errors import BadValue, NoSuchValue, Unserializable
-from aioflow.host.values import held_of
-from aioflow.model import ValueKind
+from aioflow.model.dag import ValueKind
+from aioflow.worker.values import held_of
 from tests.web.node import Node, node
 
 SECRET, CONNECTION, VARIABLE = ValueKind

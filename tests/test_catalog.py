@@ -16,11 +16,11 @@ from aioflow import catalog as catalog_module
 from aioflow.catalog import Catalog, Limits, ParsePace, known, lanes, parsing, scanning
 from aioflow.catalog.scanning import scan
 from aioflow.catalog.snapshot import Snapshots, version_of, write_snapshot
-from aioflow.children import Children
 from aioflow.clock import SystemClock
-from aioflow.inputs import FileBroken, FileGone, FileParsed
-from aioflow.rows import DagFileRow
-from aioflow.writable import find_writable
+from aioflow.filesystem import find_writable
+from aioflow.model.rows import DagFileRow
+from aioflow.processes import Children
+from aioflow.protocol.inputs import FileBroken, FileGone, FileParsed
 from benchmarks.daemon import put
 from tests.executors.processes import is_alive, running, until
 

@@ -9,7 +9,7 @@ import pytest
 from aioflow import catalog as catalog_module
 from aioflow.catalog import ParsePace, allowance, known
 from aioflow.catalog.snapshot import version_of
-from aioflow.inputs import FileBroken, FileParsed
+from aioflow.protocol.inputs import FileBroken, FileParsed
 from tests.executors.processes import until
 from tests.test_catalog import DAG, GOOD, watched
 

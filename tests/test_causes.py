@@ -7,9 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from aioflow.api import causes
-from aioflow.described import Watched
-from aioflow.model import DagSpec, MapSource, MapSpec, TaskSpec
-from aioflow.requests import CountTasks, SetPool
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.model.trigger_description import Watched
+from aioflow.protocol.requests import CountTasks, SetPool
 from tests.web.node import ONCE, Node, node
 
 DAILY = DagSpec(

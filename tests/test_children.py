@@ -14,13 +14,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from aioflow import children as package
-from aioflow.children import Children, leftovers, process
-from aioflow.children.endings import OomCounter, describe_ending
-from aioflow.children.environment import child_environment
-from aioflow.children.leftovers import boot_id, home_mark, read_start_ticks
-from aioflow.messages import Recalled
-from aioflow.orders import Welcome
+from aioflow import processes as package
+from aioflow.processes import Children, leftovers, process
+from aioflow.processes.endings import OomCounter, describe_ending
+from aioflow.processes.environment import child_environment
+from aioflow.processes.leftovers import boot_id, home_mark, read_start_ticks
+from aioflow.protocol.commands import Welcome
+from aioflow.protocol.reports import Recalled
 from tests.executors.processes import (
     WAYS_TO_GET_AWAY,
     Output,
@@ -456,8 +456,8 @@ ADOPTS = """
 import anyio, os, signal, sys
 from pathlib import Path
 from aioflow import children as package
-from aioflow.host.process import adopt_orphans
-from aioflow.host.processes import own_children
+from aioflow.worker.process import adopt_orphans
+from aioflow.worker.processes import own_children
 from tests.test_children import LISTEN, ignore, running_children, swallow, until
 where = Path(sys.argv[1])
 """

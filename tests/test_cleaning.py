@@ -13,19 +13,20 @@ import pytest
 import structlog.testing
 from msgspec.structs import replace
 
-from aioflow import cleaning
-from aioflow.access import Actor, Role
 from aioflow.api.audit import audit_faults
 from aioflow.catalog.snapshot import Snapshots
-from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import SystemClock
-from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.errors import AioflowError, StoreUnavailable
-from aioflow.inputs import FileParsed
-from aioflow.model import DagSpec, RunState, TaskSpec
-from aioflow.requests import CancelRun, CreateRun, EmitEvent, EraseVersions, SetPool
+from aioflow.maintenance import retention
+from aioflow.maintenance.retention import Cleaning, Kept
+from aioflow.model.access import Actor, Role
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
+from aioflow.model.states import RunState
+from aioflow.protocol.inputs import FileParsed
+from aioflow.protocol.requests import CancelRun, CreateRun, EmitEvent, EraseVersions, SetPool
 from aioflow.store.replay import compare
-from aioflow.tasklog import TaskLog
+from aioflow.telemetry.task_log import TaskLog
 from tests.test_deleting import deleted_by, gone
 from tests.test_engine import Node, node
 
@@ -63,7 +64,7 @@ class LaterClock(SystemClock):
         self.slept.append(seconds)
         self.heard.set()
         self.heard = anyio.Event()
-        if seconds < cleaning._FIRST_SECONDS:
+        if seconds < retention._FIRST_SECONDS:
             await anyio.lowlevel.checkpoint()
         else:
             await self.woken.wait()
@@ -142,7 +143,7 @@ async def test_the_run_that_a_live_one_looks_back_at_stays(store_url, tmp_path):
 
 
 async def test_no_more_runs_are_named_than_are_deleted_meanwhile(store_url, tmp_path, monkeypatch):
-    monkeypatch.setattr(cleaning, "_RUNS_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "_RUNS_AT_ONCE", 2)
     async with node(store_url) as n:
         await n.load(A)
         for name in ("a", "b", "c", "d", "e"):
@@ -226,7 +227,7 @@ async def test_a_version_that_comes_back_in_the_very_turn_it_is_deleted_in_stays
 async def test_versions_that_are_held_keep_none_behind_them_from_going(
     store_url, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(cleaning, "_VERSIONS_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "_VERSIONS_AT_ONCE", 2)
     async with node(store_url) as n:
         await n.load(A)
         for version in ("held-1", "held-2", "held-3", "old-1", "old-2", "old-3", "newest"):
@@ -342,8 +343,8 @@ async def test_the_key_of_an_event_that_may_start_a_run_is_known_for_ninety_days
 async def test_the_journal_goes_a_slice_at_a_time_and_stays_checkable(
     store_url, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(cleaning, "_SLICE_ROWS", 3)
-    monkeypatch.setattr(cleaning, "_SLICES", 2)
+    monkeypatch.setattr(retention, "_SLICE_ROWS", 3)
+    monkeypatch.setattr(retention, "_SLICES", 2)
     async with node(store_url) as n:
         await n.load(A)
         for _ in range(3):
@@ -410,7 +411,7 @@ async def test_it_cleans_up_once_an_hour(store_url, tmp_path):
             await anyio.wait_all_tasks_blocked()
             assert await left(n) == ["one", "two"]  # not while everything starts
             clock.wake()
-            await clock.has_slept(cleaning._ROUND_SECONDS, KINDS)
+            await clock.has_slept(retention._ROUND_SECONDS, KINDS)
             assert await left(n) == ["two"]
             services.cancel_scope.cancel()
 
@@ -432,7 +433,7 @@ async def test_what_goes_wrong_with_one_kind_ends_neither_the_others_nor_the_dae
                 await services.start(service.run)
                 await anyio.wait_all_tasks_blocked()
                 clock.wake()
-                await clock.has_slept(cleaning._ROUND_SECONDS, KINDS)
+                await clock.has_slept(retention._ROUND_SECONDS, KINDS)
             services.cancel_scope.cancel()
         assert await left(n) == ["two"]
 
@@ -453,14 +454,14 @@ async def test_a_database_that_is_away_is_asked_again_by_and_by_and_then_it_clea
         with structlog.testing.capture_logs() as said:
             async with anyio.create_task_group() as services:
                 await services.start(service.run)
-                await clock.has_slept(cleaning._FIRST_SECONDS, KINDS)
+                await clock.has_slept(retention._FIRST_SECONDS, KINDS)
                 with monkeypatch.context() as patch:
                     patch.setattr(n.store, "list_numbers", away)
                     clock.wake()
-                    await clock.has_slept(cleaning._AWAY_SECONDS, KINDS + 2)
+                    await clock.has_slept(retention._AWAY_SECONDS, KINDS + 2)
                     asked = [line["kind"] for line in said if line["log_level"] == "warning"]
                 clock.wake()
-                await clock.has_slept(cleaning._ROUND_SECONDS, KINDS)
+                await clock.has_slept(retention._ROUND_SECONDS, KINDS)
                 services.cancel_scope.cancel()
         assert sorted(asked) == ["events", "journal"]  # each once, and not each second
         assert [line["log_level"] for line in said].count("warning") == len(asked)

@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from aioflow.answers.crowds import FEW, Crowds
 from aioflow.core.digests import Digests, of_text
 from aioflow.core.pages import Pages
+from aioflow.queries.crowds import FEW, Crowds
 
 
 @pytest.mark.parametrize("seed", range(20))

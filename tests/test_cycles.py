@@ -7,10 +7,11 @@ import logging
 
 import pytest
 
-from aioflow.answers.cycles import LOOKED_AT, Cycles, before
-from aioflow.answers.waits import Waits
-from aioflow.host.questions import RunWanted
-from aioflow.model import DagSpec, RunState, TaskSpec
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.states import RunState
+from aioflow.queries.cycles import LOOKED_AT, Cycles, before
+from aioflow.queries.waits import Waits
+from aioflow.worker.questions import RunWanted
 from tests.executors.processes import running, until
 from tests.test_answers import Child, World
 

@@ -18,14 +18,14 @@ from msgspec import NODEFAULT, Struct, structs
 from aioflow.core import turn
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
-from aioflow.dag_triggers import DagTriggerSpec
 from aioflow.errors import BatchRefused, RequestError
-from aioflow.inputs import Asked, Due, FileParsed, HostLost, HostUp, Input
-from aioflow.messages import Succeeded
-from aioflow.model import DagSpec
-from aioflow.owed import ALERT, Alert
-from aioflow.requests import CreateRun, Request, SetPaused, ShowPools
-from aioflow.rows import Batch
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.protocol.inputs import Asked, Due, FileParsed, HostLost, HostUp, Input
+from aioflow.protocol.outbox import ALERT, Alert
+from aioflow.protocol.reports import Succeeded
+from aioflow.protocol.requests import CreateRun, Request, SetPaused, ShowPools
 from tests.web.damaged_postgres import PostgresHome
 from tests.web.damaged_sqlite import SqliteHome
 from tests.web.node import CHAIN, Node, node

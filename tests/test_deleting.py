@@ -11,20 +11,21 @@ import anyio
 import pytest
 import structlog.testing
 
-from aioflow import deleting
 from aioflow.clock import SystemClock
-from aioflow.deleting import Deleting
-from aioflow.effects import Deliver
 from aioflow.errors import RequestError, RunBeingDeleted, UnknownRun
-from aioflow.inputs import Delivered
-from aioflow.messages import Deferred, Failed
-from aioflow.model import CallbackSpec, Failure, MapSource, MapSpec, RetryPolicy, RunState, TaskSpec
-from aioflow.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, EraseRows
+from aioflow.maintenance import deletion
+from aioflow.maintenance.deletion import Deleting
+from aioflow.model.dag import CallbackSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure, RunState
+from aioflow.protocol.effects import Deliver
+from aioflow.protocol.inputs import Delivered
+from aioflow.protocol.reports import Deferred, Failed
+from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, EraseRows
 from aioflow.results import result_path, write_value
 from aioflow.store import tables
 from aioflow.store.erasing import ERASED
 from aioflow.store.replay import compare
-from aioflow.tasklog import LogKey, TaskLog
+from aioflow.telemetry.task_log import LogKey, TaskLog
 from tests.databases import on_both_databases
 from tests.test_engine import Node, node
 from tests.turns import until
@@ -165,7 +166,7 @@ async def test_what_a_run_has_taken_is_free_when_all_of_it_has_gone(store_url, t
 
 
 async def test_a_restart_goes_on_where_it_was_cut_short(store_url, tmp_path, monkeypatch):
-    monkeypatch.setattr(deleting, "SLICE_ROWS", 2)
+    monkeypatch.setattr(deletion, "SLICE_ROWS", 2)
     async with node(store_url) as n:
         run_id = await finished(n, width=9)
         run = await n.store.find_run(run_id)
@@ -278,7 +279,7 @@ async def looked_at_twice(n: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_run_stays_until_its_author_was_called_back_for_all_of_it(
     store_url, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(deleting, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(deletion, "_AGAIN_SECONDS", 0.01)
     called = CallbackSpec(events=("success",))
     async with node(store_url) as n:
         await n.load(TaskSpec(task_id="a", callbacks=called), callbacks=called)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aioflow.disk import LEAST_BYTES, full_disk, require_space
+from aioflow.filesystem import LEAST_BYTES, full_disk, require_space
 
 
 def with_free(monkeypatch, free):

@@ -24,11 +24,11 @@ from aioflow.author.operator import Operator
 from aioflow.author.options import SENSOR_NAMES
 from aioflow.cli import FENCED
 from aioflow.core.slots import CLAIM_LIMIT
-from aioflow.host.airflow import finder
-from aioflow.host.airflow.instead import NAMES
-from aioflow.model import RunState, TaskState, TriggerRule, TriggerState, WaitKind
+from aioflow.model.states import RunState, TaskState, TriggerRule, TriggerState, WaitKind
 from aioflow.settings import Settings
 from aioflow.web.routes import API_ROUTES
+from aioflow.worker.airflow import finder
+from aioflow.worker.airflow.instead import NAMES
 from benchmarks.daemon import DaemonProcess, eventually
 from tests.house import module_list
 from tests.triggers.test_catalogue import defined

@@ -16,9 +16,9 @@ import structlog.testing
 from aioflow.clock import SystemClock
 from aioflow.core import clearing
 from aioflow.core.slots import Slots
-from aioflow.dag_triggers import DagTriggerSpec
-from aioflow.effects import Deliver, StartTry
-from aioflow.engine import Engine
+from aioflow.crypto import Vault
+from aioflow.engine.loop import Engine
+from aioflow.engine.timers import Timers
 from aioflow.errors import (
     BatchRefused,
     DaemonStopping,
@@ -26,19 +26,28 @@ from aioflow.errors import (
     UnknownDag,
     UnknownRun,
 )
-from aioflow.inputs import Delivered, Due, FileParsed, HostUp
-from aioflow.messages import Deferred, Failed, Fired, Succeeded
-from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
-from aioflow.owed import Alert
-from aioflow.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, Mark, SetPool, ShowPools
-from aioflow.rows import Batch
-from aioflow.schedules import ScheduleSpec
-from aioflow.secrets import Vault
-from aioflow.start_numbers import after_clear
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.model.ids import after_clear
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.states import Failure, RunState, TaskState
+from aioflow.protocol.effects import Deliver, StartTry
+from aioflow.protocol.inputs import Delivered, Due, FileParsed, HostUp
+from aioflow.protocol.outbox import Alert
+from aioflow.protocol.recovery import LiveRun
+from aioflow.protocol.reports import Deferred, Failed, Fired, Succeeded
+from aioflow.protocol.requests import (
+    CancelRun,
+    ClearTasks,
+    CreateRun,
+    DeleteRun,
+    Mark,
+    SetPool,
+    ShowPools,
+)
 from aioflow.store import open_store
 from aioflow.store.replay import compare
-from aioflow.timers import Timers
-from aioflow.unfinished import LiveRun
 from tests.databases import on_both_databases
 
 pytestmark = pytest.mark.timeout(180)

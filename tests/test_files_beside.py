@@ -13,8 +13,8 @@ from aioflow.catalog import contents
 from aioflow.catalog.allowance import VERSIONS_AN_HOUR, Allowance
 from aioflow.catalog.beside import Asked, Choice, FilesBeside
 from aioflow.clock import SystemClock
-from aioflow.findings import Beside
-from aioflow.host.beside import FILE_LIMIT_BYTES, BadFiles, UsedFiles
+from aioflow.protocol.parse_results import Beside
+from aioflow.worker.beside import FILE_LIMIT_BYTES, BadFiles, UsedFiles
 from benchmarks.daemon import put
 
 

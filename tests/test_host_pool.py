@@ -10,15 +10,15 @@ import anyio
 import pytest
 
 from aioflow import DAG, Trigger, TriggerEvent
-from aioflow.children import Children
 from aioflow.clock import SystemClock
-from aioflow.effects import EndHosting, HostTrigger
+from aioflow.executors.host_pool import HostPool
 from aioflow.executors.wiring import Wiring
-from aioflow.host_pool import HostPool
-from aioflow.inputs import HostLost, HostUp
-from aioflow.messages import TriggerEnded
-from aioflow.orders import End, Host
-from aioflow.tasklog import TaskLog
+from aioflow.processes import Children
+from aioflow.protocol.commands import End, Host
+from aioflow.protocol.effects import EndHosting, HostTrigger
+from aioflow.protocol.inputs import HostLost, HostUp
+from aioflow.protocol.reports import TriggerEnded
+from aioflow.telemetry.task_log import TaskLog
 from aioflow.testing.code import ShelfOfOurs
 from aioflow.testing.hosts import InlineChildren
 from tests.executors.processes import running, until

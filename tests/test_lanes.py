@@ -11,7 +11,7 @@ import pytest
 from aioflow.catalog import lanes
 from aioflow.catalog.lanes import QUICK, SLOW, Lanes, Rank
 from aioflow.clock import SystemClock
-from aioflow.findings import Parsed
+from aioflow.protocol.parse_results import Parsed
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from asyncpg.exceptions import CannotConnectNowError, ConnectionDoesNotExistError
 
-from aioflow import log
+from aioflow.telemetry import log
 
 
 @pytest.fixture(autouse=True)

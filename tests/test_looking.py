@@ -8,7 +8,8 @@ from aioflow.api import looking
 from aioflow.api.looking import Looking
 from aioflow.clock import SystemClock
 from aioflow.core.live import Live
-from aioflow.model import Body, DagSpec, MapSource, MapSpec, SensorSpec, TaskSpec, TaskState
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, SensorSpec, TaskSpec
+from aioflow.model.states import TaskState
 from tests.web.node import CHAIN, ONCE, node
 
 POOLED = DagSpec(

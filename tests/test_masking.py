@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.clock import SystemClock
-from aioflow.masking import MASK, Masks, Stream, secret_texts
-from aioflow.model import ValueKind
-from aioflow.tasklog import TaskLog
+from aioflow.model.dag import ValueKind
+from aioflow.redaction import MASK, Masks, Stream, secret_texts
+from aioflow.telemetry.task_log import TaskLog
 from tests.executors.processes import running
 from tests.test_tasklog import key
 

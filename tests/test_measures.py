@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from aioflow.engine.metrics import Histogram, Measures
 from aioflow.executors.load import HostLoad, resident_bytes
-from aioflow.inputs import Due
-from aioflow.instants import Moment
-from aioflow.measures import Histogram, Measures
-from aioflow.messages import Fired
+from aioflow.model.timestamps import Moment
+from aioflow.protocol.inputs import Due
+from aioflow.protocol.reports import Fired
 from aioflow.web.metrics import exposition
 from tests.web.node import CHAIN, node
 

@@ -8,10 +8,10 @@ import stat
 import pytest
 
 from aioflow.catalog.snapshot import write_snapshot
-from aioflow.children.process import write_record
-from aioflow.home import make_home
-from aioflow.private_files import create_file, make_folder, write_file
+from aioflow.filesystem import create_file, make_folder, write_file
+from aioflow.processes.process import write_record
 from aioflow.results import result_path, write_value
+from aioflow.settings.home import make_home
 from aioflow.store.last_end import LastEnd
 
 

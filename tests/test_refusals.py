@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.access import Noted
 from aioflow.api.refusals import KINDS, LINES, Refusals
+from aioflow.model.access import Noted
 
 STRANGER = Noted(
     actor="",

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from aioflow.dag_triggers import DagTriggerSpec
+from aioflow.crypto import new_key, read_keys, write_keys
 from aioflow.errors import RequestError, SettingsError
-from aioflow.inputs import FileParsed, HostUp
-from aioflow.messages import Deferred
-from aioflow.model import DagSpec, TaskSpec, ValueKind
-from aioflow.requests import CreateRun, Reseal
-from aioflow.secrets import new_key, read_keys, write_keys
+from aioflow.model.dag import DagSpec, TaskSpec, ValueKind
+from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.protocol.inputs import FileParsed, HostUp
+from aioflow.protocol.reports import Deferred
+from aioflow.protocol.requests import CreateRun, Reseal
 from aioflow.store.replay import compare
 from tests.turns import until
 from tests.web.node import Node, node
@@ -83,7 +83,7 @@ async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_pa
 
 async def test_more_triggers_than_fit_into_a_turn_are_all_sealed_anew(tmp_path, monkeypatch):
     monkeypatch.setattr("aioflow.core.resealing.PAGE", 2)
-    monkeypatch.setattr("aioflow.recalling.PAGE", 2)
+    monkeypatch.setattr("aioflow.engine.prefetch.PAGE", 2)
     async with node(tmp_path) as n:
         await park(n, 5)
         before = sealed(tmp_path)

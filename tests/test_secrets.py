@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioflow.crypto import Vault, new_key, write_keys
 from aioflow.errors import SettingsError
-from aioflow.secrets import Vault, new_key, write_keys
 
 OLD, NEW = b"o" * 32, b"n" * 32
 

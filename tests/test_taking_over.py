@@ -12,16 +12,16 @@ import structlog
 
 from aioflow import daemon
 from aioflow.clock import SystemClock
+from aioflow.crypto import Vault, new_key
 from aioflow.errors import Fenced, HomeBusy, HomeUnusable, SettingsError, StoreUnavailable
-from aioflow.home import make_home
-from aioflow.identity import own_identity
-from aioflow.rows import NodeFacts
-from aioflow.secrets import Vault, new_key
+from aioflow.model.rows import NodeFacts
 from aioflow.settings import Settings
+from aioflow.settings.home import make_home
+from aioflow.settings.identity import own_identity
 from aioflow.store import Store, open_store
 from aioflow.store.holders import Holder
 from aioflow.store.postgres import PostgresStore
-from aioflow.taking_over import (
+from aioflow.store.takeover import (
     BEAT_SECONDS,
     LEASE_SECONDS,
     Beating,

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow import tasklog
 from aioflow.clock import SystemClock
 from aioflow.executors.printing import Printing
-from aioflow.host.streams import IDLE
-from aioflow.logfile import LogPart
-from aioflow.masking import Masks
-from aioflow.orders import Start
-from aioflow.tasklog import Attribution, LogKey, TaskLog
+from aioflow.protocol.commands import Start
+from aioflow.redaction import Masks
+from aioflow.telemetry import task_log
+from aioflow.telemetry.log_file import LogPart
+from aioflow.telemetry.task_log import Attribution, LogKey, TaskLog
+from aioflow.worker.streams import IDLE
 from tests.executors.processes import running
 
 NONCE = "0123456789abcdef"
@@ -194,7 +194,7 @@ async def test_a_full_disk_costs_output_but_nobody_else(tmp_path):
 
 
 async def test_a_writer_waits_while_the_disk_is_slow(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasklog, "WAITING_BYTES", 1000)
+    monkeypatch.setattr(task_log, "WAITING_BYTES", 1000)
     log = TaskLog(tmp_path, SystemClock())
     out = log.open(key())
     done = anyio.Event()
@@ -319,14 +319,14 @@ async def test_logs_go_by_their_last_line_a_block_of_runs_at_a_time(tmp_path):
 async def test_logs_that_cannot_be_deleted_keep_no_others(tmp_path, monkeypatch, caplog):
     log = TaskLog(tmp_path, SystemClock())
     paths = [left_by(log, run_no, 1_000) for run_no in (1, 2, 3)]
-    delete = tasklog._delete
+    delete = task_log._delete
 
     def refuse_one(folder):
         if folder.name == "2":
             raise PermissionError("a test says so")
         delete(folder)
 
-    monkeypatch.setattr(tasklog, "_delete", refuse_one)
+    monkeypatch.setattr(task_log, "_delete", refuse_one)
 
     assert await log.delete_old(0, before=1_500_000_000, kept=()) == 2
     assert [path.exists() for path in paths] == [False, True, False]

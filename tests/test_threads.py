@@ -10,7 +10,7 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from aioflow.threads import in_thread
+from aioflow._threads import in_thread
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from aioflow.clock import SteadyClock
-from aioflow.inputs import ClockStepped, Due, Input
-from aioflow.timers import Timers
+from aioflow.engine.timers import Timers
+from aioflow.protocol.inputs import ClockStepped, Due, Input
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 

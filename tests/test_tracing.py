@@ -12,14 +12,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
-from aioflow import tracing
 from aioflow.errors import SettingsError
-from aioflow.host.span_context import within
-from aioflow.model import DagSpec, RetryPolicy, TaskSpec
-from aioflow.orders import RunInfo, Start
-from aioflow.span_export import SpanMaker, ToldIds, open_export
-from aioflow.trace_ids import span_id, trace_id, traceparent
-from aioflow.tracing import Span, Traces
+from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
+from aioflow.model.ids import span_id, trace_id, traceparent
+from aioflow.protocol.commands import RunInfo, Start
+from aioflow.telemetry import tracing
+from aioflow.telemetry.otel_export import SpanMaker, ToldIds, open_export
+from aioflow.telemetry.tracing import Span, Traces
+from aioflow.worker.span_context import within
 from tests.executors.processes import running
 from tests.turns import until
 from tests.web.node import node

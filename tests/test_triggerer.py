@@ -8,20 +8,20 @@ from functools import partial
 import msgspec
 import pytest
 
-from aioflow.children import Children
 from aioflow.clock import SystemClock
-from aioflow.described import Watched
-from aioflow.effects import EndHosting, HostTrigger
 from aioflow.executors import describing
 from aioflow.executors.load import WatchLoad
 from aioflow.executors.shared_host import FIRST_DELAY_SECONDS
+from aioflow.executors.triggerer import Triggerer
 from aioflow.executors.wiring import Wiring
-from aioflow.host.stalls import Stall
-from aioflow.inputs import HostLost, HostUp, RoomChanged, Stalled
-from aioflow.messages import Ask, Fired, TriggerEnded, Withdraw
-from aioflow.orders import End, Host
-from aioflow.tasklog import TaskLog
-from aioflow.triggerer import Triggerer
+from aioflow.model.trigger_description import Watched
+from aioflow.processes import Children
+from aioflow.protocol.commands import End, Host
+from aioflow.protocol.effects import EndHosting, HostTrigger
+from aioflow.protocol.inputs import HostLost, HostUp, RoomChanged, Stalled
+from aioflow.protocol.reports import Ask, Fired, TriggerEnded, Withdraw
+from aioflow.telemetry.task_log import TaskLog
+from aioflow.worker.stalls import Stall
 from tests.executors.processes import program, running, until
 
 pytestmark = pytest.mark.process

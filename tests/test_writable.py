@@ -9,9 +9,9 @@ import pytest
 
 from aioflow.catalog.scanning import list_loaded
 from aioflow.errors import SettingsError
-from aioflow.home import check_writers, make_home
+from aioflow.filesystem import find_writable, how_to_mend
 from aioflow.settings import Settings
-from aioflow.writable import find_writable, how_to_mend
+from aioflow.settings.home import check_writers, make_home
 from tests.faults.tools import read_only
 
 

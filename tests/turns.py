@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from aioflow.engine import Engine
+from aioflow.engine.loop import Engine
 
 
 async def until(engine: Engine, seen: Callable[[], Awaitable[object]]) -> None:

@@ -12,7 +12,6 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from aioflow.access import HOME, AccountRow, Actor, LoginRow, Noted, Role, TokenRow
 from aioflow.api.attempts import Attempts
 from aioflow.api.audit import AuditView, audit_view
 from aioflow.api.passwords import Passwords, checked_password
@@ -29,8 +28,8 @@ from aioflow.errors import (
     UnknownLogin,
     WrongPassword,
 )
-from aioflow.log import Logger
-from aioflow.requests import (
+from aioflow.model.access import HOME, AccountRow, Actor, LoginRow, Noted, Role, TokenRow
+from aioflow.protocol.requests import (
     CreateAccount,
     CreateToken,
     DeleteAccount,
@@ -43,6 +42,7 @@ from aioflow.requests import (
     SetAccount,
 )
 from aioflow.store import Store
+from aioflow.telemetry.log import Logger
 
 __all__ = ("SESSION_SECONDS", "Access", "SessionView", "TokenView", "UserView", "role_of")
 

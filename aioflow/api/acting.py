@@ -11,8 +11,9 @@ import anyio
 from aioflow.api.checks import checked_key, packed_payload
 from aioflow.api.reader import RunReader
 from aioflow.errors import AioflowError, RequestError, UnknownRun
-from aioflow.model import RunState, TaskState, TriggerNo
-from aioflow.requests import (
+from aioflow.model.ids import TriggerNo
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.requests import (
     CancelRun,
     ClearTasks,
     DeleteDag,

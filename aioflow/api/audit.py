@@ -6,9 +6,9 @@ from array import array
 
 import msgspec
 
-from aioflow.access import AuditRow
 from aioflow.api.views import iso
 from aioflow.core.audit_chain import BEGINNING, check_chain, check_head
+from aioflow.model.access import AuditRow
 from aioflow.store import Store
 
 __all__ = ("AuditView", "audit_faults", "audit_view")

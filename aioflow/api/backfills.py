@@ -10,19 +10,21 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from aioflow._threads import in_thread
 from aioflow.api.checks import checked_key, packed_conf
 from aioflow.api.reader import RunReader
 from aioflow.api.views import instant, iso, plain_fields
 from aioflow.author.type_names import conf_misfit
-from aioflow.backfills import BackfillRow, Reprocess
 from aioflow.clock import Clock
 from aioflow.core.backfilling import is_wanted, proposed, refuse_order, slots_of
 from aioflow.core.timetable import first_instant
 from aioflow.errors import BadConf, RequestError, UnknownBackfill
-from aioflow.model import DagSpec, Instant, RunState
-from aioflow.requests import CancelBackfill, Request, StartBackfill
-from aioflow.rows import DagRow, RunRow
-from aioflow.threads import in_thread
+from aioflow.model.backfill import BackfillRow, Reprocess
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import DagRow, RunRow
+from aioflow.model.states import RunState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.requests import CancelBackfill, Request, StartBackfill
 
 __all__ = ("BackfillView", "Backfills", "SlotView")
 

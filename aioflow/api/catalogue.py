@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from aioflow.api.shapes import ImportErrorView
 from aioflow.api.views import DagView, iso
-from aioflow.rows import Batch, DagFileRow, DagRow
+from aioflow.model.batch import Batch
+from aioflow.model.rows import DagFileRow, DagRow
 from aioflow.store import Store
 
 __all__ = ("GONE", "Catalogue", "Known", "broken_view", "import_error", "import_errors")

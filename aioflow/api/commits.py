@@ -18,12 +18,16 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from aioflow.access import HOME
 from aioflow.api.views import iso
 from aioflow.clock import Clock
 from aioflow.core.draft import Draft
-from aioflow.model import DagSpec, Instant, RunNo, TaskState
-from aioflow.rows import Batch, RunRow
+from aioflow.model.access import HOME
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow
+from aioflow.model.states import TaskState
+from aioflow.model.timestamps import Instant
 
 __all__ = ("CLIENTS", "OF_ONE", "QUEUED", "Commits", "Follower", "News", "Wanted", "frame")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.damage import DAMAGED, Damage, is_damage
-from aioflow.rows import RunRow, TaskRow
+from aioflow.model.damage import DAMAGED, Damage, is_damage
+from aioflow.model.rows import RunRow, TaskRow
 
 __all__ = ("DamageView", "damage_view", "quarantine", "run_state", "task_state")
 

@@ -10,9 +10,9 @@ from aioflow.api.results import RESULT_BYTES
 from aioflow.api.views import EmittedView, EventView, iso, plain_bytes
 from aioflow.author.events import checked_event
 from aioflow.errors import AioflowError, BadEvent
-from aioflow.model import RunNo
-from aioflow.requests import EmitEvent, Request
-from aioflow.rows import NamedEventRow
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import NamedEventRow
+from aioflow.protocol.requests import EmitEvent, Request
 from aioflow.store import Store
 
 __all__ = ("NamedEvents", "body_of")

@@ -18,11 +18,12 @@ from aioflow.api.reads import Reads
 from aioflow.api.wait_views import ChainView
 from aioflow.core.children_causes import ChildrenCause
 from aioflow.core.choosing import left_failed
-from aioflow.engine import Engine
+from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonAway, UnknownRun, UnknownTask
-from aioflow.model import RunNo, Wait, WaitKind
-from aioflow.requests import CountTasks, Explain, ExplainChildren
-from aioflow.rows import RunRow
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow
+from aioflow.model.states import Wait, WaitKind
+from aioflow.protocol.requests import CountTasks, Explain, ExplainChildren
 
 __all__ = ("Explaining",)
 

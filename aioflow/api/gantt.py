@@ -15,8 +15,10 @@ from aioflow.api.layout import Place
 from aioflow.api.reader import RunReader
 from aioflow.api.shapes import SpannedView, SpanView
 from aioflow.api.views import TaskView, instant, iso
-from aioflow.model import Instant, TaskNo, TaskState
-from aioflow.rows import TaskRow, TryRow
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import TaskRow, TryRow
+from aioflow.model.states import TaskState
+from aioflow.model.timestamps import Instant
 
 __all__ = ("gantt",)
 

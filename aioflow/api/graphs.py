@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from aioflow._threads import in_thread
 from aioflow.api.reader import RunReader
 from aioflow.api.shapes import (
     CodeFileView,
@@ -16,8 +17,7 @@ from aioflow.api.shapes import (
 )
 from aioflow.api.views import iso
 from aioflow.errors import UnknownDag, UnknownVersion
-from aioflow.model import Chooses, DagSpec, TaskSpec
-from aioflow.threads import in_thread
+from aioflow.model.dag import Chooses, DagSpec, TaskSpec
 
 __all__ = ("CODE_BYTES", "Graphs")
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from aioflow._threads import in_thread
 from aioflow.api.metrics import owed
 from aioflow.api.views import HealthView
 from aioflow.clock import Clock
 from aioflow.core.roles import ASYNC, TRIGGERS
-from aioflow.disk import full_disk
-from aioflow.engine import Engine
+from aioflow.engine.loop import Engine
 from aioflow.errors import StoreError
+from aioflow.filesystem import full_disk
 from aioflow.store import Store
-from aioflow.threads import in_thread
 
 __all__ = ("health",)
 

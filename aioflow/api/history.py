@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
-from aioflow.model import Instant, TaskNo, TaskState
-from aioflow.rows import JournalRow, RunRow
+from aioflow._threads import in_thread
+from aioflow.model.batch import JournalRow
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import RunRow
+from aioflow.model.states import TaskState
+from aioflow.model.timestamps import Instant
 from aioflow.store import Store
 from aioflow.store.journal import steps_of, unpacked
-from aioflow.threads import in_thread
 
 __all__ = ("Steps", "first_commit_at", "read_steps")
 

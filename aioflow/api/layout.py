@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from aioflow.model import DagSpec, RunState, TaskNo, TaskState
-from aioflow.rows import ExpansionRow, RunRow
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import ExpansionRow, RunRow
+from aioflow.model.states import RunState, TaskState
 
 __all__ = ("Layout", "Place", "absent_state")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aioflow.logfile import ALL, LogPart
-from aioflow.rows import TaskRow, TryRow
+from aioflow.model.rows import TaskRow, TryRow
+from aioflow.telemetry.log_file import ALL, LogPart
 
 __all__ = ("part_of",)
 

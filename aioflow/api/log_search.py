@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from aioflow._threads import in_thread
 from aioflow.api.shapes import LogLinesView, LogLineView
-from aioflow.threads import in_thread
 
 __all__ = ("LINE_BYTES", "find_lines")
 

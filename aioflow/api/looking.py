@@ -15,8 +15,9 @@ from aioflow.clock import Clock
 from aioflow.core.counting import fresh_queued
 from aioflow.core.live import Live
 from aioflow.core.ready import still_waits
-from aioflow.engine import Engine
-from aioflow.model import Instant, TaskState, TriggerState
+from aioflow.engine.loop import Engine
+from aioflow.model.states import TaskState, TriggerState
+from aioflow.model.timestamps import Instant
 
 __all__ = ("OLDEST", "WAITING", "Looked", "Looking")
 

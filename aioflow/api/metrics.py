@@ -12,11 +12,11 @@ from aioflow.api.looking import Looked
 from aioflow.clock import Clock
 from aioflow.core.lanes import backlog
 from aioflow.core.memory import Memory
-from aioflow.engine import Engine
+from aioflow.engine.loop import Engine
 from aioflow.errors import StoreUnavailable
 from aioflow.executors.load import HostLoad
-from aioflow.model import RunState, TaskState
-from aioflow.owed import is_callback
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.outbox import is_callback
 from aioflow.store import Store
 
 __all__ = ("Metrics", "Sizes", "Sizing", "measured", "owed")
@@ -70,7 +70,7 @@ class Metrics(msgspec.Struct, kw_only=True):
         changes: Row changes committed in all; with ``commits`` the size of a batch.
         steps: How often a task came to each state.
         runs_ended: Runs that ended, by how.
-        fenced, refused: Batches that were not taken; see ``measures.Measures``.
+        fenced, refused: Batches that were not taken; see ``engine.metrics.Measures``.
         fires: Events that were taken of triggers, by kind.
         evicted: Parked coroutines that were let go of for want of memory.
         hosts: How each shared host fares.

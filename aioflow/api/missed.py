@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from aioflow._threads import in_thread
 from aioflow.api.commits import News, Wanted, frame
 from aioflow.api.reader import RunReader
 from aioflow.errors import UnknownDag
-from aioflow.model import RunNo, TaskNo, TaskState
-from aioflow.rows import JournalRow, RunRow, TaskRow
+from aioflow.model.batch import JournalRow
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.rows import RunRow, TaskRow
+from aioflow.model.states import TaskState
 from aioflow.store.changes import KINDS
 from aioflow.store.journal import Entry, decode
-from aioflow.threads import in_thread
 
 __all__ = ("MISSED", "missed")
 

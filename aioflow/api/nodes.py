@@ -5,9 +5,9 @@ from __future__ import annotations
 from aioflow.api.parked import NODE_NO
 from aioflow.api.shapes import NodeView
 from aioflow.api.views import iso
-from aioflow.engine import Engine
-from aioflow.model import Instant
-from aioflow.rows import NodeRow
+from aioflow.engine.loop import Engine
+from aioflow.model.rows import NodeRow
+from aioflow.model.timestamps import Instant
 
 __all__ = ("node_view",)
 

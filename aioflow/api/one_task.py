@@ -16,8 +16,9 @@ from aioflow.api.views import ErrorView, TaskView, TriggerView, iso, plain_bytes
 from aioflow.api.wait_views import shown_state
 from aioflow.core.mapping import leaves, pick, width
 from aioflow.errors import RequestError, StoreSlow, UnknownTask
-from aioflow.model import RecordState, RunState, TaskNo, TaskState
-from aioflow.rows import RecordRow, ResultRow, RunRow, TryRow
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import RecordRow, ResultRow, RunRow, TryRow
+from aioflow.model.states import RecordState, RunState, TaskState
 
 __all__ = ("OneTask",)
 

@@ -14,9 +14,10 @@ from aioflow.api.views import summary
 from aioflow.api.wait_views import wait_view
 from aioflow.api.watching import Fires
 from aioflow.clock import Clock
-from aioflow.engine import Engine
-from aioflow.model import Instant, RunState, TaskState
-from aioflow.rows import RunRow
+from aioflow.engine.loop import Engine
+from aioflow.model.rows import RunRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Instant
 
 __all__ = ("Overview",)
 

@@ -16,7 +16,7 @@ from aioflow.author.param import misfit
 from aioflow.author.type_names import conf_misfit
 from aioflow.core.memory import Memory
 from aioflow.errors import BadConf
-from aioflow.model import DagSpec
+from aioflow.model.dag import DagSpec
 
 __all__ = ("check_params", "params_view")
 

@@ -13,10 +13,11 @@ from aioflow.api.wait_views import LookedWait
 from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
 from aioflow.core.why import is_unwatched
-from aioflow.described import Describe, Watched
 from aioflow.errors import RequestError
-from aioflow.model import RunNo, TaskNo, TriggerNo, TriggerState, Wait, WaitKind
-from aioflow.rows import RunRow, TriggerRow
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import RunRow, TriggerRow
+from aioflow.model.states import TriggerState, Wait, WaitKind
+from aioflow.model.trigger_description import Describe, Watched
 
 __all__ = (
     "KINDS",

@@ -9,8 +9,8 @@ import anyio
 import argon2
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from aioflow._threads import in_thread
 from aioflow.errors import AccountRefused, TooManyLogins
-from aioflow.threads import in_thread
 
 __all__ = ("Passwords", "checked_password")
 

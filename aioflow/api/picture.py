@@ -6,9 +6,9 @@ import hashlib
 
 import msgspec
 
-from aioflow.access import HOME, AccountRow, CallerKind, LoginRow, Role, TokenRow
-from aioflow.model import Instant
-from aioflow.rows import Batch
+from aioflow.model.access import HOME, AccountRow, CallerKind, LoginRow, Role, TokenRow
+from aioflow.model.batch import Batch
+from aioflow.model.timestamps import Instant
 from aioflow.store import Store
 
 __all__ = ("TOKEN_PREFIX", "Caller", "Picture", "digest_of")

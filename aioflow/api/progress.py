@@ -17,9 +17,11 @@ from aioflow.api.reader import RunReader
 from aioflow.api.shapes import Cell, GridRunView, GridView, RunGraphView, RunTaskView
 from aioflow.api.views import iso, summary
 from aioflow.clock import Clock
-from aioflow.damage import Damage
-from aioflow.model import Instant, RunNo, TaskNo, TaskState
-from aioflow.rows import RunRow
+from aioflow.model.damage import Damage
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.rows import RunRow
+from aioflow.model.states import TaskState
+from aioflow.model.timestamps import Instant
 
 __all__ = ("GRID_RUNS", "Progress")
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from aioflow.api.views import plain_bytes
 from aioflow.api.wait_texts import sentence_of
-from aioflow.described import Watched
-from aioflow.findings import TriggerKind
-from aioflow.masking import MASK, Masks, masked_url, masked_urls
+from aioflow.model.trigger_description import Watched
+from aioflow.protocol.parse_results import TriggerKind
+from aioflow.redaction import MASK, Masks, masked_url, masked_urls
 
 __all__ = ("CATALOGUE", "DETAIL_LENGTH", "PublicFields")
 

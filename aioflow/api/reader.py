@@ -29,15 +29,23 @@ from aioflow.api.views import (
     plain_fields,
     summary,
 )
-from aioflow.dag_triggers import DagTriggerRow
-from aioflow.described import Describe, DescribeSensors, nothing_known, nothing_of_sensors
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
-from aioflow.logfile import LogPart
-from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
-from aioflow.requests import OF_RUN
-from aioflow.rows import DagRow, ExpansionRow, RunRow, TaskRow
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.dag_triggers import DagTriggerRow
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.rows import DagRow, ExpansionRow, RunRow, TaskRow
+from aioflow.model.states import RunState, TaskState, Wait
+from aioflow.model.timestamps import Instant
+from aioflow.model.trigger_description import (
+    Describe,
+    DescribeSensors,
+    nothing_known,
+    nothing_of_sensors,
+)
+from aioflow.protocol.requests import OF_RUN
 from aioflow.store import Store
-from aioflow.tasklog import TaskLog
+from aioflow.telemetry.log_file import LogPart
+from aioflow.telemetry.task_log import TaskLog
 
 __all__ = ("PAGE", "Counted", "DagsWanted", "Log", "RunReader")
 

@@ -34,13 +34,14 @@ from aioflow.api.watching import Fires
 from aioflow.clock import Clock
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory
-from aioflow.described import Describe
-from aioflow.engine import Engine
+from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonAway
 from aioflow.executors.load import HostLoad
-from aioflow.model import Instant
-from aioflow.requests import OF_RUN, Holder, Request, ShowHolders, ShowPools
-from aioflow.rows import Batch, PoolRow
+from aioflow.model.batch import Batch
+from aioflow.model.rows import PoolRow
+from aioflow.model.timestamps import Instant
+from aioflow.model.trigger_description import Describe
+from aioflow.protocol.requests import OF_RUN, Holder, Request, ShowHolders, ShowPools
 
 __all__ = ("Reads",)
 

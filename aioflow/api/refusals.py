@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from aioflow.access import Noted
+from aioflow.model.access import Noted
 
 __all__ = ("KINDS", "LINES", "Refusals")
 

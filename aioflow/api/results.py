@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from aioflow._threads import in_thread
 from aioflow.api.views import plain_bytes, unreadable
+from aioflow.model.rows import ResultRow
 from aioflow.results import read_items, read_one_item, result_path
-from aioflow.rows import ResultRow
 from aioflow.store import Store
-from aioflow.threads import in_thread
 
 __all__ = ("RESULT_BYTES", "ShownResults")
 

@@ -13,11 +13,11 @@ from typing import TypeAlias, cast
 import anyio
 import msgspec
 
+from aioflow._threads import in_thread
+from aioflow.crypto import Vault, new_key, read_keys, write_keys
 from aioflow.errors import RequestError
-from aioflow.model import TriggerNo
-from aioflow.requests import Request, Reseal, Resealed
-from aioflow.secrets import Vault, new_key, read_keys, write_keys
-from aioflow.threads import in_thread
+from aioflow.model.ids import TriggerNo
+from aioflow.protocol.requests import Request, Reseal, Resealed
 
 __all__ = ("Rotation", "RotationView")
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 import msgspec
 
 from aioflow.api.public_fields import PublicFields
-from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerRow, DagTriggerSpec
-from aioflow.model import DagSpec
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.dag import DagSpec
+from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerRow, DagTriggerSpec
+from aioflow.model.schedule import ScheduleSpec
 
 __all__ = ("schedule_text",)
 

@@ -11,7 +11,6 @@ from typing import Any, Self, cast
 import anyio
 import msgspec
 
-from aioflow.access import Actor, noted_by
 from aioflow.api.access import Access
 from aioflow.api.acting import ASK_SECONDS
 from aioflow.api.backfills import Backfills
@@ -45,8 +44,9 @@ from aioflow.api.views import (
 )
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.draft import Draft
-from aioflow.described import Describe, DescribeSensors, nothing_known, nothing_of_sensors
-from aioflow.engine import Engine
+from aioflow.crypto import Vault
+from aioflow.engine.loop import Engine
+from aioflow.engine.metrics import Measures
 from aioflow.errors import (
     AioflowError,
     DaemonAway,
@@ -56,19 +56,21 @@ from aioflow.errors import (
     UnknownTrigger,
 )
 from aioflow.executors.load import HostLoad
-from aioflow.measures import Measures
-from aioflow.model import DagSpec, Instant, RunNo, TriggerNo
-from aioflow.requests import (
-    CountTasks,
-    CreateRun,
-    Note,
-    Request,
-    SetPaused,
+from aioflow.model.access import Actor, noted_by
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import RunNo, TriggerNo
+from aioflow.model.rows import DagRow, RunRow
+from aioflow.model.timestamps import Instant
+from aioflow.model.trigger_description import (
+    Describe,
+    DescribeSensors,
+    nothing_known,
+    nothing_of_sensors,
 )
-from aioflow.rows import Batch, DagRow, RunRow
-from aioflow.secrets import Vault
+from aioflow.protocol.requests import CountTasks, CreateRun, Note, Request, SetPaused
 from aioflow.store import Store
-from aioflow.tasklog import TaskLog
+from aioflow.telemetry.task_log import TaskLog
 
 __all__ = ("Api",)
 

@@ -13,12 +13,15 @@ from aioflow.core import timetable
 from aioflow.core.hosting import role_of
 from aioflow.core.memory import Memory
 from aioflow.core.roles import TRIGGERS
-from aioflow.dag_triggers import DagTriggerRow
 from aioflow.errors import TimetableAway, TimetableFailed, TimetableSilent
-from aioflow.messages import Foreseen
-from aioflow.model import CODE_MISSING, DagSpec, Failure, Instant, TriggerNo
-from aioflow.orders import Host
-from aioflow.rows import DagRow
+from aioflow.model.dag import DagSpec
+from aioflow.model.dag_triggers import DagTriggerRow
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import DagRow
+from aioflow.model.states import CODE_MISSING, Failure
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import Host
+from aioflow.protocol.reports import Foreseen
 
 __all__ = (
     "Foreseer",

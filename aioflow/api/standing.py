@@ -14,10 +14,11 @@ from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.views import TriggerView, iso
 from aioflow.core.memory import Memory
 from aioflow.core.why import explain_dag_trigger
-from aioflow.dag_triggers import DagTriggerRow, DagTriggerSpec
-from aioflow.described import Watched
-from aioflow.model import TriggerNo, Wait, WaitKind
-from aioflow.rows import DagRow
+from aioflow.model.dag_triggers import DagTriggerRow, DagTriggerSpec
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import DagRow
+from aioflow.model.states import Wait, WaitKind
+from aioflow.model.trigger_description import Watched
 
 __all__ = ("count_standing", "list_standing", "page_of_standing")
 

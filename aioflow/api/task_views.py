@@ -9,9 +9,10 @@ from aioflow.api.damage import task_state
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.views import TaskView, iso
 from aioflow.api.wait_views import error_view, shown_state, wait_view
-from aioflow.damage import DAMAGED
-from aioflow.model import RunState, TaskNo, TaskState, Wait
-from aioflow.rows import TaskRow
+from aioflow.model.damage import DAMAGED
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import RunState, TaskState, Wait
 
 __all__ = ("task_view",)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
+from aioflow._threads import in_thread
 from aioflow.api.reader import RunReader
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.shapes import StartView
 from aioflow.api.views import iso
 from aioflow.core import timetable
-from aioflow.model import DagSpec, Instant
-from aioflow.threads import in_thread
+from aioflow.model.dag import DagSpec
+from aioflow.model.timestamps import Instant
 
 __all__ = ("STARTS", "upcoming")
 

@@ -12,10 +12,10 @@ from aioflow.api.views import iso
 from aioflow.author.codec import encode
 from aioflow.author.values import connection_of
 from aioflow.errors import BadValue, NoSuchValue, Unserializable
-from aioflow.masking import LEAST, Masks, secret_texts
-from aioflow.model import ValueKind
-from aioflow.requests import Request, SetValue
-from aioflow.rows import ValueRow
+from aioflow.model.dag import ValueKind
+from aioflow.model.rows import ValueRow
+from aioflow.protocol.requests import Request, SetValue
+from aioflow.redaction import LEAST, Masks, secret_texts
 from aioflow.store import Store
 
 __all__ = ("VALUE_BYTES", "ConnectionView", "NamedValues", "ValueView")

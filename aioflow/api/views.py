@@ -18,11 +18,10 @@ from aioflow.api.damage import quarantine, run_state
 from aioflow.api.wait_views import ErrorView, WaitView, iso
 from aioflow.author.codec import DEPTH_LIMIT, decode
 from aioflow.core.stalls import Staller
-from aioflow.damage import Damage
 from aioflow.errors import RequestError
-from aioflow.instants import as_instant
-from aioflow.model import Instant
-from aioflow.rows import RunRow
+from aioflow.model.damage import Damage
+from aioflow.model.rows import RunRow
+from aioflow.model.timestamps import Instant, as_instant
 
 __all__ = (
     "DagDetailView",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.instants import as_datetime
-from aioflow.model import Failure, Instant, RunState, TaskState, Wait, WaitKind
+from aioflow.model.states import Failure, RunState, TaskState, Wait, WaitKind
+from aioflow.model.timestamps import Instant, as_datetime
 
 __all__ = (
     "CauseView",

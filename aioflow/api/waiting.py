@@ -18,11 +18,12 @@ from aioflow.api.views import TriggerView, iso
 from aioflow.api.watching import EVENT_CLASS, Fires
 from aioflow.clock import Clock
 from aioflow.core.memory import Memory
-from aioflow.dag_triggers import ASSETS
 from aioflow.errors import StoreSlow, UnknownEvent
 from aioflow.executors.load import HostLoad, resident_bytes
-from aioflow.model import Instant, TriggerNo
-from aioflow.rows import RunRow, TriggerRow
+from aioflow.model.dag_triggers import ASSETS
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import RunRow, TriggerRow
+from aioflow.model.timestamps import Instant
 from aioflow.store.browsed import AGE_SECONDS, WaitCount
 
 __all__ = ("Waiting",)

@@ -15,8 +15,9 @@ from aioflow.author.fitting import fits
 from aioflow.author.node import Node
 from aioflow.author.template_fields import odd_templates
 from aioflow.core.graph import orphans
-from aioflow.findings import DagFailure
-from aioflow.model import TaskSpec, TriggerRule
+from aioflow.model.dag import TaskSpec
+from aioflow.model.states import TriggerRule
+from aioflow.protocol.parse_results import DagFailure
 
 __all__ = ("advice",)
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 from aioflow.errors import AioflowError
-from aioflow.model import ValueKind
+from aioflow.model.dag import ValueKind
 
 __all__ = (
     "Asker",

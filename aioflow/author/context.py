@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 from aioflow.author.airflow_context import ContextValues
 from aioflow.author.binding import FromContext
 from aioflow.author.unknown import Unknown
-from aioflow.instants import as_datetime
-from aioflow.model import Instant, TaskNo
+from aioflow.model.ids import TaskNo
+from aioflow.model.timestamps import Instant, as_datetime
 
 __all__ = (
     "INJECTED",

@@ -39,10 +39,10 @@ from aioflow.author.schedule import Schedule, instant, zone
 from aioflow.author.timetables import Timetable
 from aioflow.author.trigger import Trigger
 from aioflow.author.unknown import Unknown
-from aioflow.dag_triggers import IfRunning
 from aioflow.errors import DuplicateDag
-from aioflow.model import IfPaused
-from aioflow.schedules import IntervalKind, Missed
+from aioflow.model.dag import IfPaused
+from aioflow.model.dag_triggers import IfRunning
+from aioflow.model.schedule import IntervalKind, Missed
 
 __all__ = (
     "DAG",

@@ -19,11 +19,11 @@ from aioflow.author.template_fields import wrong_templates
 from aioflow.author.type_names import ANY, type_name
 from aioflow.core import graph, mapping, timetable
 from aioflow.core.roles import ASKED_FOR
-from aioflow.dag_triggers import DagTriggerSpec
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError, Unserializable
-from aioflow.findings import DagFailure
-from aioflow.model import Chooses, DagSpec, MapSource, MapSpec, ParamSpec, TaskSpec
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.dag import Chooses, DagSpec, MapSource, MapSpec, ParamSpec, TaskSpec
+from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.protocol.parse_results import DagFailure
 
 __all__ = ("describe",)
 

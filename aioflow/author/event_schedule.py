@@ -11,9 +11,9 @@ from aioflow.author.duration import Duration, microseconds
 from aioflow.author.schedule import Schedule
 from aioflow.author.timetables import is_timetable, slot_trigger
 from aioflow.author.trigger import Trigger, never_yields, serialize
-from aioflow.dag_triggers import ASSETS, DagTriggerSpec, IfRunning
 from aioflow.errors import BadSchedule
-from aioflow.model import Instant
+from aioflow.model.dag_triggers import ASSETS, DagTriggerSpec, IfRunning
+from aioflow.model.timestamps import Instant
 
 __all__ = ("clock_schedule", "dag_trigger_spec")
 

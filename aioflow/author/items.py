@@ -11,7 +11,7 @@ from aioflow.author.binding import FromSource
 from aioflow.author.node import NO_FILL, Source
 from aioflow.author.place import misused, wrong
 from aioflow.author.unknown import Unknown
-from aioflow.model import Join
+from aioflow.model.dag import Join
 
 __all__ = ("GroupItem", "Items", "Previous", "source_of")
 

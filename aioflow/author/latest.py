@@ -12,8 +12,7 @@ from aioflow.author.node import Part
 from aioflow.author.ref import Ref
 from aioflow.author.schedule import Schedule, schedule_spec
 from aioflow.author.task import TaskFunction
-from aioflow.instants import as_instant
-from aioflow.model import Instant
+from aioflow.model.timestamps import Instant, as_instant
 
 __all__ = ("latest_only",)
 

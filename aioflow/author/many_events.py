@@ -7,7 +7,7 @@ from typing import Any
 
 from aioflow.author.duration import microseconds
 from aioflow.author.place import wrong
-from aioflow.model import EventsSpec
+from aioflow.model.dag import EventsSpec
 
 __all__ = ("HANDLER", "events_spec")
 

@@ -16,7 +16,8 @@ from aioflow.author.place import Place, wrong
 from aioflow.author.retry import Retry
 from aioflow.author.start import START, START_KWARGS
 from aioflow.errors import UnknownParent
-from aioflow.model import Body, EdgeGroup, EventsSpec, Join, SensorSpec, TaskSpec, TriggerRule
+from aioflow.model.dag import Body, EdgeGroup, EventsSpec, Join, SensorSpec, TaskSpec
+from aioflow.model.states import TriggerRule
 
 __all__ = ("CHOOSING", "NO_FILL", "Loop", "NoFill", "Node", "Part", "Source")
 

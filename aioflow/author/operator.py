@@ -26,7 +26,7 @@ from aioflow.author.signals import NotReady, PokeReturnValue, TaskDeferred, sens
 from aioflow.author.start import START, START_KWARGS, StartTriggerArgs
 from aioflow.author.task import PartialTask
 from aioflow.author.trigger import Trigger
-from aioflow.model import Body
+from aioflow.model.dag import Body
 
 __all__ = ("Context", "Operator", "Sensor", "looks_by_poke", "missing_method")
 

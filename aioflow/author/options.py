@@ -16,7 +16,8 @@ from aioflow.author.place import wrong
 from aioflow.author.retry import Retry
 from aioflow.author.values import declared
 from aioflow.errors import DagError
-from aioflow.model import DEFAULT_POOL, SensorSpec, TriggerRule, ValueKind
+from aioflow.model.dag import DEFAULT_POOL, SensorSpec, ValueKind
+from aioflow.model.states import TriggerRule
 
 __all__ = (
     "SENSOR_NAMES",

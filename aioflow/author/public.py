@@ -56,8 +56,8 @@ from aioflow.author.values import (
 from aioflow.author.waiting import all_of, any_of, now, sleep, step, stream, uuid, wait
 from aioflow.author.watch import Share, Watch
 from aioflow.errors import AioflowError, DagError, DagRunFailed, UnknownValue, Unserializable
-from aioflow.masking import masked_url, masked_urls
-from aioflow.model import TriggerRule
+from aioflow.model.states import TriggerRule
+from aioflow.redaction import masked_url, masked_urls
 
 __all__ = (
     "DAG",

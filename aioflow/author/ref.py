@@ -11,7 +11,7 @@ from aioflow.author.items import Items
 from aioflow.author.node import Node, Source
 from aioflow.author.options import RuleName, rule_of
 from aioflow.author.place import misused, wrong
-from aioflow.model import TriggerRule
+from aioflow.model.states import TriggerRule
 
 __all__ = ("Linked", "Ref", "Teardown", "chain")
 

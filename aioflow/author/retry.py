@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aioflow.author.duration import Duration, microseconds
-from aioflow.model import RetryPolicy
+from aioflow.model.dag import RetryPolicy
 
 __all__ = ("Retry", "set_default_tries")
 

@@ -10,9 +10,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aioflow.author.duration import Duration, microseconds
 from aioflow.errors import BadSchedule
-from aioflow.instants import EARLIEST_DATE, LATEST_DATE, as_datetime, as_instant
-from aioflow.model import Instant
-from aioflow.schedules import CRON_NAMES, ScheduleSpec
+from aioflow.model.schedule import CRON_NAMES, ScheduleSpec
+from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, Instant, as_datetime, as_instant
 
 __all__ = (
     "Continuous",

@@ -18,7 +18,7 @@ from aioflow.author.trigger import (
     never_yields,
 )
 from aioflow.errors import DagError
-from aioflow.model import StartTriggerSpec
+from aioflow.model.dag import StartTriggerSpec
 
 __all__ = (
     "START",

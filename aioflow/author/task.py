@@ -21,7 +21,7 @@ from aioflow.author.options import (
 from aioflow.author.place import here, wrong
 from aioflow.author.ref import Ref
 from aioflow.author.signals import PokeReturnValue
-from aioflow.model import Body
+from aioflow.model.dag import Body
 
 __all__ = ("Node", "PartialTask", "TaskFunction", "sensor", "setup", "task", "teardown")
 

@@ -137,7 +137,7 @@ def _items(node: Node, fields: frozenset[str]) -> Iterator[Text]:
     for source in node.sources:
         name = source.parameter
         is_start = name == START_KWARGS and node.starts_from_trigger
-        # As in ``host.arguments``: a mapping that a function makes, or that has travelled, is none.
+        # As in ``worker.arguments``: a mapping that a function makes or that travelled is none.
         is_spread = SPREAD in node.arguments and not source.functions and not any(source.parents)
         by_name = SPREAD in node.arguments or (name == START_KWARGS and name not in fields)
         named = fields if is_start or is_spread else frozenset[str]()

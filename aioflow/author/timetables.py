@@ -15,8 +15,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from aioflow.author.trigger import Trigger, TriggerEvent, construct, serialize
 from aioflow.errors import BadSchedule
-from aioflow.instants import as_datetime, as_instant
-from aioflow.model import Instant
+from aioflow.model.timestamps import Instant, as_datetime, as_instant
 
 __all__ = (
     "SlotTrigger",

@@ -20,7 +20,7 @@ from aioflow.author.restoring import is_plain
 from aioflow.author.steps import Steps, at_once
 from aioflow.author.watch import Share, alone
 from aioflow.errors import Unserializable
-from aioflow.model import TriggerNo
+from aioflow.model.ids import TriggerNo
 
 __all__ = (
     "FIELDS_LIMIT",
@@ -241,7 +241,7 @@ def never_yields(cls: type[Trigger[Any]]) -> str:
 
 
 MODULE_PREFIX = "aioflow_v_"
-"""Begins the package of modules without a name of their own in a process: see ``host.loader``."""
+"""Begins the package of modules without a name of their own in a process: see ``worker.loader``."""
 
 
 def portable(class_path: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from aioflow.author.asking import asker
 from aioflow.errors import UnknownValue
-from aioflow.model import ValueKind
+from aioflow.model.dag import ValueKind
 
 __all__ = (
     "Connection",

@@ -21,6 +21,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from aioflow._threads import in_thread
 from aioflow.catalog.allowance import Allowance
 from aioflow.catalog.beside import Asked, Choice, FilesBeside
 from aioflow.catalog.known import (
@@ -49,13 +50,12 @@ from aioflow.catalog.scanning import (
 )
 from aioflow.catalog.snapshot import Snapshots, version_of
 from aioflow.catalog.watching import watch
-from aioflow.children import Children, NoRoom
 from aioflow.clock import Clock
-from aioflow.findings import DagFailure, Parsed
-from aioflow.inputs import FileBroken, FileGone, FileParsed, Input
-from aioflow.rows import DagFileRow
-from aioflow.threads import in_thread
-from aioflow.writable import find_writable, how_to_mend
+from aioflow.filesystem import find_writable, how_to_mend
+from aioflow.model.rows import DagFileRow
+from aioflow.processes import Children, NoRoom
+from aioflow.protocol.inputs import FileBroken, FileGone, FileParsed, Input
+from aioflow.protocol.parse_results import DagFailure, Parsed
 
 __all__ = ("Catalog", "Limits", "ParsePace")
 

@@ -1,6 +1,6 @@
 """Which files beside its modules belong to the version of a DAG file. Blocks; called in a thread.
 
-Those that it names or reads do, see ``host.beside``, and those that a line of it
+Those that it names or reads do, see ``worker.beside``, and those that a line of it
 (``# aioflow: files = [...]``) or an ``aioflow.toml`` in its folder or one above names. Where
 neither is there, so do all small text files of its own folder, and of folders that it names.
 """
@@ -25,8 +25,8 @@ from aioflow.catalog.contents import (
 )
 from aioflow.catalog.ignoring import NAME, Ignored
 from aioflow.catalog.patterns import MAGIC, TABLE, compiled, read_table
-from aioflow.findings import Beside, DagFailure
-from aioflow.host.beside import FILE_LIMIT_BYTES, BadFiles, is_inside
+from aioflow.protocol.parse_results import Beside, DagFailure
+from aioflow.worker.beside import FILE_LIMIT_BYTES, BadFiles, is_inside
 
 __all__ = ("BYTES_AT_MOST", "FILES_AT_MOST", "Asked", "Choice", "FilesBeside", "Taken")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from aioflow.host.beside import FILE_LIMIT_BYTES
+from aioflow.worker.beside import FILE_LIMIT_BYTES
 
 __all__ = ("Content", "Entries", "content_of", "list_entries", "read", "stays")
 

@@ -9,8 +9,8 @@ import msgspec
 from aioflow.catalog.beside import Asked, Choice
 from aioflow.catalog.scanning import FILE_LIMIT_BYTES, Seen
 from aioflow.clock import Clock
-from aioflow.findings import DagFailure, Parsed
-from aioflow.inputs import FileBroken, FileParsed
+from aioflow.protocol.inputs import FileBroken, FileParsed
+from aioflow.protocol.parse_results import DagFailure, Parsed
 
 __all__ = (
     "AGAIN_SECONDS",

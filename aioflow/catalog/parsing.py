@@ -1,7 +1,7 @@
 """Parsing DAG files, and looking at plug-ins, in processes that are forked for one file each.
 
 What forks them knows all that a DAG file imports of us, so that a file costs a fork and not a
-start; see ``host.forking``. Such a process serves one asker at a time, and goes when nobody has
+start; see ``worker.forking``. Such a process serves one asker at a time, and goes when nobody has
 asked for a while.
 """
 
@@ -16,11 +16,11 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from aioflow.children import Child, Children, describe_ending
 from aioflow.clock import Clock
-from aioflow.findings import NO_ROOM, DagFailure, Inspected, Named, Parsed, ParserDied
-from aioflow.messages import Report
-from aioflow.orders import Inspect, Parse, ParserLimits, Welcome
+from aioflow.processes import Child, Children, describe_ending
+from aioflow.protocol.commands import Inspect, Parse, ParserLimits, Welcome
+from aioflow.protocol.parse_results import NO_ROOM, DagFailure, Inspected, Named, Parsed, ParserDied
+from aioflow.protocol.reports import Report
 
 __all__ = ("DEFAULT_TRIES", "Limits", "Parser")
 

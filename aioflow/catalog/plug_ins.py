@@ -13,8 +13,8 @@ import anyio.to_thread
 import msgspec
 
 from aioflow.catalog.parsing import Parser
-from aioflow.findings import DagFailure, TriggerKind
-from aioflow.log import Logger
+from aioflow.protocol.parse_results import DagFailure, TriggerKind
+from aioflow.telemetry.log import Logger
 
 __all__ = ("GROUP", "PlugIn", "look_at", "plug_ins", "warn_of_broken")
 

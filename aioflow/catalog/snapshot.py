@@ -14,8 +14,8 @@ from pathlib import Path
 
 import anyio
 
-from aioflow.private_files import make_folder
-from aioflow.threads import in_thread
+from aioflow._threads import in_thread
+from aioflow.filesystem import make_folder
 
 __all__ = ("Snapshots", "version_of", "write_snapshot")
 

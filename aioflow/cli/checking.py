@@ -18,7 +18,7 @@ from aioflow.catalog.scanning import scan
 from aioflow.cli.lone_parser import lone_parser
 from aioflow.cli.output import hint, print_json, safe
 from aioflow.errors import DuplicateDag
-from aioflow.findings import DagFailure, Parsed
+from aioflow.protocol.parse_results import DagFailure, Parsed
 from aioflow.settings import Settings
 
 __all__ = ("Checked", "allowed_of", "check", "choice_of", "folders_of", "parse_files", "place_of")

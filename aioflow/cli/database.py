@@ -12,11 +12,11 @@ import anyio
 import msgspec
 
 from aioflow.clock import SystemClock
+from aioflow.crypto import KEY_BYTES, Vault, read_keys
 from aioflow.errors import DaemonAway, SettingsError
-from aioflow.secrets import KEY_BYTES, Vault, read_keys
 from aioflow.settings import Settings
 from aioflow.store import Store, open_store
-from aioflow.tasklog import TaskLog
+from aioflow.telemetry.task_log import TaskLog
 
 __all__ = ("ask_database", "opened")
 

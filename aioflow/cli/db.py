@@ -103,7 +103,7 @@ def _clean(arguments: argparse.Namespace) -> int:
 def _migrate(arguments: argparse.Namespace) -> int:
     import anyio
 
-    from aioflow.secrets import Vault
+    from aioflow.crypto import Vault
     from aioflow.store import open_store
 
     settings = _settings(arguments)
@@ -124,7 +124,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
 def _copy(arguments: argparse.Namespace) -> int:
     import anyio
 
-    from aioflow.secrets import Vault
+    from aioflow.crypto import Vault
     from aioflow.store.copying import copy
 
     settings = _settings(arguments)

@@ -24,10 +24,10 @@ from typing import Literal, TypeAlias
 import msgspec
 import psutil
 
-from aioflow.children.leftovers import Record
 from aioflow.cli.client import Client, Refused, connect_home
 from aioflow.cli.plot import Series, lines
 from aioflow.errors import AioflowError
+from aioflow.processes.leftovers import Record
 
 __all__ = ("KINDS", "SHAPES", "Bare", "Density", "Shape", "measure", "measure_bare", "plot")
 

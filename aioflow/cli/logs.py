@@ -14,7 +14,7 @@ from aioflow.cli.client import Client, connect
 from aioflow.cli.finding import named_run
 from aioflow.cli.output import hint, on_terminal, print_json, safe_text
 from aioflow.cli.reading import read
-from aioflow.requests import OF_RUN
+from aioflow.protocol.requests import OF_RUN
 
 __all__ = ("add_logs", "found_lines", "pieces_until")
 

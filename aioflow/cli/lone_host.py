@@ -10,12 +10,12 @@ import anyio
 
 from aioflow.api.slots import host_order
 from aioflow.catalog.snapshot import Snapshots
-from aioflow.children import Child, Children
-from aioflow.dag_triggers import DagTriggerRow
 from aioflow.executors.foresight import Foresight
-from aioflow.messages import Foreseen, Report
-from aioflow.model import Instant
-from aioflow.orders import Welcome
+from aioflow.model.dag_triggers import DagTriggerRow
+from aioflow.model.timestamps import Instant
+from aioflow.processes import Child, Children
+from aioflow.protocol.commands import Welcome
+from aioflow.protocol.reports import Foreseen, Report
 from aioflow.store import Store
 
 __all__ = ("LoneHost",)

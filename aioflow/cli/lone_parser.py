@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 
 from aioflow.catalog.parsing import Limits, Parser
-from aioflow.children import Children
 from aioflow.clock import SystemClock
+from aioflow.processes import Children
 
 __all__ = ("lone_parser",)
 

@@ -162,7 +162,7 @@ def _now() -> int:
 def _instant(text: str) -> int:
     from datetime import datetime
 
-    from aioflow.instants import as_instant
+    from aioflow.model.timestamps import as_instant
 
     return as_instant(datetime.fromisoformat(text))
 

@@ -255,7 +255,7 @@ class _Database:
         return self._ask(lambda api: api.reads.nodes())
 
     def values(self, kind: str) -> Any:
-        from aioflow.model import ValueKind
+        from aioflow.model.dag import ValueKind
 
         return self._ask(lambda api: api.values.list(ValueKind(kind)))
 

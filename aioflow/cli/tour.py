@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 
-from aioflow import log
 from aioflow.cli.banner import banner_lines, shown_url
 from aioflow.cli.board import Board
 from aioflow.cli.guest import Guest, with_daemon
@@ -21,6 +20,7 @@ from aioflow.clock import SystemClock
 from aioflow.daemon import Ready
 from aioflow.errors import SettingsError, UnknownDag
 from aioflow.settings import Settings
+from aioflow.telemetry import log
 
 __all__ = ("tour",)
 

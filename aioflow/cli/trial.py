@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 
-from aioflow import log
 from aioflow.cli.board import Board
 from aioflow.cli.checking import allowed_of, choice_of, folders_of, parse_files, place_of
 from aioflow.cli.guest import Guest, with_daemon
@@ -20,8 +19,9 @@ from aioflow.cli.output import hint, print_json, safe, task_name
 from aioflow.cli.watching import exit_status
 from aioflow.daemon import Ready
 from aioflow.errors import DagError, SettingsError, UnknownDag
-from aioflow.findings import Parsed
+from aioflow.protocol.parse_results import Parsed
 from aioflow.settings import Settings
+from aioflow.telemetry import log
 
 __all__ = ("test",)
 

@@ -99,10 +99,10 @@ def _spare_what_stays() -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import anyio
 
-    from aioflow import log
     from aioflow.cli.banner import banner_facts, banner_lines
     from aioflow.daemon import Ready, serve
     from aioflow.settings import Settings
+    from aioflow.telemetry import log
 
     settings = Settings.read(arguments.home, _overrides(arguments))
     log.configure(level=settings.log_level, style=settings.log_format)

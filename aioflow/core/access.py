@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from aioflow.access import HOME, AccountRow, LoginRow, Role, TokenRow, caller_name
 from aioflow.core.draft import Draft
 from aioflow.errors import (
     AccountExists,
@@ -18,7 +17,8 @@ from aioflow.errors import (
     UnknownToken,
     WrongPassword,
 )
-from aioflow.requests import (
+from aioflow.model.access import HOME, AccountRow, LoginRow, Role, TokenRow, caller_name
+from aioflow.protocol.requests import (
     AccessRequest,
     CreateAccount,
     CreateToken,

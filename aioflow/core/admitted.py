@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aioflow.access import AccountRow, AuditHead, LoginRow, Noted, TokenRow
 from aioflow.core.audit_chain import chained, grown, shortened
-from aioflow.model import Instant
-from aioflow.requests import AUDIT
-from aioflow.rows import Batch
-from aioflow.unfinished import Snapshot
+from aioflow.model.access import AccountRow, AuditHead, LoginRow, Noted, TokenRow
+from aioflow.model.batch import Batch
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.recovery import Snapshot
+from aioflow.protocol.requests import AUDIT
 
 __all__ = ("Admitted", "AdmittedChanges")
 

@@ -10,9 +10,10 @@ import msgspec
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory
 from aioflow.errors import RequestError
-from aioflow.model import Instant, RunNo
-from aioflow.requests import DAG_EVENTS, EVENTS, EraseOld, EraseVersions
-from aioflow.rows import RunRow
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.requests import DAG_EVENTS, EVENTS, EraseOld, EraseVersions
 
 __all__ = (
     "Aged",

@@ -17,9 +17,9 @@ from aioflow.core import timetable
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory
 from aioflow.core.versions import arm_schedule, put_dag
-from aioflow.inputs import Input, MakeSlots
-from aioflow.model import Instant
-from aioflow.rows import DagRow, RunRow
+from aioflow.model.rows import DagRow, RunRow
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.inputs import Input, MakeSlots
 
 __all__ = ("REASON", "found", "heed_step", "is_ahead", "take_back", "wanted")
 

@@ -28,11 +28,11 @@ from aioflow.core.mark import mark
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.core.why import explain_run, explain_task
-from aioflow.effects import Acknowledge
 from aioflow.errors import RequestError, RunQuarantined, UnknownRun
-from aioflow.inputs import Asked
-from aioflow.model import Wait, WaitKind
-from aioflow.requests import (
+from aioflow.model.states import Wait, WaitKind
+from aioflow.protocol.effects import Acknowledge
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.requests import (
     CancelBackfill,
     CancelRun,
     ClearTasks,

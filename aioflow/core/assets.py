@@ -18,9 +18,9 @@ from aioflow.core.hosting import is_stopped
 from aioflow.core.named_events import MadeAnew
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger, Pending
-from aioflow.dag_triggers import ASSET, AssetCondition, DagEventRow, Fate, FateChange
-from aioflow.model import TriggerNo
-from aioflow.rows import NamedEventRow
+from aioflow.model.dag_triggers import ASSET, AssetCondition, DagEventRow, Fate, FateChange
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import NamedEventRow
 
 __all__ = ("TRIGGERING_EVENTS", "is_met", "settle", "waits_for")
 

@@ -13,11 +13,14 @@ from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Slots
 from aioflow.core.try_time import time_limit
 from aioflow.core.workers import Grant
-from aioflow.effects import RestoreCode, StartTry, StopTry
-from aioflow.messages import RecordDropped, Succeeded
-from aioflow.model import CODE_MISSING, Body, Failure, Instant, StartNo, TaskState, TriggerState
-from aioflow.orders import Resume
-from aioflow.rows import ResultRow, TryRow
+from aioflow.model.dag import Body
+from aioflow.model.ids import StartNo
+from aioflow.model.rows import ResultRow, TryRow
+from aioflow.model.states import CODE_MISSING, Failure, TaskState, TriggerState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import Resume
+from aioflow.protocol.effects import RestoreCode, StartTry, StopTry
+from aioflow.protocol.reports import RecordDropped, Succeeded
 
 __all__ = (
     "await_code",

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from aioflow.access import AuditHead, AuditRow, Noted
-from aioflow.model import Instant
+from aioflow.model.access import AuditHead, AuditRow, Noted
+from aioflow.model.timestamps import Instant
 
 __all__ = ("BEGINNING", "LOST", "chained", "check_chain", "check_head", "grown", "shortened")
 

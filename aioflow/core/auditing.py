@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
-from aioflow.access import AccountRow, Actor, LoginRow, Noted, TokenRow, noted_by, told
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
-from aioflow.inputs import Asked
-from aioflow.model import RunState
-from aioflow.requests import (
+from aioflow.model.access import AccountRow, Actor, LoginRow, Noted, TokenRow, noted_by, told
+from aioflow.model.rows import PoolRow
+from aioflow.model.states import RunState
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.requests import (
     CancelBackfill,
     CancelRun,
     ClearTasks,
@@ -37,7 +38,6 @@ from aioflow.requests import (
     StartBackfill,
     Unquarantine,
 )
-from aioflow.rows import PoolRow
 
 __all__ = ("before", "line_of")
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from aioflow.backfills import BackfillRow, BackfillState, Reprocess
 from aioflow.core import timetable
 from aioflow.core.cancel import cancel
 from aioflow.core.dag import check_conf, find, make_run
@@ -21,10 +20,13 @@ from aioflow.core.live import backfill_queue
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.errors import BackfillRefused, RequestError, UnknownBackfill
-from aioflow.inputs import Asked, FillBack, Input
-from aioflow.model import DagSpec, Instant, RunState
-from aioflow.requests import CreateRun, StartBackfill
-from aioflow.rows import DagRow, RunRow
+from aioflow.model.backfill import BackfillRow, BackfillState, Reprocess
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import DagRow, RunRow
+from aioflow.model.states import RunState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.inputs import Asked, FillBack, Input
+from aioflow.protocol.requests import CreateRun, StartBackfill
 
 __all__ = (
     "SLOTS_AT_ONCE",

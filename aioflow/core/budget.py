@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from aioflow.core.draft import Draft
 from aioflow.core.live import Live, Run
 from aioflow.core.memory import RetryMinute
-from aioflow.model import Failure, TaskState
-from aioflow.rows import TaskRow
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import Failure, TaskState
 
 __all__ = ("REASON", "end_otherwise", "recount", "spend", "take_back")
 

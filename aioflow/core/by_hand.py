@@ -9,12 +9,12 @@ from aioflow.core.draft import Draft
 from aioflow.core.live import WaitRecord
 from aioflow.core.slots import Slots
 from aioflow.core.streams import BY_HAND
-from aioflow.effects import EndHosting
 from aioflow.errors import RequestError, UnknownTrigger
-from aioflow.messages import Fired
-from aioflow.model import TriggerState
-from aioflow.orders import End
-from aioflow.requests import FireTrigger
+from aioflow.model.states import TriggerState
+from aioflow.protocol.commands import End
+from aioflow.protocol.effects import EndHosting
+from aioflow.protocol.reports import Fired
+from aioflow.protocol.requests import FireTrigger
 
 __all__ = ("fire",)
 

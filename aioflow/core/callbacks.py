@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from aioflow.core.live import Live, Run
-from aioflow.model import MARKED, CallbackSpec, Instant, RunState, TaskState
-from aioflow.owed import Callback
+from aioflow.model.dag import CallbackSpec
+from aioflow.model.states import MARKED, RunState, TaskState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.outbox import Callback
 
 __all__ = ("of_deadline", "of_run", "of_task")
 

@@ -16,8 +16,13 @@ from aioflow.core.hosting import SLEEP
 from aioflow.core.live import Live, WaitRecord
 from aioflow.core.slots import Slots
 from aioflow.core.try_time import try_ends_at
-from aioflow.effects import ConfirmCall
-from aioflow.messages import (
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import RecordRow, TriggerRow
+from aioflow.model.states import Failure, RecordState, TaskState, TriggerState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import CallRecorded
+from aioflow.protocol.effects import ConfirmCall
+from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
     EventEmitted,
@@ -27,9 +32,6 @@ from aioflow.messages import (
     RunCalled,
     StreamOpened,
 )
-from aioflow.model import Failure, Instant, RecordState, TaskState, TriggerNo, TriggerState
-from aioflow.orders import CallRecorded
-from aioflow.rows import RecordRow, TriggerRow
 
 __all__ = (
     "NEXT",

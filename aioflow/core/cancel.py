@@ -14,8 +14,10 @@ from aioflow.core.live import Live, Run
 from aioflow.core.marking import marked
 from aioflow.core.run import alert, end
 from aioflow.core.slots import Slots
-from aioflow.model import Failure, Instant, RunNo, RunState, TaskState
-from aioflow.orders import ForgetRun
+from aioflow.model.ids import RunNo
+from aioflow.model.states import Failure, RunState, TaskState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import ForgetRun
 
 __all__ = ("cancel", "cancel_tasks", "mark_ended", "mark_live", "run_due")
 

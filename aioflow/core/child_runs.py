@@ -15,9 +15,9 @@ from aioflow.core.hosting import RUN
 from aioflow.core.live import Live, Run
 from aioflow.core.slots import Slots
 from aioflow.errors import DagBroken, DagRunFailed, RequestError, UnknownDag
-from aioflow.messages import RunCalled
-from aioflow.model import Failure, RecordState, RunState, TaskState, TriggerState
-from aioflow.requests import CreateRun
+from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
+from aioflow.protocol.reports import RunCalled
+from aioflow.protocol.requests import CreateRun
 
 __all__ = ("call", "ended")
 

@@ -12,7 +12,7 @@ from aioflow.core.live import Group, Run
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.core.why import explain_task
-from aioflow.model import LIVE_TASK_STATES, TaskState, Wait, WaitKind
+from aioflow.model.states import LIVE_TASK_STATES, TaskState, Wait, WaitKind
 
 __all__ = ("NAMED", "SAMPLED", "ChildrenCause", "explain_children")
 

@@ -13,10 +13,12 @@ from aioflow.core.mapping import leaves, width
 from aioflow.core.rules import Verdict
 from aioflow.core.scopes import reached
 from aioflow.errors import UnknownTask
-from aioflow.model import Chooses, TaskNo, TaskState
-from aioflow.owed import Clearing
-from aioflow.requests import ClearTasks
-from aioflow.rows import TaskRow
+from aioflow.model.dag import Chooses
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import TaskState
+from aioflow.protocol.outbox import Clearing
+from aioflow.protocol.requests import ClearTasks
 
 __all__ = (
     "FAILED",

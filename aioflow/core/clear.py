@@ -16,10 +16,11 @@ from aioflow.core.memory import Memory
 from aioflow.core.plan import Plan
 from aioflow.core.slots import Slots
 from aioflow.errors import RequestError, UnknownRound, UnknownRun, VersionDiffers
-from aioflow.inputs import Asked, Continue, Input
-from aioflow.model import RunState, TaskNo
-from aioflow.owed import Clearing
-from aioflow.requests import ClearTasks, DeleteRun, Mark
+from aioflow.model.ids import TaskNo
+from aioflow.model.states import RunState
+from aioflow.protocol.inputs import Asked, Continue, Input
+from aioflow.protocol.outbox import Clearing
+from aioflow.protocol.requests import ClearTasks, DeleteRun, Mark
 
 __all__ = ("asks", "clear", "has_to_wait", "key_of", "needed", "portion")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from aioflow.core.pages import Numbers, Pages
-from aioflow.model import StartNo, TaskNo
+from aioflow.model.ids import StartNo, TaskNo
 
 __all__ = ("Cleared",)
 

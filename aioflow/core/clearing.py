@@ -30,8 +30,9 @@ from aioflow.core.resetting import dissolve, ended, remove, renewed, reset, stop
 from aioflow.core.rounds import reopen
 from aioflow.core.run import outcome, resume
 from aioflow.core.slots import Slots
-from aioflow.model import RunState, TaskNo, TaskState
-from aioflow.owed import Clearing
+from aioflow.model.ids import TaskNo
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.outbox import Clearing
 
 __all__ = (
     "SLICE_TASKS",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.errors import BadConf
-from aioflow.model import DagSpec
+from aioflow.model.dag import DagSpec
 
 __all__ = ("require_fit",)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aioflow.core.live import Group, Run
 from aioflow.core.ready import still_waits
-from aioflow.model import TaskState
+from aioflow.model.states import TaskState
 
 __all__ = ("counted", "fresh_queued")
 

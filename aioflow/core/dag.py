@@ -18,13 +18,14 @@ from aioflow.core.run import begin
 from aioflow.core.slots import Slots
 from aioflow.core.taken import same_run
 from aioflow.core.versions import arm_schedule, put_dag, slot_starts_at
-from aioflow.dag_triggers import BY_EVENT
 from aioflow.errors import DagBroken, RequestError, UnknownDag
-from aioflow.inputs import FillBack, MakeSlots
-from aioflow.instants import EARLIEST_DATE, LATEST_DATE, as_datetime
-from aioflow.model import Instant, RunState, TriggerNo
-from aioflow.requests import CreateRun
-from aioflow.rows import DagRow, RunRow
+from aioflow.model.dag_triggers import BY_EVENT
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import DagRow, RunRow
+from aioflow.model.states import RunState
+from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, Instant, as_datetime
+from aioflow.protocol.inputs import FillBack, MakeSlots
+from aioflow.protocol.requests import CreateRun
 
 __all__ = (
     "MISSED_SLOTS_AT_ONCE",
@@ -105,7 +106,7 @@ def make_run(
     """Make a run that nobody has asked for before.
 
     Args:
-        cause: See ``rows.RunRow``, as for ``caller`` and ``backfill``.
+        cause: See ``model.rows.RunRow``, as for ``caller`` and ``backfill``.
 
     Raises:
         RequestError: If there is no such DAG, the conf does not fit it, or no calendar has its

@@ -18,12 +18,15 @@ from aioflow.core.memory import Memory
 from aioflow.core.roles import QUARANTINE, TRIGGERS
 from aioflow.core.standing import DagTrigger
 from aioflow.core.trials import bar, is_barred, may_host
-from aioflow.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
-from aioflow.effects import EndHosting, HostTrigger, RestoreCode, WakeAt
-from aioflow.inputs import Due
-from aioflow.messages import TriggerEnded
-from aioflow.model import CODE_MISSING, DagSpec, Failure, Instant, TriggerNo
-from aioflow.orders import End, Host
+from aioflow.model.dag import DagSpec
+from aioflow.model.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
+from aioflow.model.ids import TriggerNo
+from aioflow.model.states import CODE_MISSING, Failure
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import End, Host
+from aioflow.protocol.effects import EndHosting, HostTrigger, RestoreCode, WakeAt
+from aioflow.protocol.inputs import Due
+from aioflow.protocol.reports import TriggerEnded
 
 __all__ = (
     "FIRST_WAIT_US",

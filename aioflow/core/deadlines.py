@@ -15,10 +15,12 @@ from aioflow.core import callbacks
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory, RunEnd
-from aioflow.effects import WakeAt
-from aioflow.inputs import Due
-from aioflow.model import Instant, RunNo, RunState, TaskState
-from aioflow.owed import DEADLINE, Deadline
+from aioflow.model.ids import RunNo
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.effects import WakeAt
+from aioflow.protocol.inputs import Due
+from aioflow.protocol.outbox import DEADLINE, Deadline
 
 __all__ = ("arm", "arm_timeout", "index", "is_over", "is_timed_out", "owe", "told", "write_off")
 

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from aioflow.core import past
 from aioflow.core.draft import Draft
 from aioflow.core.line import order_of
-from aioflow.dag_triggers import Fate, FateChange
 from aioflow.errors import DagPresent, DagRunning, RequestError, UnknownDag, UnknownRun
-from aioflow.requests import DeleteDag, DeleteRun, EraseRows
-from aioflow.rows import DeletionRow
+from aioflow.model.dag_triggers import Fate, FateChange
+from aioflow.model.rows import DeletionRow
+from aioflow.protocol.requests import DeleteDag, DeleteRun, EraseRows
 
 __all__ = ("delete", "delete_dag", "erase")
 

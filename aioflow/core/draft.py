@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from aioflow.backfills import BackfillRow
-from aioflow.changes import RecordChange, RunChange, TaskChange, TriggerChange
 from aioflow.core import callbacks
 from aioflow.core.admitted import AdmittedChanges
 from aioflow.core.expansions import Expansions
@@ -23,30 +21,28 @@ from aioflow.core.plan import Plan
 from aioflow.core.standing import StandingChanges
 from aioflow.core.transitions import IllegalMove, is_legal, is_legal_run
 from aioflow.core.try_time import stored_due
-from aioflow.effects import Effect, EndHosting, HostTrigger, TakeEvents, WakeAt
-from aioflow.inputs import Continue, Due
-from aioflow.instants import Moment
-from aioflow.model import (
-    DagSpec,
-    Failure,
-    Instant,
-    RecordState,
-    RunNo,
-    RunState,
-    TaskState,
-    TriggerState,
-)
-from aioflow.orders import EventsTaken
-from aioflow.rows import (
-    Batch,
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import (
     ItemRow,
     NamedEventRow,
     PoolRow,
+    RecordChange,
     RecordRow,
+    RunChange,
     RunRow,
+    TaskChange,
     TaskRow,
+    TriggerChange,
     TriggerRow,
 )
+from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
+from aioflow.model.timestamps import Instant, Moment
+from aioflow.protocol.commands import EventsTaken
+from aioflow.protocol.effects import Effect, EndHosting, HostTrigger, TakeEvents, WakeAt
+from aioflow.protocol.inputs import Continue, Due
 
 __all__ = ("BATCH_ROWS", "Draft")
 

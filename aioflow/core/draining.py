@@ -11,9 +11,9 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import host_all, want_own_hosts
 from aioflow.core.roles import ASYNC, kind_of
 from aioflow.core.slots import Slots
-from aioflow.effects import RecallTries
 from aioflow.errors import UnknownNode
-from aioflow.requests import DrainNode
+from aioflow.protocol.effects import RecallTries
+from aioflow.protocol.requests import DrainNode
 
 __all__ = ("recall_claims", "set_drained")
 

@@ -23,20 +23,15 @@ from aioflow.core.memory import Memory
 from aioflow.core.quarantine import failure_of_culprit
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
-from aioflow.dag_triggers import (
-    BY_EVENT,
-    DagEventRow,
-    DagTriggerSpec,
-    Fate,
-    FateChange,
-    Held,
-)
 from aioflow.errors import RequestError
-from aioflow.inputs import HostLost
-from aioflow.messages import Fired
-from aioflow.model import DagSpec, Instant, TriggerNo
-from aioflow.orders import EventsTaken
-from aioflow.requests import CreateRun
+from aioflow.model.dag import DagSpec
+from aioflow.model.dag_triggers import BY_EVENT, DagEventRow, DagTriggerSpec, Fate, FateChange, Held
+from aioflow.model.ids import TriggerNo
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import EventsTaken
+from aioflow.protocol.inputs import HostLost
+from aioflow.protocol.reports import Fired
+from aioflow.protocol.requests import CreateRun
 
 __all__ = (
     "LONGEST_HOLD",

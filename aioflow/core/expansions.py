@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aioflow.changes import ExpansionChange
 from aioflow.core.live import Group
-from aioflow.model import RunNo
-from aioflow.rows import Batch, ExpansionRow
+from aioflow.model.batch import Batch
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import ExpansionChange, ExpansionRow
 
 __all__ = ("Expansions",)
 

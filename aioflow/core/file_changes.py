@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from aioflow.core import rehosting, versions
 from aioflow.core.draft import Draft
-from aioflow.inputs import FileBroken, FileGone, FileParsed
-from aioflow.rows import PoolRow
+from aioflow.model.rows import PoolRow
+from aioflow.protocol.inputs import FileBroken, FileGone, FileParsed
 
 __all__ = ("take",)
 

@@ -13,8 +13,8 @@ import msgspec
 from aioflow.core.draft import Draft
 from aioflow.core.ready import is_hosted_sensor
 from aioflow.errors import PoolTooNarrow
-from aioflow.model import DagSpec
-from aioflow.rows import PoolRow
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import PoolRow
 
 __all__ = ("pools_changed", "too_wide")
 

@@ -17,7 +17,8 @@ from aioflow.core.lockstep import Lockstep
 from aioflow.core.mapping import leaves, takers
 from aioflow.core.rules import Verdict
 from aioflow.core.tallies import TALLY
-from aioflow.model import MapSpec, TaskState
+from aioflow.model.dag import MapSpec
+from aioflow.model.states import TaskState
 
 __all__ = (
     "Entry",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aioflow.core.draft import Draft
 from aioflow.core.live import Group, Live, Run
-from aioflow.model import TaskState
+from aioflow.model.states import TaskState
 
 __all__ = ("cleared_places", "fresh", "is_cleared", "retire", "rewind")
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from aioflow.core.mapping import leaves
 from aioflow.core.scopes import Asked, is_ignorable, own_parents, reached, scope_groups
 from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
-from aioflow.model import DagSpec, MapSource, TaskSpec, TriggerRule
+from aioflow.model.dag import DagSpec, MapSource, TaskSpec
+from aioflow.model.states import TriggerRule
 
 __all__ = ("Graph", "Judged", "is_identifier", "orphans", "validate")
 

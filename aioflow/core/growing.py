@@ -14,8 +14,8 @@ from aioflow.core.fresh import retire
 from aioflow.core.live import Group, Run
 from aioflow.core.mapping import WIDTH_LIMIT
 from aioflow.core.slots import Slots
-from aioflow.model import TaskState
-from aioflow.rows import ExpansionRow
+from aioflow.model.rows import ExpansionRow
+from aioflow.model.states import TaskState
 
 __all__ = (
     "close",

@@ -15,8 +15,9 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import host, let_go
 from aioflow.core.live import Live, WaitRecord
 from aioflow.core.slots import Slots
-from aioflow.messages import EventsHandled, Fired, Succeeded
-from aioflow.model import EventsSpec, Failure, TaskState, TriggerState
+from aioflow.model.dag import EventsSpec
+from aioflow.model.states import Failure, TaskState, TriggerState
+from aioflow.protocol.reports import EventsHandled, Fired, Succeeded
 
 __all__ = (
     "begin_to_wait",

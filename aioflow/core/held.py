@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
-from aioflow.owed import CLEAR, Clearing
+from aioflow.protocol.outbox import CLEAR, Clearing
 
 __all__ = ("let_go", "owe", "spare", "spare_child")
 

@@ -8,8 +8,8 @@ from itertools import islice
 from aioflow.core.live import Live
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
-from aioflow.model import TaskState
-from aioflow.requests import Holder
+from aioflow.model.states import TaskState
+from aioflow.protocol.requests import Holder
 
 __all__ = ("holders",)
 

@@ -16,11 +16,13 @@ from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
 from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of, own_role
 from aioflow.core.trials import may_host, may_host_all
-from aioflow.effects import EndHosting, HostTrigger, StartHost
-from aioflow.inputs import HandOver
-from aioflow.model import TaskSpec, TriggerNo, TriggerState
-from aioflow.orders import End, Host
-from aioflow.rows import FROM_START, RESUMES
+from aioflow.model.dag import TaskSpec
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import FROM_START, RESUMES
+from aioflow.model.states import TriggerState
+from aioflow.protocol.commands import End, Host
+from aioflow.protocol.effects import EndHosting, HostTrigger, StartHost
+from aioflow.protocol.inputs import HandOver
 
 __all__ = (
     "HANDED_AT_ONCE",

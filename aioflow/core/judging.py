@@ -16,7 +16,7 @@ from aioflow.core.rules import Verdict, together
 from aioflow.core.rules import decide as judge
 from aioflow.core.rules import decide_share as judge_share
 from aioflow.core.tallies import TALLY, TALLY_OFFSET
-from aioflow.model import TaskState
+from aioflow.model.states import TaskState
 
 __all__ = ("WHOLE", "instances", "verdict")
 

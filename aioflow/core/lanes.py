@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from aioflow.inputs import Input, ReadOwed
+from aioflow.protocol.inputs import Input, ReadOwed
 
 __all__ = ("EMPTY", "WINDOW", "Lane", "backlog", "wanted")
 

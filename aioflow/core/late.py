@@ -17,8 +17,9 @@ import msgspec
 from aioflow.core import timetable
 from aioflow.core.draft import Draft
 from aioflow.core.versions import put_dag
-from aioflow.model import DagSpec, Instant
-from aioflow.rows import DagRow
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import DagRow
+from aioflow.model.timestamps import Instant
 
 __all__ = ("REASON", "cannot_be_made", "held_back", "told")
 

@@ -15,8 +15,11 @@ import msgspec
 
 from aioflow.core.graph import Graph
 from aioflow.core.live import Group
-from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskState
-from aioflow.rows import ExpansionRow, RunRow, TaskRow
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.rows import ExpansionRow, RunRow, TaskRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Instant
 
 __all__ = (
     "GOOD",

@@ -24,22 +24,13 @@ from aioflow.core.plan import Plan
 from aioflow.core.roles import async_role
 from aioflow.core.siblings import Siblings
 from aioflow.core.tallies import TALLY, TALLY_OFFSET
-from aioflow.model import (
-    Body,
-    DagSpec,
-    Failure,
-    Instant,
-    RunNo,
-    RunState,
-    StartNo,
-    TaskNo,
-    TaskSpec,
-    TaskState,
-    TriggerState,
-)
-from aioflow.orders import RunInfo
-from aioflow.owed import Clearing
-from aioflow.rows import ExpansionRow, RunRow, TriggerRow
+from aioflow.model.dag import Body, DagSpec, TaskSpec
+from aioflow.model.ids import RunNo, StartNo, TaskNo
+from aioflow.model.rows import ExpansionRow, RunRow, TriggerRow
+from aioflow.model.states import Failure, RunState, TaskState, TriggerState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import RunInfo
+from aioflow.protocol.outbox import Clearing
 
 __all__ = (
     "NOWHERE",

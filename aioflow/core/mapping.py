@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from aioflow.errors import FanOutCapped
-from aioflow.model import MapSource, MapSpec
+from aioflow.model.dag import MapSource, MapSpec
 
 __all__ = ("WIDTH_LIMIT", "check_cap", "leaves", "pick", "split", "takers", "width")
 

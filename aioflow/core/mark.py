@@ -27,11 +27,12 @@ from aioflow.core.marking import takers
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
-from aioflow.inputs import Asked, Input
-from aioflow.model import RunState, TaskNo, TaskState
-from aioflow.owed import Clearing, Marking
-from aioflow.requests import DeleteRun, Mark
-from aioflow.rows import TaskRow
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.inputs import Asked, Input
+from aioflow.protocol.outbox import Clearing, Marking
+from aioflow.protocol.requests import DeleteRun, Mark
 
 __all__ = ("asks", "is_row_needed", "mark", "needed")
 

@@ -22,9 +22,11 @@ from aioflow.core.recount import retally
 from aioflow.core.resetting import dissolve, ended, forget_result, reset, stopped
 from aioflow.core.rules import Verdict
 from aioflow.core.slots import Slots
-from aioflow.model import MARKED, Failure, Instant, RunState, TaskNo, TaskState
-from aioflow.owed import Clearing, Marking
-from aioflow.rows import ResultRow
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import ResultRow
+from aioflow.model.states import MARKED, Failure, RunState, TaskState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.outbox import Clearing, Marking
 
 __all__ = ("begin_anew", "end", "end_again", "marked", "overtake", "stop_overtaken", "takers")
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from aioflow.backfills import BackfillRow
 from aioflow.core.admitted import Admitted
 from aioflow.core.lanes import Lane
 from aioflow.core.line import Line, ended_as, order_of
@@ -18,9 +17,13 @@ from aioflow.core.stalls import Stalls
 from aioflow.core.standing import Standing
 from aioflow.core.suspects import Suspects
 from aioflow.errors import RequestError
-from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo
-from aioflow.owed import CLEAR, TRIAL, Clearing, Deadline, Trial
-from aioflow.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.outbox import CLEAR, TRIAL, Clearing, Deadline, Trial
 
 __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute", "RunEnd")
 

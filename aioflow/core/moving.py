@@ -22,8 +22,8 @@ from aioflow.core.roles import async_role
 from aioflow.core.shape import differences
 from aioflow.core.tallies import TALLY
 from aioflow.errors import BadConf, DagBroken, UnknownDag, VersionDiffers
-from aioflow.model import TaskNo
-from aioflow.orders import ForgetRun
+from aioflow.model.ids import TaskNo
+from aioflow.protocol.commands import ForgetRun
 
 __all__ = ("check_idle", "move", "newest")
 

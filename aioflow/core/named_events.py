@@ -11,10 +11,10 @@ import msgspec
 
 from aioflow.core.draft import Draft
 from aioflow.core.live import Live
-from aioflow.dag_triggers import ASSET
-from aioflow.model import RunNo
-from aioflow.requests import EmitEvent
-from aioflow.rows import NamedEventRow
+from aioflow.model.dag_triggers import ASSET
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import NamedEventRow
+from aioflow.protocol.requests import EmitEvent
 
 __all__ = ("REQUESTS_KEPT", "MadeAnew", "announce", "emit", "store")
 

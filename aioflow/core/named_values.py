@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aioflow.core.draft import Draft
-from aioflow.requests import SetValue
-from aioflow.rows import ValueRow
+from aioflow.model.rows import ValueRow
+from aioflow.protocol.requests import SetValue
 
 __all__ = ("keep",)
 

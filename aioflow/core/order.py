@@ -11,8 +11,9 @@ from aioflow.core.growing import source_of
 from aioflow.core.live import Live, WaitRecord
 from aioflow.core.mapping import leaves
 from aioflow.core.try_time import time_left
-from aioflow.model import Instant, MapSpec
-from aioflow.orders import Start
+from aioflow.model.dag import MapSpec
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import Start
 
 __all__ = ("EVENT_BYTES", "order")
 

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from aioflow.core.lanes import EMPTY, Lane
 from aioflow.core.memory import Memory
-from aioflow.effects import Deliver, Effect
-from aioflow.inputs import ReadOwed
-from aioflow.owed import ALERT, KEPT, Alert, Callback, callback_kind
-from aioflow.rows import OutboxRow, RunRow
+from aioflow.model.rows import OutboxRow, RunRow
+from aioflow.protocol.effects import Deliver, Effect
+from aioflow.protocol.inputs import ReadOwed
+from aioflow.protocol.outbox import ALERT, KEPT, Alert, Callback, callback_kind
 
 __all__ = ("Owing", "begin")
 

@@ -9,8 +9,10 @@ from aioflow.core.live import Live, Run
 from aioflow.core.pages import Pages, Rows, packed
 from aioflow.core.plan import Plan
 from aioflow.core.shared import Shared
-from aioflow.model import Instant, RunNo, RunState, StartNo, TaskNo, TaskState, TriggerNo
-from aioflow.rows import RunRow
+from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
+from aioflow.model.rows import RunRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Instant
 
 __all__ = ("ParkedRuns",)
 

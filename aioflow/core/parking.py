@@ -21,9 +21,11 @@ from aioflow.core.plan import Plan
 from aioflow.core.roles import ASYNC, async_role, kind_of
 from aioflow.core.shared import Shared
 from aioflow.core.try_time import stored_instants
-from aioflow.model import Failure, Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
-from aioflow.rows import TaskRow, TriggerRow
-from aioflow.unfinished import Progress
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import TaskRow, TriggerRow
+from aioflow.model.states import Failure, TaskState, TriggerState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.recovery import Progress
 
 __all__ = ("Folded", "Form", "Parking", "Shelf")
 

@@ -12,8 +12,9 @@ from aioflow.core.line import GOOD, NEXT, Ended, Order, Unknown, order_of
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.core.rules import Verdict
-from aioflow.inputs import Input, LookBack
-from aioflow.model import RunNo, RunState, TaskState
+from aioflow.model.ids import RunNo
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.inputs import Input, LookBack
 
 __all__ = (
     "Holder",

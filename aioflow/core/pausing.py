@@ -15,8 +15,8 @@ from aioflow.core.hosting import HOSTLESS, is_stopped
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.rehosting import move_next
-from aioflow.inputs import StopWaits
-from aioflow.model import TriggerState
+from aioflow.model.states import TriggerState
+from aioflow.protocol.inputs import StopWaits
 
 __all__ = ("PAUSED", "STOPPED_AT_ONCE", "stop_waits")
 

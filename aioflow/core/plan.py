@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 from aioflow.core.graph import Graph
-from aioflow.model import DagSpec
+from aioflow.model.dag import DagSpec
 
 __all__ = ("Plan",)
 

@@ -12,8 +12,8 @@ from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.roles import ASYNC, is_own, kind_of
 from aioflow.core.slots import Slots
-from aioflow.inputs import Drain, HandOver, HostLost, HostUp, Noticed, Restarted, Stalled
-from aioflow.model import Failure, TaskState
+from aioflow.model.states import Failure, TaskState
+from aioflow.protocol.inputs import Drain, HandOver, HostLost, HostUp, Noticed, Restarted, Stalled
 
 __all__ = ("take",)
 

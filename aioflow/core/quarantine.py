@@ -17,10 +17,10 @@ from aioflow.core.memory import Memory
 from aioflow.core.rehosting import REHOST_AT_ONCE, move_next
 from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.core.stalls import Staller
-from aioflow.effects import Warn
 from aioflow.errors import UnknownClass
-from aioflow.inputs import HostLost, MoveClass, Stalled
-from aioflow.model import Failure, TriggerState
+from aioflow.model.states import Failure, TriggerState
+from aioflow.protocol.effects import Warn
+from aioflow.protocol.inputs import HostLost, MoveClass, Stalled
 
 __all__ = ("BLOCKED", "blame", "failure_of_culprit", "move_class", "release", "stalled")
 

@@ -23,8 +23,10 @@ from aioflow.core.fairness import Fairness, age_of
 from aioflow.core.fresh import fresh
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.roles import is_own
-from aioflow.model import Body, TaskNo, TaskSpec, TaskState
-from aioflow.rows import PoolRow
+from aioflow.model.dag import Body, TaskSpec
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import PoolRow
+from aioflow.model.states import TaskState
 
 __all__ = (
     "SENSOR_LANE",

@@ -6,7 +6,7 @@ from aioflow.core import following, growing
 from aioflow.core.fresh import is_cleared, rewind
 from aioflow.core.live import Run
 from aioflow.core.tallies import TALLY
-from aioflow.model import RunState, TaskState
+from aioflow.model.states import RunState, TaskState
 
 __all__ = ("recount", "retally")
 

@@ -19,10 +19,11 @@ from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.plan import Plan
 from aioflow.core.standing import DagTrigger
-from aioflow.effects import EndHosting
-from aioflow.inputs import FileParsed, MoveClass, Rehost, RoomChanged, StopWaits
-from aioflow.model import TriggerNo, TriggerState
-from aioflow.orders import End
+from aioflow.model.ids import TriggerNo
+from aioflow.model.states import TriggerState
+from aioflow.protocol.commands import End
+from aioflow.protocol.effects import EndHosting
+from aioflow.protocol.inputs import FileParsed, MoveClass, Rehost, RoomChanged, StopWaits
 
 __all__ = (
     "REHOST_AT_ONCE",

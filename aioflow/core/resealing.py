@@ -6,7 +6,7 @@ A row that a change of the same turn is about needs no look: that one is sealed 
 from __future__ import annotations
 
 from aioflow.core.draft import Draft
-from aioflow.requests import Reseal, Resealed
+from aioflow.protocol.requests import Reseal, Resealed
 
 __all__ = ("PAGE", "reseal")
 

@@ -8,9 +8,9 @@ from aioflow.core.draft import Draft
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.run import leave
 from aioflow.core.slots import Slots
-from aioflow.model import TaskState
-from aioflow.rows import ExpansionRow, TaskRow, TryRow
-from aioflow.start_numbers import after_clear
+from aioflow.model.ids import after_clear
+from aioflow.model.rows import ExpansionRow, TaskRow, TryRow
+from aioflow.model.states import TaskState
 
 __all__ = (
     "dissolve",

@@ -11,7 +11,6 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from aioflow.changes import RunChange, TriggerChange
 from aioflow.core import (
     ahead,
     dag,
@@ -32,11 +31,11 @@ from aioflow.core.memory import Memory
 from aioflow.core.run import resume
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
-from aioflow.damage import DAMAGED, Damage
-from aioflow.effects import WakeAt
-from aioflow.inputs import Due, FillBack, Input, Restarted
-from aioflow.model import Failure, RunState, TaskState, TriggerState
-from aioflow.rows import RunRow
+from aioflow.model.damage import DAMAGED, Damage
+from aioflow.model.rows import RunChange, RunRow, TriggerChange
+from aioflow.model.states import Failure, RunState, TaskState, TriggerState
+from aioflow.protocol.effects import WakeAt
+from aioflow.protocol.inputs import Due, FillBack, Input, Restarted
 
 __all__ = ("damage_found", "give_up", "in_parts", "restarted", "set_aside", "stop_trigger", "tell")
 

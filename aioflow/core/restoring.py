@@ -17,9 +17,9 @@ from aioflow.core.memory import Memory
 from aioflow.core.pages import Pages, Rows, packed
 from aioflow.core.recount import recount
 from aioflow.core.try_time import stored_instants
-from aioflow.model import TaskState, TriggerState
-from aioflow.rows import EventRow, ExpansionRow, TaskRow, TriggerRow
-from aioflow.unfinished import LiveRun, Progress
+from aioflow.model.rows import EventRow, ExpansionRow, TaskRow, TriggerRow
+from aioflow.model.states import TaskState, TriggerState
+from aioflow.protocol.recovery import LiveRun, Progress
 
 __all__ = ("Restoring", "restore")
 

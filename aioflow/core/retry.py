@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from aioflow.model import Instant, RetryPolicy, SensorSpec
+from aioflow.model.dag import RetryPolicy, SensorSpec
+from aioflow.model.timestamps import Instant
 
 __all__ = (
     "INTERRUPTION_LIMIT_OWN",

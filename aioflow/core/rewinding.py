@@ -13,7 +13,7 @@ from typing import Final
 from aioflow.core.draft import Draft
 from aioflow.core.live import Group, Run
 from aioflow.core.resetting import renewed
-from aioflow.model import TaskState
+from aioflow.model.states import TaskState
 
 __all__ = ("begun_in", "shorten", "taken_back")
 

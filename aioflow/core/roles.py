@@ -7,7 +7,7 @@ hosts of its own, which run while they have something to do.
 
 from __future__ import annotations
 
-from aioflow.model import DagSpec
+from aioflow.model.dag import DagSpec
 
 __all__ = (
     "ASKED_FOR",

@@ -14,7 +14,8 @@ from aioflow.core import following
 from aioflow.core.draft import Draft
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.slots import Slots
-from aioflow.model import Chooses, Failure, TaskState
+from aioflow.model.dag import Chooses
+from aioflow.model.states import Failure, TaskState
 
 __all__ = ("begun", "close", "exhausted", "go_round", "groups_of", "is_decided", "reopen")
 

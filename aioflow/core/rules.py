@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
-from aioflow.model import TriggerRule
+from aioflow.model.states import TriggerRule
 
 __all__ = ("Verdict", "decide", "decide_share", "together")
 

@@ -22,9 +22,10 @@ from aioflow.core.lockstep import Lockstep
 from aioflow.core.rules import Verdict
 from aioflow.core.scopes import is_ignorable
 from aioflow.core.slots import Slots
-from aioflow.model import Failure, Instant, RunState, TaskState, TriggerRule, TriggerState
-from aioflow.orders import ForgetRun
-from aioflow.rows import ExpansionRow
+from aioflow.model.rows import ExpansionRow
+from aioflow.model.states import Failure, RunState, TaskState, TriggerRule, TriggerState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import ForgetRun
 
 __all__ = (
     "AT_HAND_BYTES",

@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from aioflow.model import TaskSpec, TriggerRule
+from aioflow.model.dag import TaskSpec
+from aioflow.model.states import TriggerRule
 
 __all__ = ("Asked", "is_ignorable", "own_parents", "reached", "scope_groups")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from aioflow.core.mapping import leaves
-from aioflow.model import DagSpec, TaskSpec
+from aioflow.model.dag import DagSpec, TaskSpec
 
 __all__ = ("differences",)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aioflow.core.lockstep import Lockstep
-from aioflow.model import TaskState
-from aioflow.rows import ExpansionRow
+from aioflow.model.rows import ExpansionRow
+from aioflow.model.states import TaskState
 
 __all__ = ("Siblings",)
 
@@ -21,7 +21,7 @@ class Siblings:
             what comes after them as one instance, which ends as the last of them does.
         cut: What the end of its stream counts as beside the children, ``UPSTREAM_FAILED`` or
             ``SKIPPED``, where it did not end well or had no item; else ``PENDING``.
-        origin: Where its children find their items, as ``messages.Start`` says it:
+        origin: Where its children find their items, as ``protocol.commands.Start`` says it:
             ``(sources, widths)``. The same for all of them, made for the first that starts.
     """
 

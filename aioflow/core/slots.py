@@ -20,9 +20,11 @@ from aioflow.core.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_s
 from aioflow.core.trials import DAEMON, on_trial, process_on_trial
 from aioflow.core.workers import Grant, Worker, best_idle, expected_us
 from aioflow.errors import BadPool
-from aioflow.inputs import WorkerSilent
-from aioflow.model import Body, StartNo, TaskNo, TaskSpec, TaskState
-from aioflow.rows import PoolRow
+from aioflow.model.dag import Body, TaskSpec
+from aioflow.model.ids import StartNo, TaskNo
+from aioflow.model.rows import PoolRow
+from aioflow.model.states import TaskState
+from aioflow.protocol.inputs import WorkerSilent
 
 __all__ = ("CLAIM_LIMIT", "Slots")
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.inputs import Stalled
-from aioflow.instants import Moment
-from aioflow.model import Instant
+from aioflow.model.timestamps import Instant, Moment
+from aioflow.protocol.inputs import Stalled
 
 __all__ = ("AT_ONCE_MS", "OFFENCES", "WITHIN_US", "Staller", "Stalls")
 
@@ -35,7 +34,7 @@ class Staller(msgspec.Struct, kw_only=True):
         count: Its stalls.
         number: The trigger or task that was the last.
         place: Where that stood.
-        incident: Of the last stall, see ``inputs.Stalled``.
+        incident: Of the last stall, see ``protocol.inputs.Stalled``.
         incident_ms: How long that was.
         offences: When the last ones that count against it began.
         is_quarantined: Its triggers live in a host of their own.

@@ -8,14 +8,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from aioflow.dag_triggers import (
+from aioflow.model.dag_triggers import (
     ASSETS,
     AssetCondition,
     DagEventRow,
     DagTriggerChanges,
     DagTriggerRow,
 )
-from aioflow.model import Failure, Instant, TriggerNo
+from aioflow.model.ids import TriggerNo
+from aioflow.model.states import Failure
+from aioflow.model.timestamps import Instant
 
 __all__ = ("DagTrigger", "Pending", "Standing", "StandingChanges")
 

@@ -16,11 +16,12 @@ from aioflow.core.live import Group, Live
 from aioflow.core.mapping import check_cap
 from aioflow.core.run import step
 from aioflow.core.slots import Slots
-from aioflow.effects import ConfirmCall
 from aioflow.errors import FanOutCapped
-from aioflow.messages import Item
-from aioflow.model import Body, Failure, TaskState
-from aioflow.orders import ItemsTaken
+from aioflow.model.dag import Body
+from aioflow.model.states import Failure, TaskState
+from aioflow.protocol.commands import ItemsTaken
+from aioflow.protocol.effects import ConfirmCall
+from aioflow.protocol.reports import Item
 
 __all__ = ("full_window", "give", "go_on", "has_room", "take", "too_many")
 

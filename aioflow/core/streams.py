@@ -13,10 +13,10 @@ from hashlib import blake2b
 from aioflow.core.backlog import Stream
 from aioflow.core.draft import Draft
 from aioflow.core.live import WaitRecord
-from aioflow.messages import Fired
-from aioflow.model import Failure, TriggerState
-from aioflow.orders import EventsTaken
-from aioflow.rows import EventRow, TriggerRow
+from aioflow.model.rows import EventRow, TriggerRow
+from aioflow.model.states import Failure, TriggerState
+from aioflow.protocol.commands import EventsTaken
+from aioflow.protocol.reports import Fired
 
 __all__ = (
     "BYTES_AHEAD",

@@ -8,8 +8,8 @@ from aioflow.core.line import order_of
 from aioflow.core.live import Run
 from aioflow.core.run import step
 from aioflow.core.slots import Slots
-from aioflow.inputs import LookBack
-from aioflow.model import RunState, TaskState
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.inputs import LookBack
 
 __all__ = ("looked_back", "settle")
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Container
 
 from aioflow.core.retry import INTERRUPTION_LIMIT_OWN
-from aioflow.inputs import HostLost
-from aioflow.model import Failure, Instant, TaskNo, TriggerNo
+from aioflow.model.ids import TaskNo, TriggerNo
+from aioflow.model.states import Failure
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.inputs import HostLost
 
 __all__ = ("Suspects",)
 

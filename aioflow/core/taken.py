@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory
 from aioflow.errors import RunBeingDeleted, RunExists
-from aioflow.inputs import Asked, Input
-from aioflow.requests import CreateRun
-from aioflow.rows import RunRow
+from aioflow.model.rows import RunRow
+from aioflow.protocol.inputs import Asked, Input
+from aioflow.protocol.requests import CreateRun
 
 __all__ = ("asked", "remember", "same_run")
 

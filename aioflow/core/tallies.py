@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.model import TaskState
+from aioflow.model.states import TaskState
 
 __all__ = ("TALLY", "TALLY_OFFSET")
 

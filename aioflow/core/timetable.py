@@ -28,9 +28,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from aioflow.errors import BadSchedule
-from aioflow.instants import as_datetime, as_instant
-from aioflow.model import Instant
-from aioflow.schedules import Missed, ScheduleSpec
+from aioflow.model.schedule import Missed, ScheduleSpec
+from aioflow.model.timestamps import Instant, as_datetime, as_instant
 
 __all__ = (
     "MISSED_US",

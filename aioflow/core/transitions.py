@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 from aioflow.errors import AioflowError
-from aioflow.model import RunState, TaskState
+from aioflow.model.states import RunState, TaskState
 
 __all__ = (
     "RUN_MOVES",

@@ -31,10 +31,12 @@ from aioflow.core.live import Live
 from aioflow.core.memory import Memory
 from aioflow.core.ready import is_start, still_waits
 from aioflow.core.retry import INTERRUPTION_LIMIT_OWN
-from aioflow.effects import WakeAt, Warn
-from aioflow.inputs import Due
-from aioflow.model import Failure, Instant, TaskNo, TaskState, TriggerNo, TriggerState
-from aioflow.owed import TRIAL, Span, Trial
+from aioflow.model.ids import TaskNo, TriggerNo
+from aioflow.model.states import Failure, TaskState, TriggerState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.effects import WakeAt, Warn
+from aioflow.protocol.inputs import Due
+from aioflow.protocol.outbox import TRIAL, Span, Trial
 
 __all__ = (
     "DAEMON",

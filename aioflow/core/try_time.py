@@ -7,8 +7,10 @@ while a try is under way.
 from __future__ import annotations
 
 from aioflow.core.live import Live
-from aioflow.model import Instant, TaskSpec, TaskState
-from aioflow.rows import TaskRow
+from aioflow.model.dag import TaskSpec
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import TaskState
+from aioflow.model.timestamps import Instant
 
 __all__ = ("stored_due", "stored_instants", "time_left", "time_limit", "try_ends_at")
 

@@ -58,9 +58,12 @@ from aioflow.core.run import end, go_on
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
 from aioflow.core.workers import learn_duration
-from aioflow.effects import Effect, RestoreCode
 from aioflow.errors import AioflowError
-from aioflow.inputs import (
+from aioflow.model.batch import Batch
+from aioflow.model.states import CODE_MISSING, IMPORT_ERROR, RunState, TaskState
+from aioflow.model.timestamps import Moment
+from aioflow.protocol.effects import Effect, RestoreCode
+from aioflow.protocol.inputs import (
     Asked,
     ClockStepped,
     CodeRestored,
@@ -90,8 +93,7 @@ from aioflow.inputs import (
     StopWaits,
     WorkerSilent,
 )
-from aioflow.instants import Moment
-from aioflow.messages import (
+from aioflow.protocol.reports import (
     Awaiting,
     Began,
     CallAnswered,
@@ -115,9 +117,7 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import CODE_MISSING, IMPORT_ERROR, RunState, TaskState
-from aioflow.requests import ClearTasks, Mark
-from aioflow.rows import Batch
+from aioflow.protocol.requests import ClearTasks, Mark
 
 __all__ = ("TURN_INPUTS", "TurnFailed", "decide", "runs_beyond")
 

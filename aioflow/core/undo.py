@@ -17,11 +17,12 @@ from aioflow.core.live import NOWHERE, Run
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.errors import AioflowError
-from aioflow.inputs import Asked, Continue, Due, Input, Restarted
-from aioflow.messages import Ended, Fired, TaskReport, TriggerEnded
-from aioflow.model import RunNo, StartNo, TaskNo, TaskState
-from aioflow.requests import FireTrigger
-from aioflow.rows import DagFileRow, DagRow
+from aioflow.model.ids import RunNo, StartNo, TaskNo
+from aioflow.model.rows import DagFileRow, DagRow
+from aioflow.model.states import TaskState
+from aioflow.protocol.inputs import Asked, Continue, Due, Input, Restarted
+from aioflow.protocol.reports import Ended, Fired, TaskReport, TriggerEnded
+from aioflow.protocol.requests import FireTrigger
 
 __all__ = (
     "Places",

@@ -17,12 +17,13 @@ from aioflow.core.fitting_pools import too_wide
 from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
 from aioflow.core.roles import ASKED_FOR
-from aioflow.effects import Warn
 from aioflow.errors import DuplicateDag
-from aioflow.inputs import FileBroken, FileGone, FileParsed, FillBack, StopWaits
-from aioflow.model import DagSpec, Instant
-from aioflow.rows import DagFileRow, DagRow, PoolRow, VersionRow
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import DagFileRow, DagRow, PoolRow, VersionRow
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.effects import Warn
+from aioflow.protocol.inputs import FileBroken, FileGone, FileParsed, FillBack, StopWaits
 
 __all__ = ("arm_schedule", "file_broken", "file_gone", "file_parsed", "put_dag", "slot_starts_at")
 

@@ -29,9 +29,12 @@ from aioflow.core.live import Live, WaitRecord
 from aioflow.core.pausing import PAUSED
 from aioflow.core.run import alert, end
 from aioflow.core.slots import Slots
-from aioflow.effects import RestoreCode, Warn
-from aioflow.inputs import CodeRestored, HostLost
-from aioflow.messages import (
+from aioflow.model.rows import FROM_START, TriggerRow
+from aioflow.model.states import CODE_MISSING, Failure, TaskState, TriggerState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.effects import RestoreCode, Warn
+from aioflow.protocol.inputs import CodeRestored, HostLost
+from aioflow.protocol.reports import (
     Awaiting,
     Deferred,
     Failed,
@@ -41,8 +44,6 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import CODE_MISSING, Failure, Instant, TaskState, TriggerState
-from aioflow.rows import FROM_START, TriggerRow
 
 __all__ = (
     "await_triggers",

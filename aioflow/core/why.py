@@ -22,20 +22,10 @@ from aioflow.core.standing import DagTrigger
 from aioflow.core.streaming import full_window
 from aioflow.core.tallies import TALLY
 from aioflow.core.trials import DAEMON, is_barred, may_host
-from aioflow.model import (
-    CODE_MISSING,
-    DEFAULT_POOL,
-    Body,
-    RunNo,
-    RunState,
-    TaskSpec,
-    TaskState,
-    TriggerNo,
-    TriggerState,
-    Wait,
-    WaitKind,
-)
-from aioflow.owed import Trial
+from aioflow.model.dag import DEFAULT_POOL, Body, TaskSpec
+from aioflow.model.ids import RunNo, TriggerNo
+from aioflow.model.states import CODE_MISSING, RunState, TaskState, TriggerState, Wait, WaitKind
+from aioflow.protocol.outbox import Trial
 
 __all__ = (
     "explain_dag_trigger",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aioflow.core.live import Group, Live
-from aioflow.inputs import WorkerSilent
-from aioflow.model import DEFAULT_POOL
+from aioflow.model.dag import DEFAULT_POOL
+from aioflow.protocol.inputs import WorkerSilent
 
 __all__ = ("Grant", "Worker", "best_idle", "expected_us", "learn_duration")
 

@@ -10,16 +10,18 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.core.roles import ASYNC
-from aioflow.described import Watched
-from aioflow.effects import ConfirmCall, StartTry, StopTry
 from aioflow.executors.describing import Describing
 from aioflow.executors.load import HostLoad
 from aioflow.executors.printing import log_key
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
-from aioflow.inputs import Input
-from aioflow.messages import (
+from aioflow.model.ids import RunNo, StartNo, TaskNo
+from aioflow.model.trigger_description import Watched
+from aioflow.protocol.commands import ForgetRun, RunInfo, Stop
+from aioflow.protocol.effects import ConfirmCall, StartTry, StopTry
+from aioflow.protocol.inputs import Input
+from aioflow.protocol.reports import (
     Ask,
     Awaiting,
     CallAnswered,
@@ -45,9 +47,7 @@ from aioflow.messages import (
     TaskReport,
     Withdraw,
 )
-from aioflow.model import RunNo, StartNo, TaskNo
-from aioflow.orders import ForgetRun, RunInfo, Stop
-from aioflow.tasklog import LogKey, TryLog
+from aioflow.telemetry.task_log import LogKey, TryLog
 
 __all__ = ("AsyncExecutor",)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from aioflow.described import Watched
-from aioflow.messages import Described
-from aioflow.orders import Describe
+from aioflow.model.trigger_description import Watched
+from aioflow.protocol.commands import Describe
+from aioflow.protocol.reports import Described
 
 __all__ = ("PATIENCE_SECONDS", "Describing")
 

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import anyio
 import msgspec
 
-from aioflow.messages import Foreseen
-from aioflow.model import Failure, Instant, TriggerNo
-from aioflow.orders import Foresee, Host
+from aioflow.model.ids import TriggerNo
+from aioflow.model.states import Failure
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import Foresee, Host
+from aioflow.protocol.reports import Foreseen
 
 __all__ = ("LIMIT_SECONDS", "Foresight")
 

@@ -7,7 +7,7 @@ was stopped, or that hangs in the kernel, uses none.
 
 from __future__ import annotations
 
-from aioflow.children import Child
+from aioflow.processes import Child
 
 __all__ = ("FROZEN_SECONDS", "Heartbeat")
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from aioflow.model import Instant
+from aioflow.model.timestamps import Instant
 
 __all__ = ("HostLoad", "WatchLoad", "resident_bytes")
 

@@ -6,7 +6,7 @@ the black box still tells whose code that is, though not at which line.
 
 from __future__ import annotations
 
-from aioflow.children import Child
+from aioflow.processes import Child
 
 __all__ = ("NO_PLACE", "Outside")
 

@@ -6,10 +6,10 @@ import itertools
 import logging
 from collections.abc import Sequence
 
-from aioflow.host.streams import IDLE
-from aioflow.model import StartNo, TaskNo
-from aioflow.orders import Start
-from aioflow.tasklog import Attribution, LogKey, TaskLog, TryLog
+from aioflow.model.ids import StartNo, TaskNo
+from aioflow.protocol.commands import Start
+from aioflow.telemetry.task_log import Attribution, LogKey, TaskLog, TryLog
+from aioflow.worker.streams import IDLE
 
 __all__ = ("Printing", "log_key")
 

@@ -12,13 +12,16 @@ from typing import TypeAlias, TypeGuard
 
 import anyio
 
-from aioflow.children import Child
-from aioflow.effects import StartTry
 from aioflow.executors.heartbeat import Heartbeat
 from aioflow.executors.printing import Printing
 from aioflow.executors.wiring import Outgoing, Wiring, may_ask
-from aioflow.inputs import Input
-from aioflow.messages import (
+from aioflow.model.ids import RunNo, StartNo, TaskNo
+from aioflow.model.states import Failure
+from aioflow.processes import Child
+from aioflow.protocol.commands import ForgetRun, Ping, Recall, RunInfo
+from aioflow.protocol.effects import StartTry
+from aioflow.protocol.inputs import Input
+from aioflow.protocol.reports import (
     Ask,
     Began,
     Deferred,
@@ -34,8 +37,6 @@ from aioflow.messages import (
     Skipped,
     Succeeded,
 )
-from aioflow.model import Failure, RunNo, StartNo, TaskNo
-from aioflow.orders import ForgetRun, Ping, Recall, RunInfo
 
 __all__ = ("NO_PROCESS", "Process", "TryKey", "key_of")
 

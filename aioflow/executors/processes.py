@@ -15,11 +15,12 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from aioflow.children import NoRoom
 from aioflow.executors.heartbeat import Heartbeat, beat_seconds
 from aioflow.executors.process import NO_PROCESS, Process
 from aioflow.executors.wiring import Wiring
-from aioflow.model import Failure, RunNo
+from aioflow.model.ids import RunNo
+from aioflow.model.states import Failure
+from aioflow.processes import NoRoom
 
 __all__ = ("Processes", "Slot")
 

@@ -10,18 +10,18 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.children import Child, NoRoom
 from aioflow.core.roles import ASYNC, kind_of
 from aioflow.executors.load import HostLoad, WatchLoad
 from aioflow.executors.outside import NO_PLACE, Outside
 from aioflow.executors.pulse import Pulse
 from aioflow.executors.wiring import Outgoing, Wiring
-from aioflow.host.stalls import Stall, StallLines
-from aioflow.inputs import HostLost, HostUp, Stalled
-from aioflow.log import about
-from aioflow.messages import Pong, Report
-from aioflow.model import Failure
-from aioflow.orders import Ping
+from aioflow.model.states import Failure
+from aioflow.processes import Child, NoRoom
+from aioflow.protocol.commands import Ping
+from aioflow.protocol.inputs import HostLost, HostUp, Stalled
+from aioflow.protocol.reports import Pong, Report
+from aioflow.telemetry.log import about
+from aioflow.worker.stalls import Stall, StallLines
 
 __all__ = ("SharedHost",)
 

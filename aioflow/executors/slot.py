@@ -5,13 +5,13 @@ from __future__ import annotations
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.children import memory_limit_bytes
-from aioflow.effects import RecallTries, StartTry, StopTry
 from aioflow.executors.heartbeat import FROZEN_SECONDS
 from aioflow.executors.processes import Processes
 from aioflow.executors.wiring import Wiring
 from aioflow.executors.worker import Worker
-from aioflow.model import RunNo
+from aioflow.model.ids import RunNo
+from aioflow.processes import memory_limit_bytes
+from aioflow.protocol.effects import RecallTries, StartTry, StopTry
 
 __all__ = ("IDLE_SECONDS", "MEMORY_SHARE", "SlotExecutor")
 

@@ -9,14 +9,14 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from aioflow.children import Child, Children
 from aioflow.clock import Clock
-from aioflow.host.questions import refused
-from aioflow.inputs import Input
-from aioflow.messages import Ask, Withdraw
-from aioflow.model import RunNo
-from aioflow.orders import Answer, RunInfo, Welcome
-from aioflow.tasklog import TaskLog
+from aioflow.model.ids import RunNo
+from aioflow.processes import Child, Children
+from aioflow.protocol.commands import Answer, RunInfo, Welcome
+from aioflow.protocol.inputs import Input
+from aioflow.protocol.reports import Ask, Withdraw
+from aioflow.telemetry.task_log import TaskLog
+from aioflow.worker.questions import refused
 
 __all__ = ("AskSink", "Asker", "Outgoing", "ReportSink", "Wiring", "may_ask", "refuse")
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from aioflow.effects import StartTry
 from aioflow.executors.heartbeat import Heartbeat
 from aioflow.executors.process import Process, TryKey, key_of
 from aioflow.executors.processes import Processes
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import WorkerSilent
-from aioflow.messages import Recalled
-from aioflow.model import Failure
+from aioflow.model.states import Failure
+from aioflow.protocol.effects import StartTry
+from aioflow.protocol.inputs import WorkerSilent
+from aioflow.protocol.reports import Recalled
 
 __all__ = ("Worker",)
 

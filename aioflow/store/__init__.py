@@ -14,19 +14,20 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from aioflow.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
-from aioflow.backfills import BackfillRow
-from aioflow.dag_triggers import DagTriggerRow
-from aioflow.damage import Damage
-from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, ValueKind
-from aioflow.rows import (
-    Batch,
+from aioflow.crypto import Vault
+from aioflow.model.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.batch import Batch, JournalRow
+from aioflow.model.dag import ValueKind
+from aioflow.model.dag_triggers import DagTriggerRow
+from aioflow.model.damage import Damage
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import (
     DagFileRow,
     DagRow,
     DeletionRow,
     ExpansionRow,
     ItemRow,
-    JournalRow,
     NamedEventRow,
     NodeFacts,
     OutboxRow,
@@ -40,11 +41,12 @@ from aioflow.rows import (
     ValueRow,
     VersionRow,
 )
-from aioflow.secrets import Vault
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.recovery import LiveRun, Unfinished
 from aioflow.store.browsed import Browsed
 from aioflow.store.damaged import Damages
 from aioflow.store.holders import Holder
-from aioflow.unfinished import LiveRun, Unfinished
 
 __all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Finding", "Store", "open_store")
 

@@ -12,18 +12,10 @@ from typing import Any
 import msgspec
 from sqlalchemy import Select, literal_column, select
 
-from aioflow.access import (
-    AccountRow,
-    AuditHead,
-    AuditRow,
-    LoginRow,
-    Noted,
-    Role,
-    TokenRow,
-)
 from aioflow.core.audit_chain import LOST
-from aioflow.rows import Batch
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.access import AccountRow, AuditHead, AuditRow, LoginRow, Noted, Role, TokenRow
+from aioflow.model.batch import Batch
 from aioflow.store import access_tables as tables
 from aioflow.store import rows
 from aioflow.store.asking import Asking

@@ -11,8 +11,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, literal_column, or_, select
 
-from aioflow.model import Instant, RunNo
-from aioflow.rows import RunRow
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow
+from aioflow.model.timestamps import Instant
 from aioflow.store import rows, tables
 from aioflow.store.asking import Asking
 from aioflow.store.erasing import AGED, not_deleted

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from sqlalchemy import BindParameter, Select, func, select
 
-from aioflow.backfills import BackfillRow
-from aioflow.model import RunState
-from aioflow.rows import Batch
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.batch import Batch
+from aioflow.model.states import RunState
 from aioflow.store import rows, tables
 from aioflow.store.asking import Asking, pieces
 from aioflow.store.erasing import not_deleted

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aioflow.errors import StoreUnavailable, StrangeDatabase
-from aioflow.identity import draw_identity, find_identity, identity_file, keep_identity
+from aioflow.settings.identity import draw_identity, find_identity, identity_file, keep_identity
 from aioflow.store.wal_file import frames, log_path
 
 __all__ = (

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from aioflow.model import Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
-from aioflow.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
+from aioflow.model.states import TaskState, TriggerState
+from aioflow.model.timestamps import Instant
 
 __all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "WaitCount")
 

@@ -21,8 +21,10 @@ from sqlalchemy import (
     select,
 )
 
-from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, TriggerState
-from aioflow.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
+from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.model.timestamps import Instant
 from aioflow.store import rows, tables
 from aioflow.store.asking import Asking
 from aioflow.store.browsed import AGE_SECONDS, CommitsAbove, Counted, WaitCount

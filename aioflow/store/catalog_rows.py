@@ -5,8 +5,9 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from aioflow.rows import Batch, DagFileRow, DagRow, PoolRow, VersionRow
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.rows import DagFileRow, DagRow, PoolRow, VersionRow
 from aioflow.store.packing import encode, last_of_each
 
 __all__ = (

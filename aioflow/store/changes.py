@@ -13,12 +13,10 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Table, Text
 
+from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
-from aioflow.rows import (
-    Batch,
-    OutboxRow,
-)
-from aioflow.secrets import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.rows import OutboxRow
 from aioflow.store import (
     access,
     access_tables,

@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import Column, Integer, Label, LargeBinary, Select, Text
 from sqlalchemy.sql.functions import FunctionElement
 
-from aioflow.damage import Damage
+from aioflow.model.damage import Damage
 from aioflow.store.columns import PLACEHOLDER, RANGE
 from aioflow.store.rows import Values
 

@@ -18,8 +18,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from aioflow.crypto import Vault
 from aioflow.errors import SettingsError, StoreUnavailable
-from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.store.access_tables import account
 from aioflow.store.tables import meta

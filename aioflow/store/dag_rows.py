@@ -11,10 +11,10 @@ import msgspec
 from sqlalchemy import BigInteger, Select, Text, and_, column, literal_column, select
 from sqlalchemy import values as listed
 
-from aioflow.dag_triggers import DagEventRow, DagTriggerRow, Fate, Held
-from aioflow.model import TriggerNo
-from aioflow.rows import Batch
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.dag_triggers import DagEventRow, DagTriggerRow, Fate, Held
+from aioflow.model.ids import TriggerNo
 from aioflow.store import tables
 from aioflow.store.asking import Asking
 from aioflow.store.packing import encode, last_of_each

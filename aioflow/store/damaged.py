@@ -7,11 +7,11 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
-from aioflow.backfills import BackfillRow
-from aioflow.dag_triggers import DagTriggerRow
-from aioflow.damage import DAMAGED, Damage
-from aioflow.model import RunNo
-from aioflow.rows import (
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.dag_triggers import DagTriggerRow
+from aioflow.model.damage import DAMAGED, Damage
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import (
     DagFileRow,
     DagRow,
     OutboxRow,

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 from sqlalchemy import BigInteger, Select, Table, bindparam, func, select
 
-from aioflow.model import RunNo, TaskNo
-from aioflow.rows import Batch, DeletionRow
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.rows import DeletionRow
 from aioflow.store import TABLES_OF_RUNS, tables
 from aioflow.store.access_tables import audit
 from aioflow.store.asking import Asking

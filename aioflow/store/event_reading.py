@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.rows import NamedEventRow
+from aioflow.model.rows import NamedEventRow
 from aioflow.store import rows, selects
 from aioflow.store.asking import Asking
 

@@ -9,7 +9,8 @@ import msgspec
 from sqlalchemy import select
 
 from aioflow.errors import Fenced, StrangeDatabase
-from aioflow.rows import Batch, NodeFacts
+from aioflow.model.batch import Batch
+from aioflow.model.rows import NodeFacts
 from aioflow.store import Claim, tables
 from aioflow.store.checking import checker
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.changes import ExpansionChange
-from aioflow.rows import Batch, EventRow, ExpansionRow, ItemRow
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.rows import EventRow, ExpansionChange, ExpansionRow, ItemRow
 
 __all__ = (
     "consumed_events",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.model import Instant
+from aioflow.model.timestamps import Instant
 
 __all__ = ("Holder",)
 

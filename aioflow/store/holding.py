@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Select, bindparam, delete, literal_column, select, union_all, update
 from sqlalchemy.dialects import postgresql
 
-from aioflow.model import Instant
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.timestamps import Instant
 from aioflow.store import access_tables, tables
 from aioflow.store.asking import Asking
 from aioflow.store.fence import NODE_NO

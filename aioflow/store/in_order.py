@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from aioflow.model import RunNo
+from aioflow.model.ids import RunNo
 from aioflow.store import rows
 
 __all__ = ("PAGE_ROWS", "Fetch", "OfRuns", "everything")

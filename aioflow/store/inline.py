@@ -17,8 +17,8 @@ from typing import TypeVar, cast
 import aiosqlite
 import anyio.lowlevel
 
-from aioflow.rows import Batch
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
 from aioflow.store.lock import FileLock
 from aioflow.store.sqlite import SqliteStore
 from aioflow.store.sqlite_file import open_reader, open_writer, prepare, translated

@@ -15,8 +15,9 @@ import msgspec
 from sqlalchemy import LargeBinary
 
 from aioflow.errors import BatchRefused
-from aioflow.model import TaskNo, TaskState
-from aioflow.rows import Batch
+from aioflow.model.batch import Batch
+from aioflow.model.ids import TaskNo
+from aioflow.model.states import TaskState
 from aioflow.store.changes import KINDS, Changes, Kind, Parameters
 
 __all__ = ("Digest", "Entry", "decode", "digest", "encode", "entry_of", "steps_of", "unpacked")

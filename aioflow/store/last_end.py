@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aioflow.errors import StoreUnavailable
-from aioflow.private_files import make_folder, write_file
+from aioflow.filesystem import make_folder, write_file
 from aioflow.store.wal_file import log_path
 
 __all__ = ("LastEnd",)

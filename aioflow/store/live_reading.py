@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 from sqlalchemy import Select
 
-from aioflow.damage import Damage
-from aioflow.model import RunNo, TaskNo
-from aioflow.rows import RunRow, TriggerRow
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.damage import Damage
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.rows import RunRow, TriggerRow
+from aioflow.protocol.recovery import LiveRun, Progress, Snapshot, Unfinished
 from aioflow.store import rows, selects
 from aioflow.store.access import ADMITTED, admitted
 from aioflow.store.asking import Asking, Question
@@ -25,7 +26,6 @@ from aioflow.store.checking import read_rows
 from aioflow.store.dag_rows import ALL_DAG_TRIGGERS, HELD_EVENTS, dag_event_row, dag_trigger_row
 from aioflow.store.damaged import Damages, marked
 from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
-from aioflow.unfinished import LiveRun, Progress, Snapshot, Unfinished
 
 __all__ = ("LiveReader",)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from aioflow.crypto import Vault
 from aioflow.errors import SettingsError
-from aioflow.secrets import Vault
 from aioflow.store import Durability, Store
 
 __all__ = ("opened",)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from aioflow.model import Failure
+from aioflow.model.states import Failure
 
 __all__ = ("encode", "last_of_each", "packed_failure")
 

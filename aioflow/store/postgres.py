@@ -15,11 +15,12 @@ import anyio
 import asyncpg
 from sqlalchemy.engine import URL
 
+from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused, Fenced, HomeBusy, StoreSlow, StoreUnavailable
 from aioflow.errors.daemon import ANOTHER_DATABASE
-from aioflow.model import Instant
-from aioflow.rows import Batch, NodeFacts
-from aioflow.secrets import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.rows import NodeFacts
+from aioflow.model.timestamps import Instant
 from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.asking import Question
 from aioflow.store.changes import Changes, bind, named_by

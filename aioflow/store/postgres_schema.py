@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from aioflow.crypto import Vault
 from aioflow.errors import (
     BatchRefused,
     ForeignDatabase,
@@ -19,7 +20,6 @@ from aioflow.errors import (
     StoreUnavailable,
     StrangeDatabase,
 )
-from aioflow.secrets import Vault
 from aioflow.store.schema import REVISION_TABLE, check_revision, upgrade
 
 __all__ = ("CONNECT_SECONDS", "check_schema", "prepare", "translated")

@@ -10,14 +10,16 @@ from anyio.lowlevel import checkpoint
 from sqlalchemy import Select, Table, Text
 from sqlalchemy.engine.interfaces import Dialect
 
-from aioflow.damage import Damage
-from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, ValueKind
-from aioflow.rows import (
+from aioflow.crypto import Vault
+from aioflow.model.batch import JournalRow
+from aioflow.model.dag import ValueKind
+from aioflow.model.damage import Damage
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import (
     DagFileRow,
     DagRow,
     ExpansionRow,
     ItemRow,
-    JournalRow,
     OutboxRow,
     PoolRow,
     RecordRow,
@@ -29,7 +31,8 @@ from aioflow.rows import (
     ValueRow,
     VersionRow,
 )
-from aioflow.secrets import Vault
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Instant
 from aioflow.store import rows, selects, tables
 from aioflow.store.access import AccessReader
 from aioflow.store.aging import AgingReader

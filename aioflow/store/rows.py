@@ -8,24 +8,17 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.backfills import BackfillRow
-from aioflow.model import (
-    DagSpec,
-    Failure,
-    RecordState,
-    RunState,
-    TaskState,
-    TriggerNo,
-    TriggerState,
-)
-from aioflow.owed import decoder_of
-from aioflow.rows import (
+from aioflow.crypto import Vault
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.batch import JournalRow
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import (
     DagFileRow,
     DagRow,
     EventRow,
     ExpansionRow,
     ItemRow,
-    JournalRow,
     NamedEventRow,
     OutboxRow,
     PoolRow,
@@ -37,7 +30,8 @@ from aioflow.rows import (
     TryRow,
     VersionRow,
 )
-from aioflow.secrets import Vault
+from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
+from aioflow.protocol.outbox import decoder_of
 
 __all__ = (
     "RUN_STATES",

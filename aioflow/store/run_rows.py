@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.changes import RunChange
-from aioflow.rows import Batch, ResultRow, TryRow
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.rows import ResultRow, RunChange, TryRow
 from aioflow.store.packing import last_of_each, packed_failure
 
 __all__ = (

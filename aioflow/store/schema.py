@@ -11,8 +11,8 @@ from typing import Any
 
 import sqlalchemy
 
+from aioflow.crypto import Vault
 from aioflow.errors import ForeignDatabase, SchemaMismatch
-from aioflow.secrets import Vault
 
 __all__ = (
     "HEAD",

@@ -20,8 +20,8 @@ from sqlalchemy import (
     select,
 )
 
-from aioflow.model import RecordState, TaskState
-from aioflow.owed import KEPT
+from aioflow.model.states import RecordState, TaskState
+from aioflow.protocol.outbox import KEPT
 from aioflow.store import tables
 from aioflow.store.erasing import not_deleted
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Select, Table, bindparam, select
 
-from aioflow.damage import Damage
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.damage import Damage
 from aioflow.store import access_tables, rows, tables
 from aioflow.store.access import token_row
 from aioflow.store.checking import read_rows

@@ -25,10 +25,12 @@ from typing import TypeVar
 import aiosqlite
 import anyio
 
+from aioflow._threads import in_thread
 from aioflow.clock import SystemClock
+from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused, StoreError, StoreSlow
-from aioflow.rows import Batch, NodeFacts
-from aioflow.secrets import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.rows import NodeFacts
 from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.asking import Question
 from aioflow.store.changes import Changes, bind, named_by
@@ -54,7 +56,6 @@ from aioflow.store.sqlite_file import (
 )
 from aioflow.store.sqlite_text import LongAnswer, answered
 from aioflow.store.writer import Writer, cross, open_to_write, threaded
-from aioflow.threads import in_thread
 
 __all__ = ("SqliteStore", "open_sqlite")
 

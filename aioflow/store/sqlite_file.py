@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import StaticPool, create_engine
 
-from aioflow.disk import full_disk
+from aioflow.crypto import Vault
 from aioflow.errors import (
     BatchRefused,
     ForeignDatabase,
@@ -18,7 +18,7 @@ from aioflow.errors import (
     StrangeDatabase,
     SyncFailed,
 )
-from aioflow.secrets import Vault
+from aioflow.filesystem import full_disk
 from aioflow.store import wal_file
 from aioflow.store.belonging import (
     check_home,

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from aioflow.model import ValueKind
-from aioflow.rows import Batch, ValueRow
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.dag import ValueKind
+from aioflow.model.rows import ValueRow
 
 __all__ = ("gone_values", "new_values", "value_row")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.changes import RecordChange, TriggerChange
-from aioflow.model import RecordState
-from aioflow.rows import Batch, NamedEventRow, RecordRow, TriggerRow
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.rows import NamedEventRow, RecordChange, RecordRow, TriggerChange, TriggerRow
+from aioflow.model.states import RecordState
 from aioflow.store.packing import packed_failure
 from aioflow.store.rows import sealed_kwargs
 

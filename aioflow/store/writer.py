@@ -16,9 +16,10 @@ from typing import TypeVar
 import aiosqlite
 import anyio
 
+from aioflow._threads import in_thread
 from aioflow.clock import SystemClock
+from aioflow.crypto import Vault
 from aioflow.errors import StoreUnavailable, SyncFailed
-from aioflow.secrets import Vault
 from aioflow.store import Durability
 from aioflow.store.belonging import check_log, next_log
 from aioflow.store.checkpointer import Checkpointer
@@ -35,7 +36,6 @@ from aioflow.store.sqlite_file import (
     translated,
 )
 from aioflow.store.wal_file import copy_again
-from aioflow.threads import in_thread
 
 __all__ = ("Writer", "cross", "open_to_write", "threaded", "transaction")
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from aioflow.errors import LinkClosed
-from aioflow.host.code import CodeShelf
-from aioflow.host.outcome import now
-from aioflow.host.run_body import run_body
-from aioflow.host.runs import Runs
-from aioflow.host.shared import Line
-from aioflow.messages import Began, Ended, Recalled
-from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
+from aioflow.protocol.commands import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
+from aioflow.protocol.reports import Began, Ended, Recalled
 from aioflow.testing.loop import napping, virtual_loop
+from aioflow.worker.code import CodeShelf
+from aioflow.worker.outcome import now
+from aioflow.worker.run_body import run_body
+from aioflow.worker.runs import Runs
+from aioflow.worker.shared import Line
 
 __all__ = ("BodyHost", "Turns")
 
@@ -131,7 +131,7 @@ class Turns(Generic[Outcome]):
 
 
 class BodyHost:
-    """The role ``slot``, see ``host.slot``: one body after the other.
+    """The role ``slot``, see ``worker.slot``: one body after the other.
 
     Args:
         announce: Told of each try before it begins.

@@ -9,19 +9,19 @@ from typing import Any
 
 from aioflow.author.notifiers import Notification, outbound
 from aioflow.errors import LinkClosed
-from aioflow.host.callbacks import call, notify
-from aioflow.host.code import CodeShelf
-from aioflow.host.runs import Runs
-from aioflow.host.shared import Line
-from aioflow.messages import Called
-from aioflow.orders import Call, ForgetRun, Notify, Order, RunInfo
+from aioflow.protocol.commands import Call, ForgetRun, Notify, Order, RunInfo
+from aioflow.protocol.reports import Called
 from aioflow.testing.bodies import Turns
+from aioflow.worker.callbacks import call, notify
+from aioflow.worker.code import CodeShelf
+from aioflow.worker.runs import Runs
+from aioflow.worker.shared import Line
 
 __all__ = ("CallingHost",)
 
 
 class CallingHost:
-    """The role ``callbacks``, see ``host.callbacks``.
+    """The role ``callbacks``, see ``worker.callbacks``.
 
     Args:
         announce: Told the number of each call before it begins.

@@ -14,8 +14,8 @@ from aioflow.author.dag import DAG
 from aioflow.author.node import Node
 from aioflow.author.ref import Linked
 from aioflow.author.task import TaskFunction
-from aioflow.host.code import Code, CodeShelf
-from aioflow.model import Body
+from aioflow.model.dag import Body
+from aioflow.worker.code import Code, CodeShelf
 
 __all__ = ("Replaceable", "ShelfOfOurs", "Understudies")
 

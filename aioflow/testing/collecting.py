@@ -18,12 +18,12 @@ from aioflow.author import codec
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.steps import at_once
 from aioflow.author.trigger import Trigger, TriggerEvent, note_last, prepare, serialize
-from aioflow.host.trigger_events import check, events_of, payload_of
-from aioflow.host.triggers import call_cleanup
-from aioflow.instants import as_datetime, as_instant
+from aioflow.model.timestamps import as_datetime, as_instant
 from aioflow.testing.loop import VirtualLoop, threads_are_counted
 from aioflow.testing.standstill import Standstill
 from aioflow.testing.wall import VirtualClock, also_in, wall_clock
+from aioflow.worker.trigger_events import check, events_of, payload_of
+from aioflow.worker.triggers import call_cleanup
 
 __all__ = ("BEGINS_AT", "aware", "collect")
 

@@ -18,20 +18,20 @@ import anyio
 import msgspec
 
 from aioflow.author.notifiers import Notification
-from aioflow.host.blackbox import NOBODY, BlackBox
-from aioflow.host.code import CodeShelf
-from aioflow.host.coroutines import CoroutineHost
-from aioflow.host.frames import frames
-from aioflow.host.link import Link
-from aioflow.host.shared import ABANDONED_LIMIT, Line
-from aioflow.host.triggers import TriggerHost
-from aioflow.messages import Pong, Report
-from aioflow.model import Failure
-from aioflow.orders import Answer, Order, Ping, Start, Welcome
+from aioflow.model.states import Failure
+from aioflow.protocol.commands import Answer, Order, Ping, Start, Welcome
+from aioflow.protocol.reports import Pong, Report
 from aioflow.testing.bodies import BodyHost
 from aioflow.testing.calling import CallingHost
 from aioflow.testing.loop import Household, household
 from aioflow.testing.printing import Handed, beneath
+from aioflow.worker.blackbox import NOBODY, BlackBox
+from aioflow.worker.code import CodeShelf
+from aioflow.worker.coroutines import CoroutineHost
+from aioflow.worker.frames import frames
+from aioflow.worker.link import Link
+from aioflow.worker.shared import ABANDONED_LIMIT, Line
+from aioflow.worker.triggers import TriggerHost
 
 __all__ = ("InlineChildren",)
 

@@ -11,26 +11,27 @@ from typing import cast
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.answers import Answers
 from aioflow.api import Api
 from aioflow.author.notifiers import Notification
-from aioflow.children import Children
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
-from aioflow.deliveries import Deliveries, Pace, Targets
-from aioflow.engine import Engine
+from aioflow.engine.loop import Engine
+from aioflow.executors.host_pool import HostPool
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.host.code import CodeShelf
-from aioflow.host_pool import HostPool
-from aioflow.masking import Masks
-from aioflow.owed import Alert
+from aioflow.model.batch import Batch
+from aioflow.model.rows import VersionRow
+from aioflow.notifications import Deliveries, Pace, Targets
+from aioflow.processes import Children
+from aioflow.protocol.outbox import Alert
+from aioflow.queries import Answers
+from aioflow.redaction import Masks
 from aioflow.routing import Routes
-from aioflow.rows import Batch, VersionRow
 from aioflow.store import Store
-from aioflow.tasklog import TaskLog
+from aioflow.telemetry.task_log import TaskLog
 from aioflow.testing.hosts import InlineChildren
 from aioflow.testing.wall import VirtualClock
+from aioflow.worker.code import CodeShelf
 
 __all__ = ("CPU_SLOTS", "Node")
 

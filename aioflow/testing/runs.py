@@ -13,8 +13,8 @@ from aioflow.api.wait_views import WaitView
 from aioflow.author.codec import decode
 from aioflow.author.dag import DAG
 from aioflow.author.node import Node
-from aioflow.host.fan_in import decode_item
-from aioflow.rows import ResultRow
+from aioflow.model.rows import ResultRow
+from aioflow.worker.fan_in import decode_item
 
 __all__ = ("LONGEST", "RunStuck", "SimRun", "SimTask", "Stage")
 

@@ -20,10 +20,10 @@ from aioflow.author.dag import DAG, registered
 from aioflow.author.describe import describe
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.notifiers import Notification
-from aioflow.backfills import Reprocess
 from aioflow.errors import DagError
-from aioflow.inputs import FileParsed
-from aioflow.instants import as_datetime, as_instant
+from aioflow.model.backfill import Reprocess
+from aioflow.model.timestamps import as_datetime, as_instant
+from aioflow.protocol.inputs import FileParsed
 from aioflow.testing.backfill import SimBackfill
 from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
 from aioflow.testing.collecting import BEGINS_AT, aware

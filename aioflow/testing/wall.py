@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 
-from aioflow.model import Instant
+from aioflow.model.timestamps import Instant
 from aioflow.testing.loop import VirtualLoop, nap_here
 
 __all__ = ("VirtualClock", "wall_clock")

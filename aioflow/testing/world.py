@@ -14,18 +14,17 @@ import anyio
 
 from aioflow.author.notifiers import Notification
 from aioflow.clock import SystemClock
+from aioflow.crypto import KEY_BYTES, Vault
 from aioflow.errors import DaemonStopping
-from aioflow.host.code import CodeShelf
-from aioflow.instants import as_datetime
-from aioflow.model import Instant
-from aioflow.rows import Batch
-from aioflow.secrets import KEY_BYTES, Vault
+from aioflow.model.batch import Batch
+from aioflow.model.timestamps import Instant, as_datetime
 from aioflow.store.inline import open_inline
 from aioflow.testing.loop import Stalled, VirtualLoop, nap_here, threads_are_counted
 from aioflow.testing.node import Node
 from aioflow.testing.printing import streams_are_shared
 from aioflow.testing.standstill import Standstill
 from aioflow.testing.wall import VirtualClock, wall_clock
+from aioflow.worker.code import CodeShelf
 
 __all__ = ("NodeCrashed", "World")
 

@@ -7,10 +7,10 @@ from typing import Annotated, Literal, TypeAlias
 from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from aioflow.access import HOME, Role
 from aioflow.api import Api
 from aioflow.api.reader import PAGE
 from aioflow.errors import KeyNotTaken, LoginFailed, RequestError, WrongPassword
+from aioflow.model.access import HOME, Role
 from aioflow.web.answers import Json
 from aioflow.web.asking import Asking
 from aioflow.web.guard import set_cookie

@@ -7,8 +7,8 @@ from typing import cast
 import msgspec
 from starlette.types import Scope
 
-from aioflow.access import Actor, caller_name
 from aioflow.api.picture import Caller
+from aioflow.model.access import Actor, caller_name
 
 __all__ = ("Asking", "asking_of", "put_asking")
 

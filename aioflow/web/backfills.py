@@ -8,7 +8,7 @@ from fastapi import Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.api.reader import PAGE
-from aioflow.backfills import Reprocess
+from aioflow.model.backfill import Reprocess
 from aioflow.web.answers import Json
 from aioflow.web.permissions import Acting, operator, viewer
 from aioflow.web.routing import NodeApi, api_router

@@ -20,12 +20,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aioflow.access import HOME, Noted, Role, told
 from aioflow.api.access import SESSION_SECONDS, Access
 from aioflow.api.picture import Caller
 from aioflow.clock import Clock
 from aioflow.errors import AioflowError, DaemonStopping
-from aioflow.log import Logger
+from aioflow.model.access import HOME, Noted, Role, told
+from aioflow.telemetry.log import Logger
 from aioflow.web.asking import Asking, put_asking
 from aioflow.web.bodies import BODY_LIMIT, STRANGER_LIMIT, read_body, refused_type
 from aioflow.web.forwarded import Proxies

@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 
 from aioflow.api import Api
 from aioflow.api.metrics import Metrics, Sizes
+from aioflow.engine.metrics import Histogram, Measures
 from aioflow.executors.load import resident_bytes
-from aioflow.measures import Histogram, Measures
 
 __all__ = ("Exposition", "exposition")
 

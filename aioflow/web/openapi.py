@@ -19,7 +19,7 @@ from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, SlotView
 from aioflow.api.rotation import RotationView
 from aioflow.api.values import ConnectionView, ValueView
-from aioflow.model import ValueKind
+from aioflow.model.dag import ValueKind
 
 __all__ = ("ANSWERS", "Problem", "describe", "operation_id")
 

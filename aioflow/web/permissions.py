@@ -13,10 +13,10 @@ from fastapi import Depends, Request
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.access import Actor, Role
 from aioflow.api import Api
 from aioflow.api.picture import Caller
 from aioflow.errors import Forbidden, OutOfScope, RequestError
+from aioflow.model.access import Actor, Role
 from aioflow.web.asking import Asking, asking_of
 from aioflow.web.routing import api_of
 

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 from aioflow.api import Api
 from aioflow.api.access import Access
 from aioflow.errors import SettingsError
-from aioflow.log import Logger
 from aioflow.settings import Settings, is_loopback
+from aioflow.telemetry.log import Logger
 from aioflow.web.app import create_app
 from aioflow.web.connections import HEAD_BYTES, asked_paths, limited
 from aioflow.web.forwarded import Proxies

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aioflow.errors import HomeBusy, PortInUse, SettingsError
-from aioflow.private_files import make_folder
+from aioflow.filesystem import make_folder
 from aioflow.settings import socket_path
 
 __all__ = ("listen_on_address", "listen_on_home")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from aioflow.model import ValueKind
+from aioflow.model.dag import ValueKind
 from aioflow.web.answers import Json
 from aioflow.web.permissions import Acting, admin
 from aioflow.web.routing import NodeApi, api_router

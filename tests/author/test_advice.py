@@ -10,7 +10,7 @@ import pytest
 from aioflow import DAG, DagError, Operator, current, dag, task
 from aioflow.author.advice import advice
 from aioflow.author.describe import describe
-from aioflow.model import TriggerRule
+from aioflow.model.states import TriggerRule
 
 
 @task

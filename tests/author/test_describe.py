@@ -33,9 +33,9 @@ from aioflow.author.binding import Literal
 from aioflow.author.dag import registered
 from aioflow.author.describe import describe
 from aioflow.core.roles import ASKED_FOR
-from aioflow.instants import EARLIEST_DATE, LATEST_DATE
-from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

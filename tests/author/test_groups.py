@@ -8,7 +8,8 @@ import pytest
 
 from aioflow import DAG, DagError, dag, setup, task, teardown
 from aioflow.author.describe import describe
-from aioflow.model import EdgeGroup, TaskSpec, TriggerRule
+from aioflow.model.dag import EdgeGroup, TaskSpec
+from aioflow.model.states import TriggerRule
 
 
 def specs(made: DAG) -> dict[str, TaskSpec]:

@@ -10,7 +10,7 @@ import pytest
 from aioflow import DAG, DagError, Operator, task
 from aioflow.author.binding import FromContext, FromTask, Literal, Spread
 from aioflow.author.describe import describe
-from aioflow.model import DagSpec, MapSource
+from aioflow.model.dag import DagSpec, MapSource
 
 
 @task

@@ -12,8 +12,8 @@ from aioflow import DAG, Every, dag, latest_only, task
 from aioflow.author.binding import FromContext, Literal
 from aioflow.author.describe import describe
 from aioflow.author.latest import is_latest
-from aioflow.host.choices import skipped_by
-from aioflow.model import Chooses
+from aioflow.model.dag import Chooses
+from aioflow.worker.choices import skipped_by
 
 NOW = datetime(2026, 3, 5, 12, tzinfo=UTC)
 FAR = timedelta(days=4000)

@@ -10,7 +10,7 @@ from aioflow import DAG, DagError, sensor, task, task_group
 from aioflow.author.binding import FromParameter, FromRound, FromTask, Literal
 from aioflow.author.dag import dag
 from aioflow.author.describe import describe
-from aioflow.model import Body, Chooses, DagSpec, MapSource, MapSpec
+from aioflow.model.dag import Body, Chooses, DagSpec, MapSource, MapSpec
 
 
 @task

@@ -10,7 +10,7 @@ import pytest
 from aioflow import DAG, DagError, task, task_group
 from aioflow.author.binding import FromSource, FromTask
 from aioflow.author.describe import describe
-from aioflow.model import Chooses, DagSpec, MapSource
+from aioflow.model.dag import Chooses, DagSpec, MapSource
 
 NUMBER: Any = 5
 

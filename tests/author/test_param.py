@@ -12,7 +12,7 @@ from aioflow.author.describe import describe
 from aioflow.author.param import misfit
 from aioflow.author.parameters import parameter_values
 from aioflow.errors import BadConf, DagError
-from aioflow.model import ParamSpec
+from aioflow.model.dag import ParamSpec
 
 
 @task

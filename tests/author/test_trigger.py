@@ -41,7 +41,7 @@ from aioflow.author.codec import encode_fields
 from aioflow.author.start import start_spec
 from aioflow.author.trigger import class_path, construct, prepare, serialize
 from aioflow.errors import AioflowError, DagError, WrongField
-from aioflow.model import ValueKind
+from aioflow.model.dag import ValueKind
 
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from aioflow import Connection, UnknownValue, connection, dag, secret, task, var
 from aioflow.author.describe import describe
 from aioflow.author.values import connection_of, fetch_secret, held
 from aioflow.errors import DagError
-from aioflow.model import ValueKind
+from aioflow.model.dag import ValueKind
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 

@@ -11,7 +11,7 @@ import pytest
 
 import aioflow
 from aioflow import NotReady, PokeReturnValue, Retry, RetryAfter, as_timedelta
-from aioflow.model import RetryPolicy
+from aioflow.model.dag import RetryPolicy
 
 
 @pytest.mark.parametrize(

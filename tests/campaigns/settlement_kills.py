@@ -17,12 +17,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from aioflow.children.leftovers import home_mark
-from aioflow.children.marks import carrier
-from aioflow.host import processes
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.processes.leftovers import home_mark
+from aioflow.processes.marks import carrier
 from aioflow.store import open_store
 from aioflow.store.replay import compare
+from aioflow.worker import processes
 from benchmarks.daemon import DaemonProcess, eventually
 from examples.settlement_data import generate
 from tests.executors.processes import is_alive

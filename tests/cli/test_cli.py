@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from aioflow.cli import command_parser
-from aioflow.model import RunState
+from aioflow.model.states import RunState
 from benchmarks.daemon import eventually
 from tests.cli.served import DAGS, TALK, Daemon
 from tests.commands import run, run_process

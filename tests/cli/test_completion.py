@@ -82,8 +82,8 @@ except SystemExit:
 
 OURS = {
     *("aioflow", "aioflow.cli", "aioflow.errors", "aioflow.model", "aioflow.settings"),
-    *("aioflow.requests", "aioflow.access", "aioflow.backfills"),
-    *("aioflow.dag_triggers", "aioflow.schedules"),
+    *("aioflow.protocol.requests", "aioflow.model.access", "aioflow.model.backfill"),
+    *("aioflow.model.dag_triggers", "aioflow.model.schedule"),
 }
 HEAVY = {
     *(
@@ -118,7 +118,7 @@ def test_help_imports_neither_a_library_nor_more_of_ours_than_the_commands():
 
 
 NAMES_ARE_THERE = """
-import aioflow.host.__main__, sys
+import aioflow.worker.__main__, sys
 print("task" in vars(sys.modules["aioflow"]))
 """
 

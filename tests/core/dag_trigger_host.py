@@ -7,8 +7,8 @@ from typing import Self
 
 import msgspec
 
-from aioflow.messages import Fired
-from aioflow.orders import Host
+from aioflow.protocol.commands import Host
+from aioflow.protocol.reports import Fired
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aioflow.core.rules import Verdict
-from aioflow.model import TriggerRule
+from aioflow.model.states import TriggerRule
 
 __all__ = ("RULES", "TABLE", "VERDICTS", "column")
 

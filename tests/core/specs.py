@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.model import MapSource, MapSpec, TaskSpec
+from aioflow.model.dag import MapSource, MapSpec, TaskSpec
 
 __all__ = ("mapped", "task")
 

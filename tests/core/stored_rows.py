@@ -8,19 +8,15 @@ from typing import Any
 
 import msgspec
 
-from aioflow.backfills import BackfillRow
 from aioflow.core import ahead, backfilling, mark, taken
 from aioflow.core.clear import asks, key_of, needed
 from aioflow.core.memory import Memory
 from aioflow.core.restoring import Restoring
 from aioflow.core.transitions import net_is_reachable
-from aioflow.dag_triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, Fate
-from aioflow.inputs import Input
-from aioflow.messages import Fired
-from aioflow.model import RecordState, TaskState
-from aioflow.owed import KEPT
-from aioflow.rows import (
-    Batch,
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.batch import Batch
+from aioflow.model.dag_triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, Fate
+from aioflow.model.rows import (
     DeletionRow,
     EventRow,
     ItemRow,
@@ -31,7 +27,11 @@ from aioflow.rows import (
     TaskRow,
     TriggerRow,
 )
-from aioflow.unfinished import LiveRun, Progress
+from aioflow.model.states import RecordState, TaskState
+from aioflow.protocol.inputs import Input
+from aioflow.protocol.outbox import KEPT
+from aioflow.protocol.recovery import LiveRun, Progress
+from aioflow.protocol.reports import Fired
 
 __all__ = ("Rows", "recall", "rows_of")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.access import HOME, Actor, AuditHead, Noted, Role
 from aioflow.core.access import LOGINS, TOKENS
 from aioflow.core.audit_chain import BEGINNING, LOST, check_chain, check_head
 from aioflow.errors import (
@@ -16,8 +15,9 @@ from aioflow.errors import (
     UnknownToken,
     WrongPassword,
 )
-from aioflow.inputs import Asked
-from aioflow.requests import (
+from aioflow.model.access import HOME, Actor, AuditHead, Noted, Role
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.requests import (
     CreateAccount,
     CreateToken,
     DeleteAccount,

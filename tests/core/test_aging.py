@@ -7,9 +7,10 @@ from msgspec.structs import replace
 
 from aioflow.core.aging import Aged, may_go, old_numbers
 from aioflow.errors import RequestError
-from aioflow.model import RunState, TaskSpec
-from aioflow.requests import DAG_EVENTS, EVENTS, JOURNAL, EmitEvent, EraseOld
-from aioflow.rows import RunRow
+from aioflow.model.dag import TaskSpec
+from aioflow.model.rows import RunRow
+from aioflow.model.states import RunState
+from aioflow.protocol.requests import DAG_EVENTS, EVENTS, JOURNAL, EmitEvent, EraseOld
 from tests.core.test_assets import A_AND_B, tell, world_of
 from tests.core.test_event_runs import fire, waiting
 from tests.core.world import World

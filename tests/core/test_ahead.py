@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec.msgpack import decode
 
 from aioflow.core import ahead
-from aioflow.model import DagSpec, TaskSpec
-from aioflow.owed import ALERT, Alert
-from aioflow.requests import CancelRun, SetPaused
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.protocol.outbox import ALERT, Alert
+from aioflow.protocol.requests import CancelRun, SetPaused
 from tests.core.world import SECOND, World
 
 HOUR = 3600

@@ -9,10 +9,10 @@ import pytest
 
 from aioflow.core import assets, clearing, event_runs
 from aioflow.core.assets import is_met
-from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec, Fate
-from aioflow.inputs import Asked, FileGone
-from aioflow.model import DagSpec, TaskSpec
-from aioflow.requests import ClearTasks, EmitEvent, SetPaused
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec, Fate
+from aioflow.protocol.inputs import Asked, FileGone
+from aioflow.protocol.requests import ClearTasks, EmitEvent, SetPaused
 from tests.core.test_event_runs import fates, packed
 from tests.core.world import SECOND, World
 

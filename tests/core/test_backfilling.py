@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.backfills import BackfillRow
 from aioflow.core import backfilling
 from aioflow.errors import (
     BackfillRefused,
@@ -19,10 +18,12 @@ from aioflow.errors import (
     UnknownBackfill,
     UnknownDag,
 )
-from aioflow.inputs import FileGone, FillBack
-from aioflow.messages import Deferred, Succeeded
-from aioflow.model import DagSpec, RetryPolicy, TaskSpec
-from aioflow.requests import (
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.protocol.inputs import FileGone, FillBack
+from aioflow.protocol.reports import Deferred, Succeeded
+from aioflow.protocol.requests import (
     CancelBackfill,
     CancelRun,
     ClearTasks,
@@ -30,7 +31,6 @@ from aioflow.requests import (
     SetPaused,
     StartBackfill,
 )
-from aioflow.schedules import ScheduleSpec
 from tests.core.test_past import report
 from tests.core.world import SECOND, World
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from aioflow.core.budget import REASON
-from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
-from aioflow.owed import Alert
-from aioflow.requests import ClearTasks
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.protocol.outbox import Alert
+from aioflow.protocol.requests import ClearTasks
 from tests.core.world import World
 
 STUBBORN = RetryPolicy(tries=5, delay_us=0, jitter=False)

@@ -7,12 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.effects import EndHosting, HostTrigger
 from aioflow.errors import RequestError
-from aioflow.messages import Awaiting, Deferred, Fired, NextWanted, StreamOpened, TriggerEnded
-from aioflow.model import Body, MapSource, MapSpec, RetryPolicy, StartTriggerSpec, TaskSpec
-from aioflow.orders import Host, Start
-from aioflow.requests import FireTrigger
+from aioflow.model.dag import Body, MapSource, MapSpec, RetryPolicy, StartTriggerSpec, TaskSpec
+from aioflow.protocol.commands import Host, Start
+from aioflow.protocol.effects import EndHosting, HostTrigger
+from aioflow.protocol.reports import (
+    Awaiting,
+    Deferred,
+    Fired,
+    NextWanted,
+    StreamOpened,
+    TriggerEnded,
+)
+from aioflow.protocol.requests import FireTrigger
 from tests.core.world import World
 
 GIVEN = msgspec.msgpack.encode({"by": "mia"})

@@ -7,9 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.effects import ConfirmCall, EndHosting, HostTrigger, StartTry, StopTry
-from aioflow.inputs import Asked, HostLost, HostUp
-from aioflow.messages import (
+from aioflow.model.dag import Body, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure, RecordState, TriggerState
+from aioflow.protocol.commands import ForgetRun, Start
+from aioflow.protocol.effects import ConfirmCall, EndHosting, HostTrigger, StartTry, StopTry
+from aioflow.protocol.inputs import Asked, HostLost, HostUp
+from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
     Deferred,
@@ -20,9 +23,7 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import Body, Failure, RecordState, RetryPolicy, TaskSpec, TriggerState
-from aioflow.orders import ForgetRun, Start
-from aioflow.requests import CancelRun, ClearTasks, Explain
+from aioflow.protocol.requests import CancelRun, ClearTasks, Explain
 from tests.core.world import SECOND, World
 
 CRASHED = Failure(type="Crashed", message="SIGSEGV", reason="crashed")

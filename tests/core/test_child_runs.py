@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.effects import ConfirmCall, HostTrigger
-from aioflow.inputs import Asked
-from aioflow.messages import RunCalled
-from aioflow.model import Body, DagSpec, RecordState, RetryPolicy, TaskSpec
-from aioflow.requests import CancelRun, Explain
+from aioflow.model.dag import Body, DagSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import RecordState
+from aioflow.protocol.effects import ConfirmCall, HostTrigger
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.reports import RunCalled
+from aioflow.protocol.requests import CancelRun, Explain
 from tests.core.test_calls import NOW_AND_THEN, answers, begun, of_kind, resumed, start_of
 from tests.core.world import SECOND, World
 

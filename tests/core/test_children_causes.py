@@ -9,8 +9,9 @@ import pytest
 from aioflow.core import children_causes
 from aioflow.core.children_causes import NAMED, SAMPLED
 from aioflow.core.why import explain_task
-from aioflow.model import MapSource, MapSpec, RetryPolicy, TaskSpec, TaskState
-from aioflow.requests import CountTasks, ExplainChildren, SetPool
+from aioflow.model.dag import MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import TaskState
+from aioflow.protocol.requests import CountTasks, ExplainChildren, SetPool
 from tests.core.world import World
 
 ONCE = RetryPolicy(tries=1)

@@ -7,22 +7,14 @@ from typing import Any
 import pytest
 
 from aioflow.core.draft import Draft
-from aioflow.effects import EndHosting, StopTry
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
-from aioflow.inputs import Asked
-from aioflow.messages import Began, Deferred, Succeeded
-from aioflow.model import (
-    Body,
-    Chooses,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    RunState,
-    TaskState,
-    TriggerRule,
-)
-from aioflow.requests import CancelRun, ClearTasks, CreateRun
-from aioflow.start_numbers import after_clear, clear_number
+from aioflow.model.dag import Body, Chooses, MapSource, MapSpec, RetryPolicy
+from aioflow.model.ids import after_clear, clear_number
+from aioflow.model.states import RunState, TaskState, TriggerRule
+from aioflow.protocol.effects import EndHosting, StopTry
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.reports import Began, Deferred, Succeeded
+from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun
 from tests.core.specs import mapped, task
 from tests.core.world import World
 

@@ -9,20 +9,11 @@ import pytest
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.core.restoring import restore
-from aioflow.inputs import Asked
-from aioflow.messages import Failed, Succeeded
-from aioflow.model import (
-    DagSpec,
-    EdgeGroup,
-    Failure,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    TaskState,
-    TriggerRule,
-)
-from aioflow.requests import CancelRun, ClearTasks
+from aioflow.model.dag import DagSpec, EdgeGroup, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure, TaskState, TriggerRule
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.reports import Failed, Succeeded
+from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.world import World
 from tests.seeds import seeds
 

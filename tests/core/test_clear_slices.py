@@ -11,21 +11,14 @@ from msgspec.structs import replace
 from aioflow.core import clearing
 from aioflow.core.clear import portion
 from aioflow.core.siblings import Siblings
-from aioflow.effects import Acknowledge, Again
 from aioflow.errors import RequestError
-from aioflow.inputs import Asked, Continue, HostLost, HostUp, Input, Restarted
-from aioflow.messages import Item, Succeeded, TriggerEnded
-from aioflow.model import (
-    Body,
-    MapSource,
-    MapSpec,
-    RunState,
-    StartTriggerSpec,
-    TaskSpec,
-    TaskState,
-)
-from aioflow.requests import CancelRun, ClearTasks, Mark
-from aioflow.rows import ExpansionRow
+from aioflow.model.dag import Body, MapSource, MapSpec, StartTriggerSpec, TaskSpec
+from aioflow.model.rows import ExpansionRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.effects import Acknowledge, Again
+from aioflow.protocol.inputs import Asked, Continue, HostLost, HostUp, Input, Restarted
+from aioflow.protocol.reports import Item, Succeeded, TriggerEnded
+from aioflow.protocol.requests import CancelRun, ClearTasks, Mark
 from tests.core.specs import task
 from tests.core.test_clear import ONCE, clear, fan_out
 from tests.core.test_past import after, day, loaded

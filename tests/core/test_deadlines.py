@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.effects import Deliver, EndHosting, StopTry
-from aioflow.inputs import Delivered, Due
-from aioflow.messages import Deferred
-from aioflow.model import DagSpec, MapSource, MapSpec, TaskSpec
-from aioflow.owed import Alert
-from aioflow.requests import CancelRun, ClearTasks
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.protocol.effects import Deliver, EndHosting, StopTry
+from aioflow.protocol.inputs import Delivered, Due
+from aioflow.protocol.outbox import Alert
+from aioflow.protocol.reports import Deferred
+from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.world import SECOND, World
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from aioflow.effects import EndHosting, HostTrigger
-from aioflow.messages import Deferred, Fired, Succeeded, TriggerEnded
-from aioflow.model import Body, RetryPolicy, TaskSpec
-from aioflow.orders import Host, Start
+from aioflow.model.dag import Body, RetryPolicy, TaskSpec
+from aioflow.protocol.commands import Host, Start
+from aioflow.protocol.effects import EndHosting, HostTrigger
+from aioflow.protocol.reports import Deferred, Fired, Succeeded, TriggerEnded
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

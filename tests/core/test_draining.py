@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.effects import HostTrigger, RecallTries, StartTry
 from aioflow.errors import UnknownNode
-from aioflow.inputs import Asked
-from aioflow.messages import Deferred
-from aioflow.model import TaskSpec
-from aioflow.requests import DrainNode, Explain
+from aioflow.model.dag import TaskSpec
+from aioflow.protocol.effects import HostTrigger, RecallTries, StartTry
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.reports import Deferred
+from aioflow.protocol.requests import DrainNode, Explain
 from tests.core.world import World
 
 

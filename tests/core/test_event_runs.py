@@ -11,9 +11,11 @@ from aioflow.core import event_runs
 from aioflow.core.dag_triggers import FIRST_WAIT_US, LONGEST_WAIT_US, WINDOW
 from aioflow.core.event_runs import LONGEST_HOLD, conf_of
 from aioflow.core.why import explain_dag_trigger
-from aioflow.dag_triggers import DagTriggerSpec, Fate
-from aioflow.effects import EndHosting, HostTrigger, RestoreCode, TakeEvents, Warn
-from aioflow.inputs import (
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.dag_triggers import DagTriggerSpec, Fate
+from aioflow.model.states import CODE_MISSING, Failure, WaitKind
+from aioflow.protocol.effects import EndHosting, HostTrigger, RestoreCode, TakeEvents, Warn
+from aioflow.protocol.inputs import (
     CodeRestored,
     Due,
     FileGone,
@@ -23,9 +25,8 @@ from aioflow.inputs import (
     MoveClass,
     Stalled,
 )
-from aioflow.messages import Fired, TriggerEnded
-from aioflow.model import CODE_MISSING, DagSpec, Failure, TaskSpec, WaitKind
-from aioflow.requests import CancelRun, DeleteDag, SetPaused
+from aioflow.protocol.reports import Fired, TriggerEnded
+from aioflow.protocol.requests import CancelRun, DeleteDag, SetPaused
 from tests.core.world import SECOND, World, instant
 
 BROKEN = Failure(type="OSError", message="no such folder", reason="trigger")

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.dag_triggers import DagTriggerSpec
-from aioflow.effects import EndHosting, HostTrigger, TakeEvents
-from aioflow.inputs import FileGone, HostLost, HostUp
-from aioflow.messages import Fired, TriggerEnded
-from aioflow.model import DagSpec, Failure, IfPaused, TaskSpec
-from aioflow.requests import SetPaused
+from aioflow.model.dag import DagSpec, IfPaused, TaskSpec
+from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.model.states import Failure
+from aioflow.protocol.effects import EndHosting, HostTrigger, TakeEvents
+from aioflow.protocol.inputs import FileGone, HostLost, HostUp
+from aioflow.protocol.reports import Fired, TriggerEnded
+from aioflow.protocol.requests import SetPaused
 from tests.core.dag_trigger_host import Hosting
 from tests.core.world import World
 from tests.seeds import seeds

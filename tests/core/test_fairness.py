@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.core.fairness import STEP_US, Fairness
-from aioflow.messages import Succeeded
-from aioflow.model import Body, DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.protocol.reports import Succeeded
 from tests.core.world import World
 
 SLOTS = 8

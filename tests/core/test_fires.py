@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioflow.core.live import Fire
-from aioflow.messages import Fired
+from aioflow.protocol.reports import Fired
 from tests.core import test_calls as calls
 from tests.core import test_event_runs as event_runs
 from tests.core import test_streams as streams

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aioflow.inputs import Asked
-from aioflow.model import Body, DagSpec, SensorSpec, TaskSpec
-from aioflow.requests import Explain, SetPool
+from aioflow.model.dag import Body, DagSpec, SensorSpec, TaskSpec
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.requests import Explain, SetPool
 from tests.core.world import World
 
 

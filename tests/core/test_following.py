@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from aioflow.core import draft
-from aioflow.messages import Succeeded
-from aioflow.model import MapSource, MapSpec, RetryPolicy, TaskSpec, TriggerRule
+from aioflow.model.dag import MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import TriggerRule
+from aioflow.protocol.reports import Succeeded
 from tests.core.world import World
 
 ONCE = RetryPolicy(tries=1)

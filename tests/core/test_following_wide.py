@@ -6,9 +6,9 @@ import pytest
 
 from aioflow.core import draft
 from aioflow.core import run as run_steps
-from aioflow.messages import Succeeded
-from aioflow.model import TaskState
-from aioflow.requests import Mark
+from aioflow.model.states import TaskState
+from aioflow.protocol.reports import Succeeded
+from aioflow.protocol.requests import Mark
 from tests.core.test_clear_slices import Sliced
 from tests.core.test_following import over, task
 from tests.core.world import World

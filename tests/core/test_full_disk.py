@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from aioflow.core.why import explain_task
-from aioflow.messages import ResultKept
-from aioflow.model import Body, TaskSpec, WaitKind
-from aioflow.requests import CancelRun
+from aioflow.model.dag import Body, TaskSpec
+from aioflow.model.states import WaitKind
+from aioflow.protocol.reports import ResultKept
+from aioflow.protocol.requests import CancelRun
 from tests.core.world import World
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aioflow.core.graph import Graph, orphans, validate
 from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
-from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
 
 
 def dag(tasks):

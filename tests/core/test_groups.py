@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.core.rules import Verdict, decide_share, together
-from aioflow.model import (
-    EdgeGroup,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    TaskState,
-    TriggerRule,
-)
+from aioflow.model.dag import EdgeGroup, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import TaskState, TriggerRule
 from tests.core.world import World
 
 ONCE = RetryPolicy(tries=1)

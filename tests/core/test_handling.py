@@ -7,22 +7,21 @@ from typing import Any
 import pytest
 
 from aioflow.core import handling, order
-from aioflow.effects import EndHosting, HostTrigger, TakeEvents
-from aioflow.inputs import HostLost, HostUp
-from aioflow.messages import Deferred, EventsHandled, Fired, TriggerEnded
-from aioflow.model import (
+from aioflow.model.dag import (
     Body,
     EventsSpec,
-    Failure,
     MapSource,
     MapSpec,
     RetryPolicy,
     StartTriggerSpec,
     TaskSpec,
-    WaitKind,
 )
-from aioflow.orders import Start
-from aioflow.requests import CancelRun, Explain
+from aioflow.model.states import Failure, WaitKind
+from aioflow.protocol.commands import Start
+from aioflow.protocol.effects import EndHosting, HostTrigger, TakeEvents
+from aioflow.protocol.inputs import HostLost, HostUp
+from aioflow.protocol.reports import Deferred, EventsHandled, Fired, TriggerEnded
+from aioflow.protocol.requests import CancelRun, Explain
 from tests.core.world import SECOND, World
 
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aioflow.core.holding import holders
-from aioflow.model import Body, TaskSpec
-from aioflow.requests import SetPool
+from aioflow.model.dag import Body, TaskSpec
+from aioflow.protocol.requests import SetPool
 from tests.core.world import World
 
 

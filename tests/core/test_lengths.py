@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioflow.effects import HostTrigger
-from aioflow.messages import Awaiting, Deferred, Fired, NotReadyYet, TriggerEnded
-from aioflow.model import Body, RetryPolicy, SensorSpec, StartTriggerSpec, TaskSpec
-from aioflow.orders import Start
+from aioflow.model.dag import Body, RetryPolicy, SensorSpec, StartTriggerSpec, TaskSpec
+from aioflow.protocol.commands import Start
+from aioflow.protocol.effects import HostTrigger
+from aioflow.protocol.reports import Awaiting, Deferred, Fired, NotReadyYet, TriggerEnded
 from tests.core.world import SECOND, World
 
 HOUR = 3600

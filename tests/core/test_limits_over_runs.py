@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from aioflow.core.across import Across
-from aioflow.messages import Succeeded
-from aioflow.model import Body, DagSpec, MapSource, MapSpec, TaskSpec, WaitKind
-from aioflow.requests import CancelRun, Explain, SetPool
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.model.states import WaitKind
+from aioflow.protocol.reports import Succeeded
+from aioflow.protocol.requests import CancelRun, Explain, SetPool
 from tests.core.world import World
 
 BODIES = pytest.mark.parametrize("body", list(Body))

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo, available_timezones
 import pytest
 
 from aioflow.errors import RequestError
-from aioflow.instants import EARLIEST_DATE, LATEST_DATE, as_datetime, as_instant
-from aioflow.model import DagSpec, TaskSpec
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, as_datetime, as_instant
 from tests.core.world import World
 
 DAG = DagSpec(dag_id="dag", file="dag.py", tasks=(TaskSpec(task_id="a"),))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.core.mapping import WIDTH_LIMIT, check_cap, leaves, pick, split, takers, width
-from aioflow.model import MapSource, MapSpec
+from aioflow.model.dag import MapSource, MapSpec
 
 
 def over(count):

@@ -7,22 +7,13 @@ from typing import Any
 import pytest
 
 from aioflow.core import clearing
-from aioflow.effects import EndHosting, StopTry
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
-from aioflow.messages import Deferred, Skipped, Succeeded
-from aioflow.model import (
-    Body,
-    Chooses,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    RunState,
-    TaskSpec,
-    TaskState,
-    TriggerRule,
-)
-from aioflow.requests import CancelRun, ClearTasks, Mark
-from aioflow.start_numbers import after_clear
+from aioflow.model.dag import Body, Chooses, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.ids import after_clear
+from aioflow.model.states import RunState, TaskState, TriggerRule
+from aioflow.protocol.effects import EndHosting, StopTry
+from aioflow.protocol.reports import Deferred, Skipped, Succeeded
+from aioflow.protocol.requests import CancelRun, ClearTasks, Mark
 from tests.core.specs import mapped, task
 from tests.core.test_clear import ONCE, chain, fan_out, states
 from tests.core.test_handling import deferred, fire, handle

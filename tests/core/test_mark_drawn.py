@@ -7,9 +7,9 @@ import random
 import pytest
 
 from aioflow.core import clearing
-from aioflow.inputs import Asked
-from aioflow.model import TaskState
-from aioflow.requests import Mark
+from aioflow.model.states import TaskState
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.requests import Mark
 from tests.core.test_clear_drawn import Drawn, ends_well
 from tests.seeds import seeds
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from aioflow.core import clearing
-from aioflow.inputs import Asked
-from aioflow.messages import Skipped, Succeeded
-from aioflow.model import Chooses, MapSource, MapSpec, RunState, TaskSpec, TaskState
-from aioflow.requests import CancelRun, Mark
+from aioflow.model.dag import Chooses, MapSource, MapSpec, TaskSpec
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.reports import Skipped, Succeeded
+from aioflow.protocol.requests import CancelRun, Mark
 from tests.core.specs import mapped, task
 from tests.core.test_clear import ONCE
 from tests.core.test_clear_slices import SLICE, WIDTH, Sliced, children, many, wide

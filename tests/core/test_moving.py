@@ -9,19 +9,11 @@ import pytest
 from aioflow.core import clearing
 from aioflow.core.shape import differences
 from aioflow.errors import DagBroken, VersionDiffers
-from aioflow.inputs import Asked, FileGone
-from aioflow.messages import Began
-from aioflow.model import (
-    Chooses,
-    DagSpec,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    TaskState,
-    TriggerRule,
-)
-from aioflow.requests import CancelRun, ClearTasks
+from aioflow.model.dag import Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import TaskState, TriggerRule
+from aioflow.protocol.inputs import Asked, FileGone
+from aioflow.protocol.reports import Began
+from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.specs import mapped, task
 from tests.core.world import World
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from aioflow.core import named_events
-from aioflow.effects import Acknowledge, ConfirmCall
-from aioflow.inputs import Asked
-from aioflow.messages import EventEmitted
-from aioflow.model import RecordState
-from aioflow.requests import EmitEvent
+from aioflow.model.states import RecordState
+from aioflow.protocol.effects import Acknowledge, ConfirmCall
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.reports import EventEmitted
+from aioflow.protocol.requests import EmitEvent
 from tests.core.test_calls import begun, of_kind, start_of, step
 from tests.core.world import World
 

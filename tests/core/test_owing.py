@@ -8,19 +8,12 @@ import msgspec
 import pytest
 
 from aioflow.core import lanes
-from aioflow.effects import Deliver
-from aioflow.inputs import Delivered, ReadOwed
-from aioflow.model import (
-    CallbackSpec,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    TaskState,
-    TriggerRule,
-)
-from aioflow.owed import Callback, is_callback
-from aioflow.requests import CancelRun, ClearTasks, Mark
+from aioflow.model.dag import CallbackSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import TaskState, TriggerRule
+from aioflow.protocol.effects import Deliver
+from aioflow.protocol.inputs import Delivered, ReadOwed
+from aioflow.protocol.outbox import Callback, is_callback
+from aioflow.protocol.requests import CancelRun, ClearTasks, Mark
 from tests.core.world import World
 
 EVERY = CallbackSpec(events=("success", "failure", "retry", "skip", "deadline"))

@@ -9,12 +9,13 @@ import pytest
 from aioflow.core.hosting import role_of
 from aioflow.core.plan import Plan
 from aioflow.core.roles import ASKED_FOR, async_role, is_own, kind_of, own_role
-from aioflow.dag_triggers import DagTriggerSpec
-from aioflow.effects import HostTrigger, StartHost, StartTry, StopTry, Warn
-from aioflow.inputs import FileParsed, HostLost, HostUp, MoveClass, Restarted, Stalled
-from aioflow.messages import Awaiting, Deferred, TriggerEnded
-from aioflow.model import Body, DagSpec, Failure, RetryPolicy, SensorSpec, TaskSpec
-from aioflow.requests import CancelRun, DrainNode, Explain
+from aioflow.model.dag import Body, DagSpec, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.model.states import Failure
+from aioflow.protocol.effects import HostTrigger, StartHost, StartTry, StopTry, Warn
+from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, MoveClass, Restarted, Stalled
+from aioflow.protocol.reports import Awaiting, Deferred, TriggerEnded
+from aioflow.protocol.requests import CancelRun, DrainNode, Explain
 from tests.core.world import World
 
 OWN_ASYNC, OWN_TRIGGERS = "async:own", "triggers:own"

@@ -18,11 +18,12 @@ from aioflow.core.pages import Numbers, Pages, Rows
 from aioflow.core.restart import give_up
 from aioflow.core.restoring import Restoring, restore
 from aioflow.core.why import explain_task
-from aioflow.effects import HostTrigger, StartTry
-from aioflow.inputs import Asked, HandOver, HostLost, HostUp, Restarted, RoomChanged
-from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
-from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, TaskSpec
-from aioflow.requests import CancelRun, CreateRun, Explain
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.model.states import Failure
+from aioflow.protocol.effects import HostTrigger, StartTry
+from aioflow.protocol.inputs import Asked, HandOver, HostLost, HostUp, Restarted, RoomChanged
+from aioflow.protocol.reports import Awaiting, Deferred, Fired, TriggerEnded
+from aioflow.protocol.requests import CancelRun, CreateRun, Explain
 from tests.core.world import SECOND, World
 from tests.seeds import seeds
 

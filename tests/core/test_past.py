@@ -8,23 +8,13 @@ from typing import Any
 import pytest
 
 from aioflow.core.line import NEXT, Ended, Line, Unknown
-from aioflow.effects import Again
 from aioflow.errors import RequestError
-from aioflow.inputs import Asked, LookBack
-from aioflow.messages import Item, Succeeded
-from aioflow.model import (
-    Body,
-    Chooses,
-    DagSpec,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    TaskState,
-    Wait,
-    WaitKind,
-)
-from aioflow.requests import CancelRun, ClearTasks, DeleteRun, Explain, Mark
+from aioflow.model.dag import Body, Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import TaskState, Wait, WaitKind
+from aioflow.protocol.effects import Again
+from aioflow.protocol.inputs import Asked, LookBack
+from aioflow.protocol.reports import Item, Succeeded
+from aioflow.protocol.requests import CancelRun, ClearTasks, DeleteRun, Explain, Mark
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

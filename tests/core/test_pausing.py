@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from aioflow.core import pausing
-from aioflow.effects import EndHosting, HostTrigger
-from aioflow.inputs import FileParsed, HostLost, HostUp, StopWaits
-from aioflow.messages import Deferred, Fired, TriggerEnded
-from aioflow.model import DagSpec, Failure, MapSource, MapSpec, TaskSpec, WaitKind
-from aioflow.requests import CancelRun, Explain, SetPaused
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.model.states import Failure, WaitKind
+from aioflow.protocol.effects import EndHosting, HostTrigger
+from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, StopWaits
+from aioflow.protocol.reports import Deferred, Fired, TriggerEnded
+from aioflow.protocol.requests import CancelRun, Explain, SetPaused
 from tests.core.world import SECOND, World
 
 A = TaskSpec(task_id="a")

@@ -7,20 +7,12 @@ from typing import Any
 import pytest
 
 from aioflow.core.why import still_waits
-from aioflow.effects import HostTrigger
-from aioflow.inputs import Asked, HostLost, HostUp, Restarted
-from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
-from aioflow.model import (
-    Body,
-    DagSpec,
-    Failure,
-    RetryPolicy,
-    SensorSpec,
-    TaskSpec,
-    TaskState,
-    WaitKind,
-)
-from aioflow.requests import CancelRun, ClearTasks, Explain, Mark, SetPool, ShowPools
+from aioflow.model.dag import Body, DagSpec, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.model.states import Failure, TaskState, WaitKind
+from aioflow.protocol.effects import HostTrigger
+from aioflow.protocol.inputs import Asked, HostLost, HostUp, Restarted
+from aioflow.protocol.reports import Awaiting, Deferred, Fired, TriggerEnded
+from aioflow.protocol.requests import CancelRun, ClearTasks, Explain, Mark, SetPool, ShowPools
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

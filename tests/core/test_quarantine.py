@@ -8,13 +8,14 @@ import pytest
 
 from aioflow.core import quarantine
 from aioflow.core.stalls import NAMES_KEPT, WITHIN_US, Stalls
-from aioflow.effects import EndHosting, HostTrigger, Warn
 from aioflow.errors import RequestError
-from aioflow.inputs import Asked, HostLost, HostUp, MoveClass, Stalled
-from aioflow.messages import Awaiting, Deferred, Fired, StreamOpened, TriggerEnded
-from aioflow.model import Body, DagSpec, Failure, RetryPolicy, TaskSpec, TriggerState
-from aioflow.orders import Host
-from aioflow.requests import CancelRun, FireTrigger, Unquarantine
+from aioflow.model.dag import Body, DagSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure, TriggerState
+from aioflow.protocol.commands import Host
+from aioflow.protocol.effects import EndHosting, HostTrigger, Warn
+from aioflow.protocol.inputs import Asked, HostLost, HostUp, MoveClass, Stalled
+from aioflow.protocol.reports import Awaiting, Deferred, Fired, StreamOpened, TriggerEnded
+from aioflow.protocol.requests import CancelRun, FireTrigger, Unquarantine
 from tests.core.world import SECOND, World
 
 SLOW, GOOD = "dag:Slow", "dag:Good"

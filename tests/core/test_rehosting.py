@@ -7,20 +7,12 @@ from typing import Any
 import pytest
 
 from aioflow.core.rehosting import REHOST_AT_ONCE
-from aioflow.effects import EndHosting, HostTrigger
-from aioflow.inputs import FileParsed, HostLost, HostUp, Rehost, RoomChanged
-from aioflow.messages import Deferred, Fired, NextWanted, StreamOpened, TriggerEnded
-from aioflow.model import (
-    Body,
-    DagSpec,
-    Failure,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    WaitKind,
-)
-from aioflow.orders import Host
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure, WaitKind
+from aioflow.protocol.commands import Host
+from aioflow.protocol.effects import EndHosting, HostTrigger
+from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, Rehost, RoomChanged
+from aioflow.protocol.reports import Deferred, Fired, NextWanted, StreamOpened, TriggerEnded
 from tests.core.test_past import why
 from tests.core.world import World
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from aioflow.effects import HostTrigger
 from aioflow.errors import BadConf
-from aioflow.messages import Began, Deferred, Fired, Succeeded, TriggerEnded
-from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec, TriggerRule
-from aioflow.requests import CancelRun, CreateRun, SetPool, ShowPools
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import TriggerRule
+from aioflow.protocol.effects import HostTrigger
+from aioflow.protocol.reports import Began, Deferred, Fired, Succeeded, TriggerEnded
+from aioflow.protocol.requests import CancelRun, CreateRun, SetPool, ShowPools
 from tests.core.specs import task
 from tests.core.world import SECOND, World
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.core.retry import LATEST, next_try_at, owed_again_after, sensor_next_look
-from aioflow.model import RetryPolicy, SensorSpec
+from aioflow.model.dag import RetryPolicy, SensorSpec
 
 SECOND = 1_000_000
 NOON = 1_893_499_200 * SECOND  # 2030-01-01T12:00Z

@@ -10,10 +10,11 @@ from aioflow.core import clearing
 from aioflow.core.memory import Memory
 from aioflow.core.restoring import restore
 from aioflow.errors import RequestError, UnknownRound
-from aioflow.inputs import Asked
-from aioflow.messages import Succeeded
-from aioflow.model import MapSource, MapSpec, TaskState, TriggerRule
-from aioflow.requests import CancelRun, ClearTasks
+from aioflow.model.dag import MapSource, MapSpec
+from aioflow.model.states import TaskState, TriggerRule
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.reports import Succeeded
+from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.test_clear_slices import Sliced
 from tests.core.test_rounds import begin, behind_two, go_round, inside, loop, states, task
 from tests.core.world import World

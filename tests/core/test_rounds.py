@@ -7,17 +7,10 @@ from typing import Any
 import pytest
 
 from aioflow.core import draft
-from aioflow.messages import Skipped, Succeeded
-from aioflow.model import (
-    Chooses,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    TaskState,
-    TriggerRule,
-)
-from aioflow.requests import CancelRun, ClearTasks
+from aioflow.model.dag import Chooses, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import TaskState, TriggerRule
+from aioflow.protocol.reports import Skipped, Succeeded
+from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.world import World
 
 ONCE = RetryPolicy(tries=1)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.core.rules import Verdict, decide
-from aioflow.model import TriggerRule
+from aioflow.model.states import TriggerRule
 from tests.core.rule_table import RULES, TABLE, VERDICTS, column
 from tests.differing import differing
 

@@ -10,16 +10,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from aioflow.core.rules import Verdict
-from aioflow.messages import Failed, Skipped, Succeeded
-from aioflow.model import (
-    EdgeGroup,
-    Failure,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    TriggerRule,
-)
+from aioflow.model.dag import EdgeGroup, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure, TriggerRule
+from aioflow.protocol.reports import Failed, Skipped, Succeeded
 from tests.core.rule_table import RULES, column
 from tests.core.world import World
 from tests.differing import differing

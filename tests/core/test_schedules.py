@@ -12,11 +12,11 @@ from aioflow.core import late
 from aioflow.core.dag import QUEUED_RUNS, has_slot_due
 from aioflow.core.late import REASON
 from aioflow.core.timetable import starts_at
-from aioflow.inputs import FileGone
-from aioflow.model import DagSpec, TaskSpec
-from aioflow.owed import Alert
-from aioflow.requests import SetPaused
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.protocol.inputs import FileGone
+from aioflow.protocol.outbox import Alert
+from aioflow.protocol.requests import SetPaused
 from tests.core.world import SECOND, World
 
 MINUTE, HOUR, DAY = 60 * SECOND, 3_600 * SECOND, 86_400 * SECOND

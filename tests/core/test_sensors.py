@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from aioflow.effects import HostTrigger
-from aioflow.messages import Deferred, Failed, Fired, NotReadyYet, TriggerEnded
-from aioflow.model import Body, Failure, RetryPolicy, SensorSpec, TaskSpec, Wait
-from aioflow.orders import Host
-from aioflow.requests import Explain
-from aioflow.rows import TaskRow
+from aioflow.model.dag import Body, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import Failure, Wait
+from aioflow.protocol.commands import Host
+from aioflow.protocol.effects import HostTrigger
+from aioflow.protocol.reports import Deferred, Failed, Fired, NotReadyYet, TriggerEnded
+from aioflow.protocol.requests import Explain
 from tests.core.world import SECOND, World
 
 MODES = pytest.mark.parametrize(

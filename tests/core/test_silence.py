@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from aioflow.core.why import explain_task
-from aioflow.inputs import WorkerSilent
-from aioflow.messages import Failed, Succeeded
-from aioflow.model import Failure, TaskSpec, Wait, WaitKind
+from aioflow.model.dag import TaskSpec
+from aioflow.model.states import Failure, Wait, WaitKind
+from aioflow.protocol.inputs import WorkerSilent
+from aioflow.protocol.reports import Failed, Succeeded
 from tests.core.world import World
 
 SINCE, UNTIL = 1_000_000, 90_000_000

@@ -7,23 +7,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.effects import EndHosting, HostTrigger
-from aioflow.inputs import HostLost, HostUp
-from aioflow.messages import Awaiting, Deferred, Fired, Succeeded, TriggerEnded
-from aioflow.model import (
+from aioflow.model.dag import (
     Body,
     DagSpec,
-    Failure,
     MapSource,
     MapSpec,
     RetryPolicy,
     StartTriggerSpec,
     TaskSpec,
-    TriggerRule,
-    WaitKind,
 )
-from aioflow.orders import Host
-from aioflow.requests import CancelRun, Explain, SetPool
+from aioflow.model.states import Failure, TriggerRule, WaitKind
+from aioflow.protocol.commands import Host
+from aioflow.protocol.effects import EndHosting, HostTrigger
+from aioflow.protocol.inputs import HostLost, HostUp
+from aioflow.protocol.reports import Awaiting, Deferred, Fired, Succeeded, TriggerEnded
+from aioflow.protocol.requests import CancelRun, Explain, SetPool
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

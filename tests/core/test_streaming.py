@@ -7,20 +7,12 @@ from typing import Any
 import pytest
 
 from aioflow.core import backlog
-from aioflow.effects import ConfirmCall, StopTry
-from aioflow.messages import Deferred, EventsHandled, Fired, Item, Skipped, TriggerEnded
-from aioflow.model import (
-    Body,
-    EventsSpec,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    TriggerRule,
-    WaitKind,
-)
-from aioflow.orders import ItemsTaken, Start
-from aioflow.requests import CancelRun, Explain, SetPool
+from aioflow.model.dag import Body, EventsSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import TriggerRule, WaitKind
+from aioflow.protocol.commands import ItemsTaken, Start
+from aioflow.protocol.effects import ConfirmCall, StopTry
+from aioflow.protocol.reports import Deferred, EventsHandled, Fired, Item, Skipped, TriggerEnded
+from aioflow.protocol.requests import CancelRun, Explain, SetPool
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

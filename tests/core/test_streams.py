@@ -8,12 +8,20 @@ import msgspec
 import pytest
 
 from aioflow.core import streams
-from aioflow.effects import ConfirmCall, EndHosting, HostTrigger, TakeEvents
-from aioflow.inputs import HostLost, HostUp
-from aioflow.messages import CallAnswered, Failed, Fired, NextWanted, StreamOpened, TriggerEnded
-from aioflow.model import Body, Failure, RetryPolicy, TaskSpec
-from aioflow.orders import Start
-from aioflow.requests import CancelRun
+from aioflow.model.dag import Body, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure
+from aioflow.protocol.commands import Start
+from aioflow.protocol.effects import ConfirmCall, EndHosting, HostTrigger, TakeEvents
+from aioflow.protocol.inputs import HostLost, HostUp
+from aioflow.protocol.reports import (
+    CallAnswered,
+    Failed,
+    Fired,
+    NextWanted,
+    StreamOpened,
+    TriggerEnded,
+)
+from aioflow.protocol.requests import CancelRun
 from tests.core.world import SECOND, World
 
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from aioflow.effects import Acknowledge
 from aioflow.errors import RequestError, RunBeingDeleted, RunExists
-from aioflow.inputs import Asked
-from aioflow.model import DagSpec, TaskSpec
-from aioflow.requests import CreateRun, DeleteRun
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.protocol.effects import Acknowledge
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.requests import CreateRun, DeleteRun
 from tests.core.world import World
 
 TASK = TaskSpec(task_id="a")

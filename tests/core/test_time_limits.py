@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from aioflow.effects import HostTrigger
-from aioflow.messages import Began, Deferred, Fired, NotReadyYet, TriggerEnded
-from aioflow.model import Body, Failure, RetryPolicy, SensorSpec, TaskSpec
-from aioflow.orders import Start
+from aioflow.model.dag import Body, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.model.states import Failure
+from aioflow.protocol.commands import Start
+from aioflow.protocol.effects import HostTrigger
+from aioflow.protocol.reports import Began, Deferred, Fired, NotReadyYet, TriggerEnded
 from tests.core.world import SECOND, World
 
 LIMIT = 30 * SECOND

@@ -14,7 +14,7 @@ from aioflow.core.transitions import (
     net_is_reachable,
     net_is_reachable_run,
 )
-from aioflow.model import RunState, TaskState
+from aioflow.model.states import RunState, TaskState
 from tests.differing import differing
 
 # Every legal step, and who may take it. Whatever is not in this table is a defect.

@@ -12,12 +12,13 @@ import pytest
 
 from aioflow.core.roles import ASYNC, own_role
 from aioflow.core.why import explain_task
-from aioflow.effects import StartHost, StartTry
-from aioflow.inputs import Drain, HostLost, HostUp, Restarted
-from aioflow.messages import Succeeded
-from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
-from aioflow.owed import TRIAL
-from aioflow.requests import DrainNode, SetPool
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure
+from aioflow.protocol.effects import StartHost, StartTry
+from aioflow.protocol.inputs import Drain, HostLost, HostUp, Restarted
+from aioflow.protocol.outbox import TRIAL
+from aioflow.protocol.reports import Succeeded
+from aioflow.protocol.requests import DrainNode, SetPool
 from tests.core.world import SECOND, World
 from tests.seeds import seeds
 

@@ -11,14 +11,14 @@ import pytest
 from aioflow.core.roles import TRIGGERS, own_role
 from aioflow.core.trials import TRIGGER_DEATHS
 from aioflow.core.why import explain_dag_trigger, explain_task
-from aioflow.dag_triggers import DagTriggerSpec
-from aioflow.effects import EndHosting, HostTrigger, StartHost
-from aioflow.inputs import Drain, HostUp, Restarted
-from aioflow.messages import Deferred, TriggerEnded
-from aioflow.model import DagSpec, RetryPolicy, TaskSpec
-from aioflow.owed import ALERT, TRIAL
-from aioflow.requests import DrainNode
-from aioflow.rows import TaskRow
+from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
+from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.model.rows import TaskRow
+from aioflow.protocol.effects import EndHosting, HostTrigger, StartHost
+from aioflow.protocol.inputs import Drain, HostUp, Restarted
+from aioflow.protocol.outbox import ALERT, TRIAL
+from aioflow.protocol.reports import Deferred, TriggerEnded
+from aioflow.protocol.requests import DrainNode
 from tests.core.world import SECOND, World, instant
 from tests.seeds import seeds
 

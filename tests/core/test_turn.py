@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from aioflow.core import cancel, draft
-from aioflow.effects import EndHosting, HostTrigger, RecallTries, RestoreCode, StartTry, StopTry
 from aioflow.errors import (
     BadConf,
     BadPool,
@@ -22,7 +21,19 @@ from aioflow.errors import (
     UnknownDag,
     UnknownRun,
 )
-from aioflow.inputs import (
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec
+from aioflow.model.rows import PoolRow
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.states import Failure, TriggerRule, WaitKind
+from aioflow.protocol.effects import (
+    EndHosting,
+    HostTrigger,
+    RecallTries,
+    RestoreCode,
+    StartTry,
+    StopTry,
+)
+from aioflow.protocol.inputs import (
     Asked,
     CodeRestored,
     Drain,
@@ -33,7 +44,7 @@ from aioflow.inputs import (
     HostUp,
     Noticed,
 )
-from aioflow.messages import (
+from aioflow.protocol.reports import (
     Began,
     CallAnswered,
     Deferred,
@@ -45,20 +56,15 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import (
-    Body,
-    DagSpec,
-    Failure,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    SensorSpec,
-    TriggerRule,
-    WaitKind,
+from aioflow.protocol.requests import (
+    CancelRun,
+    CreateRun,
+    DeleteDag,
+    Explain,
+    SetPaused,
+    SetPool,
+    ShowPools,
 )
-from aioflow.requests import CancelRun, CreateRun, DeleteDag, Explain, SetPaused, SetPool, ShowPools
-from aioflow.rows import PoolRow
-from aioflow.schedules import ScheduleSpec
 from tests.core.specs import mapped, task
 from tests.core.test_schedules import slots_run
 from tests.core.world import SECOND, World

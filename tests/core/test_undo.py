@@ -9,9 +9,11 @@ import pytest
 
 from aioflow.core import undo
 from aioflow.core.turn import TurnFailed, decide
-from aioflow.effects import HostTrigger, StartTry, StopTry
-from aioflow.inputs import Asked, FileGone, FileParsed, HostLost, HostUp, Restarted
-from aioflow.messages import (
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.model.states import Failure, TaskState
+from aioflow.protocol.effects import HostTrigger, StartTry, StopTry
+from aioflow.protocol.inputs import Asked, FileGone, FileParsed, HostLost, HostUp, Restarted
+from aioflow.protocol.reports import (
     Began,
     Deferred,
     Failed,
@@ -21,18 +23,7 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import (
-    Body,
-    DagSpec,
-    Failure,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    SensorSpec,
-    TaskSpec,
-    TaskState,
-)
-from aioflow.requests import CancelRun, ClearTasks, CreateRun, Mark, SetPool
+from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, Mark, SetPool
 from tests.core.world import World
 
 SEGFAULT = Failure(type="Killed", message="SIGSEGV", reason="crashed")

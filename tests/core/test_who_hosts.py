@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioflow.effects import EndHosting, HostTrigger, StartHost
-from aioflow.inputs import HostLost, HostUp, MoveClass
-from aioflow.messages import TriggerEnded
-from aioflow.model import DagSpec, Failure, RetryPolicy, TaskSpec
-from aioflow.orders import End
+from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure
+from aioflow.protocol.commands import End
+from aioflow.protocol.effects import EndHosting, HostTrigger, StartHost
+from aioflow.protocol.inputs import HostLost, HostUp, MoveClass
+from aioflow.protocol.reports import TriggerEnded
 from tests.core.test_quarantine import defer
 from tests.core.world import World
 

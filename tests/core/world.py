@@ -16,23 +16,15 @@ from aioflow.core.numbers import NumberBlock
 from aioflow.core.restoring import restore
 from aioflow.core.slots import Slots
 from aioflow.core.turn import decide
-from aioflow.dag_triggers import Fate
-from aioflow.effects import Acknowledge, Again, Deliver, Effect, StartTry, StopTry, WakeAt
-from aioflow.inputs import (
-    Asked,
-    ClockStepped,
-    FileParsed,
-    HostUp,
-    Input,
-    Restarted,
-)
-from aioflow.instants import Moment
-from aioflow.messages import Failed, Succeeded
-from aioflow.model import DagSpec, Failure, TaskSpec
-from aioflow.requests import CreateRun
-from aioflow.rows import (
-    Batch,
-)
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.dag_triggers import Fate
+from aioflow.model.states import Failure
+from aioflow.model.timestamps import Moment
+from aioflow.protocol.effects import Acknowledge, Again, Deliver, Effect, StartTry, StopTry, WakeAt
+from aioflow.protocol.inputs import Asked, ClockStepped, FileParsed, HostUp, Input, Restarted
+from aioflow.protocol.reports import Failed, Succeeded
+from aioflow.protocol.requests import CreateRun
 from tests.core.stored_rows import Rows, recall
 
 SECOND = 1_000_000

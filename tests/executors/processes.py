@@ -12,13 +12,13 @@ from typing import Any
 
 import anyio
 
-from aioflow.children import Children
+from aioflow.processes import Children
 
 PRELUDE = """
 import os, signal, socket, subprocess, sys, time
-from aioflow.host.frames import BlockingLink
-from aioflow.messages import *
-from aioflow.orders import *
+from aioflow.worker.frames import BlockingLink
+from aioflow.protocol.reports import *
+from aioflow.protocol.commands import *
 from aioflow.errors import LinkClosed
 link = BlockingLink(socket.socket(fileno=int(os.environ["AIOFLOW_LINK_FD"])))
 os.set_inheritable(int(os.environ["AIOFLOW_LINK_FD"]), False)

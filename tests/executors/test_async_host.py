@@ -11,16 +11,16 @@ import anyio
 import msgspec
 import pytest
 
-from aioflow.children import Children
 from aioflow.clock import SystemClock
-from aioflow.effects import StartTry, StopTry
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import HostLost, HostUp
-from aioflow.messages import Ask, Succeeded
-from aioflow.model import Body
-from aioflow.orders import Answer, Resume, RunInfo, Start
-from aioflow.tasklog import TaskLog
+from aioflow.model.dag import Body
+from aioflow.processes import Children
+from aioflow.protocol.commands import Answer, Resume, RunInfo, Start
+from aioflow.protocol.effects import StartTry, StopTry
+from aioflow.protocol.inputs import HostLost, HostUp
+from aioflow.protocol.reports import Ask, Succeeded
+from aioflow.telemetry.task_log import TaskLog
 from tests.executors.processes import program, running, until
 
 pytestmark = pytest.mark.process

@@ -8,8 +8,8 @@ import pytest
 
 from aioflow.executors import foresight
 from aioflow.executors.foresight import Foresight
-from aioflow.messages import Foreseen
-from aioflow.orders import Foresee, Host
+from aioflow.protocol.commands import Foresee, Host
+from aioflow.protocol.reports import Foreseen
 
 pytestmark = pytest.mark.timeout(30)
 

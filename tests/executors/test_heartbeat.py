@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from aioflow.children import Child
 from aioflow.executors.heartbeat import FROZEN_SECONDS, Heartbeat
+from aioflow.processes import Child
 
 TEN_MINUTES = 600
 

@@ -10,18 +10,18 @@ import pytest
 from aioflow.catalog import Catalog
 from aioflow.catalog.parsing import Limits
 from aioflow.catalog.snapshot import Snapshots
-from aioflow.children import Children
 from aioflow.clock import SystemClock
-from aioflow.effects import StartTry
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.outside import NO_PLACE
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import FileParsed, HostLost, HostUp, Stalled
-from aioflow.messages import Failed, Succeeded
-from aioflow.orders import RunInfo, Start
-from aioflow.tasklog import TaskLog
+from aioflow.processes import Children
+from aioflow.protocol.commands import RunInfo, Start
+from aioflow.protocol.effects import StartTry
+from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, Stalled
+from aioflow.protocol.reports import Failed, Succeeded
+from aioflow.telemetry.task_log import TaskLog
 from tests.executors.processes import running, until
 
 pytestmark = pytest.mark.process

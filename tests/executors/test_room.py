@@ -8,8 +8,8 @@ import logging
 import anyio
 import pytest
 
-from aioflow.children import NoRoom
-from aioflow.children.room import Room
+from aioflow.processes import NoRoom
+from aioflow.processes.room import Room
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
@@ -57,7 +57,7 @@ class Machine:
 @pytest.fixture
 def said(caplog):
     """What has been logged; asked for when it is looked at."""
-    caplog.set_level(logging.INFO, "aioflow.children.room")
+    caplog.set_level(logging.INFO, "aioflow.processes.room")
     return lambda: caplog.messages
 
 

@@ -12,17 +12,17 @@ import anyio
 import msgspec
 import pytest
 
-from aioflow.children import Child, Children
 from aioflow.clock import SystemClock
-from aioflow.effects import RecallTries, StartTry, StopTry
 from aioflow.executors import process
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import WorkerSilent
-from aioflow.messages import Ask, Began, Failed, Recalled, ResultKept, Succeeded
-from aioflow.model import Body
-from aioflow.orders import Answer, RunInfo, Start
-from aioflow.tasklog import TaskLog
+from aioflow.model.dag import Body
+from aioflow.processes import Child, Children
+from aioflow.protocol.commands import Answer, RunInfo, Start
+from aioflow.protocol.effects import RecallTries, StartTry, StopTry
+from aioflow.protocol.inputs import WorkerSilent
+from aioflow.protocol.reports import Ask, Began, Failed, Recalled, ResultKept, Succeeded
+from aioflow.telemetry.task_log import TaskLog
 from tests.executors.processes import SLOT, is_alive, program, running, until
 
 pytestmark = pytest.mark.process

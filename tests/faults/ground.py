@@ -22,12 +22,12 @@ from typing import Any
 
 import msgspec
 
-from aioflow.children.leftovers import Record, home_mark, read_start_ticks
-from aioflow.children.marks import carrier
-from aioflow.host import processes
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.processes.leftovers import Record, home_mark, read_start_ticks
+from aioflow.processes.marks import carrier
 from aioflow.store import open_store
 from aioflow.store.replay import compare
+from aioflow.worker import processes
 from benchmarks.daemon import DaemonProcess, eventually
 from tests.executors.processes import is_alive
 

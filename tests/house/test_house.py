@@ -17,10 +17,10 @@ MODULES = sorted(
 
 # ── Size ──────────────────────────────────────────────────────────────────────────────────────────
 
-MODULE_LINES = 500
+MODULE_LINES = 800
 FUNCTION_LINES = 60  # without the docstring
 
-# What is larger, and how large it may be: "aioflow/engine.py" or "aioflow/engine.py:Engine.run".
+# What is larger, and how large it may be: "aioflow/x.py" or "aioflow/x.py:Class.method".
 # An entry may shrink or go, never grow; a new one needs a reason in its commit.
 EXCEPTIONS: dict[str, int] = {}
 

@@ -14,9 +14,13 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from aioflow.effects import StartTry
-from aioflow.inputs import HostLost, Input
-from aioflow.messages import (
+from aioflow.model.dag import Body as Made
+from aioflow.model.dag import SensorSpec, TaskSpec
+from aioflow.model.states import Failure
+from aioflow.protocol.commands import Host
+from aioflow.protocol.effects import StartTry
+from aioflow.protocol.inputs import HostLost, Input
+from aioflow.protocol.reports import (
     Began,
     Deferred,
     Failed,
@@ -26,9 +30,6 @@ from aioflow.messages import (
     Skipped,
     Succeeded,
 )
-from aioflow.model import Body as Made
-from aioflow.model import Failure, SensorSpec, TaskSpec
-from aioflow.orders import Host
 from tests.sim import themes
 from tests.sim.faults import Faults
 from tests.sim.ledger import Ledger

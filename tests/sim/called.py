@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from aioflow.core.hosting import RUN
-from aioflow.model import Failure, TriggerState
+from aioflow.model.states import Failure, TriggerState
 from tests.sim.broken import Broken
 
 __all__ = ("Positions", "outcome_is_true", "runs_answer_their_callers")

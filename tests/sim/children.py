@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
-from aioflow.effects import (
+from aioflow.protocol.commands import ForgetRun
+from aioflow.protocol.effects import (
     ConfirmCall,
     EndHosting,
     HostTrigger,
@@ -12,7 +13,6 @@ from aioflow.effects import (
     StopTry,
     TakeEvents,
 )
-from aioflow.orders import ForgetRun
 from tests.sim.actors import Stage, Worker
 from tests.sim.broken import Broken
 from tests.sim.coroutines import AsyncHost

@@ -19,10 +19,13 @@ from aioflow.core.numbers import NumberBlock
 from aioflow.core.restart import in_parts
 from aioflow.core.restoring import restore
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
-from aioflow.effects import Effect
 from aioflow.errors import BatchRefused, Fenced
-from aioflow.inputs import Asked, Due, Input, MakeSlots
-from aioflow.messages import (
+from aioflow.model.batch import Batch
+from aioflow.model.rows import FROM_START
+from aioflow.model.states import Failure, TaskState
+from aioflow.protocol.effects import Effect
+from aioflow.protocol.inputs import Asked, Due, Input, MakeSlots
+from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
     Deferred,
@@ -41,9 +44,7 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import Failure, TaskState
-from aioflow.requests import CancelRun, CreateRun
-from aioflow.rows import FROM_START, Batch
+from aioflow.protocol.requests import CancelRun, CreateRun
 from tests.core.stored_rows import recall
 from tests.sim import invariants, liveness, operating, past, recovery, stored, trying
 from tests.sim.broken import Broken

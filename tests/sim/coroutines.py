@@ -13,9 +13,12 @@ from typing import Any, TypeAlias
 import msgspec
 
 from aioflow.core.roles import ASYNC
-from aioflow.effects import StartTry
-from aioflow.inputs import HostUp, Input
-from aioflow.messages import (
+from aioflow.model.rows import RecordRow
+from aioflow.model.states import Failure
+from aioflow.protocol.commands import CallRecorded, ItemsTaken, Resume
+from aioflow.protocol.effects import StartTry
+from aioflow.protocol.inputs import HostUp, Input
+from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
     EventEmitted,
@@ -26,9 +29,6 @@ from aioflow.messages import (
     RunCalled,
     StreamOpened,
 )
-from aioflow.model import Failure
-from aioflow.orders import CallRecorded, ItemsTaken, Resume
-from aioflow.rows import RecordRow
 from tests.sim.actors import Body, Key, Line, Stage, lost_host
 from tests.sim.broken import Broken
 from tests.sim.called import Positions, outcome_is_true

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from aioflow.core.counting import counted, fresh_queued
-from aioflow.model import RunState, TaskState
+from aioflow.model.states import RunState, TaskState
 from tests.sim.broken import Broken
 
 __all__ = ("counts_are_recounts",)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import get_args
 
-from aioflow.inputs import Input
+from aioflow.protocol.inputs import Input
 
 __all__ = ("CANNOT_HAPPEN", "EVENTS", "KINDS_OF_INPUT", "OUTCOMES", "short")
 

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from aioflow.errors import AioflowError, RequestError
-from aioflow.requests import CancelRun, CreateRun, DeleteRun, EmitEvent, Request, SetPaused, SetPool
+from aioflow.protocol.requests import (
+    CancelRun,
+    CreateRun,
+    DeleteRun,
+    EmitEvent,
+    Request,
+    SetPaused,
+    SetPool,
+)
 from tests.sim.broken import Broken
 from tests.sim.evented import Sender
 from tests.sim.filling import Filler

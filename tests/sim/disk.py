@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import aiosqlite
 
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
 from aioflow.store.inline import InlineReader, InlineWriter, another_reader, empty_database
 from aioflow.store.sqlite import SqliteStore
 from aioflow.store.sqlite_file import open_reader, open_writer

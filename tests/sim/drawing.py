@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import msgspec
 
-from aioflow import deleting
 from aioflow.core import (
     assets,
     backfilling,
@@ -22,7 +21,8 @@ from aioflow.core import (
     lanes,
     streams,
 )
-from aioflow.model import DEFAULT_POOL, Body, DagSpec, TaskSpec
+from aioflow.maintenance import deletion
+from aioflow.model.dag import DEFAULT_POOL, Body, DagSpec, TaskSpec
 from tests.sim.evented import Stream, of_the_model, with_events
 from tests.sim.filling import with_schedules
 from tests.sim.following import with_joins
@@ -143,7 +143,7 @@ _TURNS: tuple[_Choice, ...] = (
     (streams, "EVENTS_AHEAD", (3, 1)),
     (lanes, "WINDOW", (3, 1)),
     (clearing, "SLICE_TASKS", (3, 1)),
-    (deleting, "SLICE_ROWS", (3, 1)),
+    (deletion, "SLICE_ROWS", (3, 1)),
     (cancel, "BATCH_ROWS", (3, 1)),
     (event_runs, "RUNS_AHEAD", (3, 1)),
     (assets, "PENDING_LIMIT", (3, 2)),

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aioflow import deleting
-from aioflow.model import RunNo
-from aioflow.owed import callback_kind
-from aioflow.requests import EraseRows
-from aioflow.rows import Batch
+from aioflow.maintenance import deletion
+from aioflow.model.batch import Batch
+from aioflow.model.ids import RunNo
+from aioflow.protocol.outbox import callback_kind
+from aioflow.protocol.requests import EraseRows
 from aioflow.store.erasing import ERASED
 from tests.sim.broken import Broken
 from tests.sim.workload import SECOND
@@ -69,7 +69,7 @@ class Eraser:
         for table in ERASED:
             keys = tables.keys_of(table.name, run_no)
             if keys:
-                yield EraseRows(run_no=run_no, table=table.name, keys=keys[: deleting.SLICE_ROWS])
+                yield EraseRows(run_no=run_no, table=table.name, keys=keys[: deletion.SLICE_ROWS])
 
 
 def hold(node: Any, batch: Batch) -> None:

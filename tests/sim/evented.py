@@ -18,7 +18,8 @@ from aioflow.core.dag_triggers import host_role
 from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
 from aioflow.core.trials import may_host
-from aioflow.dag_triggers import (
+from aioflow.model.dag import DagSpec
+from aioflow.model.dag_triggers import (
     ASSET,
     ASSETS,
     BY_EVENT,
@@ -29,9 +30,9 @@ from aioflow.dag_triggers import (
     Fate,
     IfRunning,
 )
-from aioflow.model import DagSpec, RunState
-from aioflow.requests import EmitEvent
-from aioflow.rows import RunRow
+from aioflow.model.rows import RunRow
+from aioflow.model.states import RunState
+from aioflow.protocol.requests import EmitEvent
 from tests.sim.broken import Broken
 from tests.sim.script import StreamPlan, carried, plan_of, token_of
 from tests.sim.themes import EVENTS, themes_of

@@ -13,15 +13,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from aioflow.backfills import BackfillRow
 from aioflow.core import timetable
 from aioflow.core.live import Live
 from aioflow.core.roles import async_role
-from aioflow.effects import StartTry
-from aioflow.model import Body, DagSpec
-from aioflow.requests import CancelBackfill, StartBackfill
-from aioflow.rows import RunRow
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.dag import Body, DagSpec
+from aioflow.model.rows import RunRow
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.protocol.effects import StartTry
+from aioflow.protocol.requests import CancelBackfill, StartBackfill
 from tests.sim import liveness
 from tests.sim.broken import Broken
 from tests.sim.themes import BACKFILLS, themes_of

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.model import DagSpec, Join, MapSource, MapSpec, TaskSpec, TaskState, TriggerRule
+from aioflow.model.dag import DagSpec, Join, MapSource, MapSpec, TaskSpec
+from aioflow.model.states import TaskState, TriggerRule
 from tests.sim import oracle
 from tests.sim.broken import Broken
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from aioflow.effects import StartTry
-from aioflow.inputs import Input
-from aioflow.messages import Item
-from aioflow.orders import ItemsTaken
+from aioflow.protocol.commands import ItemsTaken
+from aioflow.protocol.effects import StartTry
+from aioflow.protocol.inputs import Input
+from aioflow.protocol.reports import Item
 from tests.sim.actors import Body
 from tests.sim.broken import Broken
 from tests.sim.workload import SECOND

@@ -14,14 +14,20 @@ from typing import Any
 import anyio
 import msgspec
 
-from aioflow.answers import Answers
 from aioflow.clock import Clock
 from aioflow.core.draft import Draft
 from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, kind_of
 from aioflow.core.slots import Slots
-from aioflow.dag_triggers import ASSETS
-from aioflow.deleting import Deleting
-from aioflow.effects import (
+from aioflow.engine.loop import Engine
+from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
+from aioflow.executors.triggerer import CAPACITY, Triggerer
+from aioflow.executors.wiring import Wiring
+from aioflow.maintenance.deletion import Deleting
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.dag_triggers import ASSETS
+from aioflow.model.rows import RunRow
+from aioflow.protocol.effects import (
     ConfirmCall,
     Deliver,
     EndHosting,
@@ -33,13 +39,8 @@ from aioflow.effects import (
     StopTry,
     TakeEvents,
 )
-from aioflow.engine import Engine
-from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
-from aioflow.executors.wiring import Wiring
-from aioflow.inputs import Delivered, Drain, Input
-from aioflow.model import DagSpec
-from aioflow.rows import Batch, RunRow
-from aioflow.triggerer import CAPACITY, Triggerer
+from aioflow.protocol.inputs import Delivered, Drain, Input
+from aioflow.queries import Answers
 from tests.sim import invariants, misbehaving
 from tests.sim.actors import Worker
 from tests.sim.broken import Broken

@@ -13,13 +13,15 @@ from aioflow.core.slots import Slots
 from aioflow.core.tallies import TALLY
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
-from aioflow.effects import Effect, HostTrigger, StartTry, StopTry
-from aioflow.inputs import Asked, Input
-from aioflow.messages import Began, Ended, Recalled, Succeeded
-from aioflow.model import Body, RunState, TaskState, TriggerState
-from aioflow.orders import Start
-from aioflow.requests import SetPaused
-from aioflow.rows import Batch, TaskRow
+from aioflow.model.batch import Batch
+from aioflow.model.dag import Body
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.protocol.commands import Start
+from aioflow.protocol.effects import Effect, HostTrigger, StartTry, StopTry
+from aioflow.protocol.inputs import Asked, Input
+from aioflow.protocol.reports import Began, Ended, Recalled, Succeeded
+from aioflow.protocol.requests import SetPaused
 from tests.sim import (
     called,
     counting,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from aioflow.inputs import Input
-from aioflow.model import TaskState
-from aioflow.rows import Batch
+from aioflow.model.batch import Batch
+from aioflow.model.states import TaskState
+from aioflow.protocol.inputs import Input
 from tests.sim.operating import is_marked
 from tests.sim.tables import changed_tasks
 from tests.sim.told import Told

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from aioflow.clock import SteadyClock
-from aioflow.inputs import Due, Input
-from aioflow.model import Instant
-from aioflow.timers import Timers
+from aioflow.engine.timers import Timers
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.inputs import Due, Input
 from tests.sim.broken import Broken
 from tests.sim.workload import SECOND
 

@@ -10,9 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from aioflow.effects import StartTry
-from aioflow.model import Body, TaskSpec, TaskState, TriggerState
-from aioflow.rows import Batch, TaskRow
+from aioflow.model.batch import Batch
+from aioflow.model.dag import Body, TaskSpec
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import TaskState, TriggerState
+from aioflow.protocol.effects import StartTry
 from tests.sim.broken import Broken
 
 __all__ = ("hold",)

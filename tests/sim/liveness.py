@@ -16,8 +16,9 @@ from aioflow.core.roles import async_role
 from aioflow.core.slots import Slots
 from aioflow.core.trials import may_host
 from aioflow.core.workers import Worker
-from aioflow.inputs import HandOver, HostLost, HostUp, StopWaits
-from aioflow.model import Body, RunState, TaskState, TriggerState
+from aioflow.model.dag import Body
+from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.protocol.inputs import HandOver, HostLost, HostUp, StopWaits
 from tests.sim import evented
 from tests.sim.broken import Broken
 

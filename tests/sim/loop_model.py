@@ -24,12 +24,13 @@ import msgspec
 import structlog
 
 from aioflow.core.slots import Slots
-from aioflow.engine import Engine
+from aioflow.engine.loop import Engine
 from aioflow.errors import Fenced
-from aioflow.inputs import FileParsed, Input
-from aioflow.model import DagSpec, TaskSpec, TaskState
-from aioflow.requests import CancelRun, SetPaused, SetPool
-from aioflow.rows import Batch
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.states import TaskState
+from aioflow.protocol.inputs import FileParsed, Input
+from aioflow.protocol.requests import CancelRun, SetPaused, SetPool
 from aioflow.store.replay import compare
 from tests.sim import evented, filling, invariants, liveness, misbehaving, past, recovery, stored
 from tests.sim.broken import Broken

@@ -12,16 +12,8 @@ from typing import Any
 
 import msgspec
 
-from aioflow.model import (
-    Chooses,
-    DagSpec,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    TaskState,
-    TriggerRule,
-)
+from aioflow.model.dag import Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import TaskState, TriggerRule
 from tests.sim.broken import Broken
 from tests.sim.workload import POOLS, SECOND
 

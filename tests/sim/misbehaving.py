@@ -15,8 +15,8 @@ from aioflow.author.asking import named_events
 from aioflow.author.start import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.author.watch import Share, Watch
-from aioflow.host import watches
-from aioflow.host.nursery import guest
+from aioflow.worker import watches
+from aioflow.worker.nursery import guest
 from tests.sim.script import StreamPlan
 
 __all__ = ("NAMED", "RAISED", "Misbehaving", "Named", "Streaming", "draw", "draw_stream")

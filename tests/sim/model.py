@@ -23,7 +23,11 @@ from aioflow.core.memory import Memory
 from aioflow.core.ready import Ready
 from aioflow.core.restoring import restore
 from aioflow.core.slots import Slots
-from aioflow.effects import (
+from aioflow.errors import RequestError
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.protocol.commands import ForgetRun
+from aioflow.protocol.effects import (
     Acknowledge,
     ConfirmCall,
     Deliver,
@@ -37,8 +41,7 @@ from aioflow.effects import (
     TakeEvents,
     WakeAt,
 )
-from aioflow.errors import RequestError
-from aioflow.inputs import (
+from aioflow.protocol.inputs import (
     Asked,
     ClockStepped,
     Continue,
@@ -56,7 +59,7 @@ from aioflow.inputs import (
     Restarted,
     StopWaits,
 )
-from aioflow.messages import (
+from aioflow.protocol.reports import (
     Began,
     CallAnswered,
     Ended,
@@ -71,10 +74,7 @@ from aioflow.messages import (
     StreamOpened,
     TriggerEnded,
 )
-from aioflow.model import DagSpec, TaskSpec
-from aioflow.orders import ForgetRun
-from aioflow.requests import CancelRun, Request, SetPaused, SetPool
-from aioflow.rows import Batch
+from aioflow.protocol.requests import CancelRun, Request, SetPaused, SetPool
 from tests.sim import evented, filling, liveness, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.children import Children

@@ -10,13 +10,13 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from aioflow.changes import TaskChange
-from aioflow.effects import Acknowledge, Effect
-from aioflow.inputs import Asked, Input
-from aioflow.model import MARKED, RunState, TaskState
-from aioflow.owed import Clearing
-from aioflow.requests import ClearTasks, DeleteRun, Mark, Request
-from aioflow.rows import Batch, RunRow, TaskRow
+from aioflow.model.batch import Batch
+from aioflow.model.rows import RunRow, TaskChange, TaskRow
+from aioflow.model.states import MARKED, RunState, TaskState
+from aioflow.protocol.effects import Acknowledge, Effect
+from aioflow.protocol.inputs import Asked, Input
+from aioflow.protocol.outbox import Clearing
+from aioflow.protocol.requests import ClearTasks, DeleteRun, Mark, Request
 from tests.sim.broken import Broken
 from tests.sim.loops import is_round
 from tests.sim.tables import changed_tasks

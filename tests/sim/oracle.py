@@ -12,7 +12,8 @@ from functools import cache, wraps
 from math import ceil
 from typing import TypeVar
 
-from aioflow.model import DagSpec, RunState, TaskSpec, TaskState, TriggerRule
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.states import RunState, TaskState, TriggerRule
 
 __all__ = ("above", "judge", "judge_task", "outcome", "per_dag")
 

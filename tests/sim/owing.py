@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from aioflow.core import lanes
-from aioflow.effects import Deliver
-from aioflow.model import CallbackSpec, DagSpec, RunState, TaskState
-from aioflow.owed import KEPT, Callback, is_callback
+from aioflow.model.dag import CallbackSpec, DagSpec
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.effects import Deliver
+from aioflow.protocol.outbox import KEPT, Callback, is_callback
 from tests.sim.broken import Broken
 from tests.sim.operating import is_marked
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from aioflow.effects import HostTrigger
-from aioflow.model import RecordState, TaskState, TriggerState
-from aioflow.rows import FROM_START, RecordRow, TriggerRow
+from aioflow.model.rows import FROM_START, RecordRow, TriggerRow
+from aioflow.model.states import RecordState, TaskState, TriggerState
+from aioflow.protocol.effects import HostTrigger
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 from tests.sim.told import names_itself

@@ -13,9 +13,11 @@ from aioflow.core.judging import verdict
 from aioflow.core.line import GOOD, NEXT, Ended, Order, Unknown, last_rounds, order_of, stored_as
 from aioflow.core.past import holder, wanted
 from aioflow.core.rules import Verdict
-from aioflow.inputs import Input
-from aioflow.model import DagSpec, RunState, TaskState
-from aioflow.rows import Batch, RunRow, TaskRow
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import RunRow, TaskRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.inputs import Input
 from tests.sim import loops, streaming
 from tests.sim.broken import Broken
 from tests.sim.following import indexed

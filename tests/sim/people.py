@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from aioflow.inputs import Drain, FileBroken, FileGone, FileParsed, Input, Noticed
-from aioflow.model import DagSpec, ValueKind
-from aioflow.requests import (
+from aioflow.model.dag import DagSpec, ValueKind
+from aioflow.protocol.inputs import Drain, FileBroken, FileGone, FileParsed, Input, Noticed
+from aioflow.protocol.requests import (
     CancelRun,
     ClearTasks,
     CreateRun,

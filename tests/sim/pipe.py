@@ -24,21 +24,21 @@ import anyio
 import msgspec
 
 from aioflow.author.trigger import Trigger
-from aioflow.children.room import Room
 from aioflow.clock import Clock
-from aioflow.host import triggers, watches
-from aioflow.host.blackbox import BlackBox
-from aioflow.host.frames import frames
-from aioflow.host.hosted import HostedTrigger, Wait
-from aioflow.host.outcome import Packed
-from aioflow.host.shared import Line
-from aioflow.host.trigger_making import TriggerMaker
-from aioflow.host.triggers import TriggerHost
-from aioflow.host.watches import HostedWatch
-from aioflow.inputs import Stalled
-from aioflow.messages import Pong, Report
-from aioflow.model import Failure
-from aioflow.orders import Answer, Host, Order, Ping, RunInfo, Start, Welcome
+from aioflow.model.states import Failure
+from aioflow.processes.room import Room
+from aioflow.protocol.commands import Answer, Host, Order, Ping, RunInfo, Start, Welcome
+from aioflow.protocol.inputs import Stalled
+from aioflow.protocol.reports import Pong, Report
+from aioflow.worker import triggers, watches
+from aioflow.worker.blackbox import BlackBox
+from aioflow.worker.frames import frames
+from aioflow.worker.hosted import HostedTrigger, Wait
+from aioflow.worker.outcome import Packed
+from aioflow.worker.shared import Line
+from aioflow.worker.trigger_making import TriggerMaker
+from aioflow.worker.triggers import TriggerHost
+from aioflow.worker.watches import HostedWatch
 from tests.sim.actors import Stage, result_of_start
 from tests.sim.broken import Broken
 from tests.sim.misbehaving import draw

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from aioflow.host import outcome
-from aioflow.host.run_body import run_body
-from aioflow.messages import Failed, Labelled, ResultKept
-from aioflow.model import Body, TaskSpec
-from aioflow.orders import Answer, Start
+from aioflow.model.dag import Body, TaskSpec
+from aioflow.protocol.commands import Answer, Start
+from aioflow.protocol.reports import Failed, Labelled, ResultKept
+from aioflow.worker import outcome
+from aioflow.worker.run_body import run_body
 from tests.sim.broken import Broken
 from tests.sim.misbehaving import RAISED
 

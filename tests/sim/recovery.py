@@ -12,8 +12,8 @@ from aioflow.core.memory import Memory
 from aioflow.core.restoring import restore
 from aioflow.core.rules import Verdict
 from aioflow.core.why import explain_task
-from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import TriggerRow
+from aioflow.model.rows import TriggerRow
+from aioflow.model.states import RunState, TaskState, TriggerState
 from tests.sim import evented, filling, past
 from tests.sim.broken import Broken
 

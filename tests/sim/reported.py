@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from aioflow.inputs import Input
-from aioflow.messages import Awaiting, Deferred, Failed, StreamOpened, Succeeded
-from aioflow.model import Body
+from aioflow.model.dag import Body
+from aioflow.protocol.inputs import Input
+from aioflow.protocol.reports import Awaiting, Deferred, Failed, StreamOpened, Succeeded
 from tests.sim import misbehaving
 from tests.sim.broken import Broken
 from tests.sim.misbehaving import NAMED

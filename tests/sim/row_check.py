@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
 from aioflow.store import dag_rows, rows, tables
 from tests.sim.tables import Tables
 

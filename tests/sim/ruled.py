@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from aioflow.model import DagSpec, RunState, TaskSpec, TaskState, TriggerRule
-from aioflow.rows import RunRow, TaskRow
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.rows import RunRow, TaskRow
+from aioflow.model.states import RunState, TaskState, TriggerRule
 from tests.sim import following, loops, operating, oracle, past, streaming
 from tests.sim.broken import Broken
 

@@ -14,8 +14,9 @@ import anyio
 import msgspec
 
 from aioflow.errors import BatchRefused, Fenced, StoreUnavailable
-from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import Batch, NodeFacts
+from aioflow.model.batch import Batch
+from aioflow.model.rows import NodeFacts
+from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.store import Claim
 from aioflow.store.sqlite import SqliteStore
 from tests.sim.broken import Broken

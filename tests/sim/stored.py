@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
-from aioflow.model import Body, TaskState
-from aioflow.orders import Start
-from aioflow.rows import Batch, TaskRow
+from aioflow.model.batch import Batch
+from aioflow.model.dag import Body
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import TaskState
+from aioflow.protocol.commands import Start
 from tests.sim.broken import Broken
 from tests.sim.operating import is_marked
 from tests.sim.script import CANARY

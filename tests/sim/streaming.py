@@ -12,21 +12,12 @@ from typing import Any
 
 import msgspec
 
-from aioflow.effects import StartTry
-from aioflow.messages import EventsHandled
-from aioflow.model import (
-    MARKED,
-    DagSpec,
-    EventsSpec,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    TaskSpec,
-    TaskState,
-    TriggerRule,
-)
-from aioflow.model import Body as Place
-from aioflow.orders import Start
+from aioflow.model.dag import Body as Place
+from aioflow.model.dag import DagSpec, EventsSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import MARKED, TaskState, TriggerRule
+from aioflow.protocol.commands import Start
+from aioflow.protocol.effects import StartTry
+from aioflow.protocol.reports import EventsHandled
 from tests.sim.broken import Broken
 from tests.sim.script import StreamPlan, carried
 from tests.sim.workload import POOLS, SECOND

@@ -10,13 +10,11 @@ from typing import Any
 
 import msgspec
 
-from aioflow.changes import TaskChange
-from aioflow.dag_triggers import ASSET
 from aioflow.errors import BatchRefused
-from aioflow.model import DagSpec, RunState, TaskState, TriggerState
-from aioflow.owed import ALERT, CLEAR, DEADLINE, Alert, Callback, Clearing, Deadline, is_callback
-from aioflow.rows import (
-    Batch,
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.dag_triggers import ASSET
+from aioflow.model.rows import (
     EventRow,
     ExpansionRow,
     ItemRow,
@@ -24,11 +22,23 @@ from aioflow.rows import (
     PoolRow,
     RecordRow,
     RunRow,
+    TaskChange,
     TaskRow,
     TriggerRow,
 )
+from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.protocol.outbox import (
+    ALERT,
+    CLEAR,
+    DEADLINE,
+    Alert,
+    Callback,
+    Clearing,
+    Deadline,
+    is_callback,
+)
+from aioflow.protocol.recovery import LiveRun
 from aioflow.store.fence import confirm_applied
-from aioflow.unfinished import LiveRun
 from tests.core.stored_rows import Rows, rows_of
 from tests.sim.script import UNSTORABLE
 

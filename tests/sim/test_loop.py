@@ -11,11 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from aioflow.clock import SteadyClock
-from aioflow.dag_triggers import ASSETS, DagTriggerSpec
-from aioflow.inputs import Due
-from aioflow.messages import Failed
-from aioflow.model import DagSpec, Failure
-from aioflow.rows import Batch, OutboxRow
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.dag_triggers import ASSETS, DagTriggerSpec
+from aioflow.model.rows import OutboxRow
+from aioflow.model.states import Failure
+from aioflow.protocol.inputs import Due
+from aioflow.protocol.reports import Failed
 from aioflow.store.changes import Kind
 from tests.sim import loop_model
 from tests.sim.broken import Broken
@@ -82,7 +84,7 @@ def test_a_store_that_counts_no_guards_is_found_out(monkeypatch):
 
 
 def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monkeypatch):
-    monkeypatch.setattr("aioflow.timers.Timers.arm", _arms_no_second_due)
+    monkeypatch.setattr("aioflow.engine.timers.Timers.arm", _arms_no_second_due)
     seeds = range(2, 20)  # 0 has runs enough to play for a minute, and is played again and again
     looks = itertools.count()  # the search looks at this clock before each replay
     broken = next(v for v in map(loop_model.play, seeds) if v.broken is not None)

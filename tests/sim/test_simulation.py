@@ -23,19 +23,12 @@ from aioflow.core.marking import marked
 from aioflow.core.memory import Memory
 from aioflow.core.order import order
 from aioflow.errors import Fenced, StrangeDatabase
-from aioflow.model import (
-    DEFAULT_POOL,
-    Body,
-    DagSpec,
-    Failure,
-    RunState,
-    TaskSpec,
-    TaskState,
-    TriggerRule,
-)
-from aioflow.orders import Start
-from aioflow.owed import ALERT, TRIAL, Trial
-from aioflow.rows import Batch, OutboxRow, ResultRow, RunRow, TaskRow
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DEFAULT_POOL, Body, DagSpec, TaskSpec
+from aioflow.model.rows import OutboxRow, ResultRow, RunRow, TaskRow
+from aioflow.model.states import Failure, RunState, TaskState, TriggerRule
+from aioflow.protocol.commands import Start
+from aioflow.protocol.outbox import ALERT, TRIAL, Trial
 from tests.sim import coverage, loop_model, model, oracle
 from tests.sim.broken import Broken
 from tests.sim.drawing import FIRST, draw

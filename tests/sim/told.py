@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from aioflow.model import Failure, RecordState
-from aioflow.rows import RecordRow
+from aioflow.model.rows import RecordRow
+from aioflow.model.states import Failure, RecordState
 from tests.sim.broken import Broken
 from tests.sim.script import SLEEP, Call
 

@@ -13,11 +13,11 @@ import msgspec
 
 from aioflow.core.quarantine import BLOCKED
 from aioflow.core.roles import QUARANTINE
-from aioflow.effects import HostTrigger
-from aioflow.inputs import HostUp, RoomChanged, Stalled
-from aioflow.messages import Fired, TriggerEnded
-from aioflow.model import Failure
-from aioflow.orders import End, EventsTaken, Host
+from aioflow.model.states import Failure
+from aioflow.protocol.commands import End, EventsTaken, Host
+from aioflow.protocol.effects import HostTrigger
+from aioflow.protocol.inputs import HostUp, RoomChanged, Stalled
+from aioflow.protocol.reports import Fired, TriggerEnded
 from tests.sim.actors import Line, Stage, lost_host, result_of_start
 from tests.sim.broken import Broken
 from tests.sim.script import plan_of, token_of, topic_of

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from aioflow.core.trials import DAEMON
-from aioflow.effects import Effect, HostTrigger
-from aioflow.owed import TRIAL, Trial
-from aioflow.rows import OutboxRow
+from aioflow.model.rows import OutboxRow
+from aioflow.protocol.effects import Effect, HostTrigger
+from aioflow.protocol.outbox import TRIAL, Trial
 from tests.sim.broken import Broken
 
 __all__ = ("goes_by_itself", "suspects_are_hosted_in_turn")

@@ -1,4 +1,4 @@
-"""Armed instants as ``aioflow.timers`` keeps them, and whether those that came were heeded.
+"""Armed instants as ``aioflow.engine.timers`` keeps them, and whether those that came were heeded.
 
 What people schedule follows the wall; what is a length of time is armed once and follows
 the monotonic clock. ``Watch`` knows the instants from the rows alone.
@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from aioflow.changes import TaskChange
 from aioflow.clock import SteadyClock
-from aioflow.inputs import Due
-from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.owed import DEADLINE, Deadline
-from aioflow.rows import Batch, OutboxRow, TaskRow, TriggerRow
+from aioflow.model.batch import Batch
+from aioflow.model.rows import OutboxRow, TaskChange, TaskRow, TriggerRow
+from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.protocol.inputs import Due
+from aioflow.protocol.outbox import DEADLINE, Deadline
 from tests.sim.broken import Broken
 from tests.sim.tables import Tables, changed_tasks
 

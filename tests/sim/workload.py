@@ -6,7 +6,7 @@ import random
 
 import msgspec
 
-from aioflow.model import (
+from aioflow.model.dag import (
     Body,
     DagSpec,
     EdgeGroup,
@@ -16,9 +16,9 @@ from aioflow.model import (
     SensorSpec,
     StartTriggerSpec,
     TaskSpec,
-    TriggerRule,
 )
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.states import TriggerRule
 
 __all__ = ("COUNTING", "POOLS", "SECOND", "make_dag", "make_dags", "without")
 

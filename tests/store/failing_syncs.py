@@ -31,7 +31,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from aioflow.errors import StoreUnavailable, SyncFailed
-from aioflow.rows import Batch
+from aioflow.model.batch import Batch
 from aioflow.store import Durability, Store, checkpointer, open_store, sqlite_file
 from aioflow.store.replay import compare
 from tests.store.samples import DAG, NOON, RESULT, RUN, TASK, VAULT, VERSION, batch

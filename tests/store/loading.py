@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.rows import TriggerRow
+from aioflow.model.rows import TriggerRow
+from aioflow.protocol.recovery import Snapshot
 from aioflow.store import Store
-from aioflow.unfinished import Snapshot
 
 __all__ = ("load",)
 

@@ -12,11 +12,10 @@ import asyncpg
 import msgspec
 from sqlalchemy.engine import make_url
 
-from aioflow.changes import TaskChange
-from aioflow.model import DagSpec, Failure, RunState, TaskSpec, TaskState, TriggerState
-from aioflow.owed import Alert
-from aioflow.rows import (
-    Batch,
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.rows import (
     DagFileRow,
     DagRow,
     ExpansionRow,
@@ -24,12 +23,14 @@ from aioflow.rows import (
     PoolRow,
     ResultRow,
     RunRow,
+    TaskChange,
     TaskRow,
     TriggerRow,
     TryRow,
     VersionRow,
 )
-from aioflow.secrets import Vault
+from aioflow.model.states import Failure, RunState, TaskState, TriggerState
+from aioflow.protocol.outbox import Alert
 
 VAULT = Vault([b"k" * 32])
 NOON = 1_700_000_000_000_000

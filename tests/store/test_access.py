@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from aioflow.access import AccountRow, AuditHead, LoginRow, Noted, Role, TokenRow
 from aioflow.core.audit_chain import BEGINNING, LOST, chained, grown
+from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
-from aioflow.secrets import Vault
+from aioflow.model.access import AccountRow, AuditHead, LoginRow, Noted, Role, TokenRow
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from tests.store.loading import load

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from aioflow.changes import RunChange
-from aioflow.model import RunState, TaskState
-from aioflow.rows import DeletionRow, NamedEventRow
+from aioflow.model.rows import DeletionRow, NamedEventRow, RunChange
+from aioflow.model.states import RunState, TaskState
 from aioflow.store.replay import compare
 from tests.store.samples import (
     NOON,

@@ -6,10 +6,10 @@ import pytest
 from anyio import create_task_group
 from msgspec.structs import replace
 
-from aioflow.backfills import BackfillRow
 from aioflow.errors import BatchRefused
-from aioflow.model import RunState
-from aioflow.rows import DeletionRow
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.rows import DeletionRow
+from aioflow.model.states import RunState
 from aioflow.store.replay import compare
 from tests.store.loading import load
 from tests.store.samples import NOON, RUN, batch, first_batch

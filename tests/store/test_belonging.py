@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from aioflow._threads import in_thread
 from aioflow.errors import ForeignDatabase, StrangeDatabase, SyncFailed
-from aioflow.identity import identity_file
+from aioflow.settings.identity import identity_file
 from aioflow.store import checkpointer, open_store, soundness, sqlite_file
 from aioflow.store import writer as writer_module
 from aioflow.store.copying import copy
 from aioflow.store.replay import compare
 from aioflow.store.wal_file import log_path
-from aioflow.threads import in_thread
 from tests.commands import run
 from tests.store.samples import RESULT, TASK, VAULT, batch, first_batch
 from tests.web.damaged_sqlite import SqliteHome

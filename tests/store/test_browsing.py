@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from sqlalchemy.engine import make_url
 
 from aioflow.errors import StoreSlow
-from aioflow.model import Failure, RunState, TaskState, TriggerState
-from aioflow.rows import DeletionRow, NamedEventRow, NodeFacts
+from aioflow.model.rows import DeletionRow, NamedEventRow, NodeFacts
+from aioflow.model.states import Failure, RunState, TaskState, TriggerState
 from aioflow.store import open_store, sqlite
 from tests.store.loading import load
 from tests.store.samples import (

@@ -6,14 +6,13 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from aioflow.changes import RunChange, TriggerChange
+from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
-from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import EventRow, PoolRow, TriggerRow
-from aioflow.secrets import Vault
+from aioflow.model.rows import EventRow, PoolRow, RunChange, TriggerChange, TriggerRow
+from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.protocol.recovery import LiveRun
 from aioflow.store import in_order, open_store, reading, tables
 from aioflow.store.replay import REPLAYED, compare
-from aioflow.unfinished import LiveRun
 from tests.store.loading import load
 from tests.store.samples import (
     DAG,

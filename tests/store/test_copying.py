@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from aioflow.errors import HomeBusy, SettingsError
-from aioflow.model import ValueKind
-from aioflow.rows import ValueRow
+from aioflow.model.dag import ValueKind
+from aioflow.model.rows import ValueRow
 from aioflow.store import open_store
 from aioflow.store.copying import copy, export
 from aioflow.store.replay import compare

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from aioflow.dag_triggers import (
+from aioflow.crypto import Vault
+from aioflow.errors import BatchRefused
+from aioflow.model.dag_triggers import (
     DagEventRow,
     DagTriggerChanges,
     DagTriggerRow,
@@ -16,8 +18,6 @@ from aioflow.dag_triggers import (
     FateChange,
     Held,
 )
-from aioflow.errors import BatchRefused
-from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from tests.store.loading import load

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from aioflow.errors import BatchRefused
-from aioflow.rows import NamedEventRow
+from aioflow.model.rows import NamedEventRow
 from aioflow.store.replay import compare
 from tests.store.samples import NOON, RUN, batch, first_batch
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from aioflow.model import ValueKind
-from aioflow.rows import ValueRow
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.model.dag import ValueKind
+from aioflow.model.rows import ValueRow
 from aioflow.store import tables
 from aioflow.store.journal import decode
 from aioflow.store.replay import compare

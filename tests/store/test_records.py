@@ -14,13 +14,12 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy.engine import make_url
 
-from aioflow.changes import RecordChange, TriggerChange
 from aioflow.errors import BatchRefused
-from aioflow.model import RecordState, TaskState, TriggerState
-from aioflow.rows import ItemRow, NamedEventRow, RecordRow
+from aioflow.model.rows import ItemRow, NamedEventRow, RecordChange, RecordRow, TriggerChange
+from aioflow.model.states import RecordState, TaskState, TriggerState
+from aioflow.protocol.recovery import Progress
 from aioflow.store import open_store
 from aioflow.store.replay import compare
-from aioflow.unfinished import Progress
 from tests.store.loading import load
 from tests.store.samples import (
     FAILURE,

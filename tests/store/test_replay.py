@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from aioflow.changes import RunChange, TriggerChange
 from aioflow.core.transitions import TASK_MOVES
-from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import Batch
+from aioflow.model.batch import Batch
+from aioflow.model.rows import RunChange, TriggerChange
+from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.protocol.recovery import LiveRun
 from aioflow.store import journal
 from aioflow.store.replay import compare
-from aioflow.unfinished import LiveRun
 from tests.store.loading import load
 from tests.store.samples import (
     DAG,

@@ -24,7 +24,7 @@ from aioflow.errors import (
     StoreUnavailable,
     StrangeDatabase,
 )
-from aioflow.model import TaskState
+from aioflow.model.states import TaskState
 from aioflow.store import open_store, schema, sqlite_file, tables
 from aioflow.store.checkpointer import WAL_BOUND_BYTES
 from aioflow.store.lock import FileLock
@@ -567,7 +567,7 @@ def test_neither_an_empty_nor_a_current_database_needs_alembic(url):
     code = (
         "import asyncio, sys\n"
         "from aioflow.store import open_store\n"
-        "from aioflow.secrets import Vault\n"
+        "from aioflow.crypto import Vault\n"
         "async def main():\n"
         "    async with open_store(sys.argv[1], Vault([bytes(32)])): pass\n"
         "asyncio.run(main())\n"

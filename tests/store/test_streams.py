@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from aioflow.changes import ExpansionChange
 from aioflow.errors import BatchRefused
-from aioflow.rows import ExpansionRow, ItemRow
+from aioflow.model.rows import ExpansionChange, ExpansionRow, ItemRow
 from aioflow.store.replay import compare
 from tests.store.loading import load
 from tests.store.samples import batch, first_batch

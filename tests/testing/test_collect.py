@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from aioflow import Share, Trigger, TriggerEvent, Unserializable, Watch
-from aioflow.host.trigger_events import TriggerWrong
 from aioflow.testing import BEGINS_AT, Sim, collect
+from aioflow.worker.trigger_events import TriggerWrong
 from aioflow_triggers import FileTrigger, NewFiles, TimeDeltaTrigger
 
 HOUR = timedelta(hours=1)

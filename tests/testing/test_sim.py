@@ -36,7 +36,7 @@ from aioflow import (
 )
 from aioflow.author.dag import forget_registered
 from aioflow.errors import BadConf
-from aioflow.model import ValueKind
+from aioflow.model.dag import ValueKind
 from aioflow.testing import BEGINS_AT, RunStuck, Sim
 from aioflow_triggers.events import EventTrigger
 from aioflow_triggers.temporal import TimeDeltaTrigger
@@ -578,7 +578,7 @@ async def test_small(sim, anyio_backend):
 @pytest.mark.process
 def test_the_fixture_comes_with_the_plugin_and_nothing_heavy_with_that(tmp_path):
     (tmp_path / "test_small.py").write_text(TRIED)
-    light = "import sys, aioflow.pytest_plugin; sys.exit('aioflow.engine' in sys.modules)"
+    light = "import sys, aioflow.pytest_plugin; sys.exit('aioflow.engine.loop' in sys.modules)"
 
     imported = subprocess.run([sys.executable, "-c", light], check=False)
     plugins = ("-p", "anyio", "-p", "aioflow.pytest_plugin")

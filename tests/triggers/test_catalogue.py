@@ -19,8 +19,8 @@ from aioflow.api.public_fields import PublicFields
 from aioflow.api.wait_texts import SENTENCES
 from aioflow.author.trigger import class_path, serialize
 from aioflow.catalog.plug_ins import plug_ins
-from aioflow.host.plug_in import look_at
-from aioflow.masking import Masks
+from aioflow.redaction import Masks
+from aioflow.worker.plug_in import look_at
 from tests.differing import differing
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

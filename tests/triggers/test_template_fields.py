@@ -14,12 +14,12 @@ import pytest
 from aioflow import DAG, Operator
 from aioflow.author.advice import advice
 from aioflow.author.describe import describe
-from aioflow.host.arguments import Arguments, KnownRun
-from aioflow.host.body import begin
+from aioflow.worker.arguments import Arguments, KnownRun
+from aioflow.worker.body import begin
 from aioflow_triggers import BashOperator, EmptyOperator, FileSensor
 from tests.differing import differing
-from tests.host.peer import run_info, start
 from tests.triggers.test_catalogue import defined
+from tests.worker.peer import run_info, start
 
 CLASSES = [cls for cls in defined() if issubclass(cls, Operator)]
 

@@ -8,11 +8,14 @@ from zlib import crc32
 
 from sqlalchemy import Table
 
-from aioflow.access import Actor, Role
 from aioflow.clock import SystemClock
-from aioflow.dag_triggers import DagTriggerSpec
-from aioflow.effects import StartTry
-from aioflow.messages import (
+from aioflow.model.access import Actor, Role
+from aioflow.model.dag import Body, DagSpec, RetryPolicy, TaskSpec
+from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.states import Failure
+from aioflow.protocol.effects import StartTry
+from aioflow.protocol.reports import (
     CallAnswered,
     Deferred,
     Failed,
@@ -22,8 +25,6 @@ from aioflow.messages import (
     StreamOpened,
     Succeeded,
 )
-from aioflow.model import Body, DagSpec, Failure, RetryPolicy, TaskSpec
-from aioflow.schedules import ScheduleSpec
 from aioflow.store import access_tables, tables
 from tests.web.node import CHAIN, FAN, STREAM, Node, node
 

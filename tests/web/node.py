@@ -21,16 +21,17 @@ from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
-from aioflow.effects import Deliver, HostTrigger, StartTry
-from aioflow.engine import Engine
-from aioflow.inputs import FileBroken, FileParsed, HostUp
-from aioflow.messages import Deferred, Failed, Succeeded
-from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
-from aioflow.rows import Batch
-from aioflow.secrets import Vault
+from aioflow.crypto import Vault
+from aioflow.engine.loop import Engine
+from aioflow.model.batch import Batch
+from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure
+from aioflow.protocol.effects import Deliver, HostTrigger, StartTry
+from aioflow.protocol.inputs import FileBroken, FileParsed, HostUp
+from aioflow.protocol.reports import Deferred, Failed, Succeeded
 from aioflow.store import Store, open_store, sqlite_file
 from aioflow.store.lock import FileLock
-from aioflow.tasklog import TaskLog
+from aioflow.telemetry.task_log import TaskLog
 
 ONCE = RetryPolicy(tries=1)
 QUICK = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

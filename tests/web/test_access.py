@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from aioflow.access import HOME, Actor, Role
 from aioflow.api.access import Access
 from aioflow.api.audit import audit_faults
 from aioflow.api.passwords import Passwords
 from aioflow.errors import StoreUnavailable
+from aioflow.model.access import HOME, Actor, Role
 from aioflow.web.app import create_app
 from aioflow.web.tokens import Token
 from tests.store.samples import execute

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from aioflow.clock import SystemClock
-from aioflow.damage import DAMAGED, Damage
 from aioflow.errors import StoreError
-from aioflow.inputs import HostUp
-from aioflow.messages import Fired, Succeeded
-from aioflow.owed import ALERT, Alert
+from aioflow.model.damage import DAMAGED, Damage
+from aioflow.protocol.inputs import HostUp
+from aioflow.protocol.outbox import ALERT, Alert
+from aioflow.protocol.reports import Fired, Succeeded
 from aioflow.store.replay import compare
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted

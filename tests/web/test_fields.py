@@ -13,8 +13,8 @@ from fastapi.routing import APIRoute
 from aioflow.api.public_fields import CATALOGUE
 from aioflow.author.codec import encode
 from aioflow.author.trigger import class_path
-from aioflow.dag_triggers import DagTriggerSpec
-from aioflow.model import DagSpec, TaskSpec
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.web.app import create_app
 from aioflow.web.permissions import each_route
 from aioflow.web.tokens import Token

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from aioflow.access import HOME, Actor, Role
 from aioflow.errors import SettingsError
+from aioflow.model.access import HOME, Actor, Role
 from aioflow.settings import Settings
 from aioflow.web.app import create_app
 from aioflow.web.connections import _Limits

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from aioflow.access import HOME, Actor, Role
 from aioflow.executors.printing import log_key
+from aioflow.model.access import HOME, Actor, Role
 from aioflow.web import held
 from aioflow.web.app import create_app
 from aioflow.web.held import IN_ALL, OF_ONE, Held, Room

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from aioflow.access import HOME, Actor, Role
+from aioflow.model.access import HOME, Actor, Role
 from aioflow.web.app import create_app
 from aioflow.web.guard import EXEMPT, OPEN
 from aioflow.web.permissions import check_routes, each_route, permission_of

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from aioflow.api import waiting
-from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
-from aioflow.described import Watched
 from aioflow.executors.load import HostLoad, WatchLoad
-from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
+from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.trigger_description import Watched
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token

@@ -17,7 +17,7 @@ import pytest
 from aioflow import web
 from aioflow.cli.client import connect_home
 from aioflow.errors import DaemonAway, HomeBusy, PortInUse, SettingsError
-from aioflow.requests import ShowPools
+from aioflow.protocol.requests import ShowPools
 from aioflow.settings import Settings, socket_path
 from aioflow.web.tokens import Token
 from tests.web.node import CHAIN, node

@@ -14,7 +14,7 @@ import structlog.testing
 
 from aioflow import web
 from aioflow.errors import DaemonStopping, StoreUnavailable
-from aioflow.inputs import Drain
+from aioflow.protocol.inputs import Drain
 from aioflow.settings import Settings
 from aioflow.web import server
 from aioflow.web.app import create_app

@@ -13,13 +13,13 @@ import anyio
 import pytest
 import structlog.testing
 
-from aioflow.access import HOME, Actor, Role
 from aioflow.api import commits as telling
 from aioflow.api import history, missed
 from aioflow.api.commits import CLIENTS, OF_ONE, QUEUED, Commits, News, Sorted, Wanted
 from aioflow.clock import SystemClock
 from aioflow.executors.printing import log_key
-from aioflow.model import TaskState
+from aioflow.model.access import HOME, Actor, Role
+from aioflow.model.states import TaskState
 from aioflow.store.journal import Entry, decode
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted

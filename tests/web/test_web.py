@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import structlog.testing
 
-from aioflow.access import HOME, Actor, Role
 from aioflow.errors import StoreUnavailable
-from aioflow.model import DagSpec, TaskSpec
-from aioflow.schedules import ScheduleSpec
+from aioflow.model.access import HOME, Actor, Role
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.schedule import ScheduleSpec
 from aioflow.web.app import create_app
 from aioflow.web.guard import BODY_LIMIT, Trusted
 from aioflow.web.tokens import Token

@@ -23,7 +23,7 @@ BUGS = (
         needs="a crash, a refusal or a long commit",
         edits=(
             Edit(
-                "aioflow.engine",
+                "aioflow.engine.loop",
                 "Engine._circle",
                 _COMMIT_AND_ACT,
                 """
@@ -45,7 +45,7 @@ BUGS = (
         needs="a refusal",
         edits=(
             Edit(
-                "aioflow.engine",
+                "aioflow.engine.loop",
                 "Engine._commit",
                 "raise undo.Refused(draft, str(exc)) from exc",
                 """
@@ -65,7 +65,7 @@ BUGS = (
         needs="a commit that is applied and whose reply is lost: memory and rows diverge",
         edits=(
             Edit(
-                "aioflow.engine",
+                "aioflow.engine.loop",
                 "Engine._commit",
                 "await self._patiently(partial(self._store.commit, batch))",
                 """
@@ -74,7 +74,7 @@ BUGS = (
                 """,
             ),
             Edit(
-                "aioflow.engine",
+                "aioflow.engine.loop",
                 "Engine._commit",
                 "BatchRefused",
                 "(BatchRefused, StoreUnavailable)",
@@ -90,7 +90,7 @@ BUGS = (
         needs="a crash or a refusal of the turn that handled a request",
         edits=(
             Edit(
-                "aioflow.engine",
+                "aioflow.engine.loop",
                 "Engine._circle",
                 _COMMIT_AND_ACT,
                 """
@@ -112,7 +112,7 @@ BUGS = (
         needs="a crash, a refusal or a long commit of a deferral or a re-hosting",
         edits=(
             Edit(
-                "aioflow.engine",
+                "aioflow.engine.loop",
                 "Engine._circle",
                 _COMMIT_AND_ACT,
                 """
@@ -132,7 +132,7 @@ BUGS = (
         promise="a clock that is set moves no retry, poll or deadline",
         where="engine",
         needs="a step of the wall clock: backward delays them, forward fires all at once",
-        edits=(Edit("aioflow.timers", "Timers.arm", "due.dag_id", "True"),),
+        edits=(Edit("aioflow.engine.timers", "Timers.arm", "due.dag_id", "True"),),
         seen_by="tests/test_timers.py::test_a_length_of_time_is_not_moved_by_a_clock_that_is_set",
         seed=Seed(2, 2),
     ),
@@ -144,7 +144,7 @@ BUGS = (
         needs="a run that is deleted right after it ended",
         edits=(
             Edit(
-                "aioflow.deleting",
+                "aioflow.maintenance.deletion",
                 "Deleting._is_needed",
                 "await self._store.has_triggers(run_no)",
                 "False",
@@ -159,7 +159,12 @@ BUGS = (
         where="engine",
         needs="a deleted run that had any",
         edits=(
-            Edit("aioflow.deleting", "Deleting._empty", "table == 'task'", "table == 'record'"),
+            Edit(
+                "aioflow.maintenance.deletion",
+                "Deleting._empty",
+                "table == 'task'",
+                "table == 'record'",
+            ),
         ),
         seed=Seed(2, 1),
     ),

@@ -16,7 +16,7 @@ BUGS = (
         needs="`sys.exit()` in a `def` task: its process ends, an interruption, not a failure",
         edits=(
             Edit(
-                "aioflow.host.run_body",
+                "aioflow.worker.run_body",
                 "run_body",
                 "return at_once(ended_badly(node, start, began_at, exc, operator))",
                 """
@@ -28,7 +28,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/host/test_slot.py::test_whatever_a_task_does_fails_its_try_alone",
+        seen_by="tests/worker/test_slot.py::test_whatever_a_task_does_fails_its_try_alone",
         seed=Seed(2, 0),
     ),
     PlantedBug(
@@ -39,13 +39,13 @@ BUGS = (
         needs="`sys.exit()` in a trigger, or where its class is loaded: the whole host ends",
         edits=(
             Edit(
-                "aioflow.host.triggers",
+                "aioflow.worker.triggers",
                 "TriggerHost._host",
                 "BaseException",
                 "(Exception, asyncio.CancelledError)",
             ),
         ),
-        seen_by="tests/host/test_trigger_host.py"
+        seen_by="tests/worker/test_trigger_host.py"
         "::test_whatever_a_trigger_does_ends_its_hosting_alone",
         seed=Seed(2, 6),
     ),
@@ -114,13 +114,13 @@ BUGS = (
         needs="a re-hosting, a timeout or a shutdown of a trigger with `on_kill`",
         edits=(
             Edit(
-                "aioflow.host.triggers",
+                "aioflow.worker.triggers",
                 "TriggerHost._clean_up",
                 "reason == _CANCELLED",
                 "reason != _FINISHED",
             ),
         ),
-        seen_by="tests/host/test_trigger_host.py::test_an_end_is_confirmed_after_the_cleanup",
+        seen_by="tests/worker/test_trigger_host.py::test_an_end_is_confirmed_after_the_cleanup",
         seed=Seed(2, 0),
     ),
     PlantedBug(
@@ -131,7 +131,7 @@ BUGS = (
         needs="a trigger that is hosted again in the same host",
         edits=(
             Edit(
-                "aioflow.triggerer",
+                "aioflow.executors.triggerer",
                 "Triggerer._let_go",
                 """
                 if hosted.hosting != ended.hosting:
@@ -153,9 +153,9 @@ BUGS = (
         where="host",
         needs="a newer order for a trigger that the host has",
         edits=(
-            Edit("aioflow.host.triggers", "TriggerHost._take", "self._end(known, _REASSIGNED)"),
+            Edit("aioflow.worker.triggers", "TriggerHost._take", "self._end(known, _REASSIGNED)"),
         ),
-        seen_by="tests/host/test_trigger_host.py"
+        seen_by="tests/worker/test_trigger_host.py"
         "::test_a_repeated_hosting_is_one_and_a_newer_one_takes_over",
     ),
 )

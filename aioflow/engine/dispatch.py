@@ -1,0 +1,106 @@
+"""Where the effects of a turn go once it is durable, and which of them goes where."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+from aioflow.core.draft import Draft
+from aioflow.model.batch import Batch
+from aioflow.model.ids import RunNo
+from aioflow.protocol.commands import ForgetRun
+from aioflow.protocol.effects import (
+    ConfirmCall,
+    Deliver,
+    EndHosting,
+    HostTrigger,
+    RecallTries,
+    RestoreCode,
+    StartHost,
+    StartTry,
+    StopTry,
+    TakeEvents,
+)
+
+__all__ = ("Outlets", "send")
+
+
+class Outlets(Protocol):
+    """Where effects go. Each call returns at once; what comes of it comes back as an input."""
+
+    def start_try(self, effect: StartTry) -> None:
+        """Hand a try to the executor of its body."""
+
+    def stop_try(self, effect: StopTry) -> None:
+        """End a try."""
+
+    def recall(self, effect: RecallTries) -> None:
+        """Ask for claimed tries back."""
+
+    def confirm(self, effect: ConfirmCall) -> None:
+        """Tell a coroutine that its durable call is recorded."""
+
+    def forget(self, run_no: RunNo) -> None:
+        """A run has ended."""
+
+    def start_host(self, effect: StartHost) -> None:
+        """Start the own host of a DAG."""
+
+    def host(self, effect: HostTrigger) -> None:
+        """Hand a trigger to the triggerer."""
+
+    def end_hosting(self, effect: EndHosting) -> None:
+        """Let go of a trigger."""
+
+    def take_events(self, effect: TakeEvents) -> None:
+        """Let a trigger go on: its events are stored."""
+
+    def restore_code(self, effect: RestoreCode) -> None:
+        """Have code on the disk again; then report ``CodeRestored`` where that is asked for."""
+
+    def deliver(self, effect: Deliver) -> None:
+        """Do an owed effect, then report ``Delivered``."""
+
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        """A batch is durable: tell those who follow."""
+
+
+Sent: TypeAlias = (
+    HostTrigger
+    | EndHosting
+    | TakeEvents
+    | Deliver
+    | StartTry
+    | StopTry
+    | RecallTries
+    | ConfirmCall
+    | ForgetRun
+    | RestoreCode
+    | StartHost
+)
+
+
+def send(effect: Sent, outlets: Outlets) -> None:
+    """Hand an effect to the outlet it is for."""
+    match effect:
+        case HostTrigger():  # there may be most of these
+            outlets.host(effect)
+        case StartTry():
+            outlets.start_try(effect)
+        case StopTry():
+            outlets.stop_try(effect)
+        case RecallTries():
+            outlets.recall(effect)
+        case ConfirmCall():
+            outlets.confirm(effect)
+        case ForgetRun():
+            outlets.forget(effect.run_no)
+        case StartHost():
+            outlets.start_host(effect)
+        case EndHosting():
+            outlets.end_hosting(effect)
+        case TakeEvents():
+            outlets.take_events(effect)
+        case RestoreCode():
+            outlets.restore_code(effect)
+        case Deliver():
+            outlets.deliver(effect)

@@ -1,0 +1,330 @@
+"""What the engine does with what it cannot decide or store: only the culprit is held still.
+
+A turn that fails is taken back and its inputs are repeated one by one. An input that fails on a
+run it is not about is decided again without that one. One about a single run holds that still.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from aioflow.clock import SteadyClock
+from aioflow.core import backfilling, late, restart, undo
+from aioflow.core.culprit import culprits
+from aioflow.core.dag import count_runs
+from aioflow.core.dag_triggers import REFUSED
+from aioflow.core.draft import Draft
+from aioflow.core.live import Run
+from aioflow.core.memory import Memory
+from aioflow.core.restoring import restore
+from aioflow.core.run import alert
+from aioflow.core.slots import Slots
+from aioflow.core.standing import DagTrigger
+from aioflow.core.turn import TurnFailed
+from aioflow.engine.pending_requests import Askers
+from aioflow.engine.timers import Timers
+from aioflow.model.rows import RunRow
+from aioflow.model.states import Failure
+from aioflow.protocol.effects import Acknowledge
+from aioflow.protocol.inputs import Asked, Due, FillBack, Input, MakeSlots
+from aioflow.protocol.recovery import LiveRun
+from aioflow.protocol.reports import Fired, TriggerEnded
+from aioflow.store import Store
+from aioflow.telemetry.log import Logger
+
+__all__ = ("Isolating",)
+
+_log = Logger(__name__)
+
+_SLOT_AGAIN_US = 60_000_000
+
+Answer = TypeVar("Answer")
+
+
+class Isolating:
+    """The part of the engine that keeps one run from holding up the others."""
+
+    memory: Memory
+    slots: Slots
+    timers: Timers
+    _store: Store
+    _steady: SteadyClock
+    _askers: Askers
+
+    @abstractmethod
+    def report(self, inputs: Sequence[Input]) -> None:
+        """Put inputs into the inbox."""
+
+    @abstractmethod
+    async def _circle(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
+        """Decide, commit, act."""
+
+    @abstractmethod
+    async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
+        """Have enough row numbers at hand."""
+
+    @abstractmethod
+    async def _patiently(
+        self, call: Callable[[], Awaitable[Answer]], *, is_whole: bool = True
+    ) -> Answer:
+        """Return what the store answers, however long it is away."""
+
+    @abstractmethod
+    def _draft(self) -> Draft:
+        """Return an empty draft."""
+
+    @abstractmethod
+    async def _commit_if_any(self, draft: Draft) -> None:
+        """Commit a draft and act on it."""
+
+    # ── runs that cannot be made of their rows ──────────────────────────────────────────
+
+    async def _restore(self, found: Iterable[LiveRun]) -> list[Run]:
+        """Make runs of their rows; one whose rows make no sense is held still."""
+        runs = []
+        for rows in found:
+            try:
+                runs.append(restore(undamaged(rows), self.memory))
+            except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
+                self._give_up(rows, exc)
+        await self._tell_given_up()
+        return runs
+
+    def _give_up(self, rows: LiveRun, exc: Exception) -> None:
+        """Hold a run still that cannot be restored; ``_tell_given_up`` says so to people."""
+        row, reason = rows.run, f"cannot be restored: {exc!r}"
+        if rows.damage is not None:
+            reason = str(rows.damage)
+        _log.error("a run cannot be restored", run_id=row.run_id, reason=reason, exc_info=exc)
+        restart.give_up(row, reason[:1000], self.memory, is_damaged=rows.damage is not None)
+
+    async def _tell_given_up(self) -> None:
+        """Write down why runs are held still, and alert. A damaged row is left as it is."""
+        memory = self.memory
+        untold, memory.untold = memory.untold, []
+        for row in untold:
+            await self._lease_numbers()
+            told = self._draft()
+            restart.tell(row, told)
+            await self._commit_or_forget(told)
+
+    async def _commit_or_forget(self, draft: Draft) -> bool:
+        """Commit what is said to people, which the database may refuse too; return whether it is.
+
+        Whatever is refused, the engine goes on.
+        """
+        try:
+            await self._commit_if_any(draft)
+        except undo.Refused as exc:
+            _log.error("an alert is not stored", error=str(exc), runs=sorted(draft.runs))
+            draft.put_back()
+            return False
+        return True
+
+    # ── when a batch is refused ─────────────────────────────────────────────────────────
+
+    async def _isolate(self, inputs: list[Input], draft: Draft, exc: Exception) -> None:
+        """Take the turn back and repeat its inputs one by one: only the culprit fails."""
+        _log.error("turn taken back", error=str(exc), inputs=len(inputs), runs=sorted(draft.runs))
+        await self._take_back(draft)
+        for entry in [part for whole in inputs for part in restart.in_parts(whole, self.memory)]:
+            try:
+                await self._circle([entry], granting=False)
+            except (TurnFailed, undo.Refused) as alone:
+                await self._take_back(alone.draft)
+                await self._blame(entry, alone)
+        try:
+            await self._circle([])
+        except (TurnFailed, undo.Refused) as grants:
+            await self._take_back(grants.draft)
+            await self._decide_without([], grants)
+
+    async def _take_back(self, draft: Draft) -> None:
+        memory = self.memory
+        places = undo.forget(memory, draft)
+        undo.restore_pools(draft, self.slots)
+        dags = await self._patiently(self._store.list_dags)
+        files = await self._patiently(self._store.list_dag_files)
+        undo.recall_catalog(memory, dags, files)
+        found = []
+        for run_no in draft.runs:
+            if run_no in memory.isolated:
+                continue
+            rows = await self._patiently(partial(self._store.load_run, run_no))
+            if rows is not None and rows.run.ended_at is None:
+                found.append(rows)
+        runs = await self._restore(found)
+        self.report(undo.put_back(runs, places, memory, self.slots, draft))
+
+    async def _blame(self, entry: Input, exc: TurnFailed | undo.Refused) -> None:
+        """One input cannot be taken: answer its asker, or hold its run still."""
+        _log.error("input refused", input=type(entry).__name__, error=str(exc))
+        left = await self._decide_without_others(entry, exc)
+        if left is None:
+            return
+        exc = left
+        if isinstance(entry, Asked):
+            self._askers.answer(Acknowledge(entry.ticket, error=exc))
+            return
+        if isinstance(entry, MakeSlots):
+            entry = Due(entry.cursor, dag_id=entry.dag_id)
+        if isinstance(entry, Due) and entry.task_no < 0 and entry.run_no < 0:
+            await self._put_off(entry, exc)
+            return
+        if isinstance(entry, FillBack):
+            await self._fail_backfill(entry.backfill_no, str(exc))
+            return
+        if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
+            failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
+            at = (entry.trigger_no, entry.hosting, entry.at)
+            self.report([TriggerEnded(*at, failure)])  # it is hosted anew, and yields it again
+            return
+        undo.free_place(entry, self.memory, self.slots)
+        if undo.is_of_one_run(entry):
+            held = undo.blamed(entry, self.memory)
+            await self._hold_still(held, f"{type(entry).__name__}: {exc}")
+        else:
+            await self._decide_without([entry], exc)
+
+    async def _fail_backfill(self, number: int, reason: str) -> None:
+        """A backfill cannot go on: say why. Where its row cannot be written it rests until then."""
+        broken = self._draft()
+        backfilling.fail(number, reason, broken)
+        if await self._commit_or_forget(broken):
+            return
+        row = self.memory.backfills.pop(number)
+        await self._lease_numbers()
+        told = self._draft()
+        message = f"backfill {number} cannot go on: {reason}"[:1000]
+        told.owing.alert("quarantined", message, run_id="", dag_id=row.dag_id)
+        await self._commit_or_forget(told)
+
+    async def _put_off(self, due: Due, exc: Exception) -> None:
+        """An instant of a DAG could not be taken, such as a slot: have it come again later."""
+        one = self.memory.standing.get(due.trigger_no)
+        dag_id = due.dag_id if one is None else one.row.dag_id
+        _log.error("an instant of a DAG could not be taken, trying again", dag_id=dag_id)
+        at = self._steady.look()
+        self.timers.arm(due, at=(at.now if due.dag_id else at.steady) + _SLOT_AGAIN_US)
+        if due.dag_id:
+            await self._lease_numbers()
+            told = self._draft()
+            late.cannot_be_made(due.dag_id, str(exc), told)
+            await self._commit_or_forget(told)
+
+    async def _decide_without_others(
+        self, entry: Input, exc: TurnFailed | undo.Refused
+    ) -> TurnFailed | undo.Refused | None:
+        """Decide an input without runs that it is not about, as long as it fails on such.
+
+        Returns:
+            What it fails on besides them; ``None`` if it has been taken.
+        """
+        own = {run.run_no for run in undo.blamed(entry, self.memory)}
+        what = type(entry).__name__
+        while True:
+            runs, _ = await self._culprits(exc)
+            if not runs or own & {run.run_no for run in runs}:
+                return exc
+            await self._go_on_without(runs, f"{what}: {exc}")
+            try:
+                await self._circle([entry], granting=False)
+            except (TurnFailed, undo.Refused) as again:
+                await self._take_back(again.draft)
+                exc = again
+            else:
+                return None
+
+    async def _decide_without(
+        self, inputs: Sequence[Input], exc: TurnFailed | undo.Refused
+    ) -> None:
+        """Decide what concerns all runs without those it fails on; nothing of it is dropped.
+
+        Where nothing tells which run that is, it is done without all runs that were touched.
+        """
+        granting = not inputs
+        what = type(inputs[0]).__name__ if inputs else "start"
+        while await self._set_aside(exc, f"{what}: {exc}"):
+            try:
+                await self._circle(inputs, granting=granting)
+            except (TurnFailed, undo.Refused) as again:
+                await self._take_back(again.draft)
+                exc = again
+            else:
+                return
+        _log.error("input dropped: it fails on no run", input=what, error=str(exc))
+        await self._lease_numbers()
+        told = self._draft()
+        told.owing.alert("defect", f"{what} was dropped: {exc}"[:1000], run_id="")
+        await self._commit_or_forget(told)
+
+    async def _set_aside(self, exc: TurnFailed | undo.Refused, reason: str) -> bool:
+        """Go on without what it fails on; ``False`` if there is nothing to go on without."""
+        runs, found = await self._culprits(exc)
+        triggers = [one for one in found if one.row.kwargs is not None]  # the others are stopped
+        if not runs and not triggers:
+            touched, known = exc.draft.runs, self.memory.runs
+            runs = [known[number] for number in touched if number in known]
+        for trigger in triggers:
+            await self._stop_trigger(trigger.row.trigger_no, reason)
+        await self._go_on_without(runs, reason)
+        return bool(runs or triggers)
+
+    async def _culprits(self, exc: TurnFailed | undo.Refused) -> tuple[list[Run], list[DagTrigger]]:
+        """Return what of that which is in memory a turn has failed on, as far as anything tells."""
+        memory = self.memory
+        found = culprits(exc.__cause__) if isinstance(exc, TurnFailed) else []
+        numbers = [one.run_no for one in found if isinstance(one, Run)]
+        triggers = [one for one in found if isinstance(one, DagTrigger)]
+        if isinstance(exc, undo.Refused):
+            named = await self._patiently(partial(self._store.find_refused, exc.draft.batch))
+            numbers = undo.named(named, memory)
+        return [memory.runs[number] for number in numbers if number in memory.runs], triggers
+
+    async def _go_on_without(self, runs: Sequence[Run], reason: str) -> None:
+        """Hold runs still and forget them until the next start."""
+        await self._hold_still(runs, reason)
+        for run in runs:
+            restart.set_aside(run, reason[:1000], self.memory)
+        if runs:
+            self.slots.recount(self.memory)
+            count_runs(self.memory)
+
+    async def _stop_trigger(self, number: int, reason: str) -> None:
+        """Have the trigger of a DAG hosted no more in this life of the daemon."""
+        one = self.memory.standing.get(number)
+        if one is None:
+            return
+        restart.stop_trigger(one)
+        await self._lease_numbers()
+        told = self._draft()
+        dag_id = one.row.dag_id
+        told.owing.alert("quarantined", reason[:1000], run_id="", dag_id=dag_id)
+        await self._commit_or_forget(told)
+
+    async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
+        """Start nothing more of these runs; people see why, and may cancel them."""
+        for run in runs:
+            await self._lease_numbers()
+            quarantine = self._draft()
+            before: RunRow = run.row
+            quarantine.change_run(run, quarantine=reason[:1000])
+            failure = Failure(type="Quarantined", message=reason[:1000], reason="quarantined")
+            alert(run, -1, failure, quarantine)
+            if not await self._commit_or_forget(quarantine):
+                run.row = before
+                restart.set_aside(run, reason[:1000], self.memory)
+
+
+def undamaged(rows: LiveRun) -> LiveRun:
+    """Return the rows of a run, all of which can be read.
+
+    Raises:
+        ValueError: If one cannot.
+    """
+    if rows.damage is not None:
+        raise ValueError(str(rows.damage))
+    return rows

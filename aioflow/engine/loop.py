@@ -1,0 +1,428 @@
+"""The heart: take what waits, decide, commit, act.
+
+Everything that happens anywhere reaches the engine as an input in its inbox, and nothing
+acts before it is committed. What is decided is in ``core``; here is only the circle, and
+what to do when the database is away or refuses.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskStatus
+
+from aioflow.clock import Clock, SteadyClock
+from aioflow.core import owing, undo
+from aioflow.core.clear import portion
+from aioflow.core.dag import has_slot_due
+from aioflow.core.draft import Draft
+from aioflow.core.memory import Memory
+from aioflow.core.numbers import NumberBlock
+from aioflow.core.restoring import Restoring
+from aioflow.core.slots import Slots
+from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide, runs_beyond
+from aioflow.engine.dispatch import Outlets, send
+from aioflow.engine.isolation import Isolating, undamaged
+from aioflow.engine.metrics import Measures
+from aioflow.engine.pending_requests import Askers
+from aioflow.engine.prefetch import Recalling
+from aioflow.engine.timers import Timers
+from aioflow.errors import BatchRefused, Fenced, StoreUnavailable, StrangeDatabase
+from aioflow.model.access import Actor
+from aioflow.model.batch import Batch
+from aioflow.model.rows import NodeFacts, TriggerRow
+from aioflow.model.states import TaskState
+from aioflow.protocol.effects import Acknowledge, Again, Effect, HostTrigger, StartTry, WakeAt, Warn
+from aioflow.protocol.inputs import Asked, DamageFound, Input, Restarted
+from aioflow.protocol.recovery import Snapshot, Unfinished
+from aioflow.protocol.requests import Request
+from aioflow.store import Claim, Store
+from aioflow.telemetry.log import Logger
+
+__all__ = ("Engine",)
+
+_log = Logger(__name__)
+
+_NUMBERS_AT_ONCE = 1 << 20
+_COMMITS = 1 << 53  # more than a daemon ever makes
+_EPOCHS = 1 << 31  # the epoch is the upper half of a hosting
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts at a database that is away
+_SILENCE_US = 1_000_000  # between two lines about that
+_RECENT = 0.2
+
+Answer = TypeVar("Answer")
+
+
+class Engine(Isolating):
+    """One node's engine.
+
+    Attributes:
+        memory: What it remembers; ``core`` changes it, nobody else.
+        measures: What it has done.
+        store_away_since: Monotonic microseconds since when the database has not answered;
+            ``None`` while it does.
+        store_error: What it said last while it did not.
+        turned_at: When the last turn ended, monotonic microseconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        slots: Slots,
+        *,
+        clock: Clock,
+        chance: Callable[[], float],
+        retries_per_run: int | None = None,
+        retries_per_pool: int | None = None,
+        late_after_us: int | None = None,
+        ends_when_idle: bool = False,
+        about: NodeFacts | None = None,
+    ) -> None:
+        self.memory = Memory(epoch=0)
+        self.measures = Measures()
+        self._retries = retries_per_run, retries_per_pool
+        self._late_after_us = late_after_us
+        self._ends_when_idle = ends_when_idle
+        self._about = about
+        self.slots = slots
+        self.store_away_since: int | None = None
+        self.store_error = ""
+        self._silent_until = self.turns = 0
+        self.turned_at = clock.monotonic_us()
+        self._turning_since: int | None = None
+        self._store = store
+        self._clock = clock
+        self._chance = chance
+        self._outlets: Outlets | None = None
+        self._inbox: deque[Input] = deque()
+        self._arrived = anyio.Event()
+        self._numbers = NumberBlock(0, 0)
+        self._askers = Askers()
+        self._turned = anyio.Event()
+        self._recalling = Recalling(store)
+        self._steady = SteadyClock(clock)
+        self.timers = Timers(self._steady, self.report)
+
+    def connect(self, outlets: Outlets) -> None:
+        """Say where effects go; once, before ``run``."""
+        self._outlets = outlets
+
+    def report(self, inputs: Sequence[Input]) -> None:
+        """Put inputs into the inbox. Never blocks."""
+        self._inbox.extend(inputs)
+        self._arrived.set()
+
+    async def ask(
+        self, request: Request, by: Actor | None = None, *, hears_end: bool = False
+    ) -> object:
+        """Put a request into the inbox and wait for its answer, which is durable then.
+
+        Args:
+            by: Who asks, as the audit tells it.
+            hears_end: Whether this raises when the circle ends; else it waits to be cancelled,
+                as all of a node is then.
+
+        Raises:
+            RequestError: If it cannot be done.
+            DaemonStopping: If the circle has ended.
+        """
+        return await self._askers.ask(
+            lambda ticket: self.report([Asked(ticket, request, by)]), hears_end=hears_end
+        )
+
+    async def wait_until_idle(self) -> None:
+        """Return when no run is left that could go on, drained as it is, and no slot needs one."""
+        while not (self.memory.is_drained and self._is_still) and (
+            self.memory.runs or self._inbox or has_slot_due(self.memory, self._clock.now())
+        ):
+            await self.next_turn()
+
+    async def wait_until_still(self) -> None:
+        """Return when nothing runs; what waits may go on waiting."""
+        while not self._is_still:
+            await self.next_turn()
+
+    @property
+    def _is_still(self) -> bool:
+        live = self.memory.live.objects.values()
+        return not self._inbox and not any(one.state is TaskState.RUNNING for one in live)
+
+    async def next_turn(self) -> None:
+        """Return after a turn; those who wait look at its outcome before the next one."""
+        if self._turned.is_set():
+            self._turned = anyio.Event()
+        await self._turned.wait()
+
+    @property
+    def waiting_inputs(self) -> int:
+        """How many inputs have not been taken yet."""
+        return len(self._inbox)
+
+    @property
+    def turn_seconds(self) -> float:
+        """For how long the turn under way has lasted; 0 between turns."""
+        if self._turning_since is None:
+            return 0.0
+        return (self._clock.monotonic_us() - self._turning_since) / 1e6
+
+    # ── the circle ──────────────────────────────────────────────────────────────────────
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Turn the circle until cancelled.
+
+        Signals ``task_status`` once everything unfinished is in memory and going on.
+
+        Raises:
+            Fenced: If another node has taken over.
+            StrangeDatabase: If the database is not the one it knew.
+        """
+        try:
+            claim = await self._recover()
+            await self._turn_on(task_status, has_crashed=claim.after_crash)
+        finally:
+            self._askers.end()
+
+    async def _turn_on(self, task_status: TaskStatus[None], *, has_crashed: bool) -> None:
+        async with anyio.create_task_group() as services:
+            await services.start(self.timers.run)
+            await self._turn([Restarted(has_crashed=has_crashed)])
+            task_status.started()
+            while True:
+                inputs = await self._take()
+                if self._recalling.has_all(inputs, self.memory):
+                    await self._turn(inputs)
+                else:
+                    services.start_soon(self._load, inputs)
+                # What it orders leaves when the loop comes round: before the next one is decided.
+                await anyio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _take(self) -> list[Input]:
+        while not self._inbox:
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        count = portion(self._inbox, TURN_INPUTS, self.memory)
+        return [self._inbox.popleft() for _ in range(count)]
+
+    async def _load(self, inputs: list[Input]) -> None:
+        """Read the ended runs that these ask for beside the circle; then they come again."""
+        load = partial(self._recalling.load, inputs, self.memory)
+        await self._patiently(load, is_whole=False)
+        self.report(inputs)
+
+    async def _turn(self, inputs: list[Input]) -> None:
+        self._turning_since = self._clock.monotonic_us()
+        try:
+            await self._circle(inputs)
+        except (TurnFailed, undo.Refused) as exc:
+            await self._isolate(inputs, exc.draft, exc)
+        self.turns += 1
+        self.turned_at = self._clock.monotonic_us()
+        self.measures.turns.add((self.turned_at - self._turning_since) / 1e6)
+        self.measures.taken(inputs, self._steady.look())
+        self._turning_since = None
+        self._turned.set()
+
+    async def _circle(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
+        """Decide, commit, act.
+
+        Args:
+            granting: Whether what may start then does.
+
+        Raises:
+            TurnFailed: If deciding raised. Nothing was committed.
+            undo.Refused: If the batch was. Nothing was committed.
+        """
+        await self._patiently(partial(self._recalling.recall, inputs, self.memory))
+        await self._lease_numbers(inputs)
+        batch, effects, draft = decide(
+            self.memory,
+            self.slots,
+            inputs,
+            at=self._steady.look(),
+            chance=self._chance,
+            numbers=self._numbers,
+            granting=granting,
+        )
+        if not batch.is_empty or draft.step:  # a restart has to know the step
+            await self._commit(batch, draft)
+        draft.settle()
+        self._act(effects)
+
+    async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
+        """Have enough row numbers at hand for whatever a full turn may make."""
+        runs = TURN_INPUTS + runs_beyond(inputs)
+        needed = self.memory.numbers_needed * runs + runs
+        if self._numbers.left < needed:
+            count = max(2 * needed, _NUMBERS_AT_ONCE)
+            try:
+                first = await self._patiently(partial(self._store.lease_numbers, count))
+            except BatchRefused as exc:
+                raise StrangeDatabase(f"table number_lease is damaged: {exc}") from exc
+            self._numbers = NumberBlock(first, first + count)
+
+    async def _commit(self, batch: Batch, draft: Draft) -> None:
+        """Commit, however long the database is away.
+
+        Cancelled between two attempts the batch is dropped, which is the same as a crash:
+        nothing acted on it. Within an attempt it is not interrupted.
+        """
+        began = self._clock.monotonic_us()
+        try:
+            await self._patiently(partial(self._store.commit, batch))
+        except BatchRefused as exc:
+            self.measures.refused += 1
+            raise undo.Refused(draft, str(exc)) from exc
+        except Fenced:
+            self.measures.fenced += 1
+            raise
+        memory, took_us = self.memory, self._clock.monotonic_us() - began
+        memory.commit_no = batch.number
+        memory.commit_us += _RECENT * (took_us - memory.commit_us)
+        self.measures.committed(batch, took_us / 1e6)
+        self._out.committed(batch, draft)
+
+    async def _patiently(
+        self, call: Callable[[], Awaitable[Answer]], *, is_whole: bool = True
+    ) -> Answer:
+        """Return what the store answers, however long it is away.
+
+        Cancelled between two attempts it is given up; within one it is not interrupted.
+
+        Args:
+            is_whole: Whether that is so.
+        """
+        delay, attempts = _FIRST_DELAY, 0
+        while True:
+            try:
+                with anyio.CancelScope(shield=is_whole):
+                    answer = await call()
+            except StoreUnavailable as exc:
+                attempts += 1
+                self._note_away(exc, attempts)
+                await self._clock.sleep(delay)
+                delay = min(2 * delay, _LONGEST_DELAY)
+            else:
+                self.store_away_since = None
+                return answer
+
+    def _note_away(self, exc: StoreUnavailable, attempts: int) -> None:
+        """Say so at once, then at most once a second."""
+        now, self.store_error = self._clock.monotonic_us(), str(exc)
+        if self.store_away_since is None:
+            self.store_away_since = now
+        if now >= self._silent_until:
+            self._silent_until = now + _SILENCE_US
+            _log.warning("database away, trying again", error=str(exc), attempts=attempts)
+
+    @property
+    def _out(self) -> Outlets:
+        if self._outlets is None:
+            raise RuntimeError("the engine runs before it was connected")
+        return self._outlets
+
+    def _act(self, effects: list[Effect]) -> None:
+        out = self._out
+        for effect in effects:
+            match effect:
+                case HostTrigger() | StartTry():  # there may be most of these
+                    send(effect, out)
+                case WakeAt():
+                    self.timers.arm(effect.due, at=effect.at)
+                case Acknowledge():
+                    self._askers.answer(effect)
+                case Warn():
+                    _log.warning(effect.message, **effect.facts)
+                case _:
+                    if isinstance(effect, Again):
+                        self.report([effect])
+                    else:
+                        send(effect, out)
+
+    # ── recovery ────────────────────────────────────────────────────────────────────────
+
+    async def _recover(self) -> Claim:
+        """Bring back into memory whatever is unfinished, under a new epoch; return the claim."""
+        claim = await self._claim()
+        self.memory = Memory(epoch=claim.epoch)
+        self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no
+        self.memory.retries_per_run, self.memory.retries_per_pool = self._retries
+        self.memory.late_after_us = self._late_after_us
+        self._steady.resume(wall=claim.seen_at, steady=claim.steady_at)
+        self.memory.shift = self._steady.look().shift
+        self.memory.rests_after = self._clock.now() if self._ends_when_idle else None
+        self._store.damages.listen(lambda damage: self.report([DamageFound(damage)]))
+        async with self._store.unfinished() as parts:
+            await self._remember_all(parts)
+        await self._tell_given_up()
+        return claim
+
+    async def _claim(self) -> Claim:
+        """Claim the database.
+
+        Raises:
+            StrangeDatabase: If the row of this node is damaged: nothing can be committed then.
+        """
+        try:
+            claim = await self._store.claim(self._about)
+        except BatchRefused as exc:
+            raise StrangeDatabase(f"the row of this node in table node is damaged: {exc}") from exc
+        of_node = f"damaged: table node, row node_no={claim.node_no}, column"
+        if not 0 < claim.epoch < _EPOCHS:
+            raise StrangeDatabase(f"{of_node} epoch: {claim.epoch}")
+        row = f"{of_node} commit_no"
+        if not 0 <= claim.commit_no < _COMMITS:
+            raise StrangeDatabase(f"{row}: {claim.commit_no}")
+        above = await self._store.commits_above(claim.commit_no)
+        if above is not None:  # its next commits would be refused
+            raise StrangeDatabase(str(above))
+        return claim
+
+    async def _remember_all(self, parts: AsyncIterator[Unfinished]) -> None:
+        building: Restoring | None = None
+        given_up = -1
+        async for part in parts:
+            if isinstance(part, Snapshot):
+                self._remember(part)
+            elif isinstance(part, TriggerRow):
+                self.memory.stray_triggers.append(part)
+            elif part.run.run_no != given_up:
+                try:
+                    undamaged(part)
+                    building = building or Restoring(part, self.memory)
+                    building.take(part)
+                    if part.is_whole:
+                        building.finish()
+                        building = None
+                except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
+                    self._give_up(part, exc)
+                    building, given_up = None, part.run.run_no
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        memory = self.memory
+        undo.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
+        owing.begin(memory, snapshot.outbox, snapshot.owed)
+        memory.standing.restore(snapshot.dag_triggers, snapshot.held_events)
+        for version in snapshot.versions:
+            memory.stored_versions.add(version.version)
+            for spec in version.dags:
+                memory.add_plan(version.version, spec)
+        memory.backfills = {row.backfill_no: row for row in snapshot.backfills}
+        memory.admitted.restore(snapshot)
+        memory.is_drained = memory.node_no in snapshot.drained
+        self.slots.pools = {pool.name: pool for pool in snapshot.pools}
+
+    def _draft(self) -> Draft:
+        numbers, at = self._numbers, self._steady.look()
+        return Draft(self.memory, at=at, chance=self._chance, numbers=numbers)
+
+    async def _commit_if_any(self, draft: Draft) -> None:
+        batch = draft.close()
+        if not batch.is_empty:
+            await self._commit(batch, draft)
+            draft.settle()
+            self._act(draft.effects)

@@ -1,0 +1,142 @@
+"""What the engine counts of itself: a few additions for each input and step, in plain lists."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from aioflow.model.batch import Batch
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Moment
+from aioflow.protocol.inputs import Due, Input
+from aioflow.protocol.reports import Fired
+
+__all__ = ("ROWS", "SECONDS", "Histogram", "Measures")
+
+SECONDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
+)
+ROWS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0)
+
+
+class Histogram:
+    """How many values lay between which bounds.
+
+    Args:
+        bounds: Ascending; a value counts below the first bound that is not smaller.
+
+    Attributes:
+        total: The sum of all values.
+    """
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(self._counts)
+
+    def up_to(self) -> Iterator[tuple[float, int]]:
+        """Yield for each bound how many were not larger; the last bound is infinite."""
+        seen = 0
+        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            seen += count
+            yield bound, seen
+
+
+class Measures:
+    """What one engine did since it was made.
+
+    Attributes:
+        turns: How long the turns took, commits included.
+        commits: How long those took, with all attempts.
+        rows: Row changes of each batch.
+        events: From the instant a trigger yielded an event to the end of the turn that took it:
+            its task has been ordered to go on by then, or waits for a slot.
+        timers: The same from the instant that a retry, a sensor or a wait was armed for.
+        fenced: Batches that came too late: another node had taken over.
+        refused: Batches that the database refused for their content.
+        steps: How often tasks came to each state, by its number.
+        run_steps: The same of runs that went on; the ones that begin are not among them.
+        runs_made: Runs that have begun to exist.
+    """
+
+    __slots__ = (
+        "commits",
+        "events",
+        "fenced",
+        "refused",
+        "rows",
+        "run_steps",
+        "runs_made",
+        "steps",
+        "timers",
+        "turns",
+    )
+
+    def __init__(self) -> None:
+        self.turns = Histogram(SECONDS)
+        self.commits = Histogram(SECONDS)
+        self.rows = Histogram(ROWS)
+        self.events = Histogram(SECONDS)
+        self.timers = Histogram(SECONDS)
+        self.fenced = 0
+        self.refused = 0
+        self.steps = [0] * len(TaskState)
+        self.run_steps = [0] * len(RunState)
+        self.runs_made = 0
+
+    def taken(self, inputs: Sequence[Input], at: Moment) -> None:
+        """A turn has taken these, and acted on them."""
+        for entry in inputs:
+            kind = type(entry)
+            if kind is Fired:
+                self.events.add(max(at.now - entry.at, 0) / 1e6)  # type: ignore[union-attr]
+            elif kind is Due and entry.task_no >= 0:  # type: ignore[union-attr]
+                self.timers.add(max(at.steady - entry.at, 0) / 1e6)  # type: ignore[union-attr]
+
+    def committed(self, batch: Batch, seconds: float) -> None:
+        """A batch is durable."""
+        self.commits.add(seconds)
+        self.rows.add(_changes(batch))
+        steps = self.steps
+        for _, state in batch.steps:
+            steps[state] += 1
+        for change in batch.run_changes:
+            if change.state is not change.was:
+                self.run_steps[change.state] += 1
+        for run in batch.new_runs:
+            self.runs_made += 1
+            if not run.state.is_live:
+                self.run_steps[run.state] += 1
+
+
+def _changes(batch: Batch) -> int:
+    return sum(
+        len(rows)
+        for rows in (
+            batch.new_runs,
+            batch.run_changes,
+            batch.new_tasks,
+            batch.task_changes,
+            batch.results,
+            batch.new_triggers,
+            batch.trigger_changes,
+            batch.new_records,
+            batch.record_changes,
+            batch.new_events,
+            batch.new_items,
+            batch.named_events,
+        )
+    )

@@ -1,0 +1,245 @@
+"""Reads what a turn needs and memory does not have: runs, what of them is over, what is owed.
+
+A run that has ended is read whole, a page at a time beside the circle, which goes on meanwhile.
+Of the tasks that are cleared, or marked, in one turn the rows are read right before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import anyio
+
+from aioflow.core import ahead, backfilling, event_runs, lanes, mark, past, taken
+from aioflow.core.clear import asks, key_of, needed
+from aioflow.core.line import Ended, last_rounds, stored_as
+from aioflow.core.live import Run
+from aioflow.core.memory import Memory
+from aioflow.core.resealing import PAGE
+from aioflow.core.restoring import Restoring
+from aioflow.errors import AioflowError, RequestError, UnknownRun
+from aioflow.model.dag import DagSpec, ValueKind
+from aioflow.model.ids import TaskNo, TriggerNo
+from aioflow.model.rows import RunRow, TaskRow, TriggerRow, ValueRow
+from aioflow.model.states import RunState
+from aioflow.protocol.inputs import Asked, Continue, FillBack, Input, LookBack, MakeSlots, ReadOwed
+from aioflow.protocol.reports import Fired
+from aioflow.protocol.requests import ClearTasks, Mark, Reseal
+from aioflow.store import Store
+from aioflow.telemetry.log import Logger
+
+__all__ = ("Recalling",)
+
+_log = Logger(__name__)
+
+_READING = (Asked, Continue, FillBack, LookBack, MakeSlots, ReadOwed)
+"""The inputs that may need rows; a turn is full of others."""
+
+_DENSE = 2
+"""Rows are read as a range where it has at most this many for each that is needed."""
+
+
+class Recalling:
+    """Reads for one engine."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._one_at_a_time = anyio.Lock()
+        self._began: dict[tuple[str, str | None], int] = {}  # at which commit the reading did
+
+    def has_all(self, inputs: Sequence[Input], memory: Memory) -> bool:
+        """Whether every run is at hand that these inputs ask for."""
+        return all(_is_at_hand(request, memory) for request in asks(inputs))
+
+    async def load(self, inputs: Sequence[Input], memory: Memory) -> None:
+        """Have in ``memory.loaded`` the ended runs that these inputs ask for.
+
+        Raises:
+            StoreUnavailable: If the database does not answer; it may be called again.
+        """
+        if self.has_all(inputs, memory):
+            return  # without waiting for others, who may read long
+        async with self._one_at_a_time:
+            for request in asks(inputs):
+                if not _is_at_hand(request, memory):
+                    await self._load(request, memory)
+
+    async def recall(self, inputs: Sequence[Input], memory: Memory) -> None:
+        """Have in memory what these inputs need, and nothing that others needed.
+
+        That is the runs of ``load``; rows of tasks, in ``memory.recalled``, and of runs, in
+        ``memory.recalled_runs``; what was answered before, in ``memory.answered``; whose ids
+        and keys are taken, in ``memory.taken``; which run came before another, in
+        ``memory.lines``; which slots of a backfill have runs, in ``memory.found_slots``, or of a
+        schedule that ran ahead, in ``memory.found_ahead``, and which
+        one a request has begun before, in ``memory.keyed_backfills``; what may be handed out, in
+        ``memory.found_owed``; and what is to be sealed anew, in ``memory.sealed``.
+
+        Raises:
+            StoreUnavailable: As ``load``.
+        """
+        memory.recalled, memory.answered, memory.recalled_runs = {}, {}, {}
+        memory.found_owed, memory.sealed = {}, ([], [])
+        memory.found_slots, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
+        taken.remember((), memory)
+        memory.known_keys = await _known_keys(inputs, self._store, memory)
+        if not memory.loaded and not self._one_at_a_time.locked():
+            memory.touched.clear()
+        reading = [entry for entry in inputs if isinstance(entry, _READING)]
+        if reading or memory.loaded:
+            await self.load(reading, memory)
+            await self._recall(reading, memory)
+
+    async def _recall(self, inputs: Sequence[Input], memory: Memory) -> None:
+        store = self._store
+        memory.found_owed = {
+            kind: await store.list_owed(kind, after=after, limit=limit)
+            for kind, (after, limit) in lanes.wanted(inputs, memory.lanes).items()
+        }
+        for request in asks(inputs):
+            if self._is_outdated(request, memory):
+                await self._load(request, memory)
+            answer = await self._answer(request)
+            key = key_of(request)
+            if answer is not None and key is not None:
+                memory.answered[request.run_id, key] = answer
+        taken.remember(await _taken(inputs, store), memory)
+        for whole in mark.asks(inputs):
+            is_needed = mark.is_row_needed(whole, memory)
+            row = await store.find_run(whole.run_id) if is_needed else None
+            if row is not None and await _has_plan(row, store, memory):
+                memory.recalled_runs[whole.run_id] = row
+        numbers = needed(inputs, memory)
+        if numbers:
+            memory.recalled = {row.task_no: row for row in await self._rows(numbers)}
+        memory.sealed = await _sealed(store, inputs)
+        for dag_id, key in backfilling.keys(inputs):
+            begun = await store.find_keyed_backfill(dag_id, key)
+            if begun is not None:
+                memory.keyed_backfills[dag_id, key] = begun.backfill_no
+        await self._find_slots(inputs, memory)
+        for dag_id, orders in past.wanted(inputs, memory):
+            before = await store.find_runs_before(dag_id, orders)
+            for order, row in zip(orders, before, strict=True):
+                memory.lines[dag_id].learn(order, await _ended(row, store, memory))
+
+    async def _find_slots(self, inputs: Sequence[Input], memory: Memory) -> None:
+        """Learn which slots have runs, of backfills and of schedules that ran ahead."""
+        for backfill, dates in backfilling.wanted(inputs, memory):
+            runs = await self._store.find_runs_at(backfill.dag_id, dates)
+            backfilling.found(backfill, dates, runs, memory)
+        for entry in ahead.wanted(inputs):
+            runs = await self._store.find_runs_at(entry.dag_id, entry.slots)
+            ahead.found(entry, runs, memory)
+
+    async def _rows(self, numbers: Collection[TaskNo]) -> list[TaskRow]:
+        first, end = min(numbers), max(numbers) + 1
+        if end - first > _DENSE * len(numbers):
+            return await self._store.find_tasks(numbers)
+        return await self._store.list_tasks_between(first, end, limit=end - first)
+
+    async def _answer(self, request: ClearTasks | Mark) -> tuple[int, RunState] | None:
+        """Return the answer to a request that was met before."""
+        key = key_of(request)
+        if key is None:
+            return None
+        run = await self._store.find_run(request.run_id)
+        known = None if run is None else await self._store.find_clear(run.run_no, key)
+        return None if run is None or known is None else (known, run.state)
+
+    def _is_outdated(self, request: ClearTasks | Mark, memory: Memory) -> bool:
+        key = (request.run_id, key_of(request))
+        touched = memory.touched.get(request.run_id, -1)
+        return key in memory.loaded and touched > self._began[key]
+
+    async def _load(self, request: ClearTasks | Mark, memory: Memory) -> None:
+        key, began = (request.run_id, key_of(request)), memory.commit_no
+        memory.loaded[key] = await self._ended(request, memory)
+        self._began = {one: at for one, at in self._began.items() if one in memory.loaded}
+        self._began[key] = began
+
+    async def _ended(self, request: ClearTasks | Mark, memory: Memory) -> Run | RequestError:
+        row = await self._store.find_run(request.run_id)
+        if row is None or await self._answer(request) is not None:
+            return UnknownRun(request.run_id)  # of an answer that is known, nobody asks for it
+        try:
+            if row.ended_at is not None and await _has_plan(row, self._store, memory):
+                return await self._read(row, memory)
+        except AioflowError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
+            _log.error("a run cannot be restored", run_id=row.run_id, exc_info=exc)
+        return RequestError(f"run {request.run_id!r} cannot be restored")
+
+    async def _read(self, row: RunRow, memory: Memory) -> Run:
+        async with self._store.pieces_of_run(row.run_no) as pieces:
+            building: Restoring | None = None
+            async for piece in pieces:
+                building = building or Restoring(piece, memory)
+                building.take_ended(piece)
+        if building is None:
+            raise ValueError("it has no row")
+        return building.look_back()
+
+
+def _is_at_hand(request: ClearTasks | Mark, memory: Memory) -> bool:
+    is_loaded = (request.run_id, key_of(request)) in memory.loaded
+    return is_loaded or memory.find_run(request.run_id) is not None
+
+
+async def _taken(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bool]]:
+    """Return the runs whose ids or idempotency keys these inputs come with."""
+    run_ids, keys = taken.asked(inputs)
+    found = await store.find_taken(run_ids) if run_ids else []
+    for dag_id, of_dag in keys.items():
+        found += await store.find_taken_keys(dag_id, of_dag)
+    return found
+
+
+async def _known_keys(
+    inputs: Sequence[Input], store: Store, memory: Memory
+) -> set[tuple[TriggerNo, str | None]]:
+    """Return which keys of events that DAGs' triggers report were there before."""
+    if not memory.standing:
+        return set()
+    fired = [entry for entry in inputs if isinstance(entry, Fired)]
+    asked = event_runs.asked_keys(fired, memory)
+    return set(await store.find_event_keys(asked)) if asked else set()
+
+
+async def _sealed(store: Store, inputs: Sequence[Input]) -> tuple[list[ValueRow], list[TriggerRow]]:
+    """Return a page of what is to be sealed anew; of several requests in one turn the first's."""
+    for entry in inputs:
+        if isinstance(entry, Asked) and isinstance(entry.request, Reseal):
+            if entry.request.after is not None:
+                return [], await store.list_triggers(limit=PAGE, after=entry.request.after)
+            return [row for kind in ValueKind for row in await store.list_values(kind)], []
+    return [], []
+
+
+async def _has_plan(run: RunRow, store: Store, memory: Memory) -> bool:
+    if (run.version, run.dag_id) not in memory.plans:
+        spec = await _stored_spec(run, store)
+        if spec is not None:
+            memory.add_plan(run.version, spec)
+    return (run.version, run.dag_id) in memory.plans
+
+
+async def _stored_spec(run: RunRow, store: Store) -> DagSpec | None:
+    version = await store.find_version(run.version)
+    found = () if version is None else version.dags
+    return next((spec for spec in found if spec.dag_id == run.dag_id), None)
+
+
+async def _ended(row: RunRow | None, store: Store, memory: Memory) -> Ended | None:
+    """Return how a run stands that memory does not have; ``None`` of one that it has."""
+    if row is None or row.run_no in memory.runs:
+        return None
+    plan = memory.plans.get((row.version, row.dag_id))
+    spec = await _stored_spec(row, store) if plan is None else plan.graph.spec
+    if spec is None:
+        return None
+    counts = await store.count_states(row.run_no)
+    expansions = await store.list_expansions(row.run_no)
+    rounds = await store.find_tasks(last_rounds(spec, expansions))
+    return stored_as(row, spec, counts, expansions, rounds)

@@ -1,0 +1,151 @@
+"""The hosts of coroutines and triggers: those that all DAGs share, and those of single DAGs.
+
+Which role a task or a trigger belongs to is decided by ``core``; here a process is kept for each
+role that is named. The own hosts of a DAG are started when the engine says so, and leave when they
+have had nothing for a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
+from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.load import HostLoad
+from aioflow.executors.pulse import HEALTH_SECONDS
+from aioflow.executors.triggerer import CAPACITY, Triggerer
+from aioflow.executors.wiring import Wiring
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.trigger_description import Watched
+
+__all__ = ("IDLE_SECONDS", "HostPool")
+
+IDLE_SECONDS = 60.0
+"""An own host ends once it has had nothing for so long; at most twice that passes."""
+
+
+class HostPool:
+    """Keeps one host for each role.
+
+    Args:
+        health_seconds: How long the loop of a host may stand still.
+        capacity: How many triggers one host is given at once.
+        idle_seconds: See ``IDLE_SECONDS``.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        *,
+        health_seconds: float = HEALTH_SECONDS,
+        capacity: int = CAPACITY,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self._wiring = wiring
+        self._health_seconds = health_seconds
+        self._capacity = capacity
+        self._idle_seconds = idle_seconds
+        self._group: TaskGroup | None = None
+        self._coroutines: dict[str, AsyncExecutor] = {}
+        self._triggerers: dict[str, Triggerer] = {}
+        for role in (ASYNC, TRIGGERS, QUARANTINE):
+            self._add(role)
+
+    def _add(self, role: str) -> AsyncExecutor | Triggerer:
+        health, idle = self._health_seconds, self._idle_seconds if is_own(role) else float("inf")
+        if kind_of(role) == ASYNC:
+            executor = AsyncExecutor(
+                self._wiring, role=role, health_seconds=health, idle_seconds=idle
+            )
+            self._coroutines[role] = executor
+            return executor
+        triggerer = self._triggerers[role] = Triggerer(
+            self._wiring,
+            role=role,
+            health_seconds=health,
+            capacity=self._capacity,
+            idle_seconds=idle,
+        )
+        return triggerer
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep the hosts until cancelled; signals ``task_status`` when the shared ones are up."""
+        async with anyio.create_task_group() as self._group:
+            async with anyio.create_task_group() as starting:
+                for role in (*self._coroutines, *self._triggerers):
+                    if is_own(role):  # named before this ran
+                        self._group.start_soon(self._keep, role)
+                    else:
+                        starting.start_soon(self._group.start, self._host(role).run)
+            task_status.started()
+            await anyio.sleep_forever()
+
+    def start(self, role: str) -> None:
+        """Start the host of a role, unless it is there already."""
+        if role in self._coroutines or role in self._triggerers:
+            return
+        self._add(role)
+        if self._group is not None:
+            self._group.start_soon(self._keep, role)
+
+    async def _keep(self, role: str) -> None:
+        """Keep the own host of a DAG until it is idle; then it has been reported as lost."""
+        await self._host(role).run()
+        self._coroutines.pop(role, None)
+        self._triggerers.pop(role, None)
+
+    def _host(self, role: str) -> AsyncExecutor | Triggerer:
+        return self._coroutines.get(role) or self._triggerers[role]
+
+    # ── who has what ────────────────────────────────────────────────────────────────────
+
+    @property
+    def triggerers(self) -> Mapping[str, Triggerer]:
+        """The triggerers that are there now, by role."""
+        return self._triggerers
+
+    def coroutines_of(self, role: str) -> AsyncExecutor | None:
+        """Return the executor of a role; ``None`` where it has ended, which is reported."""
+        return self._coroutines.get(role)
+
+    def triggerer_of(self, role: str) -> Triggerer | None:
+        """Return the triggerer of a role; as ``coroutines_of``."""
+        return self._triggerers.get(role)
+
+    def forget(self, run_no: RunNo) -> None:
+        """A run has ended."""
+        for executor in self._coroutines.values():
+            executor.forget(run_no)
+        for triggerer in self._triggerers.values():
+            triggerer.forget(run_no)
+
+    # ── reports ─────────────────────────────────────────────────────────────────────────
+
+    def loads(self) -> list[HostLoad]:
+        """Return how each host fares."""
+        loads = [executor.load for executor in self._coroutines.values()]
+        return loads + [triggerer.load for triggerer in self._triggerers.values()]
+
+    async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, Watched]:
+        """Return what the hosts say of those of these triggers that they have."""
+        found: dict[TriggerNo, Watched] = {}
+        for triggerer in list(self._triggerers.values()):
+            found |= await triggerer.describe(numbers)
+        return found
+
+    async def describe_sensors(self, run_no: RunNo, tasks: Sequence[TaskNo]) -> dict[int, Watched]:
+        """Return when those of these tasks of a run look that are hosted sensors."""
+        found: dict[int, Watched] = {}
+        for executor in list(self._coroutines.values()):
+            if executor.serves(run_no):
+                found |= await executor.describe(tasks)
+        return found
+
+    async def shut_down(self) -> None:
+        """Have every host let go of the triggers it has; return when they have."""
+        async with anyio.create_task_group() as closing:
+            for triggerer in self._triggerers.values():
+                closing.start_soon(triggerer.shut_down)

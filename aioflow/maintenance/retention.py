@@ -1,0 +1,379 @@
+"""Has what was kept for long enough deleted: ended runs, events, the journal, logs, versions.
+
+Once an hour it asks for what is old, a few rows and a few runs at a time, with rests in between.
+Nothing is remembered: what is old stands in the rows, so it may be cut short anywhere. Runs are
+deleted as a person deletes them, see ``maintenance.deletion``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias, cast
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from aioflow.api.views import CleanedView
+from aioflow.catalog.snapshot import Snapshots
+from aioflow.clock import Clock
+from aioflow.core.aging import Aged, may_go, needed_versions, old_numbers
+from aioflow.core.line import order_of
+from aioflow.engine.loop import Engine
+from aioflow.errors import AioflowError, RequestError, StoreUnavailable
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.requests import (
+    AUDIT,
+    DAG_EVENTS,
+    EVENTS,
+    JOURNAL,
+    DeleteRun,
+    EraseOld,
+    EraseVersions,
+)
+from aioflow.store import Store
+from aioflow.telemetry.log import Logger
+from aioflow.telemetry.task_log import RUNS_IN_BLOCK, TaskLog
+
+__all__ = ("Cleaning", "Kept")
+
+_FIRST_SECONDS = 60.0
+_ROUND_SECONDS = 3_600.0
+_PART_SECONDS = 1.0
+"""Between two parts of a round."""
+
+_AWAY_SECONDS = 60.0
+"""Nothing old is in a hurry: each kind asks a database that is away once a minute."""
+
+_RUNS_AT_ONCE = 100
+"""Runs named as deleted in one part; in the background, while no more than these have to go."""
+
+_SLICE_ROWS = 2_000
+_SLICES = 5
+_BLOCKS_AT_ONCE = 20
+_SHARE = 4
+"""It rests so many times as long as a slice took."""
+
+_DRY_RUNS, _DRY_ROWS, _DRY_BLOCKS = 10_000, 200_000, 200
+"""How far it looks for what would go."""
+
+_VERSIONS_AT_ONCE = 500
+_CODE_SECONDS = 600.0
+"""Code lies there a moment before its version is known; it lies there for so long at least."""
+_KEYS_DAYS = 90.0
+"""How long it is known which events have started runs: a key that comes again starts none."""
+
+_DAY_US = 86_400_000_000
+
+_log = Logger(__name__)
+
+
+_Part: TypeAlias = Callable[[], Awaitable[tuple[int, bool]]]
+"""Deletes a part of one kind; returns how many that was, and whether more are old."""
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """For how many days what is kept; 0 for ever."""
+
+    runs_days: float
+    events_days: float
+    journal_days: float
+    logs_days: float
+    versions_days: float = 0.0
+    audit_days: float = 0.0
+
+
+class Cleaning:
+    """The service."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        tasklog: TaskLog,
+        clock: Clock,
+        kept: Kept,
+        snapshots: Snapshots,
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._tasklog = tasklog
+        self._clock = clock
+        self._kept = kept
+        self._snapshots = snapshots
+        self._next_block = 0
+        self._parts: dict[str, _Part] = {
+            "runs": self._delete_runs,
+            "events": self._erase_events,
+            "journal": partial(self._erase, JOURNAL),
+            "logs": self._delete_logs,
+            "versions": self._delete_versions,
+            "audit": partial(self._erase, AUDIT),
+        }
+        self._gentle_parts: dict[str, _Part] = self._parts | {"runs": self._delete_few_runs}
+        self._locks = {kind: anyio.Lock() for kind in self._parts}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Clean up once an hour until cancelled; no kind waits for another."""
+        async with anyio.create_task_group() as kinds:
+            for kind in self._parts:
+                kinds.start_soon(self._rounds, kind)
+            task_status.started()
+
+    async def _rounds(self, kind: str) -> None:
+        await self._clock.sleep(_FIRST_SECONDS)
+        total = 0
+        while True:
+            count, pause_seconds = await self._gentle_part(kind)
+            total += count
+            if pause_seconds == _ROUND_SECONDS:
+                if total:
+                    _log.info("cleaned up", kind=kind, count=total)
+                total = 0
+            await self._clock.sleep(pause_seconds)
+
+    async def _gentle_part(self, kind: str) -> tuple[int, float]:
+        """Clean up a part; return how much went, and how long to wait before the next."""
+        try:
+            count, more = await self._part(kind, self._gentle_parts[kind])
+        except StoreUnavailable as exc:
+            _log.warning("cleaning up waits for the database", kind=kind, error=str(exc))
+            return 0, _AWAY_SECONDS
+        except (AioflowError, OSError) as exc:
+            _log.error("what is old stays for now", kind=kind, error=str(exc))
+            return 0, _ROUND_SECONDS
+        return count, _PART_SECONDS if more else _ROUND_SECONDS
+
+    async def _part(self, kind: str, part: _Part) -> tuple[int, bool]:
+        async with self._locks[kind]:
+            return await part()
+
+    async def clean(self) -> CleanedView:
+        """Delete a part of what is old of each kind.
+
+        Raises:
+            StoreUnavailable: If the database does not answer. What went until then is gone.
+        """
+        counts, left = {}, False
+        for kind, part in self._parts.items():
+            counts[kind], more = await self._part(kind, part)
+            left = left or more
+        return CleanedView(**counts, more=left)
+
+    async def preview(self) -> CleanedView:
+        """Say what would go."""
+        runs = len(await self._old_runs(_DRY_RUNS))
+        events = await self._count_rows(EVENTS) + await self._count_rows(DAG_EVENTS)
+        journal = await self._count_rows(JOURNAL)
+        logs, more_logs = await self._count_logs()
+        versions = len(await self._unneeded_versions(_DRY_RUNS))
+        audit = await self._count_rows(AUDIT)
+        more = more_logs or max(runs, versions) >= _DRY_RUNS
+        more = more or max(events, journal, audit) >= _DRY_ROWS
+        return CleanedView(
+            runs=runs,
+            events=events,
+            journal=journal,
+            logs=logs,
+            versions=versions,
+            audit=audit,
+            more=more,
+        )
+
+    def _before(self, days: float) -> Instant | None:
+        """Return the instant before which something is old; ``None`` if nothing ever is."""
+        return self._clock.now() - int(days * _DAY_US) if days else None
+
+    async def _rest(self, began: int) -> None:
+        """Rest after a slice that began then, monotonic microseconds."""
+        await self._clock.sleep(_SHARE * (self._clock.monotonic_us() - began) / 1e6)
+
+    # ── runs ────────────────────────────────────────────────────────────────────────────
+
+    async def _delete_few_runs(self) -> tuple[int, bool]:
+        """Delete no more old runs than can be deleted meanwhile."""
+        room = _RUNS_AT_ONCE
+        if self._kept.runs_days:
+            room -= len(await self._store.list_deletions())
+        return await self._delete_runs(room) if room > 0 else (0, True)
+
+    async def _delete_runs(self, room: int = _RUNS_AT_ONCE) -> tuple[int, bool]:
+        """Delete some old runs."""
+        found = await self._old_runs(room)
+        count = 0
+        for run in found:
+            try:
+                await self._engine.ask(DeleteRun(run_id=run.run_id))
+            except RequestError as exc:  # it goes on again, or somebody else deleted it
+                _log.info("an old run stays", run_id=run.run_id, why=str(exc))
+            else:
+                count += 1
+        return count, count > 0 and len(found) == room
+
+    async def _old_runs(self, limit: int) -> list[RunRow]:
+        """Return some runs that may go."""
+        before = self._before(self._kept.runs_days)
+        found: list[RunRow] = []
+        if before is None:
+            return found
+        for dag in await self._store.list_dags():
+            found += await self._old_runs_of(dag.dag_id, before, limit - len(found))
+            if len(found) == limit:
+                break
+        return found
+
+    async def _old_runs_of(self, dag_id: str, before: Instant, limit: int) -> list[RunRow]:
+        newest = await self._store.newest_ended_run(dag_id)
+        cursor: tuple[Instant, RunNo] = (-sys.maxsize, -1)
+        found: list[RunRow] = []
+        while newest is not None and len(found) < limit:
+            page = await self._store.list_old_runs(
+                dag_id, before=before, after=cursor, limit=_RUNS_AT_ONCE
+            )
+            aged = await self._aged(dag_id, page)
+            found += may_go(aged, before=before, newest=newest.run_no)
+            if len(page) < _RUNS_AT_ONCE:
+                break
+            cursor = (page[-1].ended_at or 0, page[-1].run_no)
+        return found[:limit]
+
+    async def _aged(self, dag_id: str, page: list[RunRow]) -> list[Aged]:
+        places = [order for order in map(order_of, page) if order is not None]
+        found = iter(await self._store.find_runs_after(dag_id, places))
+        return [Aged(run, None if order_of(run) is None else next(found)) for run in page]
+
+    # ── rows that belong to no run ──────────────────────────────────────────────────────
+
+    async def _erase_events(self) -> tuple[int, bool]:
+        """Delete some old events: those with a name, and those that have started runs."""
+        named, more_named = await self._erase(EVENTS)
+        of_dags, more_of_dags = await self._erase(DAG_EVENTS)
+        return named + of_dags, more_named or more_of_dags
+
+    async def _erase(self, table: str) -> tuple[int, bool]:
+        """Delete some old rows of a table; with rests."""
+        count = 0
+        for _ in range(_SLICES):
+            began = self._clock.monotonic_us()
+            numbers = await self._old_numbers(table, -1)
+            if not numbers:
+                return count, False
+            try:
+                await self._engine.ask(EraseOld(table=table, numbers=numbers))
+            except RequestError as exc:  # an older run goes on again
+                _log.info("old rows stay", table=table, why=str(exc))
+                return count, False
+            count += len(numbers)
+            if len(numbers) < _SLICE_ROWS:
+                return count, False
+            await self._rest(began)
+        return count, True
+
+    async def _count_rows(self, table: str) -> int:
+        count, last = 0, -1
+        while count < _DRY_ROWS:
+            numbers = await self._old_numbers(table, last)
+            count += len(numbers)
+            if len(numbers) < _SLICE_ROWS:
+                break
+            last = numbers[-1]
+        return count
+
+    async def _old_numbers(self, table: str, after: int) -> list[int]:
+        kept = self._kept
+        days = {
+            EVENTS: kept.events_days,
+            DAG_EVENTS: _KEYS_DAYS,
+            JOURNAL: kept.journal_days,
+            AUDIT: kept.audit_days,
+        }
+        before = self._before(days[table])
+        if before is None:
+            return []
+        below = await self._store.oldest_live_run() if table == EVENTS else None
+        rows = await self._store.list_numbers(table, after=after, limit=_SLICE_ROWS)
+        return old_numbers(rows, before=before, below=below)
+
+    # ── versions ────────────────────────────────────────────────────────────────────────
+
+    async def _delete_versions(self) -> tuple[int, bool]:
+        """Delete some versions that nothing refers to, and then code that no version has."""
+        found, count = await self._unneeded_versions(_VERSIONS_AT_ONCE), 0
+        if found:
+            try:
+                count = cast("int", await self._engine.ask(EraseVersions(versions=found)))
+            except StoreUnavailable:
+                raise
+            except AioflowError as exc:  # a run has one of them now
+                _log.info("old versions stay", why=str(exc))
+        if count and len(found) == _VERSIONS_AT_ONCE:
+            return count, True
+        return count, await self._delete_code()
+
+    async def _unneeded_versions(self, limit: int) -> list[str]:
+        """Return some versions that neither rows nor memory go by.
+
+        As many more are looked at as memory may hold of them, so that those keep none behind
+        them from going.
+        """
+        before = self._before(self._kept.versions_days)
+        if before is None:
+            return []
+        held = needed_versions(self._engine.memory)
+        most = limit + len(held)
+        found = await self._store.list_unneeded_versions(before=before, limit=most)
+        return [version for version in found if version not in held][:limit]
+
+    async def _delete_code(self) -> bool:
+        """Delete some folders of versions that the database does not know, unless they are new.
+
+        Returns:
+            Whether there are more.
+        """
+        before = self._clock.now() / 1e6 - _CODE_SECONDS
+        folders = await self._snapshots.list_old(before_seconds=before)
+        known, last = set[str](), ""
+        while folders and (page := await self._store.list_versions(after=last)):
+            known.update(page)
+            last = page[-1]
+        stray = [version for version in folders if version not in known]
+        stored = self._engine.memory.stored_versions
+        first = stray[:_VERSIONS_AT_ONCE]
+        count = await self._snapshots.discard(first, stored.__contains__)
+        if count:
+            _log.info("deleted code of old versions", count=count)
+        return count > 0 and len(stray) > len(first)
+
+    # ── logs ────────────────────────────────────────────────────────────────────────────
+
+    async def _delete_logs(self) -> tuple[int, bool]:
+        """Delete old logs of some blocks; with rests."""
+        before = self._before(self._kept.logs_days)
+        if before is None:
+            return 0, False
+        blocks = [no for no in await self._tasklog.list_blocks() if no >= self._next_block]
+        count = 0
+        for block in blocks[:_BLOCKS_AT_ONCE]:
+            began = self._clock.monotonic_us()
+            count += await self._old_logs(block, before)
+            await self._rest(began)
+        is_over = len(blocks) <= _BLOCKS_AT_ONCE
+        self._next_block = 0 if is_over else blocks[_BLOCKS_AT_ONCE]
+        return count, not is_over
+
+    async def _count_logs(self) -> tuple[int, bool]:
+        before = self._before(self._kept.logs_days)
+        if before is None:
+            return 0, False
+        blocks = await self._tasklog.list_blocks()
+        counts = [await self._old_logs(no, before, dry_run=True) for no in blocks[:_DRY_BLOCKS]]
+        return sum(counts), len(blocks) > _DRY_BLOCKS
+
+    async def _old_logs(self, block: int, before: Instant, *, dry_run: bool = False) -> int:
+        live, first = self._engine.memory.runs, block * RUNS_IN_BLOCK
+        kept = {run_no for run_no in range(first, first + RUNS_IN_BLOCK) if run_no in live}
+        return await self._tasklog.delete_old(block, before=before, kept=kept, dry_run=dry_run)

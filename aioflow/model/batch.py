@@ -1,0 +1,135 @@
+"""A batch: the net change of one turn, committed in one transaction."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.model.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.dag_triggers import DagTriggerChanges
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import (
+    DagFileRow,
+    DagRow,
+    DeletionRow,
+    EventRow,
+    ExpansionChange,
+    ExpansionRow,
+    ItemRow,
+    NamedEventRow,
+    OutboxRow,
+    PoolRow,
+    RecordChange,
+    RecordRow,
+    ResultRow,
+    RunChange,
+    RunRow,
+    TaskChange,
+    TaskRow,
+    TriggerChange,
+    TriggerRow,
+    TryRow,
+    ValueRow,
+    VersionRow,
+)
+from aioflow.model.states import TaskState
+from aioflow.model.timestamps import Instant
+
+__all__ = (
+    "Batch",
+    "JournalRow",
+)
+
+
+class JournalRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one batch changed, compactly: the audit, and what a replay rebuilds tables from."""
+
+    commit_no: int
+    at: Instant
+    body: bytes
+
+
+# ── a batch: the net change of one turn ─────────────────────────────────────────────────
+class Batch(msgspec.Struct, kw_only=True):
+    """Everything one turn changes, applied in one transaction or not at all.
+
+    Attributes:
+        number, at: This node's commit number, one more than the last; and when it was decided.
+        steady_at: The same moment in steady time; ``at`` by default.
+        steps: For the journal: ``(task_no, state)`` of each step in order; changes are net.
+        run_versions: ``(run_no, old, new)``: runs that are moved to another version of their DAG.
+        labels, results: Replace what an earlier try left; ``(task_no, run_no, label)``.
+        dags, dag_files, pools, values, backfills: Whole rows, put in place; values also deleted.
+        gone_dags, gone_files, gone_pools: Those whose row is deleted.
+        resealed: Triggers whose fields and ``next_kwargs`` are the same, sealed anew.
+        dropped_records: ``(task_no, ordinal)``; they go before the new ones come.
+        consumed_events: ``(trigger_no, sequence)``.
+        gone_events, gone_items: Triggers, and tasks, all of whose such rows are deleted.
+        new_clears: ``(run_no, key, cleared)``: requests that come with an idempotency key.
+        gone_results: Tasks whose results are deleted, if they have any.
+        gone_expansions: ``(run_no, position)``; their children stay, as ``removed``.
+        new_deletions: Ended runs that nobody is to see any more.
+        of_dags: What becomes of the triggers that start runs.
+        drained: ``(node_no, since)`` of nodes that take no more work; ``None`` where they do again.
+        erased: Keys of rows that go with deleted runs, by table.
+        accounts, tokens, logins: Whole rows, put in place.
+        gone_accounts, gone_tokens, gone_logins: Those whose row is deleted, by number.
+    """
+
+    number: int
+    at: Instant
+    steady_at: Instant | None = None
+    steps: list[tuple[TaskNo, TaskState]] = msgspec.field(default_factory=list)
+    new_runs: list[RunRow] = msgspec.field(default_factory=list)
+    run_changes: list[RunChange] = msgspec.field(default_factory=list)
+    run_versions: list[tuple[RunNo, str, str]] = msgspec.field(default_factory=list)
+    new_tasks: list[TaskRow] = msgspec.field(default_factory=list)
+    task_changes: list[TaskChange] = msgspec.field(default_factory=list)
+    new_expansions: list[ExpansionRow] = msgspec.field(default_factory=list)
+    expansion_changes: list[ExpansionChange] = msgspec.field(default_factory=list)
+    new_items: list[ItemRow] = msgspec.field(default_factory=list)
+    gone_items: list[TaskNo] = msgspec.field(default_factory=list)
+    gone_results: list[TaskNo] = msgspec.field(default_factory=list)
+    gone_expansions: list[tuple[RunNo, int]] = msgspec.field(default_factory=list)
+    new_tries: list[TryRow] = msgspec.field(default_factory=list)
+    labels: list[tuple[TaskNo, RunNo, str]] = msgspec.field(default_factory=list)
+    results: list[ResultRow] = msgspec.field(default_factory=list)
+    new_triggers: list[TriggerRow] = msgspec.field(default_factory=list)
+    trigger_changes: list[TriggerChange] = msgspec.field(default_factory=list)
+    named_events: list[NamedEventRow] = msgspec.field(default_factory=list)
+    new_events: list[EventRow] = msgspec.field(default_factory=list)
+    consumed_events: list[tuple[TriggerNo, int]] = msgspec.field(default_factory=list)
+    gone_events: list[TriggerNo] = msgspec.field(default_factory=list)
+    dropped_records: list[tuple[TaskNo, int]] = msgspec.field(default_factory=list)
+    new_records: list[RecordRow] = msgspec.field(default_factory=list)
+    record_changes: list[RecordChange] = msgspec.field(default_factory=list)
+    new_versions: list[VersionRow] = msgspec.field(default_factory=list)
+    dags: list[DagRow] = msgspec.field(default_factory=list)
+    dag_files: list[DagFileRow] = msgspec.field(default_factory=list)
+    gone_dags: list[str] = msgspec.field(default_factory=list)
+    gone_files: list[str] = msgspec.field(default_factory=list)
+    new_outbox: list[OutboxRow] = msgspec.field(default_factory=list)
+    done_outbox: list[int] = msgspec.field(default_factory=list)
+    pools: list[PoolRow] = msgspec.field(default_factory=list)
+    gone_pools: list[str] = msgspec.field(default_factory=list)
+    values: list[ValueRow] = msgspec.field(default_factory=list)
+    backfills: list[BackfillRow] = msgspec.field(default_factory=list)
+    new_deletions: list[DeletionRow] = msgspec.field(default_factory=list)
+    erased: dict[str, list[tuple[int | str, ...]]] = msgspec.field(default_factory=dict)
+    drained: list[tuple[int, Instant | None]] = msgspec.field(default_factory=list)
+    resealed: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(default_factory=list)
+    new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
+    of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)
+    accounts: list[AccountRow] = msgspec.field(default_factory=list)
+    gone_accounts: list[int] = msgspec.field(default_factory=list)
+    tokens: list[TokenRow] = msgspec.field(default_factory=list)
+    gone_tokens: list[int] = msgspec.field(default_factory=list)
+    logins: list[LoginRow] = msgspec.field(default_factory=list)
+    gone_logins: list[int] = msgspec.field(default_factory=list)
+    audit: list[AuditRow] = msgspec.field(default_factory=list)
+    audit_head: AuditHead | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether committing it would change nothing."""
+        return not any(getattr(self, name) for name in self.__struct_fields__[3:])

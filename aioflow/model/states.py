@@ -1,0 +1,178 @@
+"""States of tasks, runs, triggers and recorded calls; trigger rules; reasons to wait or fail."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+from aioflow.model.timestamps import Instant
+
+__all__ = (
+    "CODE_MISSING",
+    "IMPORT_ERROR",
+    "LIVE_TASK_STATES",
+    "MARKED",
+    "Failure",
+    "RecordState",
+    "RunState",
+    "TaskState",
+    "TriggerRule",
+    "TriggerState",
+    "Wait",
+    "WaitKind",
+)
+
+
+class TaskState(IntEnum):
+    """Where one task of one run stands. The live states come first, see ``is_live``."""
+
+    PENDING = 0
+    QUEUED = 1
+    RUNNING = 2
+    SENSING = 3
+    DEFERRED = 4
+    RETRYING = 5
+    SUCCESS = 6
+    FAILED = 7
+    UPSTREAM_FAILED = 8
+    SKIPPED = 9
+    CANCELLED = 10
+    REMOVED = 11
+
+    @property
+    def label(self) -> str:
+        """The name in JSON, logs and the page."""
+        return self.name.lower()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether something can still happen to it."""
+        return self < TaskState.SUCCESS
+
+
+LIVE_TASK_STATES = tuple(state for state in TaskState if state.is_live)
+
+
+class RunState(IntEnum):
+    """Where one run stands. Live states come first."""
+
+    QUEUED = 0
+    RUNNING = 1
+    SUCCESS = 2
+    FAILED = 3
+    PARTIAL = 4
+    CANCELLED = 5
+
+    @property
+    def label(self) -> str:
+        """The name in JSON, logs and the page."""
+        return self.name.lower()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether something can still happen to it."""
+        return self < RunState.SUCCESS
+
+
+class TriggerState(IntEnum):
+    """The life of a trigger row. It is deleted once its task has gone on from its event."""
+
+    WAITING = 0
+    """To be hosted, or hosted."""
+    FIRED = 1
+    """Its event is stored; the row stays until the resumed work is over."""
+    ENDING = 2
+    """Its task no longer waits for it; the row stays until its host has let go of it."""
+
+
+class RecordState(IntEnum):
+    """How far a recorded call of a coroutine has come."""
+
+    OPEN = 0
+    """It waits."""
+    ANSWERED = 1
+    FAILED = 2
+    """It raised, and does so again when the coroutine runs again within the same try."""
+
+
+class TriggerRule(StrEnum):
+    """When a task runs, by the states of its parents. See ``core.rules`` for the table."""
+
+    ALL_SUCCESS = "all_success"
+    ALL_FAILED = "all_failed"
+    ALL_DONE = "all_done"
+    ALL_DONE_MIN_ONE_SUCCESS = "all_done_min_one_success"
+    ALL_DONE_SETUP_SUCCESS = "all_done_setup_success"
+    ALL_SKIPPED = "all_skipped"
+    ONE_SUCCESS = "one_success"
+    ONE_FAILED = "one_failed"
+    ONE_DONE = "one_done"
+    NONE_FAILED = "none_failed"
+    NONE_FAILED_MIN_ONE_SUCCESS = "none_failed_min_one_success"
+    NONE_SKIPPED = "none_skipped"
+    ALWAYS = "always"
+
+
+class WaitKind(StrEnum):
+    """Why something is not going on right now. Closed; derived by ``core.why``."""
+
+    UPSTREAM = "upstream"
+    SLOT = "slot"
+    LIMIT = "limit"
+    RETRY_AT = "retry_at"
+    INTERVAL = "interval"
+    TRIGGER = "trigger"
+    EVENT = "event"
+    TRIGGER_CAPACITY = "trigger_capacity"
+    WINDOW = "window"
+    DEPENDS_ON_PAST = "depends_on_past"
+    PAUSED = "paused"
+    HOST = "host"
+    EXECUTOR = "executor"
+    CODE_MISSING = "code_missing"
+    UNDECRYPTABLE = "undecryptable"
+    QUARANTINED = "quarantined"
+    CLEARING = "clearing"
+    DATABASE = "database"
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """What something waits for.
+
+    Attributes:
+        detail: The concrete thing: parents by name, a pool, a trigger's class and number.
+        since: When it began to wait for this, where that is known.
+        until: When it goes on by itself at the latest, where that is known.
+        behind: The id of another run that has not ended, and of its task, which this waits for.
+        looks_no: The number of the trigger, or of the hosted sensor, that looks for it.
+    """
+
+    kind: WaitKind
+    detail: str = ""
+    since: Instant | None = None
+    until: Instant | None = None
+    behind: tuple[str, str] | None = None
+    looks_no: int | None = None
+
+
+MARKED = "marked"
+"""The reason where a person said how a task ended."""
+
+
+CODE_MISSING, IMPORT_ERROR = "code_missing", "import_error"
+"""Those of what did not begin: the code of its version was not there, or not to be imported."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a try ended badly, as stored and shown.
+
+    Attributes:
+        type: The exception's class name, or what stood in for one (``"Killed"``).
+        message: One line, at most 4 KiB.
+        reason: Machine-readable: ``raised``, ``timeout``, ``crashed``, ``marked`` ...
+    """
+
+    type: str
+    message: str
+    reason: str

@@ -1,0 +1,227 @@
+"""Does what is owed to the world: calls back, and tells the people on call.
+
+At a limited rate, in processes that are started when they are needed. What was done is reported,
+and only then is its row deleted: whatever a crash cuts short is done once more, under the same
+number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+
+from aioflow.core.retry import owed_again_after
+from aioflow.errors import StoreUnavailable
+from aioflow.executors.wiring import Wiring
+from aioflow.model.rows import VersionRow
+from aioflow.notifications.caller import Caller, calling
+from aioflow.notifications.preparing import Impossible, Preparing, Ready, Targets
+from aioflow.notifications.queue import Job, Queue
+from aioflow.processes import NoRoom
+from aioflow.protocol.effects import Deliver
+from aioflow.protocol.inputs import Delivered
+from aioflow.protocol.outbox import ALERT, Alert
+from aioflow.protocol.reports import Called
+from aioflow.store import Store
+from aioflow.telemetry.log import Logger
+
+__all__ = ("Deliveries", "Pace", "Targets")
+
+_log = Logger(__name__)
+
+IDLE_SECONDS = 10.0
+"""How long a process waits for more."""
+
+_STORE_AGAIN_SECONDS = 1.0
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is done at once, and how fast.
+
+    Attributes:
+        per_second: Begun at most, by all processes together.
+        timeout_seconds: How long one may take.
+    """
+
+    processes: int = 2
+    per_second: float = 100.0
+    timeout_seconds: float = 60.0
+
+
+class Deliveries:
+    """One node's.
+
+    Args:
+        restore: Makes the code of a version again where it is missing.
+        on_alert: Told of each alert, once in the life of this process.
+        needs_values: Whether the secrets and the like that are declared have to be there.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        store: Store,
+        *,
+        pace: Pace,
+        targets: Targets,
+        restore: Callable[[VersionRow], Awaitable[None]],
+        on_alert: Callable[[Alert], None],
+        needs_values: bool = True,
+    ) -> None:
+        self._wiring = wiring
+        self._pace = pace
+        self._on_alert = on_alert
+        self._preparing = Preparing(
+            store, wiring.tasklog.masks, targets, restore, needs_values=needs_values
+        )
+        self._queue = Queue()
+        self._changed = anyio.Event()
+        self._at_work = 0
+        self._is_draining = False
+        self._next_us = 0
+        self._services: TaskGroup | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with anyio.create_task_group() as self._services:
+            for _ in range(self._pace.processes):
+                self._services.start_soon(self._work)
+            task_status.started()
+
+    def put(self, effect: Deliver) -> None:
+        """Take what has been handed out; what comes of it is reported ``Delivered``."""
+        self._put(Job(effect))
+
+    def redirect_alerts(self, targets: Targets) -> None:
+        """Send alerts elsewhere from now on, also those that wait."""
+        self._preparing.targets = targets
+
+    def drain(self) -> None:
+        """Begin nothing more: the next daemon does what is left."""
+        self._is_draining = True
+
+    async def quiet(self) -> None:
+        """Wait until nothing is being done; without ``drain`` nothing waits either."""
+        while self._at_work or (self._queue and not self._is_draining):
+            await self._changed.wait()
+
+    # ── at work ─────────────────────────────────────────────────────────────────────────
+
+    async def _work(self) -> None:
+        while True:
+            ready = await self._next("")
+            while ready is not None:
+                ready = await self._serve(ready)
+
+    async def _serve(self, ready: Ready) -> Ready | None:
+        """Run a process for what is of one version; return what needs another."""
+        waiting: Ready | None = ready
+        try:
+            async with (
+                calling(self._wiring, ready.version) as caller,
+                anyio.create_task_group() as group,
+            ):
+                group.start_soon(caller.watch)
+                waiting = None
+                waiting = await self._call_all(caller, ready)
+                group.cancel_scope.cancel()
+        except* NoRoom:
+            await self._wiring.children.room()
+        except* OSError as exc:
+            _log.error("no process for callbacks", error=str(exc.exceptions))
+            await self._wiring.clock.sleep(_STORE_AGAIN_SECONDS)
+        return waiting
+
+    async def _call_all(self, caller: Caller, ready: Ready) -> Ready | None:
+        while True:
+            await self._keep_pace()
+            self._take_in(ready, await caller.call(ready, self._pace.timeout_seconds))
+            if not caller.is_alive:
+                return None
+            following = None
+            with anyio.move_on_after(IDLE_SECONDS):
+                following = await self._next(ready.job.effect.kind)
+            if following is None or following.version != caller.version:
+                return following
+            ready = following
+
+    async def _keep_pace(self) -> None:
+        clock = self._wiring.clock
+        now = clock.monotonic_us()
+        begins_us = max(now, self._next_us)
+        self._next_us = begins_us + round(1e6 / self._pace.per_second)
+        if begins_us > now:
+            await clock.sleep((begins_us - now) / 1e6)
+
+    async def _next(self, like: str) -> Ready | None:
+        """Return what is to be done next, once there is something."""
+        while True:
+            job = None if self._is_draining else self._queue.take(like)
+            if job is None:
+                await self._changed.wait()
+                continue
+            self._at_work += 1
+            ready = None
+            with anyio.CancelScope(shield=True):  # it would be lost, until a restart
+                ready = await self._prepare(job)
+            if ready is not None:
+                return ready
+
+    async def _prepare(self, job: Job) -> Ready | None:
+        """Return all it takes; ``None`` if that was all, or it cannot be done."""
+        is_alert = job.effect.kind == ALERT
+        if is_alert and not job.attempts:
+            self._on_alert(msgspec.msgpack.decode(job.effect.body, type=Alert))
+        try:
+            preparing = self._preparing
+            ready = await (preparing.alert(job) if is_alert else preparing.callback(job))
+        except StoreUnavailable:
+            self._again(job, _STORE_AGAIN_SECONDS, attempts=job.attempts)
+        except Impossible as exc:
+            _log.warning("what is owed cannot be done", kind=job.effect.kind, error=str(exc))
+            self._done(job, is_failed=True)
+        else:
+            if ready is None:
+                self._done(job)
+            return ready
+        return None
+
+    def _take_in(self, ready: Ready, called: Called) -> None:
+        job, failure = ready.job, called.failure
+        if failure is None:
+            self._done(job)
+            return
+        facts = {**ready.what, "error": f"{failure.type}: {failure.message}"}
+        delay = owed_again_after(job.attempts) if called.may_pass else None
+        if delay is not None:
+            _log.warning("a callback failed, trying again", **facts, seconds=delay)
+            self._again(job, delay, attempts=job.attempts + 1)
+            return
+        _log.warning("a callback failed", **facts)
+        self._done(job, is_failed=True)
+
+    def _done(self, job: Job, *, is_failed: bool = False) -> None:
+        self._at_work -= 1
+        self._wiring.report([Delivered(job.effect.outbox_no, is_failed)])
+        self._tell_of_change()
+
+    def _again(self, job: Job, seconds: float, *, attempts: int) -> None:
+        assert self._services is not None  # noqa: S101 - one of them asks
+        self._at_work -= 1
+        self._services.start_soon(self._put_later, Job(job.effect, attempts), seconds)
+        self._tell_of_change()
+
+    async def _put_later(self, job: Job, seconds: float) -> None:
+        await self._wiring.clock.sleep(seconds)
+        self._put(job)
+
+    def _put(self, job: Job) -> None:
+        self._queue.put(job)
+        self._tell_of_change()
+
+    def _tell_of_change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

@@ -1,0 +1,220 @@
+"""What a process needs to do what is owed: the run, its code, and what it may be told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from aioflow.core.live import run_info
+from aioflow.model.dag import CallbackSpec, DagSpec, ValueKind
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow, VersionRow
+from aioflow.model.states import Failure
+from aioflow.notifications.queue import Job
+from aioflow.protocol.commands import Call, Notify, RunInfo
+from aioflow.protocol.outbox import Callback
+from aioflow.redaction import Masks, secret_texts
+from aioflow.store import Store
+from aioflow.telemetry.task_log import LogKey
+
+__all__ = ("Impossible", "Preparing", "Ready", "Targets")
+
+_KEPT = 256
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
+
+
+class Impossible(Exception):
+    """It can never be done; the message says why."""
+
+
+class Targets(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the people on call are told, besides the log.
+
+    Attributes:
+        webhook: A URL; empty for none.
+        webhook_secret: The name of the secret that is the URL, instead.
+        signing_secret: The name of the secret to sign with.
+        email: Addresses.
+        connection: The name of the connection to send mail over.
+    """
+
+    webhook: str = ""
+    webhook_secret: str = ""
+    signing_secret: str = ""
+    email: tuple[str, ...] = ()
+    sender: str = ""
+    connection: str = "smtp"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is the log alone."""
+        return not (self.webhook or self.webhook_secret or self.email)
+
+    @property
+    def names(self) -> tuple[tuple[ValueKind, str], ...]:
+        """What is needed to tell them."""
+        secrets = dict.fromkeys((self.webhook_secret, self.signing_secret))
+        found = [(ValueKind.SECRET, name) for name in secrets if name]
+        mail = [(ValueKind.CONNECTION, self.connection)] if self.email else []
+        return (*found, *mail)
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """One owed effect, and all it takes to do it.
+
+    Attributes:
+        version: Whose code it needs; empty for none.
+        what: For people who read the log of the daemon.
+        log: Where its output goes; ``None`` for the log of the daemon.
+    """
+
+    job: Job
+    order: Call | Notify
+    version: str
+    what: dict[str, str]
+    info: RunInfo | None = None
+    log: LogKey | None = None
+
+
+class Preparing:
+    """Reads what is needed, and keeps what many need.
+
+    Args:
+        restore: Makes the code of a version again where it is missing.
+        needs_values: Whether secrets and the like have to be there.
+
+    Attributes:
+        targets: Where alerts go.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        masks: Masks,
+        targets: Targets,
+        restore: Callable[[VersionRow], Awaitable[None]],
+        *,
+        needs_values: bool,
+    ) -> None:
+        self._needs_values = needs_values
+        self._store = store
+        self._masks = masks
+        self.targets = targets
+        self._restore = restore
+        self._runs: dict[RunNo, RunRow] = {}
+        self._specs: dict[tuple[str, str], DagSpec] = {}
+
+    async def alert(self, job: Job) -> Ready | None:
+        """Return how to tell the people on call; ``None`` if the log is all they have.
+
+        Raises:
+            Impossible: If a secret or connection is not there.
+            StoreUnavailable: If the database does not answer.
+        """
+        targets = self.targets
+        if targets.is_empty:
+            return None
+        order = Notify(
+            job.effect.outbox_no,
+            job.effect.body,
+            targets.webhook,
+            targets.webhook_secret,
+            targets.signing_secret,
+            targets.email,
+            targets.sender,
+            targets.connection,
+            targets.names,
+            await self._values(targets.names),
+        )
+        return Ready(job=job, order=order, version="", what={"callback": "alert"})
+
+    async def callback(self, job: Job) -> Ready:
+        """Return how to call what an author gave.
+
+        Raises:
+            Impossible: If its run or code is gone, or something it needs is not there.
+            StoreUnavailable: If the database does not answer.
+        """
+        owed = msgspec.msgpack.decode(job.effect.body, type=Callback)
+        row = await self._run(owed.run_no)
+        spec = await self._spec(row)
+        callbacks = spec.callbacks
+        what = {"callback": f"on_{owed.event}", "run_id": row.run_id}
+        log = LogKey(
+            run_no=row.run_no,
+            position=owed.position,
+            map_index=owed.map_index,
+            task_no=owed.task_no,
+            start_no=owed.start_no,
+            try_number=owed.try_number,
+        )
+        if owed.position >= 0:
+            task = spec.tasks[owed.position]
+            callbacks = task.callbacks
+            index = "" if owed.map_index < 0 else f"[{owed.map_index}]"
+            what["task_id"] = f"{task.task_id}{index}"
+        names = _names(callbacks) if self._needs_values else ()
+        body = job.effect.body
+        if owed.position < 0 and owed.event == "failure" and owed.failure is None:
+            failure = await self._failure_of(row, spec)
+            body = msgspec.msgpack.encode(msgspec.structs.replace(owed, failure=failure))
+        order = Call(job.effect.outbox_no, row.run_no, body, names, await self._values(names))
+        info = run_info(row, spec.file)
+        return Ready(job=job, order=order, version=row.version, what=what, info=info, log=log)
+
+    async def _run(self, run_no: RunNo) -> RunRow:
+        row = self._runs.get(run_no)
+        if row is None:
+            row = await self._store.find_run_no(run_no)
+            if row is None:
+                raise Impossible(f"its run, number {run_no}, is gone")
+            _keep(self._runs, run_no, row)
+        return row
+
+    async def _failure_of(self, run: RunRow, spec: DagSpec) -> Failure | None:
+        """Return the error of the task of a run that failed first, with the name of that."""
+        row = await self._store.find_first_failed(run.run_no)
+        if row is None or row.failure is None or row.position >= len(spec.tasks):
+            return None
+        index = "" if row.map_index < 0 else f"[{row.map_index}]"
+        message = f"{spec.tasks[row.position].task_id}{index}: {row.failure.message}"
+        return msgspec.structs.replace(row.failure, message=message)
+
+    async def _spec(self, row: RunRow) -> DagSpec:
+        known = self._specs.get((row.version, row.dag_id))
+        if known is not None:
+            return known
+        version = await self._store.find_version(row.version)
+        for spec in () if version is None else version.dags:
+            if spec.dag_id == row.dag_id and version is not None:
+                await self._restore(version)
+                _keep(self._specs, (row.version, row.dag_id), spec)
+                return spec
+        raise Impossible(f"the code of run {row.run_id} is gone")
+
+    async def _values(self, names: Sequence[tuple[ValueKind, str]]) -> tuple[bytes, ...]:
+        found = []
+        for kind, name in names:
+            row = await self._store.find_value(kind, name)
+            if row is None:
+                raise Impossible(f"there is no {kind} {name!r}; set it: aioflow {kind}s set {name}")
+            if row.value is None:
+                raise Impossible(f"no key of this home opens {kind} {name!r}; set it anew")
+            self._masks.hide(secret_texts(kind, name, msgspec.msgpack.decode(row.value)))
+            found.append(row.value)
+        return tuple(found)
+
+
+def _names(callbacks: CallbackSpec | None) -> tuple[tuple[ValueKind, str], ...]:
+    return () if callbacks is None else callbacks.values
+
+
+def _keep(kept: dict[Key, Kept], key: Key, value: Kept) -> None:
+    """Keep one more, and forget the oldest of many."""
+    kept[key] = value
+    if len(kept) > _KEPT:
+        del kept[next(iter(kept))]

@@ -1,0 +1,216 @@
+"""Child processes: spawn, watch, kill, clear up after them.
+
+A child lives exactly as long as the ``async with`` that made it. However that ends, its whole
+process group is dead afterwards, and whatever it started with it, also what forked twice and
+made a session of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskStatus
+
+from aioflow._threads import in_thread
+from aioflow.clock import Clock, SystemClock
+from aioflow.filesystem import make_folder
+from aioflow.processes.endings import OomCounter, describe_ending
+from aioflow.processes.environment import MARK, child_environment
+from aioflow.processes.leftovers import boot_id, home_mark, kill_marked, reap_marked, sweep
+from aioflow.processes.marks import mark_limit
+from aioflow.processes.memory import memory_limit_bytes
+from aioflow.processes.process import Child, Footprint, Plumbing, write_record
+from aioflow.processes.room import NoRoom, Room
+from aioflow.protocol.reports import Report
+
+__all__ = ("PROGRAM", "Child", "Children", "NoRoom", "describe_ending", "memory_limit_bytes")
+
+PROGRAM = (sys.executable, "-P", "-m", "aioflow.worker")
+"""Without the working directory on the path: a file there must not shadow a library."""
+
+OUTPUT_GRACE_SECONDS = 5.0
+REAP_SECONDS = 10.0
+"""How often zombies of grandchildren are reaped, where the kernel re-parents them to the daemon."""
+
+_SWEEPERS = 2
+
+_logger = logging.getLogger(__name__)
+
+
+class Children:
+    """The processes of one daemon. ``run`` before anything is spawned.
+
+    Args:
+        home: Its folder ``run/children`` records them.
+        program: What is run; the role comes over the link.
+        environment: What children are given a part of; the daemon's own by default.
+        allowed: Names of variables that they are given besides, or patterns of them.
+        clock: Says when another attempt is due where no process could be started.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        program: Sequence[str] = PROGRAM,
+        environment: Mapping[str, str] | None = None,
+        allowed: Sequence[str] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self._program = tuple(program)
+        source = os.environ if environment is None else environment
+        self._environment = child_environment(source, allowed)
+        self._records = home / "run" / "children"
+        make_folder(self._records)
+        self._mark = home_mark(home)
+        self._boot = boot_id()
+        self._oom = OomCounter.of_this_process()
+        # Of our own: whoever waits for a death must not stand behind slow disks.
+        self._sweepers = anyio.CapacityLimiter(_SWEEPERS)
+        self._clock = clock or SystemClock()
+        self._room = Room(self._clock)
+        self._waited_for: set[int] = set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Sweep what an earlier daemon left, signal ``task_status``, and sweep at the end."""
+        clear = partial(sweep, self._records, f"{self._mark}:")
+        if killed := await in_thread(clear, limiter=self._sweepers):
+            _logger.warning("killed %d processes an earlier daemon had left", killed)
+        task_status.started()
+        try:
+            while True:
+                await self._clock.sleep(REAP_SECONDS)
+                self._reap()
+        finally:
+            with anyio.CancelScope(shield=True):
+                last = partial(kill_marked, f"{self._mark}:")
+                await in_thread(last, limiter=self._sweepers)
+
+    def _reap(self) -> None:
+        """Reap adopted zombies. Without a free descriptor, the next call does it."""
+        try:
+            # In this thread: no child can be started between the look and the reaping.
+            reap_marked(f"{self._mark}:", self._waited_for)
+        except OSError as exc:
+            _logger.warning("cannot look for processes that have ended: %s", exc)
+
+    @asynccontextmanager
+    async def child(
+        self,
+        role: str,
+        *,
+        on_reports: Callable[[list[Report]], None],
+        on_output: Callable[[bytes], Awaitable[None]],
+        black_box: bool = False,
+        limits: Mapping[int, int] | None = None,
+    ) -> AsyncIterator[Child]:
+        """Start a child; it and all it started are dead when the block has been left.
+
+        Args:
+            role: For the records and the log.
+            on_reports: Called with each frame, from the loop.
+            on_output: Awaited with each piece of output; nothing is read meanwhile.
+            black_box: Whether it hosts many and notes down whose code runs.
+            limits: ``resource.RLIMIT_*`` to value.
+
+        Raises:
+            NoRoom: If the machine has no room for another process.
+        """
+        # No await between the fork and ``try``: a cancel cannot leave it to nobody.
+        with self._room.asked(role):
+            child = self._spawn(role, black_box=black_box, limits=limits or {})
+        try:
+            await child.connect(on_reports)
+            async with anyio.create_task_group() as group:
+                group.start_soon(child.watch, self._sweepers)
+                group.start_soon(child.pump, on_output)
+                yield child
+                child.kill()
+                await child.ended()
+                with anyio.move_on_after(OUTPUT_GRACE_SECONDS):
+                    await child.output_over()
+                group.cancel_scope.cancel()
+        finally:
+            child.abandon()
+            try:
+                with anyio.CancelScope(shield=True):
+                    await child.watch(self._sweepers)
+            finally:
+                self._waited_for.discard(child.pid)
+                child.release()
+
+    def refused(self, role: str, exc: OSError) -> NoRoom:
+        """A child could start no process for this role: return what to raise."""
+        return self._room.refused(role, exc)
+
+    async def room(self) -> None:
+        """After ``NoRoom``: return when a process was started, or when to try again."""
+        await self._room.wait()
+
+    def _spawn(self, role: str, *, black_box: bool, limits: Mapping[int, int]) -> Child:
+        mark = f"{self._mark}:{secrets.token_hex(8)}"
+        log_nonce = secrets.token_hex(8)
+        with ExitStack() as ours, ExitStack() as theirs:
+            link, link_end = socket.socketpair()
+            ours.callback(link.close)
+            theirs.callback(link_end.close)
+            output, output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            ours.callback(os.close, output)
+            theirs.callback(os.close, output_end)
+            os.set_blocking(output_end, True)
+            passed = {"AIOFLOW_LINK_FD": link_end.fileno()}
+            box = None
+            if black_box:
+                box = passed["AIOFLOW_BLACKBOX_FD"] = os.memfd_create("aioflow-blackbox")
+                ours.callback(os.close, box)
+            process = subprocess.Popen(
+                self._program,
+                stdin=subprocess.DEVNULL,
+                stdout=output_end,
+                stderr=output_end,
+                pass_fds=tuple(passed.values()),
+                start_new_session=True,
+                env={
+                    **self._environment,
+                    **{name: str(number) for name, number in passed.items()},
+                    "AIOFLOW_LOG_NONCE": log_nonce,
+                    MARK: mark,
+                },
+            )
+            ours.callback(process.wait)
+            ours.callback(process.kill)
+            _limit(process.pid, {resource.RLIMIT_CORE: 0, **limits}, mark)
+            record = write_record(self._records, process.pid, self._boot, role)
+            child = Child(
+                process,
+                Plumbing(link, output, box),
+                Footprint(record, mark),
+                self._oom,
+                self._clock,
+                role=role,
+                log_nonce=log_nonce,
+            )
+            self._waited_for.add(process.pid)
+            ours.pop_all()
+        return child
+
+
+def _limit(pid: int, limits: Mapping[int, int], mark: str) -> None:
+    """Set limits from outside: code between fork and exec is not safe beside threads."""
+    # A process that has ended has no limits; its watcher reports the end.
+    with contextlib.suppress(ProcessLookupError):
+        mark_limit(pid, mark)
+        for kind, value in limits.items():
+            resource.prlimit(pid, kind, (value, value))

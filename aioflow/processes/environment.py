@@ -1,0 +1,48 @@
+"""What a child may see of the daemon's environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from aioflow.worker.withheld import WITHHELD
+
+__all__ = ("MARK", "NAMES_ALLOWED", "child_environment")
+
+MARK = "AIOFLOW_CHILD_OF"
+"""Carried by every child and inherited by whatever it starts: ``<home id>:<nonce>``."""
+
+NAMES_ALLOWED = "AIOFLOW_CHILD_ENV"
+"""Names the user lets pass besides those of the setting ``children.env``, separated by commas."""
+
+_OURS = "AIOFLOW_"
+_NAMES = frozenset({"HOME", "LANG", "LANGUAGE", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV"})
+_PREFIXES = ("LC_", "PYTHON")
+
+_PROXIES = frozenset({"ALL_PROXY", "FTP_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"})
+"""Clients read them in both cases, and without them reach nothing where there is a proxy."""
+
+_CERTIFICATES = frozenset({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"})
+
+
+def child_environment(source: Mapping[str, str], allowed: Sequence[str] = ()) -> dict[str, str]:
+    """Return what of ``source`` a child is given.
+
+    Nothing of the daemon's own settings passes, not even if the user names it: database
+    URLs, keys and tokens live there.
+
+    Args:
+        allowed: Names that pass besides, or patterns of them such as ``AWS_*``.
+    """
+    more = [name.strip() for name in source.get(NAMES_ALLOWED, "").split(",")]
+    patterns = (*allowed, *(name for name in more if name))
+    theirs = {name: value for name, value in source.items() if not name.startswith(_OURS)}
+    given = {name: value for name, value in theirs.items() if _passes(name, patterns)}
+    withheld = sorted(name for name in theirs if name not in given and "," not in name)
+    return given | {WITHHELD: ",".join(withheld)} if withheld else given
+
+
+def _passes(name: str, patterns: Sequence[str]) -> bool:
+    if name in _NAMES or name in _CERTIFICATES or name.upper() in _PROXIES:
+        return True
+    return name.startswith(_PREFIXES) or any(fnmatchcase(name, one) for one in patterns)

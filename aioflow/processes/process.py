@@ -1,0 +1,281 @@
+"""One child process: its link, its output, its life and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import resource
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from aioflow._threads import in_thread
+from aioflow.clock import Clock
+from aioflow.filesystem import write_file
+from aioflow.model.states import Failure
+from aioflow.processes.endings import OomCounter, describe_ending
+from aioflow.processes.leftovers import Record, kill_marked, read_start_ticks, reap_marked
+from aioflow.protocol.reports import Report
+from aioflow.worker import processes
+from aioflow.worker.link import Link, daemon_link
+
+__all__ = ("Child", "Footprint", "Plumbing")
+
+NOBODY = -1
+LINK_GRACE_SECONDS = 1.0
+"""A child whose link is gone has this long to end by itself."""
+
+SWEEPS = 30
+SWEEP_AGAIN_SECONDS = 1.0
+"""Without a descriptor to look with, what a dead child left is looked for again so often."""
+
+LAST_WORDS = 2_048
+_CHUNK = 64 * 1024
+_TICKS = os.sysconf("SC_CLK_TCK")
+_WORD = struct.Struct("=q")
+_MARKER = re.compile(rb"\x1e[0-9a-f]{16} \d+ \d+\n")
+_STALL = re.compile(rb"\x1e[0-9a-f]{16} stall [^\n]*\n")
+
+_logger = logging.getLogger(__name__)
+
+
+class Plumbing(msgspec.Struct, frozen=True):
+    """The daemon's ends of what connects it with one child."""
+
+    link: socket.socket
+    output: int
+    black_box: int | None
+
+
+class Footprint(msgspec.Struct, frozen=True):
+    """How a child can be found once it is dead.
+
+    Attributes:
+        record: Its file in ``HOME/run/children``.
+        mark: Carried by it and by whatever it starts.
+    """
+
+    record: Path
+    mark: str
+
+
+class Child:
+    """A running child. Made by ``Children.child``, which also ends it."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        plumbing: Plumbing,
+        footprint: Footprint,
+        oom: OomCounter,
+        clock: Clock,
+        *,
+        role: str,
+        log_nonce: str,
+    ) -> None:
+        self.role = role
+        self.log_nonce = log_nonce
+        self._process = process
+        self._plumbing = plumbing
+        self._footprint = footprint
+        self._oom = oom
+        self._clock = clock
+        self._handle = os.pidfd_open(process.pid)
+        self._link: Link[Report] | None = None
+        self._link_over = asyncio.Event()
+        self._output_over = asyncio.Event()
+        self._over = asyncio.Event()
+        self._failure: Failure | None = None
+        self._out_of_memory = False
+        self._last_words = b""
+        self._grace: asyncio.TimerHandle | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its number, which is that of its group and session, too."""
+        return self._process.pid
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``send`` still reaches it."""
+        return self._link is not None and self._link.is_open
+
+    def send(self, messages: Sequence[object]) -> None:
+        """Send one frame of orders; nothing happens if the link is gone."""
+        if self._link is not None:
+            self._link.send(messages)
+
+    def kill(self) -> None:
+        """Kill its whole group at once. Does nothing once it is dead."""
+        self._signal(signal.SIGKILL)
+
+    def dismiss(self) -> None:
+        """Let it end by itself, as it does when its link closes; kill it after a second."""
+        if self._link is not None:
+            self._link.close()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Ask its whole group to end, and kill it if that takes longer than allowed."""
+        self._signal(signal.SIGTERM)
+        with anyio.move_on_after(grace_seconds):
+            await self.ended()
+        self.kill()
+
+    async def ended(self) -> Failure:
+        """Wait until it and all it started are dead and all it reported was handed on."""
+        await self._over.wait()
+        assert self._failure is not None  # noqa: S101 - set before the event
+        return self._failure
+
+    def culprit(self) -> int:
+        """Return whose code was being run, by its black box; -1 for nobody."""
+        if self._plumbing.black_box is None:
+            return NOBODY
+        data = os.pread(self._plumbing.black_box, _WORD.size, 0)
+        number: int = _WORD.unpack(data)[0] if len(data) == _WORD.size else NOBODY
+        return number if number > 0 else NOBODY
+
+    def loop_seconds(self) -> float:
+        """Return how long its first thread has been on a processor; 0 once it is gone."""
+        try:
+            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def processor_seconds(self) -> float:
+        """Return how long all its threads have been on a processor; 0 once it is gone."""
+        found = processes.stat(self.pid)
+        return 0.0 if found is None else found.processor_ticks / _TICKS
+
+    def memory_bytes(self) -> int:
+        """Return its resident memory; 0 once it is gone."""
+        try:
+            fields = Path(f"/proc/{self.pid}/statm").read_text().split()
+        except OSError:
+            return 0
+        return int(fields[1]) * resource.getpagesize()
+
+    # ── for Children only ───────────────────────────────────────────────────────────────
+
+    async def connect(self, on_reports: Callable[[list[Report]], None]) -> None:
+        """Begin to listen."""
+
+        def on_closed(reason: str) -> None:
+            self._link_over.set()
+            if self._process.returncode is None:
+                _logger.debug("link of %s %d closed: %s", self.role, self.pid, reason)
+                loop = asyncio.get_running_loop()
+                self._grace = loop.call_later(LINK_GRACE_SECONDS, self.kill)
+
+        self._link = await daemon_link(self._plumbing.link, on_reports, on_closed)
+
+    async def watch(self, limiter: anyio.CapacityLimiter) -> None:
+        """Wait for its death, then clear up after it. May be called again after a cancel."""
+        if self._over.is_set():
+            return
+        await anyio.wait_readable(self._handle)
+        if self._process.returncode is None:
+            # Not reaped yet, so the number still is its own.
+            self.kill()
+            self._out_of_memory = self._died_of_kill() and self._oom.claim()
+            self._process.wait()
+        if self._grace is not None:
+            self._grace.cancel()
+        if strays := await self._kill_strays(limiter):
+            _logger.warning("%s %d left %d processes; killed", self.role, self.pid, strays)
+        # What it reported before it died may still be on its way through the loop.
+        with anyio.move_on_after(LINK_GRACE_SECONDS):
+            await self._link_over.wait()
+            await self._output_over.wait()
+        self._failure = describe_ending(
+            self._process.returncode,
+            out_of_memory=self._out_of_memory,
+            last_words=_MARKER.split(_STALL.sub(b"", self._last_words))[-1],
+        )
+        self._footprint.record.unlink(missing_ok=True)
+        self._over.set()
+
+    async def _kill_strays(self, limiter: anyio.CapacityLimiter) -> int:
+        """Kill what it started and left; nobody goes on in its place before.
+
+        Raises:
+            OSError: If the machine does not let us look, however often; it is done at the end.
+        """
+        for sweep in range(1, SWEEPS + 1):
+            try:
+                return await in_thread(self._kill_marked, limiter=limiter)
+            except OSError as exc:
+                if sweep == SWEEPS:
+                    raise
+                if sweep == 1:
+                    _logger.warning("cannot look for what %s left: %s", self.role, exc)
+            await self._clock.sleep(SWEEP_AGAIN_SECONDS)
+        return 0
+
+    def _kill_marked(self) -> int:
+        killed = kill_marked(self._footprint.mark)
+        reap_marked(self._footprint.mark)
+        return killed
+
+    async def pump(self, on_output: Callable[[bytes], Awaitable[None]]) -> None:
+        """Hand on what it prints until the pipe ends; reads no faster than that is taken."""
+        try:
+            while True:
+                await anyio.wait_readable(self._plumbing.output)
+                data = os.read(self._plumbing.output, _CHUNK)
+                if not data:
+                    return
+                self._last_words = (self._last_words + data)[-LAST_WORDS:]
+                await on_output(data)
+        finally:
+            self._output_over.set()
+
+    async def output_over(self) -> None:
+        """Wait until the last of its output was handed on."""
+        await self._output_over.wait()
+
+    def abandon(self) -> None:
+        """Kill it; nobody waits for its last reports and output any more."""
+        self.kill()
+        self._link_over.set()
+        self._output_over.set()
+
+    def release(self) -> None:
+        """Give back the daemon's ends."""
+        if self._link is None:
+            self._plumbing.link.close()
+        else:
+            self._link.close()
+        for descriptor in (self._plumbing.output, self._handle, self._plumbing.black_box):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _died_of_kill(self) -> bool:
+        status = os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOWAIT)
+        return (
+            status is not None
+            and status.si_code == os.CLD_KILLED
+            and status.si_status == signal.SIGKILL
+        )
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+
+def write_record(folder: Path, pid: int, boot: str, role: str) -> Path:
+    """Note a child down, so that the next daemon finds it if this one is killed."""
+    path = folder / str(pid)
+    record = Record(pid, read_start_ticks(pid) or 0, boot, role)
+    write_file(path, msgspec.json.encode(record))
+    return path

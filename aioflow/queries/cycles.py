@@ -1,0 +1,103 @@
+"""Who waits for whom among runs, and whether that leads back to where it began.
+
+A task that waits for another run is found here while it asks how that ends. A wait for one
+task of a run leads on only from that task and those before it: the others need not end first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import RunNo
+from aioflow.queries.waits import Wait, WaitNo, Waits
+
+__all__ = ("LOOKED_AT", "Cycles", "before")
+
+LOOKED_AT = 1_000
+"""Waits looked at for one cycle at most: beyond these none is found."""
+
+
+class Cycles:
+    """Finds cycles among the waits there are; keeps nothing of any of them.
+
+    Args:
+        still_waits: Whether a task, by run, position and map index, waits for anything now. A
+            question outlives the wait it was asked for, if others want to know the same.
+    """
+
+    def __init__(self, waits: Waits, still_waits: Callable[[RunNo, int, int], bool]) -> None:
+        self._waits = waits
+        self._still_waits = still_waits
+        self._told: set[frozenset[RunNo]] = set()
+
+    def closed_by(self, no: WaitNo) -> str:
+        """Return the cycle a wait closes, if it does and nobody was told of that."""
+        found = self._from(no)
+        runs = frozenset(each.run_no for each in found)
+        if not found or runs in self._told:
+            return ""
+        if len(self._told) >= LOOKED_AT:
+            self._told.clear()
+        self._told.add(runs)
+        return _said(found)
+
+    def of_task(self, run_no: RunNo, position: int, map_index: int) -> str:
+        """Say which cycle a task stands in, as ``a -> b -> a``; empty if it stands in none."""
+        for no, wait in self._waits.of_run(run_no):
+            if (wait.position, wait.map_index) == (position, map_index):
+                found = self._from(no)
+                if found:
+                    return _said(found)
+        return ""
+
+    def _from(self, first: WaitNo) -> list[Wait]:
+        """Return the waits of a shortest cycle that begins with this one; none if it has none."""
+        came_from: dict[WaitNo, WaitNo | None] = {first: None}
+        agenda = [first]
+        for no in agenda:
+            for following in self._following(no):
+                if following == first:
+                    return self._path(no, came_from)
+                if following not in came_from:
+                    came_from[following] = no
+                    agenda.append(following)
+                if len(agenda) > LOOKED_AT:
+                    return []
+        return []
+
+    def _following(self, no: WaitNo) -> Iterator[WaitNo]:
+        wait = self._waits.get(no)
+        if wait is None or wait.awaited < 0:
+            return
+        leads_to = self._waits.leads_to(wait)
+        for other_no, other in self._waits.of_run(wait.awaited):
+            if leads_to is not None and other.position not in leads_to:
+                continue
+            if self._still_waits(other.run_no, other.position, other.map_index):
+                yield other_no
+
+    def _path(self, last: WaitNo, came_from: dict[WaitNo, WaitNo | None]) -> list[Wait]:
+        path: list[Wait] = []
+        at: WaitNo | None = last
+        while at is not None:
+            wait = self._waits.get(at)
+            path += [] if wait is None else [wait]
+            at = came_from[at]
+        return path[::-1]
+
+
+def before(spec: DagSpec, position: int) -> frozenset[int]:
+    """Return a task and all that have to end before it."""
+    found = {position}
+    agenda = [position]
+    while agenda:
+        fresh = set(spec.tasks[agenda.pop()].parents) - found
+        found |= fresh
+        agenda.extend(fresh)
+    return frozenset(found)
+
+
+def _said(found: list[Wait]) -> str:
+    names = [wait.awaited_id for wait in found]
+    return " -> ".join((names[-1], *names))

@@ -1,0 +1,195 @@
+"""Pages of a parent's results, bounded in items and bytes, and what is read of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+import msgspec
+
+from aioflow.model.dag import ValueKind
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.rows import (
+    DagRow,
+    ExpansionRow,
+    ItemRow,
+    NamedEventRow,
+    RecordRow,
+    ResultRow,
+    RunRow,
+    TaskRow,
+    ValueRow,
+    VersionRow,
+)
+from aioflow.model.states import TaskState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import RunInfo
+from aioflow.worker.questions import (
+    PAGE_BYTES,
+    PAGE_ITEMS,
+    RecordItem,
+    RecordsPage,
+    RecordsWanted,
+    ResultsPage,
+    ResultsWanted,
+    asked_alone,
+)
+
+__all__ = ("Reader", "Refused", "find_expansion", "read_page", "read_records")
+
+_RECORD_BYTES = 200
+
+ITEMS_BYTES = 128 * 1024
+"""A child asks for one item, and is given what lies next to it."""
+
+RECORDS_PIECE = 8
+"""Records read at once for a page; a row may be 1 MiB."""
+
+FIRST_PIECE = 64
+"""Results read at first for a page; a row may be 64 KiB, so more only if these were small."""
+
+
+class Refused(Exception):
+    """There is no answer, and there never will be."""
+
+
+class Reader(Protocol):
+    """What is read of the store; see ``aioflow.store.Store`` for what each method promises."""
+
+    async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
+        """See ``Store``."""
+
+    async def find_runs_at(self, dag_id: str, logical_dates: Collection[Instant]) -> list[RunRow]:
+        """See ``Store``."""
+
+    async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
+        """See ``Store``."""
+
+    async def list_dags(self) -> list[DagRow]:
+        """See ``Store``."""
+
+    async def find_version(self, version: str) -> VersionRow | None:
+        """See ``Store``."""
+
+    async def list_needed_versions(self) -> list[VersionRow]:
+        """See ``Store``."""
+
+    async def list_expansions(self, run_no: RunNo) -> list[ExpansionRow]:
+        """See ``Store``."""
+
+    async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
+        """See ``Store``."""
+
+    async def list_tasks_between(
+        self, first: TaskNo, end: TaskNo, limit: int = 1000
+    ) -> list[TaskRow]:
+        """See ``Store``."""
+
+    async def find_tasks(self, task_nos: Collection[TaskNo]) -> list[TaskRow]:
+        """See ``Store``."""
+
+    async def list_records(
+        self, task_no: TaskNo, after: int = -1, limit: int = 1000
+    ) -> list[RecordRow]:
+        """See ``Store``."""
+
+    async def list_named_events(
+        self, name: str, *, after: int = -1, limit: int = 1000
+    ) -> list[NamedEventRow]:
+        """See ``Store``."""
+
+    async def find_value(self, kind: ValueKind, name: str) -> ValueRow | None:
+        """See ``Store``."""
+
+    async def list_items(
+        self, task_no: TaskNo, after: int = -1, limit: int = 1000
+    ) -> list[ItemRow]:
+        """See ``Store``."""
+
+    async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
+        """See ``Store``."""
+
+
+async def find_expansion(store: Reader, run_no: RunNo, position: int) -> ExpansionRow | None:
+    """Return how wide a mapped task of a run is, if that is known yet."""
+    rows = await store.list_expansions(run_no)
+    return next((row for row in rows if row.position == position), None)
+
+
+async def read_records(store: Reader, info: RunInfo, wanted: RecordsWanted) -> RecordsPage:
+    """Return the recorded calls of a task that come after ``wanted.after``; none of another run."""
+    after, piece, size = wanted.after, RECORDS_PIECE, 0
+    items: list[RecordItem] = []
+    while size < PAGE_BYTES:
+        rows = await store.list_records(wanted.task_no, after, piece)
+        mine = [row for row in rows if row.run_no == info.run_no]
+        items += [RecordItem(r.kind, r.name, r.place, r.answer, r.failure) for r in mine]
+        if len(rows) < piece:
+            return RecordsPage(items, more=False)
+        after = rows[-1].ordinal
+        size += sum(len(row.answer or b"") + _RECORD_BYTES for row in rows)
+    return RecordsPage(items, more=True)
+
+
+async def read_items(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:
+    """Return the items of a task that come after ``wanted.after``; none of another run."""
+    task_no, after, piece, size = ~wanted.position, wanted.after, 1, 0
+    page = ResultsPage(-1, [], [], after, more=True)
+    while size < ITEMS_BYTES:
+        rows = await store.list_items(task_no, after, piece)
+        mine = [row for row in rows if row.run_no == info.run_no]
+        page.items.extend((row.item_index, task_no, 0, row.payload) for row in mine)
+        after = rows[-1].item_index if rows else after
+        if len(rows) < piece:
+            return msgspec.structs.replace(page, last=after, more=False)
+        piece = RECORDS_PIECE
+        size += sum(len(row.payload) + _RECORD_BYTES for row in rows)
+    return msgspec.structs.replace(page, last=after)
+
+
+async def read_page(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:
+    """Return the page of a parent's results that comes after ``wanted.after``."""
+    if wanted.position < 0:
+        return await read_items(store, info, wanted)
+    expansion = await find_expansion(store, info.run_no, wanted.position)
+    if expansion is None or not expansion.width:
+        page = ResultsPage(-1, [], [], -1, more=False)
+        if wanted.after != -2:
+            return page
+        # Its own row, as if it were child -1 of children that begin right behind it.
+        return await _filled(store, page, info.first_task_no + wanted.position + 1, -1, 0)
+    alone = asked_alone(wanted.after)
+    first = max(wanted.after + 1, 0) if alone < 0 else min(alone, expansion.width)
+    end = min(first + (PAGE_ITEMS if alone < 0 else 1), expansion.width)
+    page = ResultsPage(expansion.width, [], [], first - 1, more=False)
+    return await _filled(store, page, expansion.first_task_no, first, end)
+
+
+async def _filled(
+    store: Reader, page: ResultsPage, first_task_no: TaskNo, first: int, end: int
+) -> ResultsPage:
+    """Return the page with the map indexes from ``first`` on, as many as it may hold."""
+    rows = await store.list_tasks_between(first_task_no + first, first_task_no + end, PAGE_ITEMS)
+    by_no = {row.task_no: row for row in rows}
+    size, piece, at = 0, FIRST_PIECE, first
+    while at < end and size < PAGE_BYTES:
+        until = min(at + piece, end)
+        found = await store.list_results(first_task_no + at, first_task_no + until, until - at)
+        results = {row.task_no: row for row in found}
+        for index in range(at, until):
+            task_no = first_task_no + index
+            row = by_no.get(task_no)
+            if row is not None:
+                _put(page, index, row, results.get(task_no))
+        size += sum(len(row.body or b"") for row in found)
+        piece = PAGE_ITEMS if size < PAGE_BYTES // 16 else FIRST_PIECE
+        at = until
+    return msgspec.structs.replace(page, last=at - 1, more=at < page.width)
+
+
+def _put(page: ResultsPage, index: int, row: TaskRow, result: ResultRow | None) -> None:
+    if row.state is TaskState.SUCCESS:
+        start_no, body = (0, None) if result is None else (result.start_no, result.body)
+        page.items.append((index, row.task_no, start_no, body))
+    elif not row.state.is_live:
+        page.failed.append((index, row.state, row.failure))

@@ -1,0 +1,461 @@
+r"""What tries printed: capped, live from the first byte, attributed to the try that printed it.
+
+Children of a mapped task share one segment file per thousand map indexes,
+``<folder>/<run_no // 1000>/<run_no>/<position>.<segment>.log``. It holds records::
+
+    b"\x1eLOG"  map_index: i32  try_number: u32  start_no: u64  instant: i64  length: u32
+    crc32 of the header so far: u32  data
+
+Everything little-endian. A reader that meets a damaged record goes on at the next sound one.
+
+Only one thread writes, a batch at a time; waiting data is bounded. ``TryLog.write`` waits for
+room, so a child that prints faster than the disk takes it is slowed down by its own pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from functools import partial
+from pathlib import Path
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from aioflow._threads import in_thread
+from aioflow.clock import Clock
+from aioflow.filesystem import make_folder
+from aioflow.model.ids import RunNo, StartNo, TaskNo
+from aioflow.model.timestamps import Instant
+from aioflow.redaction import Masks, Stream
+from aioflow.telemetry.log_file import ALL, LogPart, LogReader, header
+
+__all__ = ("CAP_BYTES", "RUNS_IN_BLOCK", "Attribution", "LogKey", "TaskLog", "TryLog")
+
+CAP_BYTES = 10 * 1024 * 1024
+SEGMENT_WIDTH = 1_000
+RUNS_IN_BLOCK = 1_000
+WAITING_BYTES = 8 * 1024 * 1024
+"""What may wait for the disk, over all tries."""
+
+_PIECE = 256 * 1024
+_LOGS_KEPT = 256
+_PLACES_KEPT = 8
+"""In each of so many logs, where those stopped who read it last."""
+
+_OPEN_ATTEMPTS = 100
+_CATCH_UP_SECONDS = 1.0
+
+_logger = logging.getLogger(__name__)
+
+
+class LogKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose output something is."""
+
+    run_no: RunNo
+    position: int
+    map_index: int
+    task_no: TaskNo
+    start_no: StartNo
+    try_number: int
+
+
+class _Record(msgspec.Struct, frozen=True):
+    path: Path
+    log: TryLog
+    data: bytes
+
+
+class TryLog:
+    """The output of one start. ``write`` for a pipe, ``offer`` where nobody can wait.
+
+    What may be the beginning of a secret is held back until more comes, or ``close``.
+    """
+
+    __slots__ = ("_log", "_lost", "_masked", "_room", "key")
+
+    def __init__(self, log: TaskLog, key: LogKey, cap_bytes: int) -> None:
+        self.key = key
+        self._log = log
+        self._room = cap_bytes
+        self._lost = ""
+        self._masked = Stream(log.masks)
+
+    async def write(self, data: bytes) -> None:
+        """Append, once there is room for it; what is over the cap is dropped, and that said."""
+        if self._room >= 0:
+            self._append(self._masked.feed(data))
+            await self._log.room()
+
+    def offer(self, data: bytes) -> None:
+        """Append now, or drop it if too much waits for the disk; then that is said."""
+        if self._log.is_full:
+            self.mark_lost("the disk is too slow")
+        elif self._room >= 0:
+            self._append(self._masked.feed(data))
+
+    def close(self) -> None:
+        """Append what was held back. More may follow all the same."""
+        if self._room >= 0:
+            self._append(self._masked.finish())
+
+    def mark_lost(self, why: str) -> None:
+        """Say before the next output that some is missing here."""
+        self._lost = why
+
+    def _append(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._lost:
+            data = _note(f"some output is missing: {self._lost}") + data
+            self._lost = ""
+        if len(data) > self._room:
+            data = data[: self._room] + _note("the output was truncated here: it is too long")
+            self._room = -1
+        else:
+            self._room -= len(data)
+        # Only now: most tries print nothing, and a path costs more than the rest of a try's log.
+        path = self._log.path(self.key.run_no, self.key.position, self.key.map_index)
+        self._log.put(_Record(path, self, data))
+
+
+def _note(text: str) -> bytes:
+    return f"\n[aioflow: {text}]\n".encode()
+
+
+class TaskLog:
+    """All logs of one home. Nothing is on the disk unless ``run`` runs.
+
+    Attributes:
+        masks: Hides secrets in all of them, before anything is cut off.
+        written_bytes: What tries have printed since this was made, as far as it was kept.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        *,
+        cap_bytes: int = CAP_BYTES,
+        masks: Masks | None = None,
+    ) -> None:
+        self.masks = masks or Masks()
+        self._folder = folder
+        self._clock = clock
+        self._cap_bytes = cap_bytes
+        self._waiting: list[_Record] = []
+        self._waiting_bytes = 0
+        self._put_bytes = self.written_bytes = 0
+        self._work = anyio.Event()
+        self._drained = anyio.Event()
+        self._followed: dict[Path, anyio.Event] = {}
+        self._places: dict[tuple[Path, int, LogPart], dict[int, tuple[int, StartNo]]] = {}
+        # Of its own: logs must not stand behind other disk work, nor the other way round.
+        self._threads = anyio.CapacityLimiter(2)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits for the disk than should."""
+        return self._waiting_bytes >= WAITING_BYTES
+
+    def open(self, key: LogKey) -> TryLog:
+        """Return where the output of one start goes. The cap counts per call."""
+        return TryLog(self, key, self._cap_bytes)
+
+    def path(self, run_no: RunNo, position: int, map_index: int = -1) -> Path:
+        """Return the segment file that holds the output of a task or mapped child."""
+        segment = max(map_index, 0) // SEGMENT_WIDTH
+        return (
+            self._folder / str(run_no // RUNS_IN_BLOCK) / str(run_no) / f"{position}.{segment}.log"
+        )
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Write what comes until cancelled; what had come by then is written, too."""
+        task_status.started()
+        try:
+            while True:
+                await self._work.wait()
+                await self._write_waiting()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._write_waiting()
+
+    async def read(
+        self,
+        run_no: RunNo,
+        position: int,
+        map_index: int = -1,
+        *,
+        part: LogPart = ALL,
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> bytes:
+        """Return what one task printed, of all its tries or some, from ``offset`` on.
+
+        What has come by now is in it, unless the disk is very slow.
+        """
+        reading = self.reading(run_no, position, map_index, part=part)
+        return await reading(offset, limit)
+
+    def reading(
+        self, run_no: RunNo, position: int, map_index: int = -1, *, part: LogPart = ALL
+    ) -> Callable[[int, int | None], Awaitable[bytes]]:
+        """Return what reads the same on and on, for one who follows it.
+
+        It begins where it stopped, wherever others read that log: of a large one no part is gone
+        through twice.
+        """
+        path = self.path(run_no, position, map_index)
+        reader: LogReader | None = None
+
+        async def read(offset: int, limit: int | None) -> bytes:
+            nonlocal reader
+            if reader is None or offset < reader.offset:
+                reader = self._reader(path, map_index, part, offset)
+            with anyio.move_on_after(_CATCH_UP_SECONDS):
+                await self._catch_up()
+            data = await in_thread(reader.read, offset, limit, limiter=self._threads)
+            self._keep_place(reader)
+            return data
+
+        return read
+
+    async def follow(
+        self,
+        run_no: RunNo,
+        position: int,
+        map_index: int = -1,
+        *,
+        part: LogPart = ALL,
+        offset: int = 0,
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what one task printed, in pieces, and on as it prints. Ends when closed."""
+        path = self.path(run_no, position, map_index)
+        reader = self._reader(path, map_index, part, offset)
+        while True:
+            # Before reading: what is written while we read wakes us again.
+            changed = self._followed.setdefault(path, anyio.Event())
+            if data := await in_thread(reader.read, offset, _PIECE, limiter=self._threads):
+                offset += len(data)
+                yield data
+            else:
+                await changed.wait()
+
+    def _reader(self, path: Path, map_index: int, part: LogPart, offset: int) -> LogReader:
+        """Return one that begins where somebody stopped who read the same, as near as there is."""
+        known = self._places.get((path, map_index, part), {})
+        before = max((at for at in known if at <= offset), default=0)
+        position, start_no = known.get(before, (0, -1))
+        return LogReader(path, map_index, part, position=position, offset=before, start_no=start_no)
+
+    def _keep_place(self, reader: LogReader) -> None:
+        known = self._places.pop(reader.key, {})
+        known.pop(reader.offset, None)  # the one who stopped there last is forgotten last
+        known[reader.offset] = reader.position, reader.start_no
+        if len(known) > _PLACES_KEPT:
+            del known[next(iter(known))]
+        self._places[reader.key] = known
+        if len(self._places) > _LOGS_KEPT:
+            del self._places[next(iter(self._places))]
+
+    async def delete(self, run_no: RunNo) -> None:
+        """Delete what all tasks of a run printed; a second time there is nothing."""
+        folder = self.path(run_no, 0).parent
+        await in_thread(_delete, folder, limiter=self._threads)
+
+    async def list_blocks(self) -> list[int]:
+        """Return which blocks of ``RUNS_IN_BLOCK`` runs have logs, in order."""
+        return await in_thread(_blocks, self._folder, limiter=self._threads)
+
+    async def delete_old(
+        self, block: int, *, before: Instant, kept: Collection[RunNo], dry_run: bool = False
+    ) -> int:
+        """Delete the logs of runs of a block; return of how many.
+
+        Args:
+            before: When something was written last, of any task, to have all of them go.
+            kept: Runs whose logs stay in any case.
+            dry_run: Whether to count them only.
+        """
+        folder = self._folder / str(block)
+        work = partial(_delete_old, folder, before, frozenset(kept), dry_run=dry_run)
+        return await in_thread(work, limiter=self._threads)
+
+    def put(self, record: _Record) -> None:
+        """Take a record for the disk. Called by ``TryLog``."""
+        self._waiting.append(record)
+        self._waiting_bytes += len(record.data)
+        self._put_bytes += len(record.data)
+        self._work.set()
+
+    async def room(self) -> None:
+        """Wait until not too much waits for the disk."""
+        while self.is_full:
+            await self._drained.wait()
+
+    async def _catch_up(self) -> None:
+        """Wait until what has come by now is on the disk."""
+        wanted = self._put_bytes
+        while self.written_bytes < wanted:
+            await self._drained.wait()
+
+    async def _write_waiting(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            size = sum(len(record.data) for record in batch)
+            now = self._clock.now()
+            with anyio.CancelScope(shield=True):
+                await in_thread(_write, batch, now, limiter=self._threads)
+            self._waiting_bytes -= size
+            self.written_bytes += size
+            self._drained.set()
+            self._drained = anyio.Event()
+            for path in {record.path for record in batch} & self._followed.keys():
+                self._followed.pop(path).set()
+        self._work = anyio.Event()
+
+
+def _delete(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        for file in list(folder.iterdir()):
+            file.unlink(missing_ok=True)
+        folder.rmdir()
+    with contextlib.suppress(OSError):  # others have logs beside it
+        folder.parent.rmdir()
+
+
+def _blocks(folder: Path) -> list[int]:
+    try:
+        names = [entry.name for entry in os.scandir(folder)]
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _delete_old(block: Path, before: Instant, kept: Collection[RunNo], *, dry_run: bool) -> int:
+    count = 0
+    with contextlib.suppress(FileNotFoundError):
+        for run in list(os.scandir(block)):
+            if run.name.isdecimal() and int(run.name) not in kept:
+                count += _delete_if_old(run, before, dry_run=dry_run)
+    return count
+
+
+def _delete_if_old(run: os.DirEntry[str], before: Instant, *, dry_run: bool) -> bool:
+    try:
+        if _last_at(run) >= before:
+            return False
+        if not dry_run:
+            _delete(Path(run.path))
+    except FileNotFoundError:
+        return False  # its run was deleted meanwhile
+    except OSError as exc:
+        _logger.warning("cannot delete the logs in %s: %s", run.path, exc)
+        return False
+    return True
+
+
+def _last_at(run: os.DirEntry[str]) -> Instant:
+    """Return when something was written last into a folder."""
+    written = [entry.stat().st_mtime_ns for entry in os.scandir(run)]
+    return max(written, default=run.stat().st_mtime_ns) // 1_000
+
+
+def _write(batch: list[_Record], now: Instant) -> None:
+    by_path: dict[Path, list[_Record]] = {}
+    for record in batch:
+        by_path.setdefault(record.path, []).append(record)
+    for path, records in by_path.items():
+        try:
+            _append(path, b"".join(_encode(record, now) for record in records))
+        except OSError as exc:
+            # A full disk costs output, never the task that printed it.
+            _logger.warning("cannot write to %s: %s", path, exc)
+            for record in records:
+                record.log.mark_lost(str(exc))
+
+
+def _opened(path: Path) -> int:
+    """Open a file to append to, with its folder; that may go while it is empty."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    for _ in range(_OPEN_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags, 0o600)
+        with contextlib.suppress(FileNotFoundError):
+            make_folder(path.parent)
+    return os.open(path, flags, 0o600)
+
+
+def _append(path: Path, data: bytes) -> None:
+    descriptor = _opened(path)
+    try:
+        before, view = os.fstat(descriptor).st_size, memoryview(data)
+        try:
+            while view:
+                view = view[os.write(descriptor, view) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error tells more
+                os.ftruncate(descriptor, before)  # half a record helps nobody
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _encode(record: _Record, now: Instant) -> bytes:
+    key = record.log.key
+    start = header(key.map_index, key.try_number, key.start_no, now, len(record.data))
+    return start + record.data
+
+
+class Attribution:
+    r"""Takes a worker's output apart by the markers its host writes before each try.
+
+    A marker is ``\x1e``, the nonce only this worker knows, and the numbers of the try. It may
+    come in pieces; what could be the beginning of one is held back until more comes.
+    """
+
+    def __init__(self, nonce: str) -> None:
+        head = b"\x1e" + nonce.encode() + b" "
+        self._marker = re.compile(re.escape(head) + rb"(\d{1,20}) (\d{1,20})\n")
+        self._head = head
+        self._longest = len(head) + 42
+        self._held = b""
+        self._current: tuple[TaskNo, StartNo] | None = None
+
+    def feed(self, data: bytes) -> list[tuple[tuple[TaskNo, StartNo] | None, bytes]]:
+        """Return ``(try, output)`` in order; an empty output says that this try begins."""
+        data = self._held + data
+        pieces: list[tuple[tuple[TaskNo, StartNo] | None, bytes]] = []
+        at = 0
+        for marker in self._marker.finditer(data):
+            if marker.start() > at:
+                pieces.append((self._current, data[at : marker.start()]))
+            self._current = (int(marker[1]), int(marker[2]))
+            pieces.append((self._current, b""))
+            at = marker.end()
+        keep = self._unfinished(data, at)
+        if keep > at:
+            pieces.append((self._current, data[at:keep]))
+        self._held = data[keep:]
+        return pieces
+
+    def finish(self) -> list[tuple[tuple[TaskNo, StartNo] | None, bytes]]:
+        """Return what was held back, once nothing more comes."""
+        held, self._held = self._held, b""
+        return [(self._current, held)] if held else []
+
+    def _unfinished(self, data: bytes, at: int) -> int:
+        """Return where the beginning of a marker may stand at the end, else the end."""
+        start = data.rfind(b"\x1e", max(at, len(data) - self._longest))
+        if start < 0:
+            return len(data)
+        tail = data[start:]
+        if len(tail) <= len(self._head):
+            return start if self._head.startswith(tail) else len(data)
+        numbers = tail[len(self._head) :]
+        could_be = tail.startswith(self._head) and re.fullmatch(rb"\d*( \d*)?", numbers)
+        return start if could_be else len(data)

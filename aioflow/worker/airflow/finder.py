@@ -1,0 +1,174 @@
+"""Answers ``import airflow...`` in a child, unless Airflow is installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import FrameType, ModuleType
+from typing import Any
+
+from aioflow.errors import AirflowImport
+
+__all__ = ("CONTENTS", "STANDS_FOR", "install", "names_of")
+
+STANDS_FOR = "3.3.2"
+"""The release whose names and meanings these are."""
+
+_HERE = __package__
+_ROOT = "airflow"
+
+_PACKAGES = frozenset(
+    {
+        _ROOT,
+        "airflow.models",
+        "airflow.sdk",
+        "airflow.sdk.definitions",
+        "airflow.sdk.definitions._internal",
+        "airflow.sensors",
+        "airflow.triggers",
+        "airflow.utils",
+    }
+)
+CONTENTS = {
+    "airflow.configuration": "configuration",
+    "airflow.exceptions": "exceptions",
+    "airflow.models": "models",
+    "airflow.models.baseoperator": "models",
+    "airflow.sdk": "sdk",
+    "airflow.sdk.definitions._internal.types": "types",
+    "airflow.sdk.exceptions": "exceptions",
+    "airflow.sdk.timezone": "timezone",
+    "airflow.sensors.base": "sensors",
+    "airflow.triggers.base": "base",
+    "airflow.triggers.temporal": "temporal",
+    "airflow.utils.context": "context",
+    "airflow.utils.timezone": "timezone",
+}
+"""Which of the modules beside this one says what is in there."""
+
+
+def install() -> None:
+    """Answer from now on. A second call changes nothing."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Stands before the others: providers alone make ``airflow`` a folder without a module."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] != _ROOT:
+            return None
+        if fullname == _ROOT:
+            return _root_spec()
+        if not isinstance(getattr(sys.modules.get(_ROOT), "__loader__", None), _Loader):
+            return None
+        if fullname in _PACKAGES or fullname in CONTENTS:
+            return _spec(fullname)
+        return self._others(fullname, path, target) or _refuse(fullname)
+
+    def _others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return what the other finders know: providers are installed in many ways."""
+        for finder in sys.meta_path:
+            if finder is not self:
+                spec = finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+
+def _refuse(fullname: str) -> importlib.machinery.ModuleSpec | None:
+    """Say what to write instead of a module or a name that does not exist here.
+
+    ``from airflow.sdk import dag`` looks for a module ``airflow.sdk.dag`` in the end.
+
+    Raises:
+        AirflowImport: If it is being imported; who merely asks whether it is there learns that.
+    """
+    wanted = _imported(fullname)
+    if wanted is not None:
+        module = wanted.rpartition(".")[0]
+        # By the module alone: an error about its own name is dropped where that is looked for.
+        raise AirflowImport(_instead_of(wanted, module), fullname.rpartition(".")[0])
+    return None
+
+
+def _instead_of(wanted: str, module: str) -> str:
+    from aioflow.worker.airflow.instead import instead_of  # of no use to those who import nothing
+
+    return instead_of(wanted, names_of(module) if module != _ROOT else ())
+
+
+def _imported(fullname: str) -> str | None:
+    """Return what the import statement names, of which this is the first part that is missing."""
+    import inspect  # takes as long as the stand-in itself, and is needed for an error alone
+
+    frame = inspect.currentframe()
+    wanted = None
+    while frame is not None and not _is_machinery(frame):
+        frame = frame.f_back
+    while frame is not None and _is_machinery(frame):
+        if frame.f_code.co_name == "_find_and_load":
+            wanted = frame.f_locals.get("name", fullname)
+        frame = frame.f_back
+    return wanted
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith("<frozen importlib")
+
+
+def names_of(module: str) -> tuple[str, ...]:
+    """Return the names that a module which stands in for one of Airflow has."""
+    if module == _ROOT:
+        return ("__version__",)
+    if module not in CONTENTS:
+        return ()
+    ours = importlib.import_module(f"{_HERE}.{CONTENTS[module]}")
+    return tuple(ours.__all__)
+
+
+def _root_spec() -> importlib.machinery.ModuleSpec | None:
+    """Return what ``airflow`` is, with the folders of its providers; ``None`` if it is there."""
+    found = importlib.machinery.PathFinder.find_spec(_ROOT)
+    if found is not None and found.origin is not None:
+        return None
+    spec = _spec(_ROOT)
+    if found is not None and found.submodule_search_locations is not None:
+        spec.submodule_search_locations = list(found.submodule_search_locations)
+    return spec
+
+
+def _spec(name: str) -> importlib.machinery.ModuleSpec:
+    # It loads as an ``importlib.abc.Loader`` does, which takes as long to import as a DAG file.
+    loader: Any = _Loader()
+    # Each is a package: a name that it does not have is looked for here, as a module of it.
+    spec = importlib.machinery.ModuleSpec(name, loader, is_package=True)
+    spec.origin = "aioflow"
+    return spec
+
+
+class _Loader:
+    """Fills a module with the public names of one of ours."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+
+        def missing(attribute: str) -> object:
+            raise AttributeError(_instead_of(f"{name}.{attribute}", name))
+
+        vars(module)["__getattr__"] = missing
+        if name == _ROOT:
+            vars(module)["__version__"] = STANDS_FOR
+        if name in CONTENTS:
+            ours = importlib.import_module(f"{_HERE}.{CONTENTS[name]}")
+            vars(module).update({public: getattr(ours, public) for public in ours.__all__})

@@ -1,0 +1,98 @@
+"""The body of one try: which function or method is called, with what."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from aioflow.author.codec import decode
+from aioflow.author.context import resolve
+from aioflow.author.node import Node
+from aioflow.author.operator import looks_by_poke
+from aioflow.author.signals import PokeReturnValue
+from aioflow.author.trigger import TriggerEvent
+from aioflow.protocol.commands import Start
+from aioflow.worker.arguments import Arguments, KnownRun, spec_of
+from aioflow.worker.items import all_items
+from aioflow.worker.labels import label_of
+from aioflow.worker.questions import ResultsPage
+
+__all__ = ("Body", "PagesOfRun", "begin")
+
+PagesOfRun: TypeAlias = Callable[[int, int, int], ResultsPage]
+"""``(run_no, position, after)`` to a page of results."""
+
+
+class Body(msgspec.Struct, frozen=True):
+    """What to call.
+
+    Attributes:
+        operator: The instance, if the task is one.
+        is_check: One look of a sensor; what it returns says whether it is the last.
+        label: What people are to call it, if it is a child that has a name.
+    """
+
+    call: Callable[[], Any]
+    operator: Any = None
+    is_check: bool = False
+    label: str | None = None
+
+
+def begin(run: KnownRun, node: Node, start: Start, pages: PagesOfRun, results: Path) -> Body:
+    """Return the body of a try, its arguments resolved. Runs ``__init__`` of an operator.
+
+    Raises:
+        BadArgument: If an argument cannot be had.
+    """
+    is_check = node.sensor is not None and not start.method
+    if not node.arguments and node.fn is not None:
+        return Body(node.fn, None, is_check)
+    resolved = Arguments(run, node, start, partial(pages, start.run_no), results)
+    arguments = resolved.all()
+    label = label_of(node, start, arguments)
+    if node.fn is not None:
+        return Body(partial(node.fn, **arguments), None, is_check, label)
+    operator = node.make_operator(arguments)
+    values = resolve("context", resolved.context)
+    values["task"] = operator
+    if start.is_closing and not start.method:
+        pages_of_run = partial(pages, start.run_no)
+        return Body(lambda: all_items(pages_of_run, start.task_no), operator)
+    if not start.method:
+        if not is_check:
+            return Body(partial(operator.execute, values), operator, label=label)
+        look = operator.poke if looks_by_poke(type(operator)) else partial(_whole, operator.execute)
+        return Body(partial(look, values), operator, is_check=True, label=label)
+    kwargs = {} if start.kwargs is None else decode(start.kwargs)
+    if start.upto:
+        return Body(_taking_events(operator, node, start, values, kwargs), operator)
+    event = None if start.event is None else decode(start.event)
+    method = getattr(operator, start.method)
+    return Body(partial(method, values, event=event, **kwargs), operator)
+
+
+def _whole(execute: Callable[[Any], Any], values: Any) -> Any:
+    """Call the ``execute`` of a sensor that has one of its own: what it returns is the result."""
+    value = execute(values)
+    return _waited_for(value) if inspect.isawaitable(value) else PokeReturnValue(True, value)
+
+
+async def _waited_for(value: Awaitable[Any]) -> PokeReturnValue[Any]:
+    return PokeReturnValue(is_done=True, xcom_value=await value)
+
+
+def _taking_events(
+    operator: Any, node: Node, start: Start, values: Any, kwargs: dict[str, Any]
+) -> Callable[[], Any]:
+    """Return the call that takes a batch of events, or one of them alone."""
+    method = getattr(operator, start.method)
+    events = [TriggerEvent(decode(payload), key) for payload, key in start.events]
+    described = spec_of(node).events
+    if described is not None and described.method:
+        return partial(method, events, values)
+    return partial(method, values, event=events[0].payload, **kwargs)

@@ -1,0 +1,206 @@
+"""The role ``callbacks``: calls what authors gave for events, and tells the people on call.
+
+One after the other, in the main thread: the daemon gives the next when this one has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from aioflow.author.callbacks import Callback as Function
+from aioflow.author.context import resolve
+from aioflow.author.notifiers import EmailNotifier, WebhookNotifier
+from aioflow.author.values import in_process
+from aioflow.errors import LinkClosed, NotificationFailed
+from aioflow.model.ids import clear_number
+from aioflow.model.states import Failure
+from aioflow.model.timestamps import as_datetime
+from aioflow.protocol.commands import Call, ForgetRun, Notify, Order, RunInfo, Welcome
+from aioflow.protocol.outbox import Alert, Callback
+from aioflow.protocol.reports import Called
+from aioflow.worker import values
+from aioflow.worker.arguments import KnownRun
+from aioflow.worker.code import CodeShelf
+from aioflow.worker.failures import failure_of, print_traceback
+from aioflow.worker.frames import BlockingLink
+from aioflow.worker.orphans import Orphans
+from aioflow.worker.runs import Runs
+from aioflow.worker.streams import Descriptors, configure_logging, flush, line_by_line
+
+__all__ = ("CallbackHost", "Drive", "call", "notify")
+
+Drive: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine to its end."""
+
+
+class CallbackHost:
+    """Serves one version, and alerts.
+
+    Args:
+        link: To the daemon; ``Welcome`` has been received from it.
+        nonce: Tells our marks in the output from what user code prints.
+    """
+
+    def __init__(self, link: BlockingLink, welcome: Welcome, nonce: bytes) -> None:
+        self._link = link
+        self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
+        self._descriptors = Descriptors(nonce)
+        self._orphans = Orphans()
+
+    def run(self, first: Sequence[Order] = ()) -> None:
+        """Serve until the daemon closes the link."""
+        line_by_line()
+        configure_logging()
+        for order in first:
+            self._obey(order)
+        while True:
+            for order in self._link.receive():
+                self._obey(order)
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case RunInfo():
+                self._runs.tell(order)
+            case ForgetRun():
+                self._runs.forget(order.run_no)
+            case Call():
+                self._descriptors.mark(order.number)
+                self._answer(call(order, self._runs, asyncio.run))
+            case Notify():
+                self._descriptors.mark(order.number)
+                self._answer(notify(order))
+            case _:
+                raise LinkClosed(f"a callback host was ordered {type(order).__name__}")
+
+    def _answer(self, answer: Called) -> None:
+        flush()
+        self._orphans.kill()
+        self._link.send([answer])
+
+
+def call(order: Call, runs: Runs, drive: Drive) -> Called:
+    """Call what an author gave, each of several whatever became of the others.
+
+    Args:
+        runs: Has been told of its run.
+        drive: For what is ``async def``.
+    """
+    failed: list[BaseException] = []
+    try:
+        owed = msgspec.msgpack.decode(order.body, type=Callback)
+        in_process(values.held_of(order.names, order.values))
+        run = runs.known(order.run_no)
+        for function in _functions(run, owed):
+            try:
+                _run(function, _context(run, owed, order.number), drive)
+            except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+                print_traceback(exc)
+                failed.append(exc)
+    except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
+        print_traceback(exc)
+        failed.append(exc)
+    finally:
+        in_process({})
+    return _called(order.number, failed)
+
+
+def _functions(run: KnownRun, owed: Callback) -> tuple[Function, ...]:
+    """Return what is to be called; nothing, if its file no longer says so."""
+    if owed.position < 0:
+        return run.dag.callbacks.get(owed.event, ())
+    return run.dag.nodes[owed.position].settings.callbacks.get(owed.event, ())
+
+
+def _run(function: Function, context: dict[str, Any], drive: Drive) -> None:
+    found = function(context)
+    if inspect.iscoroutine(found):
+        drive(found)
+
+
+def _context(run: KnownRun, owed: Callback, number: int) -> dict[str, Any]:
+    own = run.own_context()
+    if owed.position >= 0:
+        own = replace(
+            own,
+            task_id=run.dag.nodes[owed.position].task_id,
+            try_number=owed.try_number,
+            map_index=owed.map_index,
+            task_no=owed.task_no,
+            clear_number=clear_number(owed.start_no),
+        )
+    failure = owed.failure
+    key = own.idempotency_key.rstrip("/")
+    context: dict[str, Any] = resolve("context", own)
+    context |= {
+        "event": owed.event,
+        "state": owed.state,
+        "at": as_datetime(owed.at),
+        "error": None if failure is None else msgspec.structs.asdict(failure),
+        "exception": None if failure is None else f"{failure.type}: {failure.message}",
+        "idempotency_key": f"{key}/{owed.event}/{number}",
+    }
+    return context
+
+
+def notify(order: Notify) -> Called:
+    """Tell the people on call, over each of the ways there are."""
+    alert = msgspec.msgpack.decode(order.body, type=Alert)
+    failed: list[BaseException] = []
+    try:
+        in_process(values.held_of(order.names, order.values))
+        for send in _ways(order):
+            try:
+                send(_alerted(alert, order.number))
+            except BaseException as exc:  # noqa: BLE001 - the other way is taken all the same
+                failed.append(exc)
+    except BaseException as exc:  # noqa: BLE001 - a setting may be wrong
+        failed.append(exc)
+    finally:
+        in_process({})
+    return _called(order.number, failed)
+
+
+def _ways(order: Notify) -> list[Callable[[Mapping[str, Any]], None]]:
+    ways: list[Callable[[Mapping[str, Any]], None]] = []
+    if order.webhook or order.webhook_secret:
+        ways.append(
+            WebhookNotifier(
+                order.webhook,
+                url_secret=order.webhook_secret,
+                signing_secret=order.signing_secret,
+            )
+        )
+    if order.email:
+        mail = EmailNotifier(order.email, connection=order.connection, sender=order.sender)
+        ways.append(mail)
+    return ways
+
+
+def _alerted(alert: Alert, number: int) -> dict[str, Any]:
+    """Return what notifiers take for a context."""
+    where = " of ".join(part for part in (alert.task_id, alert.run_id, alert.dag_id) if part)
+    return {
+        "event": "alert",
+        "state": alert.reason,
+        "dag_id": alert.dag_id,
+        "run_id": alert.run_id,
+        "task_id": alert.task_id,
+        "text": f"{alert.reason}: {f'{where}: ' if where else ''}{alert.message}",
+        "idempotency_key": f"alert/{number}",
+    }
+
+
+def _called(number: int, failed: Sequence[BaseException]) -> Called:
+    """Return the report; what failed of something that may pass is done again."""
+    if not failed:
+        return Called(number)
+    passing = [exc for exc in failed if isinstance(exc, NotificationFailed) and exc.may_pass]
+    failure: Failure = failure_of((passing or failed)[0])
+    return Called(number, failure, may_pass=bool(passing))

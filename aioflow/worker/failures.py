@@ -1,0 +1,173 @@
+"""What user code raised, as data: one clean line for the row, the traceback for the log."""
+
+from __future__ import annotations
+
+import importlib
+import reprlib
+import sys
+import traceback
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from aioflow.model.states import Failure
+from aioflow.worker import context_hints
+from aioflow.worker.values import masks
+from aioflow.worker.withheld import hint_of
+
+__all__ = (
+    "MESSAGE_LIMIT",
+    "failure_of",
+    "one_line",
+    "print_traceback",
+    "text_of",
+    "traceback_of",
+)
+
+MESSAGE_LIMIT = 4 * 1024
+"""Bytes of UTF-8."""
+
+_MADE = "_aioflow_text"
+"""An attribute of an exception: the text that its ``__str__`` has returned."""
+
+_NOT_SHOWN = "<exception str() failed>"
+"""What a traceback has for a text that could not be made."""
+
+_SHOWN_ITEMS = 100_000
+"""Items of an argument of an exception whose text is made, each as often as it stands in it."""
+
+_OURS = (__file__.rpartition("/")[0], "<frozen importlib.", importlib.__file__)
+
+
+def one_line(text: str) -> str:
+    """Return text as one line of valid UTF-8, at most ``MESSAGE_LIMIT`` long."""
+    line = " ".join(text.split())
+    data = line.encode("utf-8", "backslashreplace")
+    if len(data) <= MESSAGE_LIMIT:
+        return data.decode()
+    return data[: MESSAGE_LIMIT - 3].decode("utf-8", "ignore") + "..."
+
+
+def failure_of(problem: BaseException, reason: str = "") -> Failure:
+    """Return what is stored of an exception.
+
+    Args:
+        problem: Whatever user code raised.
+        reason: Machine-readable; if empty it is told from the exception: ``exit`` for
+            ``SystemExit``, else ``raised``.
+    """
+    kind = type(problem)
+    if isinstance(problem, SystemExit):
+        return Failure(type="SystemExit", message=_exit_message(problem), reason=reason or "exit")
+    return Failure(
+        type=one_line(kind.__name__), message=_message(problem), reason=reason or "raised"
+    )
+
+
+def _message(problem: BaseException) -> str:
+    try:
+        hint = hint_of(problem) or context_hints.hint_of(problem)
+        return one_line(masks.masked_text(text_of(problem) + hint))
+    except BaseException as exc:  # noqa: BLE001 - user code's __str__ may do anything
+        return f"(its message cannot be shown: __str__ raised {type(exc).__name__})"
+
+
+def _exit_message(problem: SystemExit) -> str:
+    try:
+        code = problem.code if _can_be_shown(problem.code) else reprlib.repr(problem.code)
+        return one_line(masks.masked_text(f"sys.exit({code!r}) was called"))
+    except BaseException:  # noqa: BLE001 - user code's __repr__ may do anything
+        return "sys.exit was called"
+
+
+def text_of(problem: BaseException) -> str:
+    """Return its text, shortened where that would take too much memory.
+
+    The text of a list has each item as often as it stands in it, however deep: that of a few dozen
+    lists that hold one another twice has no end. ``__str__`` may take long, so a text that its
+    traceback has is not made again.
+    """
+    made = getattr(problem, _MADE, None)
+    if isinstance(made, str):
+        return made
+    if _can_be_shown(problem.args):
+        return str(problem)
+    return ", ".join(map(reprlib.repr, problem.args))
+
+
+def _remember_text(problem: BaseException, shown: traceback.TracebackException) -> None:
+    text = getattr(shown, "_str", None)
+    if isinstance(text, str) and text != _NOT_SHOWN:
+        with suppress(Exception):  # the __setattr__ of user code may do anything
+            setattr(problem, _MADE, text)
+
+
+def _shorten_args(problem: BaseException) -> None:
+    """Replace arguments whose text would take too much memory, of what caused it as well."""
+    seen: dict[int, BaseException] = {}
+    left: list[BaseException | None] = [problem]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if not _can_be_shown(one.args):
+            one.args = tuple(arg if _can_be_shown(arg) else reprlib.repr(arg) for arg in one.args)
+        left += (one.__cause__, one.__context__)
+        if isinstance(one, BaseExceptionGroup):
+            left += one.exceptions
+
+
+def _can_be_shown(value: Any) -> bool:
+    """Whether the text of a value of Python's own containers has an end that is near."""
+    items, count = [value], 0
+    while items:
+        item = items.pop()
+        kind = type(item)
+        if kind is dict:
+            count += 2 * len(item)
+        elif kind in _CONTAINERS:
+            count += len(item)
+        if count > _SHOWN_ITEMS:
+            return False
+        if kind is dict:
+            items += item.keys()
+            items += item.values()
+        elif kind in _CONTAINERS:
+            items += item
+    return True
+
+
+def print_traceback(problem: BaseException) -> None:
+    """Print it to the log of the try, from the first frame on that is not ours."""
+    try:
+        sys.stderr.write(traceback_of(problem))
+    except BaseException as exc:  # noqa: BLE001 - sys.stderr of user code
+        _say(f"{type(problem).__name__}, which could not be printed: {type(exc).__name__}\n")
+
+
+def traceback_of(problem: BaseException) -> str:
+    """Return what ``print_traceback`` prints."""
+    try:
+        _shorten_args(problem)
+        trace = _without_ours(problem.__traceback__)
+        shown = traceback.TracebackException(type(problem), problem, trace, compact=True)
+        _remember_text(problem, shown)
+        return "".join(shown.format()).encode("utf-8", "backslashreplace").decode()
+    except BaseException as exc:  # noqa: BLE001 - __str__ or __cause__ of user code
+        return f"{type(problem).__name__}, whose traceback raised {type(exc).__name__}\n"
+
+
+_CONTAINERS = frozenset({list, tuple, set, frozenset})
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return trace
+
+
+def _say(text: str) -> None:
+    stream = sys.__stderr__
+    if stream is not None and not stream.closed:
+        stream.write(text)

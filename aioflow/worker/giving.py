@@ -1,0 +1,68 @@
+"""Report the items that a generator task yields, with back-pressure from the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from aioflow.author.steps import Steps
+from aioflow.protocol.commands import Start
+from aioflow.protocol.reports import Item, Report
+from aioflow.worker.items import encoded
+
+__all__ = ("Giver",)
+
+
+class Talk(Protocol):
+    """The part of a try that a ``Giver`` uses."""
+
+    start: Start
+
+    def report(self, report: Report) -> None:
+        """Send a report to the engine."""
+
+    async def packed(self, steps: Steps[bytes]) -> bytes:
+        """Pack a yielded item; other coroutines run between the steps of a large one."""
+
+
+class Giver:
+    """Reports each yielded item, and resumes the generator once the item is stored."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self._made = 0
+        self._taken = talk.start.stored
+        self._room: asyncio.Future[None] | None = None
+
+    async def give_all(self, items: AsyncGenerator[Any, None], name: str) -> None:
+        """Report all items but those that an earlier try had stored; these keep their values."""
+        known = self._taken
+        async with aclosing(items):
+            async for value in items:
+                if self._made >= known:
+                    what = f"item {self._made} of {name}"
+                    await self._give(await self._talk.packed(encoded(value, what)))
+                self._made += 1
+        if self._made < known:
+            print(  # noqa: T201 - into the log of the task
+                f"aioflow: it yielded {self._made} items, and {known} in an earlier try; "
+                "those stay as they are"
+            )
+
+    async def _give(self, payload: bytes) -> None:
+        start = self._talk.start
+        self._talk.report(Item(start.task_no, start.start_no, self._made, payload))
+        while self._taken <= self._made:
+            self._room = asyncio.get_running_loop().create_future()
+            try:
+                await self._room
+            finally:
+                self._room = None
+
+    def take(self, upto: int) -> None:
+        """Note that the items before ``upto`` are stored, and resume the generator."""
+        self._taken = max(self._taken, upto)
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)

@@ -1,0 +1,380 @@
+"""What became of a try: from what user code returned or raised to the report about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from aioflow.author import codec
+from aioflow.author.node import Node, Part
+from aioflow.author.signals import (
+    Fail,
+    NotReady,
+    RetryAfter,
+    Skip,
+    TaskDeferred,
+)
+from aioflow.author.steps import Steps
+from aioflow.author.trigger import FIELDS_LIMIT, serialized
+from aioflow.core.mapping import check_cap
+from aioflow.errors import (
+    BadConf,
+    CallCutShort,
+    CallMismatch,
+    FanOutCapped,
+    TaskTimeout,
+    UnknownValue,
+    Unserializable,
+    ValueTooLarge,
+)
+from aioflow.model.states import CODE_MISSING, IMPORT_ERROR, Failure
+from aioflow.protocol.commands import Start
+from aioflow.protocol.reports import (
+    Deferred,
+    Ended,
+    EventsHandled,
+    Failed,
+    NotReadyYet,
+    Skipped,
+    Succeeded,
+)
+from aioflow.results import INLINE_LIMIT, RESULT_LIMIT, result_path, write_list, write_value
+from aioflow.worker.arguments import BadArgument, spec_of
+from aioflow.worker.choices import BadChoice, skipped_by
+from aioflow.worker.failures import failure_of, one_line, print_traceback
+from aioflow.worker.frames import packed
+from aioflow.worker.items import ItemTooLarge, gathered
+from aioflow.worker.loader import CodeMissing
+from aioflow.worker.runs import RunUnknown
+
+__all__ = (
+    "LostInHost",
+    "Packed",
+    "ResultTooLarge",
+    "ended_badly",
+    "gives_items",
+    "handled",
+    "is_ignored",
+    "not_begun",
+    "now",
+    "pack",
+    "succeeded",
+)
+
+
+class ResultTooLarge(Exception):
+    """A result has more bytes than may travel."""
+
+
+class NotAList(Exception):
+    """A task feeds an ``expand`` and returned something that has no items."""
+
+    def __init__(self, task_id: str, value: object) -> None:
+        hint = "; its pairs are list(x.items())" if isinstance(value, dict) else ""
+        super().__init__(
+            f"{task_id!r} returned a {type(value).__name__}, but a task expands over its "
+            f"result, so it must return a list{hint}"
+        )
+
+
+class NotASensor(Exception):
+    """A task that is no sensor raised ``NotReady``."""
+
+    def __init__(self, task_id: str, raised: NotReady) -> None:
+        super().__init__(f"{task_id!r} raised NotReady, but only a sensor can be not ready yet")
+        self.__cause__ = raised  # the log shows where
+
+
+class LostInHost(Exception):
+    """A try ended without an outcome: a bug of ours, for which its task must not pay."""
+
+    def __init__(self) -> None:
+        super().__init__("the host lost track of it; see the log of the daemon")
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """A result ready to be written.
+
+    Attributes:
+        body: For the row; ``None`` if there is none or it goes into a file.
+        size: Bytes of the result.
+        width: Of a list to expand, else ``None``.
+        write: Puts it into its file, durably; ``None`` if it needs none. Blocks.
+        skips: Positions of the tasks that it skips.
+        again: The loop that it decides over is to go round again.
+    """
+
+    body: bytes | None = None
+    size: int = 0
+    width: int | None = None
+    write: Callable[[], None] | None = None
+    skips: tuple[int, ...] = ()
+    again: bool = False
+
+
+def now() -> int:
+    """Return the instant."""
+    return time.time_ns() // 1_000
+
+
+_NOTHING = Packed()
+
+_ITEMS_PER_STEP = 8
+
+
+def pack(node: Node, start: Start, value: object, results: Path) -> Steps[Packed]:
+    """Encode what a task returned, within the limits; runs user code if it is a generator.
+
+    Raises:
+        Unserializable: If it cannot travel.
+        FanOutCapped: If it is wider than what expands over it may be.
+        NotAList: If something expands over it and it has no items.
+        ResultTooLarge: If it has more than ``RESULT_LIMIT`` bytes.
+        BadChoice: If it chooses a task that does not come after it.
+    """
+    if spec_of(node).streams:
+        return _NOTHING  # its items have been given on
+    if node.part is Part.UNTIL:
+        return Packed(again=not value)
+    skips = skipped_by(node, value)
+    try:
+        made = yield from _pack(node, start, value, results)
+    except ValueTooLarge as exc:
+        raise ResultTooLarge(str(ValueTooLarge(exc.where, RESULT_LIMIT))) from None
+    return msgspec.structs.replace(made, skips=skips) if skips else made
+
+
+def _pack(node: Node, start: Start, value: object, results: Path) -> Steps[Packed]:
+    limit = spec_of(node).feeds_limit
+    if limit is not None:
+        return (yield from _pack_list(node, start, value, results, limit))
+    if value is None:
+        return _NOTHING
+    body = yield from codec.in_steps(value, f"the result of {node.task_id!r}", RESULT_LIMIT)
+    size = len(body)
+    if size <= INLINE_LIMIT:
+        return Packed(body, size)
+    path = result_path(results, start.task_no, start.start_no)
+    return Packed(None, size, None, lambda: write_value(path, body))
+
+
+def _pack_list(node: Node, start: Start, value: object, results: Path, limit: int) -> Steps[Packed]:
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | dict):
+        raise NotAList(node.task_id, value)
+    if isinstance(value, list | tuple):
+        _check(len(value), limit)
+    # A __len__ of an author's class may be wrong, a generator has none: count the items.
+    bodies: list[bytes] = []
+    size = 0
+    for item in islice(value, limit + 1):
+        _check(len(bodies) + 1, limit, is_whole=False)
+        body = codec.at_most(item, RESULT_LIMIT - size)
+        if body is None:
+            where = f"item {len(bodies)} of the result of {node.task_id!r}"
+            body = yield from codec.in_steps(item, where, RESULT_LIMIT - size)
+        bodies.append(body)
+        size += len(body)
+        if not len(bodies) % _ITEMS_PER_STEP:
+            yield
+    if not bodies:
+        empty = codec.encode([], "", RESULT_LIMIT)
+        return Packed(empty, len(empty), 0)
+    path = result_path(results, start.task_no, start.start_no)
+    return Packed(None, size, len(bodies), lambda: write_list(path, bodies))
+
+
+def _check(count: int, limit: int, *, is_whole: bool = True) -> None:
+    capped = check_cap(count, limit, is_whole=is_whole)
+    if capped is not None:
+        raise capped
+
+
+def succeeded(start: Start, began_at: int, packed: Packed) -> Succeeded:
+    """Return the report of a result that has been written."""
+    return Succeeded(
+        start.task_no,
+        start.start_no,
+        began_at,
+        now(),
+        packed.body,
+        packed.size,
+        packed.width,
+        packed.skips,
+        packed.again,
+    )
+
+
+def gives_items(node: Node, start: Start) -> bool:
+    """Whether what a start returns is added to its task's output, not its result."""
+    return bool(start.upto) or (start.is_closing and spec_of(node).streams)
+
+
+def handled(node: Node, start: Start, began_at: int, value: object) -> Steps[EventsHandled]:
+    """Return the report of a start that took events, or came at their end.
+
+    Raises:
+        ItemTooLarge: If what it returned has too many bytes.
+        Unserializable: If that cannot travel.
+    """
+    items = yield from gathered(node, value)
+    ended = (start.task_no, start.start_no, began_at, now())
+    return EventsHandled(*ended, start.upto, items, start.is_closing)
+
+
+def not_begun(start: Start, problem: BaseException) -> Failed:
+    """Return the report of a start whose run or code could not be had."""
+    reason = IMPORT_ERROR
+    if isinstance(problem, CodeMissing):
+        reason = CODE_MISSING
+    elif isinstance(problem, RunUnknown | LostInHost):
+        reason = "interrupted"
+    print_traceback(problem)
+    return Failed(
+        start.task_no,
+        start.start_no,
+        None,
+        now(),
+        failure_of(problem, reason),
+        interrupted=reason == "interrupted",
+    )
+
+
+def ended_badly(
+    node: Node, start: Start, began_at: int, problem: BaseException, operator: object = None
+) -> Steps[Ended]:
+    """Return the report of a try whose user code raised, signals of ours included."""
+    try:
+        if isinstance(problem, TaskDeferred):
+            return (yield from _deferred(node, start, began_at, problem, operator))
+        return _ended_badly(node, start, began_at, problem)
+    except Unserializable as exc:
+        reason, retryable = _KNOWN[
+            ValueTooLarge if isinstance(exc, ValueTooLarge) else Unserializable
+        ]
+        return _failed(start, began_at, exc, reason, retryable=retryable)
+    except BaseException as exc:  # noqa: BLE001 - unless= and fields of triggers are user code
+        return _failed(start, began_at, exc)
+
+
+def _ended_badly(node: Node, start: Start, began_at: int, problem: BaseException) -> Ended:
+    match problem:
+        case Skip():
+            message = failure_of(problem).message
+            return Skipped(start.task_no, start.start_no, began_at, now(), message)
+        case NotReady() if node.sensor is not None and not start.method:
+            return NotReadyYet(
+                start.task_no, start.start_no, began_at, now(), problem.recheck_in_us
+            )
+        case NotReady():
+            return _failed(
+                start, began_at, NotASensor(node.task_id, problem), "not_ready", retryable=False
+            )
+        case RetryAfter():
+            return _failed(start, began_at, problem, retry_after_us=problem.delay_us)
+        case _ if is_ignored(node, problem):
+            print_traceback(problem)
+            return NotReadyYet(start.task_no, start.start_no, began_at, now())
+        case _:
+            return _plainly_failed(node, start, began_at, problem)
+
+
+def is_ignored(node: Node, problem: BaseException) -> bool:
+    """Whether a sensor looks again though its check, or the method it resumed in, raised this.
+
+    Not what it says by raising, nor what was found wrong with what it is given or returned, nor
+    the end of its time.
+    """
+    ignores = node.sensor is not None and node.sensor.on_error == "ignore"
+    known = (Skip, RetryAfter, *_KNOWN)
+    return ignores and isinstance(problem, Exception) and not isinstance(problem, known)
+
+
+def _plainly_failed(node: Node, start: Start, began_at: int, problem: BaseException) -> Failed:
+    for kind, (reason, retryable) in _KNOWN.items():
+        if isinstance(problem, kind):
+            return _failed(start, began_at, problem, reason, retryable=retryable)
+    retryable = node.retry is None or node.retry.is_worth(problem)
+    return _failed(start, began_at, problem, retryable=retryable)
+
+
+_KNOWN: dict[type[BaseException], tuple[str, bool]] = {
+    Fail: ("raised", False),
+    FanOutCapped: ("fanout_cap", False),
+    ResultTooLarge: ("result_too_large", False),
+    ItemTooLarge: ("payload_too_large", False),
+    NotAList: ("not_a_list", False),
+    ValueTooLarge: ("payload_too_large", False),
+    Unserializable: ("unserializable", False),
+    BadConf: ("conf", False),
+    BadArgument: ("argument", True),
+    BadChoice: ("bad_choice", False),
+    TaskTimeout: ("timeout", True),
+    UnknownValue: ("value", True),
+    CallMismatch: ("call_mismatch", False),
+    CallCutShort: ("call_cut_short", False),
+}
+"""What means the same in every task: the reason, and whether another try may help."""
+
+
+def _failed(
+    start: Start,
+    began_at: int,
+    problem: BaseException,
+    reason: str = "",
+    *,
+    retryable: bool = True,
+    retry_after_us: int | None = None,
+) -> Failed:
+    print_traceback(problem)
+    return Failed(
+        start.task_no,
+        start.start_no,
+        began_at,
+        now(),
+        failure_of(problem, reason),
+        retryable,
+        retry_after_us,
+    )
+
+
+def _deferred(
+    node: Node, start: Start, began_at: int, wish: TaskDeferred, operator: object
+) -> Steps[Ended]:
+    events = spec_of(node).events
+    if start.upto:
+        message = f"{node.task_id!r} deferred while it took events; its stream goes on by itself"
+        failure = Failure(type="TaskDeferred", message=message, reason="defer_in_stream")
+        return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
+    methods = [name for name in (wish.method_name, wish.on_timeout) if name is not None]
+    may_end = operator is not None and (events is None or bool(events.method))
+    is_missing = wish.method_name is None and not may_end
+    if is_missing or not all(callable(getattr(operator, name, None)) for name in methods):
+        kind = "a function" if operator is None else f"a {type(operator).__name__}"
+        named = " or ".join(map(repr, dict.fromkeys(methods))) or "no method"
+        message = f"{node.task_id!r} is {kind} and cannot resume in {named}"
+        failure = Failure(type="TaskDeferred", message=one_line(message), reason="no_such_method")
+        return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
+    class_path, kwargs = yield from serialized(wish.trigger)
+    deferred = Deferred(
+        start.task_no,
+        start.start_no,
+        began_at,
+        now(),
+        class_path,
+        kwargs,
+        wish.method_name or "",
+        (yield from _next_kwargs(wish)) if wish.kwargs else None,
+        wish.timeout_us,
+        wish.on_timeout or "",
+    )
+    packed(deferred)  # the names in it are user code's, and may be no text
+    return deferred
+
+
+def _next_kwargs(wish: TaskDeferred) -> Steps[bytes]:
+    method = wish.method_name or "the method that takes its events"
+    return (yield from codec.fields_in_steps(wish.kwargs, f"kwargs of {method}", FIELDS_LIMIT))

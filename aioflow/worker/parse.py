@@ -1,0 +1,234 @@
+"""Imports one DAG file or plug-in in a process of its own, and says what it defines."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from aioflow.author.advice import advice
+from aioflow.author.dag import registered
+from aioflow.author.describe import describe
+from aioflow.errors import AioflowError
+from aioflow.protocol.commands import Inspect, Parse
+from aioflow.protocol.parse_results import Beside, DagFailure, Inspected, Named, Parsed
+from aioflow.worker.beside import BadFiles, UsedFiles
+from aioflow.worker.failures import failure_of, print_traceback
+from aioflow.worker.frames import BlockingLink
+from aioflow.worker.imports import Reach
+from aioflow.worker.loader import CodeMissing, WholeProcess
+from aioflow.worker.module_state import ModuleState
+from aioflow.worker.plug_in import look_at
+from aioflow.worker.process_state import ProcessState
+from aioflow.worker.shared_state import SharedState, shown
+from aioflow.worker.streams import flush
+from aioflow.worker.trigger_code import trigger_digests
+
+__all__ = ("look",)
+
+_REASON_LENGTH = 300
+
+_HALF_MADE = "partially initialized module"
+_UNDECODABLE = ("codec can't decode", "encoding problem", "unknown encoding", "Non-UTF-8", "BOM")
+
+
+def look(
+    order: Parse | Inspect, link: BlockingLink, shared: SharedState, modules: ModuleState
+) -> None:
+    """Do what was ordered, and report it.
+
+    Args:
+        shared: What a file must leave as it is.
+        modules: What it may change where no other DAG is.
+    """
+    found: Parsed | Inspected
+    match order:
+        case Parse():
+            folder = Path(order.folder)
+            used = UsedFiles(folder, order.file)
+            reach = Reach(folder, used.take)
+            reach.add([order.file])
+            # Before anything is run: whoever does not come back leaves at least that.
+            link.send([Named(*_reached(reach))])
+            found = _parse(folder, order.file, reach, used, shared, modules)
+        case Inspect():
+            found = look_at(order.entry_point)
+    flush()
+    link.send([found])
+
+
+def _parse(
+    folder: Path,
+    file: str,
+    reach: Reach,
+    used: UsedFiles,
+    shared: SharedState,
+    modules: ModuleState,
+) -> Parsed:
+    """Import a DAG file and return its DAGs, or why there are none.
+
+    Whatever the file does on the way, up to ``sys.exit`` and running out of memory, becomes a
+    failure of its own. One wrong DAG does not take the others of the file with it.
+    """
+    problem: BaseException | None = None
+    code = WholeProcess(folder)
+    state = ProcessState(str(folder))
+    modules.begin(str(folder))
+    used.opened.begin()
+    try:
+        code.load_file(file)
+    except BaseException as exc:  # noqa: BLE001 - a DAG file may raise anything
+        problem = exc
+    used.opened.end()
+    # Before anything else is called: what was replaced need not work.
+    changed = shared.put_back()
+    replaced = modules.end()
+    failures = [_changed(changed)] if changed else []
+    if problem is not None:
+        failures.append(_failure(problem, folder))
+        print_traceback(problem)
+    if failures:
+        _follow(reach, folder, problem)
+        files, wanted = _reached(reach)
+        return Parsed((), tuple(failures), files, wanted=wanted, beside=_beside(used))
+    changes = state.changes()
+    if replaced:
+        changes.append(f"replaces {shown(replaced)}")
+    return _isolated(_described(folder, file, reach, used), changes)
+
+
+def _beside(used: UsedFiles) -> Beside:
+    """Return what a file that gives nothing uses: it is parsed again once that changes."""
+    try:
+        return used.found()
+    except BadFiles:
+        return Beside()
+
+
+def _isolated(parsed: Parsed, changes: Sequence[str]) -> Parsed:
+    """Say of the DAGs of a file that they run in hosts of their own, and why."""
+    if not changes:
+        return parsed
+    reasons = tuple(f"importing the file {change}"[:_REASON_LENGTH] for change in changes)
+    dags = [replace(dag, isolated=(*dag.isolated, *reasons)) for dag in parsed.dags]
+    return replace(parsed, dags=tuple(dags))
+
+
+def _changed(names: list[str]) -> DagFailure:
+    message = f"importing the file replaces {shown(names)}, which all DAGs share"
+    return DagFailure("patched", message)
+
+
+def _described(folder: Path, file: str, reach: Reach, used: UsedFiles) -> Parsed:
+    dags, failures, odd = [], [], []
+    found = registered(str(folder / file))
+    for dag in found:
+        try:
+            spec, wrong = describe(dag, file=file)
+            odd += advice(dag) if spec is not None else []
+        except BaseException as exc:  # noqa: BLE001 - defaults and timetables are user code
+            failures.append(_failure(exc, folder))
+            print_traceback(exc)
+            continue
+        failures += wrong
+        if spec is not None:
+            dags.append(spec)
+    _follow(reach, folder, None)
+    modules, wanted = _reached(reach)
+    digests = trigger_digests(folder)
+    try:
+        beside = used.found(tuple(pattern for dag in found for pattern in dag.reads))
+    except BadFiles as exc:
+        beside, dags = Beside(), []
+        failures.insert(0, DagFailure("files", str(exc)))
+    return Parsed(tuple(dags), tuple(failures), modules, digests, tuple(odd), wanted, beside)
+
+
+def _failure(problem: BaseException, folder: Path) -> DagFailure:
+    message = failure_of(problem).message
+    line = _line(problem, folder)
+    match problem:
+        case AioflowError():
+            return DagFailure(problem.code, message, line)
+        case SyntaxError() if _is_undecodable(problem):
+            return DagFailure("encoding", problem.msg or message, problem.lineno or line)
+        case SyntaxError():
+            return DagFailure("syntax_error", problem.msg or message, problem.lineno or line)
+        case ValueError() if "null bytes" in message:
+            return DagFailure("syntax_error", message, line)
+        case SystemExit():
+            return DagFailure("exit", message, line)
+        case MemoryError():
+            return DagFailure("memory", "importing the file took more memory than allowed", line)
+        case CodeMissing():
+            return DagFailure("gone", message, line)
+        case RecursionError():
+            return DagFailure("recursion", message, line)
+        case ImportError() | AttributeError() if _HALF_MADE in message or _is_cycle(problem):
+            return DagFailure("import_cycle", message, line)
+        case ImportError():
+            return DagFailure("import_error", message, line)
+        case _:
+            return DagFailure("raised", f"{type(problem).__name__}: {message}", line)
+
+
+def _line(problem: BaseException, folder: Path) -> int:
+    """Return the innermost line of the author's own code that led to it."""
+    line = 0
+    for frame, number in traceback.walk_tb(problem.__traceback__):
+        if frame.f_code.co_filename.startswith(f"{folder}/"):
+            line = number
+    return line
+
+
+def _is_cycle(problem: ImportError | AttributeError) -> bool:
+    """Whether a name was asked of a file that had not come to it yet."""
+    path = getattr(problem, "path", None)
+    frames = traceback.walk_tb(problem.__traceback__)
+    return path is not None and any(frame.f_code.co_filename == path for frame, _ in frames)
+
+
+def _is_undecodable(problem: SyntaxError) -> bool:
+    return any(words in (problem.msg or "") for words in _UNDECODABLE)
+
+
+def _reached(reach: Reach) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(sorted(reach.files)), tuple(sorted(reach.wanted))
+
+
+def _follow(reach: Reach, folder: Path, problem: BaseException | None) -> None:
+    """Add what was imported in fact, and where something was looked for in vain.
+
+    A helper that does not import is in no ``sys.modules``, but mending it must lead to
+    another parse.
+    """
+    below = f"{folder}/"
+    found = [
+        name
+        for name in (*_imported(), *_on_the_way(problem))
+        if name.startswith(below) and name.endswith(".py") and Path(name).is_file()
+    ]
+    reach.add(name.removeprefix(below) for name in found)
+    if isinstance(problem, ModuleNotFoundError) and problem.name:
+        reach.wanted.add(problem.name.replace(".", "/"))
+
+
+def _imported() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if isinstance(name, str):
+            yield name
+
+
+def _on_the_way(problem: BaseException | None) -> Iterator[str]:
+    seen: set[int] = set()
+    while problem is not None and id(problem) not in seen:
+        seen.add(id(problem))
+        if isinstance(problem, SyntaxError) and problem.filename:
+            yield problem.filename
+        for frame, _ in traceback.walk_tb(problem.__traceback__):
+            yield frame.f_code.co_filename
+        problem = problem.__cause__ or problem.__context__

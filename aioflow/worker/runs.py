@@ -1,0 +1,65 @@
+"""The runs a process was told of, each with its DAG once a try of it has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from aioflow.protocol.commands import RunInfo, Start
+from aioflow.worker.arguments import KnownRun
+from aioflow.worker.code import CodeShelf
+
+__all__ = ("RunUnknown", "Runs")
+
+
+class RunUnknown(Exception):
+    """A start came for a run this process was not told of, or was told to forget."""
+
+    def __init__(self, run_no: int) -> None:
+        super().__init__(f"this process was not told of run {run_no}")
+
+
+class Runs:
+    """Used by one thread to tell and forget, by another to look up."""
+
+    def __init__(self, shelf: CodeShelf) -> None:
+        self._shelf = shelf
+        self._infos: dict[int, RunInfo] = {}
+        self._known: dict[int, KnownRun] = {}
+
+    def tell(self, info: RunInfo) -> None:
+        """Take in what a run is; the code is loaded with its first try."""
+        self._infos[info.run_no] = info
+
+    def forget(self, run_no: int) -> None:
+        """Drop a run that has ended."""
+        self._infos.pop(run_no, None)
+        self._known.pop(run_no, None)
+
+    def of(self, start: Start) -> KnownRun:
+        """Return the run of a start. Imports its DAG file the first time: user code.
+
+        Raises:
+            RunUnknown: If nobody told of it.
+            CodeMissing: If its version is not on this machine.
+        """
+        return self.known(start.run_no)
+
+    def known(self, run_no: int) -> KnownRun:
+        """See ``of``."""
+        known = self._known.get(run_no)
+        if known is not None:
+            return known
+        info = self._infos.get(run_no)
+        if info is None:
+            raise RunUnknown(run_no)
+        dag = self._shelf.version(info.version).dag(info.file, info.dag_id)
+        known = self._known[run_no] = KnownRun(info, dag)
+        return known
+
+    def info(self, run_no: int) -> RunInfo | None:
+        """Return what a run is, if this process was told."""
+        return self._infos.get(run_no)
+
+    def versions(self) -> Collection[str]:
+        """Return the versions of all runs at hand."""
+        return {info.version for info in self._infos.values()}

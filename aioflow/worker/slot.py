@@ -1,0 +1,202 @@
+"""The role ``slot``: runs ``def`` bodies one after the other in the main thread.
+
+A second thread reads orders, so that a claimed try can be recalled while another runs. Which
+of the two has it is decided by one ``dict.pop``: a try is either begun or given back, never
+both. There is no third thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeAlias
+
+import msgspec
+
+from aioflow.errors import LinkClosed
+from aioflow.protocol.commands import (
+    Answer,
+    ForgetRun,
+    Order,
+    Ping,
+    Recall,
+    RunInfo,
+    Start,
+    Welcome,
+)
+from aioflow.protocol.reports import Ask, Began, Ended, Labelled, Pong, Recalled, ResultKept
+from aioflow.worker.code import CodeShelf
+from aioflow.worker.frames import BlockingLink
+from aioflow.worker.installed import InstalledPackages
+from aioflow.worker.orphans import Orphans
+from aioflow.worker.outcome import now
+from aioflow.worker.run_body import run_body
+from aioflow.worker.runs import Runs
+from aioflow.worker.span_context import within
+from aioflow.worker.streams import (
+    IDLE,
+    Descriptors,
+    configure_logging,
+    flush,
+    line_by_line,
+    put_back,
+)
+
+__all__ = ("Slot",)
+
+Key: TypeAlias = tuple[int, int]
+
+
+class Slot:
+    """One slot worker.
+
+    Args:
+        link: To the daemon; ``Welcome`` has been received from it.
+        nonce: Tells our marks in the output from what user code prints.
+    """
+
+    def __init__(self, link: BlockingLink, welcome: Welcome, nonce: bytes) -> None:
+        self._link = link
+        self._send_lock = threading.Lock()
+        self._results = Path(welcome.results)
+        self._traces = welcome.traces
+        self._installed = InstalledPackages(welcome.code)
+        self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
+        self._queue: SimpleQueue[Key | None] = SimpleQueue()
+        self._claimed: dict[Key, Start] = {}
+        self._questions: dict[int, SimpleQueue[Answer]] = {}
+        self._asked = 0
+        self._busy = False
+        self._pid = os.getpid()
+        self._descriptors = Descriptors(nonce)
+        self._orphans = Orphans()
+
+    def run(self, first: Sequence[Order] = ()) -> None:
+        """Serve until the daemon closes the link; ``first`` came along with ``Welcome``."""
+        line_by_line()
+        configure_logging()
+        for order in first:
+            self._obey(order)
+        threading.Thread(target=self._read, name="aioflow-link", daemon=True).start()
+        start = self._next(block=True)
+        if start is not None:
+            self._send([Began(start.task_no, start.start_no, now())])
+        while start is not None:
+            ended = self._run_one(start)
+            start = self._next(block=False)
+            if start is not None:
+                # One frame tells the end of the one and the beginning of the other.
+                self._send([ended, Began(start.task_no, start.start_no, now())])
+                continue
+            self._busy = False
+            self._descriptors.mark(*IDLE)
+            self._send([ended])
+            start = self._next(block=True)
+            if start is not None:
+                self._send([Began(start.task_no, start.start_no, now())])
+
+    # ── the reading thread ──────────────────────────────────────────────────────────────
+
+    def _read(self) -> None:
+        try:
+            while True:
+                for order in self._link.receive():
+                    self._obey(order)
+        except (LinkClosed, msgspec.DecodeError) as exc:
+            if self._busy:
+                # Nobody is left who could use what the running try would return.
+                self._descriptors.write(f"aioflow: {exc}; ending in the middle of a try\n".encode())
+                os._exit(0)
+            self._queue.put(None)
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Start():
+                key = (order.task_no, order.start_no)
+                self._claimed[key] = order
+                self._queue.put(key)
+            case RunInfo():
+                self._runs.tell(order)
+            case ForgetRun():
+                self._runs.forget(order.run_no)
+            case Ping():
+                self._send([Pong()])
+            case Recall():
+                back = tuple(key for key in order.tries if self._claimed.pop(key, None))
+                self._send([Recalled(back)])
+            case Answer():
+                waiting = self._questions.pop(order.question, None)
+                if waiting is not None:
+                    waiting.put(order)
+            case _:
+                raise LinkClosed(f"a slot worker was ordered {type(order).__name__}")
+
+    # ── the main thread ─────────────────────────────────────────────────────────────────
+
+    def _next(self, *, block: bool) -> Start | None:
+        """Return the next try that was not recalled; begun from this moment on.
+
+        ``None`` means the end of the link if ``block`` is set, else that nothing waits. If
+        installed packages changed, it means the end: what has not begun goes to a new process.
+        """
+        while block or not self._queue.empty():
+            key = self._queue.get()
+            if key is None:
+                if not block:
+                    self._queue.put(None)
+                return None
+            if self._installed.look_if_due():
+                self._send([Pong(changed=self._installed.changed)])  # it does not die silently
+                self._queue.put(None)
+                return None
+            self._busy = True
+            start = self._claimed.pop(key, None)
+            if start is not None:
+                return start
+            self._busy = False
+        return None
+
+    def _run_one(self, start: Start) -> Ended:
+        self._descriptors.mark(start.task_no, start.start_no)
+        stdout, stderr = sys.stdout, sys.stderr
+        try:
+            if not self._traces:
+                return run_body(start, self._runs, self._ask, self._tell, self._results)
+            with within(self._runs.info(start.run_no), start):
+                return run_body(start, self._runs, self._ask, self._tell, self._results)
+        finally:
+            flush()
+            put_back(stdout, stderr)
+            if self._descriptors.put_back():
+                flush()  # what a closed descriptor did not take is still this try's
+            if os.getpid() != self._pid:
+                # User code forked and returned in the child: there is only one of us.
+                os._exit(0)
+            if killed := self._orphans.kill():
+                said = (
+                    f"aioflow: killed {killed} processes that were left running in the background\n"
+                )
+                self._descriptors.write(said.encode())
+
+    # ── talking ─────────────────────────────────────────────────────────────────────────
+
+    def _send(self, messages: Sequence[object]) -> None:
+        with self._send_lock:
+            self._link.send(messages)
+
+    def _tell(self, report: Labelled | ResultKept) -> None:
+        self._send([report])
+
+    def _ask(self, run_no: int, kind: str, body: bytes) -> Answer:
+        """See ``AskDaemon``."""
+        answer: SimpleQueue[Answer] = SimpleQueue()
+        with self._send_lock:
+            self._asked += 1
+            question = self._asked
+            self._questions[question] = answer
+            self._link.send([Ask(question, run_no, kind, body)])
+        return answer.get()

@@ -1,0 +1,56 @@
+"""Hands a start the span it is, so that what its author traces comes to lie below it.
+
+By the variable ``TRACEPARENT`` where a process runs one try at a time, which programs that it
+starts inherit; and by the context of OpenTelemetry where that is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from aioflow.model.ids import RUNNING, span_id, trace_id, traceparent
+from aioflow.protocol.commands import RunInfo, Start
+
+__all__ = ("enter", "within")
+
+_VARIABLE = "TRACEPARENT"
+
+
+@contextmanager
+def within(info: RunInfo | None, start: Start) -> Iterator[None]:
+    """Have what runs in this process meanwhile belong to a start."""
+    if info is None:
+        yield
+        return
+    trace = trace_id(info.run_no, info.run_id, info.created_at)
+    os.environ[_VARIABLE] = traceparent(trace, start.task_no, start.start_no)
+    token = enter(info, start)
+    try:
+        yield
+    finally:
+        os.environ.pop(_VARIABLE, None)
+        if token is not None:
+            from opentelemetry.context import detach
+
+            detach(token)
+
+
+def enter(info: RunInfo, start: Start) -> Any:
+    """Have what runs in this context from here on belong to a start; return how to leave it."""
+    try:
+        from opentelemetry.context import attach
+        from opentelemetry.trace import (
+            NonRecordingSpan,
+            SpanContext,
+            TraceFlags,
+            set_span_in_context,
+        )
+    except ImportError:
+        return None  # then nobody traces anything here, either
+    trace = trace_id(info.run_no, info.run_id, info.created_at)
+    span = span_id(trace, RUNNING, start.task_no, start.start_no)
+    known = SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    return attach(set_span_in_context(NonRecordingSpan(known)))

@@ -1,0 +1,478 @@
+"""The role ``triggers``: hosts things that wait, by the tens of thousands, on one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from aioflow.author import codec
+from aioflow.author.asking import asker
+from aioflow.author.signals import Fail
+from aioflow.author.start import EndEvent, TaskSuccessEvent
+from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare, shares
+from aioflow.core.retry import TRIGGER_FAIL
+from aioflow.errors import LinkClosed, Unserializable
+from aioflow.model.states import CODE_MISSING, Failure
+from aioflow.model.timestamps import as_datetime
+from aioflow.protocol.commands import (
+    Describe,
+    End,
+    EventsTaken,
+    Foresee,
+    ForgetRun,
+    Host,
+    Order,
+    RunInfo,
+    Start,
+    Welcome,
+)
+from aioflow.protocol.reports import Described, Fired, TriggerEnded
+from aioflow.worker.asker import Channels, GuestAsker
+from aioflow.worker.blackbox import BlackBox, signed
+from aioflow.worker.code import CodeShelf
+from aioflow.worker.describing import Describer, public_fields_of
+from aioflow.worker.failures import failure_of, print_traceback, traceback_of
+from aioflow.worker.foresight import Question, tell_of_slots
+from aioflow.worker.frames import packed
+from aioflow.worker.hosted import HostedTrigger, Kinds, Wait
+from aioflow.worker.loader import CodeMissing
+from aioflow.worker.nursery import Nursery, guest
+from aioflow.worker.outcome import LostInHost, now, pack
+from aioflow.worker.pump import OutputPump
+from aioflow.worker.shared import Line
+from aioflow.worker.slices import Slices
+from aioflow.worker.trigger_events import TriggerWrong, check, events_of, payload_of
+from aioflow.worker.trigger_making import LOAD, TriggerMaker
+from aioflow.worker.watches import HostedWatch, Told, Watches
+from aioflow.worker.writing import written
+
+__all__ = ("CLEANUP_SECONDS", "TriggerHost", "call_cleanup")
+
+CLEANUP_SECONDS = 10.0
+"""How long ``cleanup`` may take; letting go of ``run`` has as much again."""
+
+_RUN, _SERIALISE = "trigger", "unserializable"
+"""The stages after those of making one, as failures name them."""
+
+_FINISHED = "finished"
+_CANCELLED = "cancelled"
+_REASSIGNED = "reassigned"
+_PAUSED = "paused"
+
+
+class TriggerHost:
+    """Hosts each trigger in one task of the nursery, or as data in a watch it shares.
+
+    A hosting ends after the first event, on ``End``, or when the trigger fails; then its
+    ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing is left of it here. What
+    was data has nothing to let go of, so its event tells that, too.
+    """
+
+    evicted = 0
+    """Nothing is parked here."""
+
+    def __init__(
+        self, line: Line, box: BlackBox, welcome: Welcome, shelf: CodeShelf | None = None
+    ) -> None:
+        self._line = line
+        self._box = box
+        asker.set(GuestAsker(Channels(line)))
+        self._nursery: Nursery[HostedTrigger | HostedWatch | Question] = Nursery(
+            box, 2 * CLEANUP_SECONDS, self._gone, self._abandoned
+        )
+        self._watches = Watches(self._nursery, self)
+        self._results = Path(welcome.results)
+        self._slices = Slices()
+        self._describer = Describer(box)
+        self._hosted: dict[int, HostedTrigger | Wait] = {}
+        self._kinds = Kinds()
+        shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
+        self._maker = TriggerMaker(line, shelf, self._results, self._kinds.versions, self._slices)
+        self._output = OutputPump(line, self._nursery.serve, guest.get)
+
+    def obey(self, order: Order) -> None:
+        """See ``shared.Role``."""
+        match order:
+            case Host():
+                self._take(order)
+            case End():
+                hosted = self._hosted.get(order.trigger_no)
+                if hosted is None or hosted.hosting != order.hosting:
+                    # It ended by itself on the way: the confirmation has been sent, or is
+                    # owed to an earlier process. Saying it again does no harm.
+                    at = (order.trigger_no, order.hosting, now())
+                    self._line.report(TriggerEnded(*at, reason=order.reason))
+                else:
+                    self._end(hosted, order.reason)
+            case EventsTaken():
+                stream = self._hosted.get(order.trigger_no)
+                if isinstance(stream, HostedTrigger) and stream.hosting == order.hosting:
+                    stream.take(order.upto)
+            case Foresee():
+                question = Question(order)
+                self._nursery.start(question, question.answer(self._maker, self._line))
+            case RunInfo():
+                self._maker.runs.tell(order)
+            case ForgetRun():
+                self._maker.runs.forget(order.run_no)
+            case Describe():
+                self._describe(order)
+            case _:
+                raise LinkClosed(f"a trigger host was ordered {type(order).__name__}")
+
+    def watches(self) -> Told:
+        """See ``shared.Role``."""
+        return self._watches.told(self._box)
+
+    def _describe(self, order: Describe) -> None:
+        triggers = self._describer.describe(order.numbers, self._hosted)
+        self._line.report(Described(order.question, triggers))
+
+    def _take(self, order: Host) -> None:
+        known = self._hosted.get(order.trigger_no)
+        if known is not None:
+            if known.hosting >= order.hosting:
+                return  # repeated, or late
+            self._end(known, _REASSIGNED)
+        hosted = self._enter(order)
+        if not self._keep_as_data(hosted, order):
+            self._nursery.start(hosted, self._host(hosted, order))
+
+    def _enter(self, order: Host) -> HostedTrigger:
+        hosted = HostedTrigger(order, self._kinds.enter(order), LOAD)
+        self._hosted[order.trigger_no] = hosted
+        return hosted
+
+    def _end(self, hosted: HostedTrigger | Wait, reason: str) -> None:
+        if isinstance(hosted, Wait):
+            with signed(self._box, hosted.number):
+                self._watches.leave(hosted)
+            self._finish(hosted, ending=reason)
+        elif hosted.ending in {_REASSIGNED, _PAUSED}:
+            hosted.ending = reason  # nobody wants it elsewhere either
+        elif not hosted.is_over:
+            self._nursery.cancel(hosted, reason)
+
+    # ── shared ──────────────────────────────────────────────────────────────────────────
+
+    def _keep_as_data(self, hosted: HostedTrigger, order: Host) -> bool:
+        """Make a trigger of a class that is at hand, and let it wait in the watch it shares.
+
+        Whether that could be done; what is in the way comes to light where it is made in full.
+        """
+        cls = self._maker.known(order)
+        if cls is None or order.window or not shares(cls):
+            return False
+        token = guest.set(hosted)  # what it prints is its own
+        # As `signed` does, which costs as much as making the trigger.
+        word = self._box.word
+        before, word[0] = word[0], order.trigger_no
+        if word[1]:
+            self._box.stir()
+        try:
+            return self._join(hosted, order, self._told(construct(cls, order.kwargs), order))
+        except BaseException:  # noqa: BLE001 - user code may raise anything
+            return False
+        finally:
+            word[0] = before
+            guest.reset(token)
+
+    def _join(self, hosted: HostedTrigger, order: Host, trigger: Trigger[Any]) -> bool:
+        """Let a trigger of a class that shares wait in its watch; only its data is kept."""
+        share = trigger.share()
+        if share is None:
+            return False
+        keep = order.start is not None or lets_go(type(trigger))
+        wait = Wait(order, hosted.kind, share.wanted, keep=keep)
+        self._watches.join(wait, share)
+        hosted.is_data = True
+        hosted.kind.public = hosted.kind.public or public_fields_of(trigger)
+        self._describer.keep(wait.number, trigger)
+        self._hosted[wait.number] = wait
+        return True
+
+    async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
+        """See ``Finder``: what an event is like on the wire is worked out once."""
+        ends = event.ends if isinstance(event, EndEvent) else ""
+        payload, fail = b"", None
+        try:
+            payload = await self._slices.run(payload_of(event, name))
+            packed(Fired(0, 0, 0, 0, payload, event.key, ends))
+        except Exception as exc:  # noqa: BLE001 - what an event holds is user code
+            fail = self.failed(exc)
+
+        def tell(wait: Wait) -> None:
+            if self._hosted.get(wait.number) is not wait:
+                return  # it was told to end meanwhile
+            if wait.order is not None:
+                self._finish(wait, event=event)
+            elif fail is not None:
+                fail(wait)
+            else:
+                self._forget(wait)
+                at = (*wait.key, 0, now())
+                self._line.report(Fired(*at, payload, event.key, ends, is_last=True))
+
+        return tell
+
+    def failed(self, problem: BaseException) -> Callable[[Wait], None]:
+        """See ``Finder``."""
+        text = traceback_of(problem)  # first: what it makes of its text is used again
+        failure = _failure(problem, _RUN)
+
+        def fail(wait: Wait) -> None:
+            if self._hosted.get(wait.number) is wait:
+                self._output.add(wait.key, text)
+                self._finish(wait, failure=failure)
+
+        return fail
+
+    def _finish(
+        self,
+        wait: Wait,
+        *,
+        ending: str = "",
+        event: TriggerEvent[object] | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        """End a hosting that was data; what its class does besides is done by an instance."""
+        if wait.order is None:
+            self._forget(wait)
+            self._line.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
+            return
+        self._describer.forget(wait.number)
+        self._kinds.leave(wait.kind)
+        hosted = self._enter(wait.order)
+        hosted.failure = failure
+        self._nursery.start(hosted, self._let_go(hosted, wait.order, event))
+        self._over(hosted)
+        hosted.ending = ending
+
+    def _forget(self, wait: Wait) -> None:
+        """Keep nothing of one that was data; what it printed goes before what is told of it."""
+        del self._hosted[wait.number]
+        self._describer.forget(wait.number)
+        self._kinds.leave(wait.kind)
+        self._output.flush(wait.key)
+
+    async def _let_go(
+        self, hosted: HostedTrigger, order: Host, event: TriggerEvent[object] | None
+    ) -> None:
+        """Make a shared trigger anew to tell its event, if there is one, and to clean up."""
+        try:
+            trigger = self._told(await self._maker.make(order, hosted.enter), order)
+            hosted.trigger = trigger
+            if event is not None:
+                await self._fire(hosted, event)
+                await asyncio.sleep(0)  # as in `_host`
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            if not hosted.ending:
+                hosted.failure = hosted.failure or _failure(exc, hosted.stage)
+            print_traceback(exc)
+            return
+        await self._clean_up(trigger, hosted.ending or _FINISHED)
+
+    # ── one hosting ─────────────────────────────────────────────────────────────────────
+
+    async def _host(self, hosted: HostedTrigger, order: Host) -> None:
+        # All that is parked for days stands in this one frame, and in that of `run`.
+        try:
+            events = await self._begin(hosted, order)
+            del order
+            if events is None:
+                return
+            try:
+                async for event in events:
+                    if not await self._fire(hosted, event):
+                        # Have it sent before what lets go may hold up the loop, or take the
+                        # host down.
+                        await asyncio.sleep(0)
+                        break
+            finally:
+                await _close(events)
+            if not hosted.is_over and hosted.flow is None:
+                name = type(hosted.trigger).__name__
+                raise TriggerWrong("trigger_ended", f"{name} ended without an event")
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            if not hosted.ending:
+                hosted.failure = _failure(exc, hosted.stage)
+            if not (hosted.ending and isinstance(exc, asyncio.CancelledError)):
+                print_traceback(exc)
+        self._over(hosted)
+        if hosted.trigger is not None:
+            await self._clean_up(hosted.trigger, hosted.ending or _FINISHED)
+
+    async def _wait_for_replacement(self) -> None:
+        """Wait for the end of this process if its packages changed: in the next it may succeed."""
+        if await self._line.is_outdated():
+            await asyncio.get_running_loop().create_future()
+
+    async def _begin(self, hosted: HostedTrigger, order: Host) -> AsyncIterator[object] | None:
+        """Make a trigger and have it run; ``None`` if it goes on as data."""
+        try:
+            trigger = self._told(await self._maker.make(order, hosted.enter), order)
+        except Exception:
+            await self._wait_for_replacement()
+            raise
+        if hosted.ending:
+            raise asyncio.CancelledError  # told to end, it swallowed that and went on
+        hosted.enter(_RUN)
+        may_join = not order.window and shares(type(trigger))
+        if may_join and self._join(hosted, order, trigger):
+            return None
+        hosted.trigger = trigger
+        hosted.kind.public = public_fields_of(trigger)
+        tell_of_slots(trigger, hosted.key, self._line)
+        return await events_of(trigger.run(), type(trigger).__name__)
+
+    def _told(self, trigger: Trigger[Any], order: Host) -> Trigger[Any]:
+        since, last = as_datetime(order.since), None if order.last is None else _last(*order.last)
+        number, since_us = order.trigger_no, order.waits_since
+        return prepare(trigger, since=since, since_us=since_us, last=last, number=number)
+
+    def _over(self, hosted: HostedTrigger) -> None:
+        """From here on it is bounded by the clock alone."""
+        hosted.is_over = True
+        self._nursery.bound(hosted)
+
+    async def _fire(self, hosted: HostedTrigger, event: object) -> bool:
+        """Report an event; whether there may be another one."""
+        if hosted.ending:
+            raise asyncio.CancelledError  # told to end, it swallowed that and went on
+        name = type(hosted.trigger).__name__
+        checked = check(event, name)
+        if hosted.flow is not None and isinstance(checked, EndEvent):
+            raise TriggerWrong(
+                "trigger_yield",
+                f"{name} yielded a {type(checked).__name__} into a stream; a stream ends when "
+                "`run` returns, and fails when it raises",
+            )
+        hosted.enter(_SERIALISE)
+        sent = 0 if hosted.flow is None else hosted.flow.sent
+        if isinstance(checked, TaskSuccessEvent) and hosted.start is not None:
+            fired = await self._success(hosted, hosted.start, checked, sent)
+        else:
+            ends = checked.ends if isinstance(checked, EndEvent) else ""
+            at = (*hosted.key, sent, now())
+            payload = await self._slices.run(payload_of(checked, name))
+            fired = Fired(*at, payload, checked.key, ends)
+        self._output.flush(hosted.key)
+        self._line.report(fired)
+        hosted.enter(_RUN)
+        if hosted.flow is None:
+            self._over(hosted)
+            return False
+        hosted.flow.sent += 1
+        hosted.flow.unstored.append(checked)
+        await hosted.flow.room()
+        return True
+
+    async def _success(
+        self, hosted: HostedTrigger, start: Start, event: TaskSuccessEvent, sent: int
+    ) -> Fired:
+        """Write the result as the task itself would have; what says so succeeds it."""
+        node = self._maker.runs.of(start).dag.nodes[start.position]
+        packed = await self._slices.run(pack(node, start, event.result, self._results))
+        if packed.write is not None:
+            await written(packed.write)
+        body = b"" if packed.body is None else packed.body
+        size = 0 if packed.body is not None else packed.size
+        at = (*hosted.key, sent, now())
+        return Fired(*at, body, event.key, event.ends, size, packed.width)
+
+    async def _clean_up(self, trigger: Trigger[Any], reason: str) -> None:
+        """Let the trigger let go, whatever it does, within the time for that."""
+        cls = type(trigger)
+        if reason == _CANCELLED and cls.on_kill is not Trigger.on_kill:
+            await _bounded(lambda: _kill(trigger))
+        if cls.cleanup is not Trigger.cleanup:
+            await _bounded(lambda: call_cleanup(trigger, reason))
+
+    # ── endings ─────────────────────────────────────────────────────────────────────────
+
+    def _gone(self, hosted: HostedTrigger | HostedWatch | Question) -> None:
+        if isinstance(hosted, HostedWatch):
+            self._watches.gone(hosted, LostInHost())
+            return
+        if isinstance(hosted, Question):
+            return  # it has been answered
+        if hosted.is_data:
+            return
+        if self._hosted.get(hosted.number) is hosted:
+            del self._hosted[hosted.number]
+        self._kinds.leave(hosted.kind)
+        if not hosted.is_over and not hosted.ending:
+            hosted.failure = failure_of(LostInHost(), "interrupted")
+        self._output.flush(hosted.key)
+        self._line.report(TriggerEnded(*hosted.key, now(), hosted.failure, hosted.ending))
+
+    def _abandoned(self, hosted: HostedTrigger | HostedWatch | Question) -> None:
+        if isinstance(hosted, HostedTrigger):
+            hosted.failure = Failure(
+                type="Abandoned",
+                message=f"{hosted.kind.class_path} did not end when it was told to",
+                reason="abandoned",
+            )
+        self._gone(hosted)
+        self._line.give_up_if(self._nursery.abandoned_count)
+
+
+def _last(payload: bytes, key: str | None) -> TriggerEvent[Any]:
+    return TriggerEvent(codec.decode(payload), key)
+
+
+def lets_go(cls: type[Trigger[Any]]) -> bool:
+    """Return whether triggers of a class have something to do when their hosting ends."""
+    return cls.cleanup is not Trigger.cleanup or cls.on_kill is not Trigger.on_kill
+
+
+async def _close(events: AsyncIterator[object]) -> None:
+    """Close a generator. What it does against that is for the log, but for a cancellation."""
+    if isinstance(events, AsyncGenerator):
+        try:
+            await events.aclose()
+        except BaseException as exc:
+            print_traceback(exc)
+            if isinstance(exc, asyncio.CancelledError):
+                raise
+
+
+def _kill(trigger: Any) -> object:
+    return trigger.on_kill()
+
+
+def call_cleanup(trigger: Any, reason: str) -> object:
+    """Call ``cleanup`` as it is written: Airflow's takes no reason."""
+    takes_reason = bool(inspect.signature(trigger.cleanup).parameters)
+    return trigger.cleanup(reason) if takes_reason else trigger.cleanup()
+
+
+async def _bounded(call: Callable[[], object]) -> None:
+    """Call a method of user code, def or async; what it raises goes to the log alone."""
+    limit = asyncio.timeout(CLEANUP_SECONDS)
+    try:
+        async with limit:
+            pending = call()
+            if inspect.isawaitable(pending):
+                await pending
+    except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+        if limit.expired():
+            exc.add_note(f"aioflow: cut short after {CLEANUP_SECONDS:g} s")
+        print_traceback(exc)
+
+
+def _failure(problem: BaseException, stage: str) -> Failure:
+    match problem:
+        case TriggerWrong():
+            return failure_of(problem, problem.reason)
+        case CodeMissing():
+            return failure_of(problem, CODE_MISSING)
+        case Unserializable() if stage == _RUN:
+            return failure_of(problem, _SERIALISE)
+        case Fail() if stage == _RUN:
+            return failure_of(problem, TRIGGER_FAIL)
+        case _:
+            return failure_of(problem, stage)

@@ -1,0 +1,47 @@
+"""Secrets, connections and variables in a child: fetched for one try, hidden in what it raises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aioflow.author import codec
+from aioflow.author.values import Connection, Held
+from aioflow.model.dag import ValueKind
+from aioflow.redaction import Masks, secret_texts
+from aioflow.worker.questions import ValuesFound, ValuesWanted
+
+__all__ = ("held_of", "hidden", "masks", "question", "told")
+
+masks = Masks()
+"""Of this process: what it was ever told is in no failure it reports."""
+
+
+def question(position: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
+    """Return the body of the question; see ``ValuesWanted``."""
+    return msgspec.msgpack.encode(ValuesWanted(position, names))
+
+
+def told(names: tuple[tuple[ValueKind, str], ...], answer: bytes) -> Held:
+    """Return what the daemon answered, by kind and name."""
+    return held_of(names, msgspec.msgpack.decode(answer, type=ValuesFound).values)
+
+
+def held_of(names: tuple[tuple[ValueKind, str], ...], found: tuple[bytes, ...]) -> Held:
+    """Return what was told, by kind and name; it is hidden from now on."""
+    held = {of: _restored(of[0], body) for of, body in zip(names, found, strict=True)}
+    for (kind, name), body in zip(names, found, strict=True):
+        masks.hide(secret_texts(kind, name, msgspec.msgpack.decode(body)))
+    return held
+
+
+def hidden(value: Any) -> Any:
+    """Return a value without what is hidden, as far as it is text."""
+    return masks.masked_text(value) if isinstance(value, str) else value
+
+
+def _restored(kind: ValueKind, body: bytes) -> Any:
+    if kind is ValueKind.CONNECTION:
+        return msgspec.convert(codec.decode(body), Connection)
+    return codec.decode(body)

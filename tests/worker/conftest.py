@@ -1,0 +1,26 @@
+"""What tests of children share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.worker.peer import Child
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Return a folder with room for code and results."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "results").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def spawn(home: Path) -> Iterator[Callable[..., Child]]:
+    """Return a function that starts a child of a role; all are gone after the test."""
+    with ExitStack() as children:
+        yield lambda role, **options: children.enter_context(Child(role, home, **options))

@@ -1,0 +1,224 @@
+"""The daemon's end of a link, in a test: a real child process, spoken to frame by frame."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from aioflow.author.codec import decode
+from aioflow.processes.leftovers import kill_marked
+from aioflow.processes.marks import mark_limit
+from aioflow.protocol.commands import RunInfo, Start, Welcome
+from aioflow.protocol.reports import Report
+from aioflow.worker.nursery import Hosted
+from tests.sim.planted.plant import VARIABLE
+
+VERSION = "0123abcd"
+NONCE = "00112233445566778899aabbccddeeff"
+MARK = b"\x1e" + NONCE.encode()
+
+_decoder = msgspec.msgpack.Decoder(list[Report])
+Kind = TypeVar("Kind")
+
+
+class Guest(Hosted):
+    """What a nursery hosts, with a number of its own."""
+
+    def __init__(self, number: int = 7) -> None:
+        super().__init__()
+        self._number = number
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+
+class Child:
+    """A process of one role. Everything waits at most ``PATIENCE`` seconds, then the test fails."""
+
+    PATIENCE = 20.0
+
+    def __init__(
+        self,
+        role: str,
+        home: Path,
+        *,
+        box: int | None = None,
+        memory_limit_bytes: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.home = home
+        ours, theirs = socket.socketpair()
+        given = {
+            **{name: os.environ[name] for name in ("PYTHONPATH", VARIABLE) if name in os.environ},
+            **(environment or {}),
+            "PATH": os.environ["PATH"],
+            "AIOFLOW_LINK_FD": str(theirs.fileno()),
+            "AIOFLOW_LOG_NONCE": NONCE,
+        }
+        passed = [theirs.fileno()]
+        if box is not None:
+            given["AIOFLOW_BLACKBOX_FD"] = str(box)
+            passed.append(box)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "aioflow.worker"],
+            env=given,
+            pass_fds=passed,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._mark = f"{NONCE}:{os.urandom(8).hex()}"
+        mark_limit(self.process.pid, self._mark)
+        theirs.close()
+        ours.settimeout(self.PATIENCE)
+        self.sock = ours
+        self.frames: list[list[Any]] = []
+        self._later: list[Any] = []
+        self._output = bytearray()
+        self._printed = threading.Condition()
+        # The pipe must not fill up while the test looks at the link.
+        self._reader = threading.Thread(target=self._read_output)
+        self._reader.start()
+        code, results = str(home / "code"), str(home / "results")
+        self.send(Welcome(role, code, results, memory_limit_bytes))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.sock.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(self.PATIENCE)
+        kill_marked(self._mark)
+        self._reader.join(self.PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _read_output(self) -> None:
+        assert self.process.stdout is not None
+        while data := os.read(self.process.stdout.fileno(), 65536):
+            with self._printed:
+                self._output += data
+                self._printed.notify_all()
+
+    def send(self, *orders: object) -> None:
+        """Send orders in one frame."""
+        body = msgspec.msgpack.encode(orders)
+        self.sock.sendall(len(body).to_bytes(4, "little") + body)
+
+    def receive(self) -> list[Any]:
+        """Return the reports of the next frame."""
+        length = int.from_bytes(self._exactly(4), "little")
+        frame = _decoder.decode(self._exactly(length))
+        self.frames.append(frame)
+        return frame
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self.sock.recv(size - len(data))
+            assert more, f"the child closed the link: {self.output()!r}"
+            data += more
+        return bytes(data)
+
+    def expect(self, kind: type[Kind], where: Callable[[Kind], bool] = lambda _: True) -> Kind:
+        """Return the next report of a kind; others stay for later calls."""
+        while True:
+            for report in self._later:
+                if isinstance(report, kind) and where(report):
+                    self._later.remove(report)
+                    return report
+            self._later += self.receive()
+
+    def printed(self, found: Callable[[bytes], Kind | None]) -> Kind:
+        """Return what is found in all that was printed, as soon as it is there."""
+
+        def look() -> Kind | None:
+            return found(bytes(self._output))
+
+        with self._printed:
+            result = self._printed.wait_for(look, self.PATIENCE)
+        assert result, f"not found: {bytes(self._output)!r}"
+        return result
+
+    def output(self) -> bytes:
+        """Return what was printed, once the child has ended."""
+        self.process.wait(self.PATIENCE)
+        self._reader.join(self.PATIENCE)
+        return bytes(self._output)
+
+    def close(self) -> int:
+        """Close the link as a daemon does that needs the child no more; return its status."""
+        self.sock.shutdown(socket.SHUT_RDWR)
+        return self.process.wait(self.PATIENCE)
+
+
+def write_version(home: Path, version: str = VERSION, **files: str) -> Path:
+    """Write a snapshot; ``helper`` becomes ``helper.py``, ``a__b`` becomes ``a/b.py``."""
+    folder = home / "code" / version
+    for name, source in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    (home / "results").mkdir(exist_ok=True)
+    return folder
+
+
+def run_info(run_no: int = 1, **changes: Any) -> RunInfo:
+    """Return a run of the DAG ``pipeline`` in ``flow.py``."""
+    return msgspec.structs.replace(
+        RunInfo(
+            run_no=run_no,
+            run_id="run-1",
+            dag_id="pipeline",
+            version=VERSION,
+            file="flow.py",
+            logical_date=1_767_225_600_000_000,  # 2026-01-01
+            created_at=1_767_230_000_000_000,
+            conf=None,
+            first_task_no=100,
+        ),
+        **changes,
+    )
+
+
+def start(position: int, *, task_no: int = 0, start_no: int = 1, **changes: Any) -> Start:
+    """Return the order to run the task at a position."""
+    return msgspec.structs.replace(
+        Start(
+            run_no=1,
+            task_no=task_no or 100 + position,
+            start_no=start_no,
+            position=position,
+            map_index=-1,
+            try_number=1,
+        ),
+        **changes,
+    )
+
+
+def result_of(report: Any) -> Any:
+    """Return the value a ``Succeeded`` carries in its row."""
+    return None if report.body is None else decode(report.body)
+
+
+def kinds(reports: Iterable[object]) -> Sequence[str]:
+    """Return the names of reports."""
+    return [type(report).__name__ for report in reports]

@@ -1,0 +1,251 @@
+"""How runs end, for all in a host: asked in batches, told each once, taken back when given up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from anyio import wait_all_tasks_blocked
+
+from aioflow.author.asking import RunEnding
+from aioflow.author.codec import encode
+from aioflow.errors import TaskError, Unserializable
+from aioflow.protocol.commands import Answer
+from aioflow.protocol.reports import Ask, Withdraw
+from aioflow.worker import questions
+from aioflow.worker.endings import Endings, SingleEndings
+from aioflow.worker.questions import NAME_LIMIT, PAGE_ITEMS, RunEnded, RunsWanted
+from aioflow.worker.shared import Line
+from tests.executors.processes import until
+
+TARGET = (7, "d", None)
+
+
+class Daemon(Line):
+    """A line to nowhere, and what came over it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[Ask, RunsWanted]] = []
+        self.withdrawn: list[Withdraw] = []
+
+    def report(self, report: Any) -> None:
+        if isinstance(report, Withdraw):
+            self.withdrawn.append(report)
+        else:
+            self.asked.append((report, msgspec.msgpack.decode(report.body, type=RunsWanted)))
+
+    @property
+    def runs(self) -> dict[str, int]:
+        """The ids of the runs that were asked about, with their numbers."""
+        return {run.run_id or "": run.number for _, wanted in self.asked for run in wanted.runs}
+
+    def tell(self, *numbers: int, state: str = "success", result: bytes | None = None) -> None:
+        """Answer the question that was asked last."""
+        told = [RunEnded(no, questions.RunEnding(f"r{no}", state, result)) for no in numbers]
+        self.answered(Answer(self.asked[-1][0].question, msgspec.msgpack.encode(told)))
+
+
+class World:
+    """Somebody who asks, and what was told."""
+
+    def __init__(self) -> None:
+        self.daemon = Daemon()
+        self.told: list[tuple[Any, Any]] = []
+        self.endings = Endings(self.daemon, self.hear)
+
+    def hear(self, of: Any, ending: Any) -> None:
+        self.told.append((of, getattr(ending, "state", ending)))
+        if of == "odd":
+            raise SystemExit(1)
+
+    def ask(self, *names: str, target: tuple[int, str, str | None] = TARGET) -> None:
+        for name in names:
+            self.endings.ask(name, target, f"id-{name}", None, 0, (0, -1))
+
+    def number(self, name: str) -> int:
+        return self.daemon.runs[f"id-{name}"]
+
+
+@pytest.fixture
+async def world():
+    return World()
+
+
+async def test_what_is_asked_together_leaves_in_few_messages(world):
+    names = [str(n) for n in range(2 * PAGE_ITEMS + 1)]
+    world.ask(*names)
+    world.ask("other", target=(8, "d", None))
+    world.ask("task", target=(7, "d", "t"))
+    assert not world.daemon.asked
+
+    await wait_all_tasks_blocked()
+
+    asked = [(a.run_no, w.task_id, len(w.runs)) for a, w in world.daemon.asked]
+    whole = [(7, None, PAGE_ITEMS), (7, None, PAGE_ITEMS), (7, None, 1)]
+    assert asked == [*whole, (8, None, 1), (7, "t", 1)]
+    assert len({ask.question for ask, _ in world.daemon.asked}) == 1
+
+
+async def test_each_is_told_once_by_what_it_was_asked_for(world):
+    world.ask("a", "b")
+    await wait_all_tasks_blocked()
+
+    world.daemon.tell(world.number("b"), state="failed")
+    world.daemon.tell(world.number("a"), world.number("b"))
+
+    assert world.told == [("b", "failed"), ("a", "success")]
+
+
+class Alike(str):
+    """A text whose digest is that of all others of its kind."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return 7
+
+
+async def test_two_that_share_a_digest_are_forgotten_and_told_apart(world):
+    world.ask(Alike("a"), Alike("b"), Alike("c"))
+    world.endings.forget(Alike("d"))
+    world.endings.forget(Alike("b"))
+    await wait_all_tasks_blocked()
+    assert set(world.daemon.runs) == {"id-a", "id-c"}
+
+    world.daemon.tell(world.number("a"))
+    world.endings.forget(Alike("c"))
+    await wait_all_tasks_blocked()
+
+    assert world.told == [("a", "success")]
+    assert [withdrawn.numbers for withdrawn in world.daemon.withdrawn] == [()]
+
+
+async def test_what_is_asked_twice_is_told_twice(world):
+    world.ask("a", "a", "a")
+    await wait_all_tasks_blocked()
+
+    world.daemon.tell(0, 1)
+    world.daemon.tell(2)
+
+    assert [of for of, _ in world.told] == ["a", "a", "a"]
+
+
+async def test_what_is_given_up_is_withdrawn_and_not_told(world):
+    world.ask("a", "b", "b")
+    await wait_all_tasks_blocked()
+    world.endings.forget("b")
+    world.endings.forget("never asked")
+    world.daemon.tell(1, 2)  # it had been on its way
+    await wait_all_tasks_blocked()
+
+    (ask, _), *_ = world.daemon.asked
+    assert world.daemon.withdrawn == [Withdraw(ask.question, (1, 2))]
+    assert world.told == []
+
+
+async def test_what_is_given_up_at_once_is_never_asked(world):
+    world.ask("a", "b")
+    world.endings.forget("a")
+    await wait_all_tasks_blocked()
+
+    assert list(world.daemon.runs) == ["id-b"]
+
+
+@pytest.mark.parametrize("how", ["told", "given up"])
+async def test_a_question_that_is_about_nothing_is_over_and_there_is_another_later(world, how):
+    world.ask("a")
+    await wait_all_tasks_blocked()
+    (first, _), *_ = world.daemon.asked
+    if how == "told":
+        world.daemon.tell(0)
+    else:
+        world.endings.forget("a")
+    await wait_all_tasks_blocked()
+    assert world.daemon.withdrawn == [Withdraw(first.question)]
+
+    world.ask("b")
+    await wait_all_tasks_blocked()
+    second = world.daemon.asked[-1][0]
+    world.daemon.tell(world.number("b"))
+
+    assert second.question > first.question
+    assert world.told[-1] == ("b", "success")
+
+
+async def test_whoever_raises_when_told_keeps_nothing_from_the_others(world):
+    world.ask("odd", "a")
+    await wait_all_tasks_blocked()
+
+    world.daemon.tell(0, 1)
+
+    assert [of for of, _ in world.told] == ["odd", "a"]
+
+
+async def test_a_question_that_is_refused_is_refused_to_all(world):
+    world.ask("a", "b")
+    await wait_all_tasks_blocked()
+
+    world.daemon.answered(Answer(world.daemon.asked[-1][0].question, b"", "no"))
+
+    assert [(of, str(problem)) for of, problem in world.told] == [("a", "no"), ("b", "no")]
+
+
+async def test_a_result_that_is_damaged_fails_only_who_wanted_it(world):
+    world.ask("a", "b")
+    await wait_all_tasks_blocked()
+
+    world.daemon.tell(0, result=b"\xc1")
+    world.daemon.tell(1, result=encode(5, ""))
+
+    (_, problem), (_, state) = world.told
+    assert isinstance(problem, Unserializable)
+    assert state == "success"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        (7, None, None),
+        (7, 5, None),
+        (7, "d" * (NAME_LIMIT + 1), None),
+        (7, "d", "\ud800"),
+        (7, "d", "\0"),
+    ],
+    ids=["none", "number", "long", "no-text", "a-nul"],
+)
+async def test_a_name_that_cannot_travel_is_refused_where_it_is_asked_for(world, target):
+    world.ask("a")
+    with pytest.raises(Unserializable):
+        world.ask("b", target=target)
+    await wait_all_tasks_blocked()
+
+    assert list(world.daemon.runs) == ["id-a"]
+
+
+# ── one by one ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_those_who_wait_for_single_runs_ask_together():
+    daemon = Daemon()
+    single = SingleEndings(daemon)
+    waits = [
+        asyncio.ensure_future(single.ended(TARGET, f"r{n}", None, 0, (0, n))) for n in range(3)
+    ]
+    await until(lambda: daemon.asked)
+    ((ask, wanted),) = daemon.asked
+    assert [run.map_index for run in wanted.runs] == [0, 1, 2]
+
+    waits[1].cancel()
+    daemon.tell(0)
+    told = [RunEnded(2, "there is none")]
+    daemon.answered(Answer(ask.question, msgspec.msgpack.encode(told)))
+
+    assert await waits[0] == RunEnding("r0", "success")
+    with pytest.raises(TaskError, match="there is none"):
+        await waits[2]
+    await until(lambda: daemon.withdrawn)
+    assert waits[1].cancelled()
+    assert daemon.withdrawn[-1] == Withdraw(ask.question)

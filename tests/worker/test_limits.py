@@ -1,0 +1,227 @@
+"""What user code may take of its host's time when it begins and when it ends, waited out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from aioflow.author.codec import encode
+from aioflow.protocol.commands import End, Host, Welcome
+from aioflow.protocol.reports import Ask, Fired, Report, TriggerEnded
+from aioflow.worker.blackbox import BlackBox
+from aioflow.worker.shared import Line
+from aioflow.worker.trigger_making import MAKE_SECONDS
+from aioflow.worker.triggers import CLEANUP_SECONDS, TriggerHost
+from tests.worker.peer import VERSION, run_info, start, write_version
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+HEAD = """
+import asyncio, contextlib
+from dataclasses import dataclass
+from typing import Any
+from aioflow import *
+
+class Slow(Trigger):
+    async def run(self):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(1e6)
+            yield TriggerEvent(1)
+
+class Quick(Trigger):
+    async def run(self):
+        yield TriggerEvent(1)
+"""
+
+_reports = msgspec.msgpack.Decoder(Report)
+
+
+class Link:
+    """The daemon's end: keeps what is reported, each with the second it came in."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, Any]] = []
+        self._news = asyncio.Event()
+
+    def send(self, messages: Sequence[msgspec.Raw]) -> None:
+        now = asyncio.get_running_loop().time()
+        self.heard += [(now, _reports.decode(message)) for message in messages]
+        self._news.set()
+
+    async def drain(self) -> None: ...
+
+    async def expect(self, kind: type[Any]) -> tuple[float, Any]:
+        """Return the next report of a kind, and when it came."""
+        while True:
+            for at, report in self.heard:
+                if isinstance(report, kind):
+                    self.heard.remove((at, report))
+                    return at, report
+            self._news.clear()
+            await self._news.wait()
+
+
+@pytest.fixture
+def house(home, monkeypatch):
+    """Return a function that makes a host, in this process, of the classes of a DAG file."""
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+
+    def house(source: str) -> tuple[TriggerHost, Link]:
+        write_version(home, flow=HEAD + source)
+        line, link = Line(), Link()
+        theirs: Any = link
+        line.connect(theirs)
+        welcome = Welcome("triggers", str(home / "code"), str(home / "results"))
+        return TriggerHost(line, BlackBox(), welcome), link
+
+    yield house
+    for name in [name for name in sys.modules if name.startswith(f"aioflow_v_{VERSION}")]:
+        del sys.modules[name]
+
+
+def hosting(name: str, **changes: Any) -> Host:
+    order = Host(1, 1, 1, 100, VERSION, f"flow:{name}", encode({}, ""), 1, None)
+    return msgspec.structs.replace(order, **changes)
+
+
+@pytest.mark.parametrize(
+    "cleanup",
+    [
+        pytest.param("await asyncio.sleep(1e6)", id="it-sleeps"),
+        pytest.param("await asyncio.Event().wait()", id="it-waits"),
+    ],
+)
+async def test_a_cleanup_that_hangs_is_cut_short(house, cleanup):
+    host, link = house(f"""
+class Lingers(Quick):
+    async def cleanup(self, reason): {cleanup}
+""")
+
+    host.obey(hosting("Lingers"))
+
+    fired, _ = await link.expect(Fired)
+    ended, report = await link.expect(TriggerEnded)
+    assert ended - fired == pytest.approx(CLEANUP_SECONDS)
+    assert report.failure is None
+
+
+async def test_a_cleanup_that_needs_less_than_its_time_is_waited_for(house):
+    host, link = house(f"""
+class Lingers(Quick):
+    async def cleanup(self, reason): await asyncio.sleep({CLEANUP_SECONDS - 1})
+""")
+
+    host.obey(hosting("Lingers"))
+
+    fired, _ = await link.expect(Fired)
+    ended, _ = await link.expect(TriggerEnded)
+    assert ended - fired == pytest.approx(CLEANUP_SECONDS - 1)
+
+
+async def test_what_undoes_a_cancelled_wait_has_its_own_time_and_then_the_cleanup_runs(house):
+    host, link = house("""
+class Lingers(Slow):
+    async def on_kill(self): await asyncio.sleep(1e6)
+    async def cleanup(self, reason): print("cleaned up", reason)
+""")
+    host.obey(hosting("Lingers"))
+    await asyncio.sleep(1)
+
+    host.obey(End(1, 1, "cancelled"))
+
+    told = asyncio.get_running_loop().time()
+    ended, report = await link.expect(TriggerEnded)
+    assert ended - told == pytest.approx(CLEANUP_SECONDS)
+    assert report.failure is None
+    printed = b"".join(report.data for _, report in link.heard)
+    assert b"cleaned up cancelled" in printed
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(
+            """
+class Stays(Trigger):
+    async def run(self):
+        with contextlib.suppress(asyncio.CancelledError): await asyncio.sleep(1e6)
+        await asyncio.sleep(1e6)
+        yield TriggerEvent(1)
+""",
+            id="run-swallows-its-end",
+        ),
+        pytest.param(
+            """
+class Stays(Slow):
+    async def cleanup(self, reason):
+        with contextlib.suppress(asyncio.CancelledError): await asyncio.sleep(1e6)
+        await asyncio.sleep(1e6)
+""",
+            id="cleanup-swallows-its-end",
+        ),
+    ],
+)
+async def test_what_does_not_let_go_is_abandoned_and_the_daemon_told(house, source):
+    host, link = house(source)
+    host.obey(hosting("Stays"))
+    await asyncio.sleep(1)
+
+    host.obey(End(1, 1, "timeout"))
+
+    told = asyncio.get_running_loop().time()
+    ended, report = await link.expect(TriggerEnded)
+    assert ended - told == pytest.approx(2 * CLEANUP_SECONDS)
+    assert report.failure.reason == "abandoned"
+
+
+async def test_a_trigger_that_lingers_after_its_event_is_abandoned_but_its_event_came_at_once(
+    house,
+):
+    host, link = house("""
+class Stays(Trigger):
+    async def run(self):
+        try: yield TriggerEvent(1)
+        finally: await asyncio.sleep(1e6)
+""")
+    began = asyncio.get_running_loop().time()
+
+    host.obey(hosting("Stays"))
+
+    fired, _ = await link.expect(Fired)
+    ended, _ = await link.expect(TriggerEnded)
+    assert fired == began
+    assert ended - fired == pytest.approx(2 * CLEANUP_SECONDS)
+
+
+async def test_arguments_of_a_start_trigger_that_never_come_fail_it_in_time(house):
+    host, link = house("""
+@task
+def parent(): ...
+
+class Waits(Operator):
+    start_from_trigger = True
+    def __init__(self, value=None, **options):
+        super().__init__(**options)
+        self.start_trigger_args = StartTriggerArgs(trigger_cls=Quick, next_method="after")
+    def execute(self, context): ...
+    def after(self, context, event=None): ...
+
+@dag
+def pipeline():
+    Waits(task_id="waits", value=parent())
+""")
+    host.obey(run_info())
+
+    host.obey(hosting("Quick", task_no=101, start=start(1), is_made_there=True))
+
+    asked, _ = await link.expect(Ask)
+    ended, report = await link.expect(TriggerEnded)
+    assert ended - asked == pytest.approx(MAKE_SECONDS)
+    assert (report.failure.type, report.failure.reason) == ("TimeoutError", "trigger_construct")

@@ -1,0 +1,377 @@
+"""Whoever holds up the loop of a shared host is named while it does, and nobody else."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioflow.author.codec import encode
+from aioflow.protocol.commands import Host
+from aioflow.protocol.reports import Fired
+from aioflow.worker.blackbox import ASLEEP, MARKED, WIPED, BlackBox, Stepped
+from aioflow.worker.stalls import LINE_LIMIT, Stall, StallLines, line_of
+from aioflow.worker.watchdog import LATE_LOOKS, Standstill, place_of
+from tests.worker.peer import NONCE, VERSION, Guest, run_info, start, write_version
+
+PERIOD = 0.02
+STALL = Stall(3, 7, 120, "flow.py:12 in Slow.run")
+
+# ── how long one step has been going on ──────────────────────────────────────────────────
+
+
+def looks(*gaps: tuple[float, float]) -> float:
+    """Return what is counted after looks that came so late, with so much processor time used."""
+    standstill = Standstill(PERIOD)
+    now, used = 100.0, 5.0
+    standstill.begin(now, used)
+    for late, busy in gaps:
+        now, used = now + late, used + busy
+        standstill.look(now, used)
+    return standstill.seconds
+
+
+def test_looks_that_come_when_due_count_as_they_come():
+    assert looks(*[(PERIOD, 0.0)] * 10) == pytest.approx(10 * PERIOD)
+
+
+def test_a_process_that_was_stopped_is_not_a_step_that_stands():
+    assert looks((3600.0, 0.0)) == LATE_LOOKS * PERIOD
+
+
+def test_code_in_c_that_lets_no_thread_in_counts_for_as_long_as_it_computes():
+    assert looks((2.0, 1.9)) == pytest.approx(1.9)
+
+
+# ── the mark ─────────────────────────────────────────────────────────────────────────────
+
+
+def stepped_once(box: BlackBox) -> None:
+    async def body() -> None:
+        pass
+
+    with pytest.raises(StopIteration):
+        Stepped(body(), Guest(5), box).send(None)
+
+
+def test_a_step_wipes_the_mark():
+    box = BlackBox()
+    box.word[1] = MARKED
+
+    stepped_once(box)
+
+    assert box.word[1] == WIPED
+    assert not box.stirred.acquire(blocking=False)
+
+
+def test_a_step_wakes_the_watchdog_once():
+    box = BlackBox()
+    box.word[1] = ASLEEP
+
+    stepped_once(box)
+    stepped_once(box)
+
+    assert box.stirred.acquire(blocking=False)
+    assert not box.stirred.acquire(blocking=False)
+
+
+# ── the line ─────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.lists(st.integers(1, 60), max_size=8), st.text(st.characters(exclude_characters="\x1e")))
+def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(sizes, text):
+    around = text.encode("utf-8", "backslashreplace")
+    data = around + line_of(STALL, b"abcd") + around + line_of(STALL, b"abcd") + b"end"
+    lines = StallLines("abcd")
+    printed, stalls = b"", []
+    pieces = iter(data)
+
+    for size in itertools.chain(sizes, itertools.repeat(50)):
+        piece = bytes(itertools.islice(pieces, size))
+        if not piece:
+            break
+        more, found = lines.feed(piece)
+        printed, stalls = printed + more, stalls + found
+
+    assert (printed, stalls) == (around + around + b"end", [STALL, STALL])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line_of(STALL, b"guess"), id="another-nonce"),
+        pytest.param(b"\x1eabcd stal", id="almost"),
+        pytest.param(b"\x1e" * 10, id="bytes-that-begin-one"),
+    ],
+)
+def test_what_lacks_the_nonce_is_what_somebody_printed(line):
+    lines = StallLines("abcd")
+
+    printed, stalls = lines.feed(line + b"\n")
+
+    assert (printed, stalls) == (line + b"\n", [])
+
+
+def test_a_line_that_is_none_though_it_has_the_nonce_is_dropped():
+    lines = StallLines("abcd")
+
+    assert lines.feed(b"a\x1eabcd stall {]\nb") == (b"ab", [])
+
+
+def test_a_line_fits_into_one_piece_of_the_pipe_however_long_the_path():
+    longest = line_of(Stall(1, 1 << 60, 1 << 40, "\udcff" * 10_000), NONCE.encode())
+
+    assert len(longest) <= LINE_LIMIT
+    assert longest.endswith(b"\n")
+
+
+# ── the place ────────────────────────────────────────────────────────────────────────────
+
+
+def frame_in(path: str, source: str, **names: object):
+    """Return the frame that ``look`` sees from code that is said to lie in a file."""
+    seen = []
+    space = {"look": lambda: seen.append(sys._getframe(1)), **names}
+    exec(compile(source, path, "exec"), space)
+    return seen[0]
+
+
+def test_the_line_of_the_user_is_named_and_not_the_library_it_calls():
+    def library(call):
+        call()
+
+    frame = frame_in("/code/v1/flows/a.py", "\n\nlibrary(look)", library=library)
+
+    assert place_of(frame, "/code/") == ("flows/a.py:3 in <module>", False)
+
+
+def test_where_nobody_is_the_user_the_package_is_named():
+    frame = frame_in("/x/site-packages/driver.py", "look()")
+
+    assert place_of(frame, "/code/") == ("/x/site-packages/driver.py:1 in <module>", False)
+
+
+def test_importing_is_told_apart():
+    frame = frame_in("<frozen importlib._bootstrap>", "run('look()', {'look': look})", run=exec)
+
+    assert place_of(frame, "/code/")[1]
+
+
+# ── a real host ──────────────────────────────────────────────────────────────────────────
+
+HEAD = """
+import asyncio, contextlib, os, sys, time
+from dataclasses import dataclass
+from aioflow import *
+
+class Soon(Trigger):
+    async def run(self):
+        yield TriggerEvent(1)
+
+@dataclass(frozen=True)
+class Busy(Trigger):
+    steps: int
+    async def run(self):
+        for _ in range(self.steps):
+            await asyncio.sleep(0.001)
+        yield TriggerEvent(1)
+"""
+
+FIFO = """
+@dataclass(frozen=True)
+class Blocks(Trigger):
+    path: str
+    async def run(self):
+        await asyncio.sleep(0)
+        with open(self.path):  # stands until somebody writes
+            pass
+        yield TriggerEvent(1)
+"""
+
+
+@pytest.fixture
+def host(home, spawn):
+    """Return a function that starts a trigger host for the classes of a DAG file."""
+
+    def host(source: str = "", **options: object):
+        write_version(home, flow=HEAD + source)
+        return spawn("triggers", **options)
+
+    return host
+
+
+def hosting(name: str, trigger_no: int = 1, **fields: object) -> Host:
+    kwargs = encode(fields, "")
+    return Host(trigger_no, 1, 1, 100, VERSION, f"flow:{name}", kwargs, 0, None)
+
+
+def stalls_in(output: bytes) -> list[Stall]:
+    return StallLines(NONCE).feed(output)[1]
+
+
+def steps_in(output: bytes) -> list[Stall]:
+    """Return what blocked, but for imports: a slow machine's take as long."""
+    return [stall for stall in stalls_in(output) if not stall.is_loading]
+
+
+def first(output: bytes) -> Stall | None:
+    return next(iter(steps_in(output)), None)
+
+
+def last(output: bytes) -> Stall | None:
+    return next((stall for stall in steps_in(output) if stall.is_over), None)
+
+
+@pytest.mark.process
+def test_what_blocks_is_named_with_its_line_while_it_does_and_measured_when_it_is_over(host, home):
+    child = host(FIFO)
+    gate = str(home / "gate")
+    os.mkfifo(gate)
+    child.send(hosting("Blocks", 7, path=gate), *(hosting("Busy", n, steps=5) for n in (8, 9)))
+
+    named = child.printed(first)
+
+    assert (named.number, named.is_over, named.is_loading) == (7, False, False)
+    line = (HEAD + FIFO).partition("# stands")[0].count("\n") + 1
+    assert named.place == f"flow.py:{line} in Blocks.run"
+    assert named.milliseconds >= 100
+
+    with pathlib.Path(gate).open("w"):
+        pass
+    assert {child.expect(Fired).trigger_no for _ in range(3)} == {7, 8, 9}
+    over = child.printed(last)
+    assert (over.incident, over.place) == (named.incident, named.place)
+    assert over.milliseconds >= named.milliseconds
+
+
+@pytest.mark.process
+def test_it_is_named_again_when_it_goes_on(host, home):
+    child = host(FIFO)
+    gate = str(home / "gate")
+    os.mkfifo(gate)
+    child.send(hosting("Blocks", 7, path=gate))
+
+    named, again = child.printed(lambda output: steps_in(output)[1:] and steps_in(output)[:2])
+
+    assert again.milliseconds >= 400
+    assert again.incident == named.incident
+
+
+@pytest.mark.process
+def test_a_loop_that_computes_is_named(host, home):
+    child = host(
+        """
+@dataclass(frozen=True)
+class Spins(Trigger):
+    path: str
+    async def run(self):
+        while not os.path.exists(self.path):
+            pass
+        yield TriggerEvent(1)
+"""
+    )
+    child.send(hosting("Spins", 7, path=str(home / "flag")))
+
+    named = child.printed(first)
+
+    assert named.number == 7
+    assert "in Spins.run" in named.place
+    (home / "flag").touch()
+    child.expect(Fired)
+
+
+@pytest.mark.process
+def test_code_in_c_that_lets_no_thread_in_is_named_once_it_does(host):
+    child = host(
+        """
+class Counts(Trigger):
+    async def run(self):
+        await asyncio.sleep(0)
+        for _ in range(3):  # the watchdog gets in twice, however slow the machine is
+            sum(range(20_000_000))
+        yield TriggerEvent(1)
+"""
+    )
+    child.send(hosting("Counts", 7))
+
+    named = child.printed(first)
+
+    assert named.number == 7
+    assert "in Counts.run" in named.place
+
+
+@pytest.mark.process
+def test_a_coroutine_is_named_too(home, spawn):
+    gate = str(home / "gate")
+    os.mkfifo(gate)
+    source = f"""
+from aioflow import dag, task
+
+@task
+async def block():
+    with open({gate!r}):
+        pass
+
+@dag
+def pipeline():
+    block()
+"""
+    write_version(home, flow=source)
+    child = spawn("async")
+    child.send(run_info(), start(0))
+
+    named = child.printed(first)
+
+    assert named.number == 100
+    assert named.place == "flow.py:6 in block"
+    with pathlib.Path(gate).open("w"):
+        pass
+
+
+@pytest.mark.process
+def test_many_that_only_wait_are_never_named(host):
+    child = host()
+    child.send(hosting("Soon", 1000))
+    child.expect(Fired)  # all is imported
+
+    child.send(*(hosting("Busy", number, steps=300) for number in range(1, 101)))
+    for _ in range(100):
+        child.expect(Fired)
+    child.close()
+
+    assert steps_in(child.output()) == []
+
+
+@pytest.mark.process
+def test_the_nonce_is_nowhere_user_code_looks_for_it(host):
+    child = host(
+        """
+class Tells(Trigger):
+    async def run(self):
+        yield TriggerEvent([name for name in os.environ if name.startswith("AIOFLOW")])
+"""
+    )
+    child.send(hosting("Tells"))
+
+    assert child.expect(Fired).payload == encode([], "")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_on", [True, False])
+def test_asyncios_own_debug_mode_is_honoured(host, is_on):
+    child = host(
+        """
+class Tells(Trigger):
+    async def run(self):
+        yield TriggerEvent(asyncio.get_running_loop().get_debug())
+""",
+        environment={"PYTHONASYNCIODEBUG": "1"} if is_on else {},
+    )
+    child.send(hosting("Tells"))
+
+    assert child.expect(Fired).payload == encode(is_on, "")
