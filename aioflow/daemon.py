@@ -20,7 +20,7 @@ from aioflow.catalog.parsing import Parser
 from aioflow.catalog.scanning import list_loaded
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock, SystemClock
-from aioflow.core.slots import Slots
+from aioflow.core.scheduling.slots import Slots
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
 from aioflow.db_wait import open_database

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from aioflow.core.draft import Draft
+from aioflow.core.transaction import Draft
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.slot import SlotExecutor
 from aioflow.model.batch import Batch

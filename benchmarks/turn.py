@@ -25,8 +25,8 @@ from typing import Any
 import anyio
 
 from aioflow.clock import SystemClock
-from aioflow.core.draft import Draft
-from aioflow.core.slots import Slots
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.transaction import Draft
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.model.batch import Batch

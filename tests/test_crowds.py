@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from aioflow.core.digests import Digests, of_text
-from aioflow.core.pages import Pages
+from aioflow.core.state.digests import Digests, of_text
+from aioflow.core.state.pages import Pages
 from aioflow.queries.crowds import FEW, Crowds
 
 

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT, Struct, structs
 
-from aioflow.core import turn
-from aioflow.core.draft import Draft
-from aioflow.core.slots import Slots
+from aioflow.core import step
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.transaction import Draft
 from aioflow.errors import BatchRefused, RequestError
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
@@ -101,8 +101,8 @@ class Poison:
         self.taken: list[Any] = []
         self._kind = kind
         self._spoil = spoil
-        self._take = turn._take
-        monkeypatch.setattr(turn, "_take", self._taking)
+        self._take = step._take
+        monkeypatch.setattr(step, "_take", self._taking)
 
     def _taking(self, entry: Input, draft: Draft, slots: Slots) -> None:
         run = None if self.run_no is None else draft.memory.runs.get(self.run_no)
@@ -242,7 +242,7 @@ async def test_a_request_about_the_run_that_it_fails_on_is_answered_with_the_err
     async with good_and_bad(tmp_path) as n:
         poison.run_no = await number_of(n, "bad")
 
-        with pytest.raises(turn.TurnFailed, match="no time|not supported"):
+        with pytest.raises(step.TurnFailed, match="no time|not supported"):
             await n.engine.ask(structs.replace(one_of(kind), run_id="bad"))
 
         bad = await n.store.find_run("bad")
@@ -253,13 +253,13 @@ async def test_a_request_about_the_run_that_it_fails_on_is_answered_with_the_err
 
 def owe_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each input owe an alert, so that its turn has something to commit."""
-    take = turn._take
+    take = step._take
 
     def taking(entry: Input, draft: Draft, slots: Slots) -> None:
         take(entry, draft, slots)
         draft.owing.alert("test", "of no run", run_id="")
 
-    monkeypatch.setattr(turn, "_take", taking)
+    monkeypatch.setattr(step, "_take", taking)
 
 
 async def refuse(batch: Batch) -> None:
@@ -292,7 +292,7 @@ STARTED = DagSpec(
 
 
 async def test_an_input_that_fails_on_a_trigger_for_ever_is_dropped(tmp_path, monkeypatch):
-    take, failed = turn._take, []
+    take, failed = step._take, []
 
     def taking(entry: Input, draft: Draft, slots: Slots) -> None:
         one = draft.memory.standing.of("started")
@@ -304,7 +304,7 @@ async def test_an_input_that_fails_on_a_trigger_for_ever_is_dropped(tmp_path, mo
     async with node(tmp_path) as n:
         n.define(STARTED)
         await n.api.set_paused("started", paused=False)
-        monkeypatch.setattr(turn, "_take", taking)
+        monkeypatch.setattr(step, "_take", taking)
 
         await report(n, HostUp("triggers"))
 

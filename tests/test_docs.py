@@ -23,7 +23,7 @@ from aioflow.author.dag import DagOptions
 from aioflow.author.operator import Operator
 from aioflow.author.options import SENSOR_NAMES
 from aioflow.cli import FENCED
-from aioflow.core.slots import CLAIM_LIMIT
+from aioflow.core.scheduling.slots import CLAIM_LIMIT
 from aioflow.model.states import RunState, TaskState, TriggerRule, TriggerState, WaitKind
 from aioflow.settings import Settings
 from aioflow.web.routes import API_ROUTES

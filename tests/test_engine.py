@@ -14,8 +14,8 @@ import pytest
 import structlog.testing
 
 from aioflow.clock import SystemClock
-from aioflow.core import clearing
-from aioflow.core.slots import Slots
+from aioflow.core.repair import execution
+from aioflow.core.scheduling.slots import Slots
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.engine.timers import Timers
@@ -474,7 +474,7 @@ async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store
 
 @pytest.mark.parametrize("is_cut_short", [False, True])
 async def test_a_restart_goes_on_with_what_is_left_of_a_mark(store_url, monkeypatch, is_cut_short):
-    monkeypatch.setattr(clearing, "SLICE_TASKS", 2)
+    monkeypatch.setattr(execution, "SLICE_TASKS", 2)
     work = TaskSpec(task_id="work", mapped=MapSpec((MapSource("x", -1, 9),)))
     async with node(store_url) as n:
         await n.load(work, TaskSpec(task_id="after", parents=(0,)))

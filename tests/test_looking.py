@@ -7,7 +7,7 @@ import anyio
 from aioflow.api import looking
 from aioflow.api.looking import Looking
 from aioflow.clock import SystemClock
-from aioflow.core.live import Live
+from aioflow.core.state.task_instance import Live
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, SensorSpec, TaskSpec
 from aioflow.model.states import TaskState
 from tests.web.node import CHAIN, ONCE, node

@@ -82,7 +82,7 @@ async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_pa
 
 
 async def test_more_triggers_than_fit_into_a_turn_are_all_sealed_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr("aioflow.core.resealing.PAGE", 2)
+    monkeypatch.setattr("aioflow.core.key_rotation.PAGE", 2)
     monkeypatch.setattr("aioflow.engine.prefetch.PAGE", 2)
     async with node(tmp_path) as n:
         await park(n, 5)

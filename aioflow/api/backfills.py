@@ -16,8 +16,8 @@ from aioflow.api.reader import RunReader
 from aioflow.api.views import instant, iso, plain_fields
 from aioflow.author.type_names import conf_misfit
 from aioflow.clock import Clock
-from aioflow.core.backfilling import is_wanted, proposed, refuse_order, slots_of
-from aioflow.core.timetable import first_instant
+from aioflow.core.runs.backfills import is_wanted, proposed, refuse_order, slots_of
+from aioflow.core.scheduling.timetable import first_instant
 from aioflow.errors import BadConf, RequestError, UnknownBackfill
 from aioflow.model.backfill import BackfillRow, Reprocess
 from aioflow.model.dag import DagSpec

@@ -15,7 +15,7 @@ import msgspec
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.reader import Counted
 from aioflow.api.wait_views import CauseView, error_view, shown_state, wait_view
-from aioflow.core.children_causes import ChildrenCause
+from aioflow.core.why_children import ChildrenCause
 from aioflow.model.rows import RunRow, TaskRow
 from aioflow.model.states import LIVE_TASK_STATES, RunState, TaskState, Wait, WaitKind
 from aioflow.store import Store

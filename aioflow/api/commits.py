@@ -20,7 +20,7 @@ import msgspec
 
 from aioflow.api.views import iso
 from aioflow.clock import Clock
-from aioflow.core.draft import Draft
+from aioflow.core.transaction import Draft
 from aioflow.model.access import HOME
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec

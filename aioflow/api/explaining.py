@@ -16,8 +16,8 @@ from aioflow.api.layout import Place
 from aioflow.api.reader import Counted
 from aioflow.api.reads import Reads
 from aioflow.api.wait_views import ChainView
-from aioflow.core.children_causes import ChildrenCause
-from aioflow.core.choosing import left_failed
+from aioflow.core.repair.selection import left_failed
+from aioflow.core.why_children import ChildrenCause
 from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonAway, UnknownRun, UnknownTask
 from aioflow.model.ids import RunNo

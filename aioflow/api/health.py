@@ -8,7 +8,7 @@ from aioflow._threads import in_thread
 from aioflow.api.metrics import owed
 from aioflow.api.views import HealthView
 from aioflow.clock import Clock
-from aioflow.core.roles import ASYNC, TRIGGERS
+from aioflow.core.state.child_roles import ASYNC, TRIGGERS
 from aioflow.engine.loop import Engine
 from aioflow.errors import StoreError
 from aioflow.filesystem import full_disk

@@ -12,9 +12,9 @@ import anyio.lowlevel
 
 from aioflow.api.parked import kind_of
 from aioflow.clock import Clock
-from aioflow.core.counting import fresh_queued
-from aioflow.core.live import Live
-from aioflow.core.ready import still_waits
+from aioflow.core.runs.task_counts import fresh_queued
+from aioflow.core.scheduling.ready import still_waits
+from aioflow.core.state.task_instance import Live
 from aioflow.engine.loop import Engine
 from aioflow.model.states import TaskState, TriggerState
 from aioflow.model.timestamps import Instant

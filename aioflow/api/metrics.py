@@ -10,8 +10,8 @@ import msgspec
 
 from aioflow.api.looking import Looked
 from aioflow.clock import Clock
-from aioflow.core.lanes import backlog
-from aioflow.core.memory import Memory
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.outbox_quota import backlog
 from aioflow.engine.loop import Engine
 from aioflow.errors import StoreUnavailable
 from aioflow.executors.load import HostLoad

@@ -14,7 +14,7 @@ from aioflow.api.results import RESULT_BYTES
 from aioflow.api.shapes import InputView, RecordView, TaskShownView, TryView
 from aioflow.api.views import ErrorView, TaskView, TriggerView, iso, plain_bytes
 from aioflow.api.wait_views import shown_state
-from aioflow.core.mapping import leaves, pick, width
+from aioflow.core.tasks.expand import leaves, pick, width
 from aioflow.errors import RequestError, StoreSlow, UnknownTask
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import RecordRow, ResultRow, RunRow, TryRow

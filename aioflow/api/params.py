@@ -14,7 +14,7 @@ from anyio import to_process
 
 from aioflow.author.param import misfit
 from aioflow.author.type_names import conf_misfit
-from aioflow.core.memory import Memory
+from aioflow.core.state.memory import Memory
 from aioflow.errors import BadConf
 from aioflow.model.dag import DagSpec
 

@@ -10,8 +10,8 @@ from anyio.lowlevel import checkpoint
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso
 from aioflow.api.wait_views import LookedWait
-from aioflow.core.hosting import is_stopped
-from aioflow.core.memory import Memory
+from aioflow.core.state.memory import Memory
+from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.why import is_unwatched
 from aioflow.errors import RequestError
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo

@@ -32,8 +32,8 @@ from aioflow.api.views import iso
 from aioflow.api.waiting import Waiting
 from aioflow.api.watching import Fires
 from aioflow.clock import Clock
-from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory
+from aioflow.core.state.memory import Memory
+from aioflow.core.transaction import Draft
 from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonAway
 from aioflow.executors.load import HostLoad

@@ -43,7 +43,7 @@ from aioflow.api.views import (
     slow_view,
 )
 from aioflow.clock import Clock, SystemClock
-from aioflow.core.draft import Draft
+from aioflow.core.transaction import Draft
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.engine.metrics import Measures

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from aioflow.core import timetable
-from aioflow.core.hosting import role_of
-from aioflow.core.memory import Memory
-from aioflow.core.roles import TRIGGERS
+from aioflow.core.scheduling import timetable
+from aioflow.core.state.child_roles import TRIGGERS
+from aioflow.core.state.memory import Memory
+from aioflow.core.triggers.assignment import role_of
 from aioflow.errors import TimetableAway, TimetableFailed, TimetableSilent
 from aioflow.model.dag import DagSpec
 from aioflow.model.dag_triggers import DagTriggerRow

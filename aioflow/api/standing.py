@@ -12,7 +12,7 @@ from aioflow.api.parked import NODE_NO, kind_of
 from aioflow.api.public_fields import DETAIL_LENGTH
 from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.views import TriggerView, iso
-from aioflow.core.memory import Memory
+from aioflow.core.state.memory import Memory
 from aioflow.core.why import explain_dag_trigger
 from aioflow.model.dag_triggers import DagTriggerRow, DagTriggerSpec
 from aioflow.model.ids import TriggerNo

@@ -10,7 +10,7 @@ from aioflow.api.reader import RunReader
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.shapes import StartView
 from aioflow.api.views import iso
-from aioflow.core import timetable
+from aioflow.core.scheduling import timetable
 from aioflow.model.dag import DagSpec
 from aioflow.model.timestamps import Instant
 

@@ -17,7 +17,7 @@ import msgspec
 from aioflow.api.damage import quarantine, run_state
 from aioflow.api.wait_views import ErrorView, WaitView, iso
 from aioflow.author.codec import DEPTH_LIMIT, decode
-from aioflow.core.stalls import Staller
+from aioflow.core.state.loop_blocking import Staller
 from aioflow.errors import RequestError
 from aioflow.model.damage import Damage
 from aioflow.model.rows import RunRow

@@ -17,7 +17,7 @@ from aioflow.api.standing import count_standing, list_standing, page_of_standing
 from aioflow.api.views import TriggerView, iso
 from aioflow.api.watching import EVENT_CLASS, Fires
 from aioflow.clock import Clock
-from aioflow.core.memory import Memory
+from aioflow.core.state.memory import Memory
 from aioflow.errors import StoreSlow, UnknownEvent
 from aioflow.executors.load import HostLoad, resident_bytes
 from aioflow.model.dag_triggers import ASSETS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from aioflow.api.parked import kind_of
 from aioflow.clock import Clock
-from aioflow.core.live import Fire
+from aioflow.core.state.task_instance import Fire
 from aioflow.model.ids import RunNo, TaskNo
 
 __all__ = ("EVENT_CLASS", "Fires")

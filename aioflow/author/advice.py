@@ -14,7 +14,7 @@ from aioflow.author.dag import DAG
 from aioflow.author.fitting import fits
 from aioflow.author.node import Node
 from aioflow.author.template_fields import odd_templates
-from aioflow.core.graph import orphans
+from aioflow.core.state.graph import orphans
 from aioflow.model.dag import TaskSpec
 from aioflow.model.states import TriggerRule
 from aioflow.protocol.parse_results import DagFailure

@@ -17,8 +17,10 @@ from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
 from aioflow.author.template_fields import wrong_templates
 from aioflow.author.type_names import ANY, type_name
-from aioflow.core import graph, mapping, timetable
-from aioflow.core.roles import ASKED_FOR
+from aioflow.core.scheduling import timetable
+from aioflow.core.state import graph
+from aioflow.core.state.child_roles import ASKED_FOR
+from aioflow.core.tasks import expand
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError, Unserializable
 from aioflow.model.dag import Chooses, DagSpec, MapSource, MapSpec, ParamSpec, TaskSpec
 from aioflow.model.dag_triggers import DagTriggerSpec
@@ -265,7 +267,7 @@ def _too_wide(node: Node) -> Iterator[DagError]:
     leaves = [leaf for source in node.sources for leaf in source.leaves]
     if any(leaf.parent is not None for leaf in leaves):
         return
-    width = mapping.width(node.spec.mapped, [len(leaf.values) for leaf in leaves])
+    width = expand.width(node.spec.mapped, [len(leaf.values) for leaf in leaves])
     if width > node.settings.map_limit:
         yield DagError(
             f"task {node.task_id!r} expands over {width} items, more than its map_limit of "

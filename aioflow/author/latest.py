@@ -51,7 +51,7 @@ def is_latest(
 ) -> bool:
     """Let what comes after this task run, unless a later slot of the schedule has come."""
     # The calendar is loaded where it is used: most children never ask.
-    from aioflow.core.timetable import next_slot
+    from aioflow.core.scheduling.timetable import next_slot
 
     spec = schedule_spec(schedule, timezone=timezone, anchor=first or 0)
     if spec is None or cause != "schedule":

@@ -53,7 +53,7 @@ class Cron:
             BadSchedule: If the expression or the zone makes no sense, or ``moment`` has no zone.
         """
         # The calendar is loaded where it is used: most children never ask.
-        from aioflow.core.timetable import next_slot
+        from aioflow.core.scheduling.timetable import next_slot
 
         if moment.tzinfo is None:
             raise BadSchedule(f"moment={moment} needs a time zone")
@@ -216,6 +216,6 @@ def _on_the_wall(wall: datetime, where: ZoneInfo) -> datetime:
     if found.astimezone(where).replace(tzinfo=None, fold=wall.fold) == wall:
         return found
     # The clock skips it. The calendar is loaded where it is used: most children never ask.
-    from aioflow.core.timetable import first_instant
+    from aioflow.core.scheduling.timetable import first_instant
 
     return first_instant(wall.replace(fold=0), where)

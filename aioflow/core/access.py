@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from aioflow.core.draft import Draft
+from aioflow.core.transaction import Draft
 from aioflow.errors import (
     AccountExists,
     AccountRefused,

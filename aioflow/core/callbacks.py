@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from aioflow.core.live import Live, Run
+from aioflow.core.state.task_instance import Live, Run
 from aioflow.model.dag import CallbackSpec
 from aioflow.model.states import MARKED, RunState, TaskState
 from aioflow.model.timestamps import Instant

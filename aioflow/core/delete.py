@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.core import past
-from aioflow.core.draft import Draft
-from aioflow.core.line import order_of
+from aioflow.core.runs import previous
+from aioflow.core.state.run_sequence import order_of
+from aioflow.core.transaction import Draft
 from aioflow.errors import DagPresent, DagRunning, RequestError, UnknownDag, UnknownRun
 from aioflow.model.dag_triggers import Fate, FateChange
 from aioflow.model.rows import DeletionRow
@@ -32,7 +32,7 @@ def delete(request: DeleteRun, draft: Draft) -> None:
     draft.memory.touch(request.run_id)
     order = order_of(row)
     if order is not None:
-        past.forget(row.dag_id, order, draft)
+        previous.forget(row.dag_id, order, draft)
     draft.batch.new_deletions.append(DeletionRow(run_no=row.run_no, at=draft.now))
 
 

@@ -6,11 +6,11 @@ restart.
 
 from __future__ import annotations
 
-from aioflow.core import dag_triggers
-from aioflow.core.draft import Draft
-from aioflow.core.hosting import host_all, want_own_hosts
-from aioflow.core.roles import ASYNC, kind_of
-from aioflow.core.slots import Slots
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.child_roles import ASYNC, kind_of
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers import dag_triggers
+from aioflow.core.triggers.assignment import host_all, want_own_hosts
 from aioflow.errors import UnknownNode
 from aioflow.protocol.effects import RecallTries
 from aioflow.protocol.requests import DrainNode

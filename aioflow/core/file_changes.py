@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aioflow.core import rehosting, versions
-from aioflow.core.draft import Draft
+from aioflow.core.runs import versions
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers import migration
 from aioflow.model.rows import PoolRow
 from aioflow.protocol.inputs import FileBroken, FileGone, FileParsed
 
@@ -19,7 +20,7 @@ def take(
     match entry:
         case FileParsed():
             versions.file_parsed(entry, draft, pools)
-            rehosting.file_parsed(entry, draft)
+            migration.file_parsed(entry, draft)
         case FileBroken():
             versions.file_broken(entry, draft)
         case FileGone():

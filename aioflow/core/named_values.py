@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.core.draft import Draft
+from aioflow.core.transaction import Draft
 from aioflow.model.rows import ValueRow
 from aioflow.protocol.requests import SetValue
 

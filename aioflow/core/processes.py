@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from aioflow.core import dag_triggers, event_runs, quarantine, trials, waits
-from aioflow.core.attempt import cut_short, fail_or_retry, interrupt, requeue, stop_of, unpark
-from aioflow.core.draft import Draft
+from aioflow.core import crash_trials
 from aioflow.core.draining import recall_claims
-from aioflow.core.hosting import REASSIGNED, hand_on, hand_over, host_all, want_own_hosts
-from aioflow.core.live import Live
-from aioflow.core.restart import restarted
-from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
-from aioflow.core.roles import ASYNC, is_own, kind_of
-from aioflow.core.slots import Slots
+from aioflow.core.runs.restart import restarted
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.child_roles import ASYNC, is_own, kind_of
+from aioflow.core.state.task_instance import Live
+from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_SHARED
+from aioflow.core.tasks.tries import cut_short, fail_or_retry, interrupt, requeue, stop_of, unpark
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers import dag_triggers, event_runs, isolation, lifecycle
+from aioflow.core.triggers.assignment import (
+    REASSIGNED,
+    hand_on,
+    hand_over,
+    host_all,
+    want_own_hosts,
+)
 from aioflow.model.states import Failure, TaskState
 from aioflow.protocol.inputs import Drain, HandOver, HostLost, HostUp, Noticed, Restarted, Stalled
 
@@ -34,7 +41,7 @@ def take(
         case HandOver():
             hand_over(entry, draft)
         case Stalled():
-            quarantine.stalled(entry, draft)
+            isolation.stalled(entry, draft)
         case Restarted():
             restarted(entry, draft, slots)
         case Noticed():
@@ -52,7 +59,7 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
     memory = draft.memory
     memory.hosts_up.discard(lost.role)
     if kind_of(lost.role) != ASYNC:
-        waits.lose_host(lost, draft, slots)
+        lifecycle.lose_host(lost, draft, slots)
         hand_on(lost.role, draft)
         event_runs.lose_host(lost, draft)
         if lost.was_dismissed and is_own(lost.role):
@@ -70,7 +77,7 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
     hosted = [live for live in own if live.is_hosted]
     if lost.culprit not in memory.live and not lost.was_dismissed:  # else it is known what ended it
         running = [live for live in hosted if live.state is TaskState.RUNNING]
-        trials.crashed(lost.role, running, draft)
+        crash_trials.crashed(lost.role, running, draft)
     for live in hosted:
         # Ordered while this was on its way, it was begun by the next process: not there, too.
         draft.effects.append(stop_of(live, live.start_no, REASSIGNED))
@@ -100,9 +107,9 @@ def _drain(drain: Drain, draft: Draft, slots: Slots) -> None:
     recall_claims(draft, slots)
     if not drain.is_over:
         return
-    trials.stop(draft)
+    crash_trials.stop(draft)
     failure = Failure(type="Interrupted", message="the daemon was stopped", reason="interrupted")
     for live in list(draft.memory.live.objects.values()):
         if live.state is TaskState.RUNNING:
-            waits.stop(live, "shutdown", draft, slots)
+            lifecycle.stop(live, "shutdown", draft, slots)
             interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)

@@ -6,22 +6,23 @@ from collections.abc import Sequence
 
 import msgspec
 
-from aioflow.core import growing, past
-from aioflow.core.assets import waits_for
-from aioflow.core.dag import rests
-from aioflow.core.dag_triggers import spec_of
-from aioflow.core.hosting import HOSTLESS, RUN, is_stopped
-from aioflow.core.judging import instances, verdict
-from aioflow.core.live import Group, Live, Run, WaitRecord
-from aioflow.core.memory import Memory
-from aioflow.core.ready import is_start
-from aioflow.core.roles import dag_of, is_own
-from aioflow.core.rules import Verdict
-from aioflow.core.slots import Slots
-from aioflow.core.standing import DagTrigger
-from aioflow.core.streaming import full_window
-from aioflow.core.tallies import TALLY
-from aioflow.core.trials import DAEMON, is_barred, may_host
+from aioflow.core.crash_trials import DAEMON, is_barred, may_host
+from aioflow.core.runs import previous
+from aioflow.core.runs.create import rests
+from aioflow.core.runs.evaluation import instances, verdict
+from aioflow.core.scheduling.ready import is_start
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.child_roles import dag_of, is_own
+from aioflow.core.state.dag_triggers import DagTrigger
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.state_counts import TALLY
+from aioflow.core.state.task_instance import Group, Live, Run, WaitRecord
+from aioflow.core.tasks import stream_expand
+from aioflow.core.tasks.stream_producer import full_window
+from aioflow.core.tasks.trigger_rules import Verdict
+from aioflow.core.triggers.assets import waits_for
+from aioflow.core.triggers.assignment import HOSTLESS, RUN, is_stopped
+from aioflow.core.triggers.dag_triggers import spec_of
 from aioflow.model.dag import DEFAULT_POOL, Body, TaskSpec
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import CODE_MISSING, RunState, TaskState, TriggerState, Wait, WaitKind
@@ -341,7 +342,7 @@ def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:
 
 def _explain_pending(run: Run, position: int, memory: Memory) -> Wait:
     tasks = run.spec.tasks
-    held = past.holder(run, position, memory) if verdict(run, position) is Verdict.RUN else None
+    held = previous.holder(run, position, memory) if verdict(run, position) is Verdict.RUN else None
     if held is not None:
         behind = None if held.live is None else (held.run_id, held.task_id)
         return Wait(kind=WaitKind.DEPENDS_ON_PAST, detail=_past(held), behind=behind)
@@ -360,7 +361,9 @@ def _explain_pending(run: Run, position: int, memory: Memory) -> Wait:
 def _streams(run: Run, parents: Sequence[int]) -> str:
     """Name the streams of events among these tasks, or that their fan-outs grow with."""
     tasks = run.spec.tasks
-    sources = dict.fromkeys((*parents, *(growing.source_of(run, parent) for parent in parents)))
+    sources = dict.fromkeys(
+        (*parents, *(stream_expand.source_of(run, parent) for parent in parents))
+    )
     names = [
         tasks[at].task_id
         for at in sources
@@ -372,7 +375,7 @@ def _streams(run: Run, parents: Sequence[int]) -> str:
     return f"; of {shown} events are taken until its trigger ends"
 
 
-def _past(held: past.Holder) -> str:
+def _past(held: previous.Holder) -> str:
     if not held.is_known:
         return "the run before is being looked up"
     how = "has not ended" if held.state.is_live else f"is {held.state.label}"

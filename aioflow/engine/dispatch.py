@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
-from aioflow.core.draft import Draft
+from aioflow.core.transaction import Draft
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
 from aioflow.protocol.commands import ForgetRun

@@ -12,18 +12,19 @@ from functools import partial
 from typing import TypeVar
 
 from aioflow.clock import SteadyClock
-from aioflow.core import backfilling, late, restart, undo
-from aioflow.core.culprit import culprits
-from aioflow.core.dag import count_runs
-from aioflow.core.dag_triggers import REFUSED
-from aioflow.core.draft import Draft
-from aioflow.core.live import Run
-from aioflow.core.memory import Memory
-from aioflow.core.restoring import restore
-from aioflow.core.run import alert
-from aioflow.core.slots import Slots
-from aioflow.core.standing import DagTrigger
-from aioflow.core.turn import TurnFailed
+from aioflow.core import rollback
+from aioflow.core.error_attribution import culprits
+from aioflow.core.runs import backfills, restart, schedule_alerts
+from aioflow.core.runs.create import count_runs
+from aioflow.core.runs.restore import restore
+from aioflow.core.runs.run import alert
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.dag_triggers import DagTrigger
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import Run
+from aioflow.core.step import TurnFailed
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers.dag_triggers import REFUSED
 from aioflow.engine.pending_requests import Askers
 from aioflow.engine.timers import Timers
 from aioflow.model.rows import RunRow
@@ -118,7 +119,7 @@ class Isolating:
         """
         try:
             await self._commit_if_any(draft)
-        except undo.Refused as exc:
+        except rollback.Refused as exc:
             _log.error("an alert is not stored", error=str(exc), runs=sorted(draft.runs))
             draft.put_back()
             return False
@@ -133,22 +134,22 @@ class Isolating:
         for entry in [part for whole in inputs for part in restart.in_parts(whole, self.memory)]:
             try:
                 await self._circle([entry], granting=False)
-            except (TurnFailed, undo.Refused) as alone:
+            except (TurnFailed, rollback.Refused) as alone:
                 await self._take_back(alone.draft)
                 await self._blame(entry, alone)
         try:
             await self._circle([])
-        except (TurnFailed, undo.Refused) as grants:
+        except (TurnFailed, rollback.Refused) as grants:
             await self._take_back(grants.draft)
             await self._decide_without([], grants)
 
     async def _take_back(self, draft: Draft) -> None:
         memory = self.memory
-        places = undo.forget(memory, draft)
-        undo.restore_pools(draft, self.slots)
+        places = rollback.forget(memory, draft)
+        rollback.restore_pools(draft, self.slots)
         dags = await self._patiently(self._store.list_dags)
         files = await self._patiently(self._store.list_dag_files)
-        undo.recall_catalog(memory, dags, files)
+        rollback.recall_catalog(memory, dags, files)
         found = []
         for run_no in draft.runs:
             if run_no in memory.isolated:
@@ -157,9 +158,9 @@ class Isolating:
             if rows is not None and rows.run.ended_at is None:
                 found.append(rows)
         runs = await self._restore(found)
-        self.report(undo.put_back(runs, places, memory, self.slots, draft))
+        self.report(rollback.put_back(runs, places, memory, self.slots, draft))
 
-    async def _blame(self, entry: Input, exc: TurnFailed | undo.Refused) -> None:
+    async def _blame(self, entry: Input, exc: TurnFailed | rollback.Refused) -> None:
         """One input cannot be taken: answer its asker, or hold its run still."""
         _log.error("input refused", input=type(entry).__name__, error=str(exc))
         left = await self._decide_without_others(entry, exc)
@@ -182,9 +183,9 @@ class Isolating:
             at = (entry.trigger_no, entry.hosting, entry.at)
             self.report([TriggerEnded(*at, failure)])  # it is hosted anew, and yields it again
             return
-        undo.free_place(entry, self.memory, self.slots)
-        if undo.is_of_one_run(entry):
-            held = undo.blamed(entry, self.memory)
+        rollback.free_place(entry, self.memory, self.slots)
+        if rollback.is_of_one_run(entry):
+            held = rollback.blamed(entry, self.memory)
             await self._hold_still(held, f"{type(entry).__name__}: {exc}")
         else:
             await self._decide_without([entry], exc)
@@ -192,7 +193,7 @@ class Isolating:
     async def _fail_backfill(self, number: int, reason: str) -> None:
         """A backfill cannot go on: say why. Where its row cannot be written it rests until then."""
         broken = self._draft()
-        backfilling.fail(number, reason, broken)
+        backfills.fail(number, reason, broken)
         if await self._commit_or_forget(broken):
             return
         row = self.memory.backfills.pop(number)
@@ -212,18 +213,18 @@ class Isolating:
         if due.dag_id:
             await self._lease_numbers()
             told = self._draft()
-            late.cannot_be_made(due.dag_id, str(exc), told)
+            schedule_alerts.cannot_be_made(due.dag_id, str(exc), told)
             await self._commit_or_forget(told)
 
     async def _decide_without_others(
-        self, entry: Input, exc: TurnFailed | undo.Refused
-    ) -> TurnFailed | undo.Refused | None:
+        self, entry: Input, exc: TurnFailed | rollback.Refused
+    ) -> TurnFailed | rollback.Refused | None:
         """Decide an input without runs that it is not about, as long as it fails on such.
 
         Returns:
             What it fails on besides them; ``None`` if it has been taken.
         """
-        own = {run.run_no for run in undo.blamed(entry, self.memory)}
+        own = {run.run_no for run in rollback.blamed(entry, self.memory)}
         what = type(entry).__name__
         while True:
             runs, _ = await self._culprits(exc)
@@ -232,14 +233,14 @@ class Isolating:
             await self._go_on_without(runs, f"{what}: {exc}")
             try:
                 await self._circle([entry], granting=False)
-            except (TurnFailed, undo.Refused) as again:
+            except (TurnFailed, rollback.Refused) as again:
                 await self._take_back(again.draft)
                 exc = again
             else:
                 return None
 
     async def _decide_without(
-        self, inputs: Sequence[Input], exc: TurnFailed | undo.Refused
+        self, inputs: Sequence[Input], exc: TurnFailed | rollback.Refused
     ) -> None:
         """Decide what concerns all runs without those it fails on; nothing of it is dropped.
 
@@ -250,7 +251,7 @@ class Isolating:
         while await self._set_aside(exc, f"{what}: {exc}"):
             try:
                 await self._circle(inputs, granting=granting)
-            except (TurnFailed, undo.Refused) as again:
+            except (TurnFailed, rollback.Refused) as again:
                 await self._take_back(again.draft)
                 exc = again
             else:
@@ -261,7 +262,7 @@ class Isolating:
         told.owing.alert("defect", f"{what} was dropped: {exc}"[:1000], run_id="")
         await self._commit_or_forget(told)
 
-    async def _set_aside(self, exc: TurnFailed | undo.Refused, reason: str) -> bool:
+    async def _set_aside(self, exc: TurnFailed | rollback.Refused, reason: str) -> bool:
         """Go on without what it fails on; ``False`` if there is nothing to go on without."""
         runs, found = await self._culprits(exc)
         triggers = [one for one in found if one.row.kwargs is not None]  # the others are stopped
@@ -273,15 +274,17 @@ class Isolating:
         await self._go_on_without(runs, reason)
         return bool(runs or triggers)
 
-    async def _culprits(self, exc: TurnFailed | undo.Refused) -> tuple[list[Run], list[DagTrigger]]:
+    async def _culprits(
+        self, exc: TurnFailed | rollback.Refused
+    ) -> tuple[list[Run], list[DagTrigger]]:
         """Return what of that which is in memory a turn has failed on, as far as anything tells."""
         memory = self.memory
         found = culprits(exc.__cause__) if isinstance(exc, TurnFailed) else []
         numbers = [one.run_no for one in found if isinstance(one, Run)]
         triggers = [one for one in found if isinstance(one, DagTrigger)]
-        if isinstance(exc, undo.Refused):
+        if isinstance(exc, rollback.Refused):
             named = await self._patiently(partial(self._store.find_refused, exc.draft.batch))
-            numbers = undo.named(named, memory)
+            numbers = rollback.named(named, memory)
         return [memory.runs[number] for number in numbers if number in memory.runs], triggers
 
     async def _go_on_without(self, runs: Sequence[Run], reason: str) -> None:

@@ -17,15 +17,15 @@ import anyio.lowlevel
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock, SteadyClock
-from aioflow.core import owing, undo
-from aioflow.core.clear import portion
-from aioflow.core.dag import has_slot_due
-from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory
-from aioflow.core.numbers import NumberBlock
-from aioflow.core.restoring import Restoring
-from aioflow.core.slots import Slots
-from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide, runs_beyond
+from aioflow.core import outbox, rollback
+from aioflow.core.repair.clear import portion
+from aioflow.core.runs.create import has_slot_due
+from aioflow.core.runs.restore import Restoring
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.ids import NumberBlock
+from aioflow.core.state.memory import Memory
+from aioflow.core.step import TURN_INPUTS, TurnFailed, decide, runs_beyond
+from aioflow.core.transaction import Draft
 from aioflow.engine.dispatch import Outlets, send
 from aioflow.engine.isolation import Isolating, undamaged
 from aioflow.engine.metrics import Measures
@@ -218,7 +218,7 @@ class Engine(Isolating):
         self._turning_since = self._clock.monotonic_us()
         try:
             await self._circle(inputs)
-        except (TurnFailed, undo.Refused) as exc:
+        except (TurnFailed, rollback.Refused) as exc:
             await self._isolate(inputs, exc.draft, exc)
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
@@ -276,7 +276,7 @@ class Engine(Isolating):
             await self._patiently(partial(self._store.commit, batch))
         except BatchRefused as exc:
             self.measures.refused += 1
-            raise undo.Refused(draft, str(exc)) from exc
+            raise rollback.Refused(draft, str(exc)) from exc
         except Fenced:
             self.measures.fenced += 1
             raise
@@ -404,8 +404,8 @@ class Engine(Isolating):
 
     def _remember(self, snapshot: Snapshot) -> None:
         memory = self.memory
-        undo.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
-        owing.begin(memory, snapshot.outbox, snapshot.owed)
+        rollback.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
+        outbox.begin(memory, snapshot.outbox, snapshot.owed)
         memory.standing.restore(snapshot.dag_triggers, snapshot.held_events)
         for version in snapshot.versions:
             memory.stored_versions.add(version.version)

@@ -10,13 +10,18 @@ from collections.abc import Collection, Sequence
 
 import anyio
 
-from aioflow.core import ahead, backfilling, event_runs, lanes, mark, past, taken
-from aioflow.core.clear import asks, key_of, needed
-from aioflow.core.line import Ended, last_rounds, stored_as
-from aioflow.core.live import Run
-from aioflow.core.memory import Memory
-from aioflow.core.resealing import PAGE
-from aioflow.core.restoring import Restoring
+from aioflow.core import idempotency
+from aioflow.core.key_rotation import PAGE
+from aioflow.core.repair import mark
+from aioflow.core.repair.clear import asks, key_of, needed
+from aioflow.core.runs import backfills, previous
+from aioflow.core.runs.restore import Restoring
+from aioflow.core.scheduling import clock_steps
+from aioflow.core.state import outbox_quota
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.run_sequence import Ended, last_rounds, stored_as
+from aioflow.core.state.task_instance import Run
+from aioflow.core.triggers import event_runs
 from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.model.dag import DagSpec, ValueKind
 from aioflow.model.ids import TaskNo, TriggerNo
@@ -81,7 +86,7 @@ class Recalling:
         memory.recalled, memory.answered, memory.recalled_runs = {}, {}, {}
         memory.found_owed, memory.sealed = {}, ([], [])
         memory.found_slots, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
-        taken.remember((), memory)
+        idempotency.remember((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
         if not memory.loaded and not self._one_at_a_time.locked():
             memory.touched.clear()
@@ -94,7 +99,7 @@ class Recalling:
         store = self._store
         memory.found_owed = {
             kind: await store.list_owed(kind, after=after, limit=limit)
-            for kind, (after, limit) in lanes.wanted(inputs, memory.lanes).items()
+            for kind, (after, limit) in outbox_quota.wanted(inputs, memory.lanes).items()
         }
         for request in asks(inputs):
             if self._is_outdated(request, memory):
@@ -103,7 +108,7 @@ class Recalling:
             key = key_of(request)
             if answer is not None and key is not None:
                 memory.answered[request.run_id, key] = answer
-        taken.remember(await _taken(inputs, store), memory)
+        idempotency.remember(await _taken(inputs, store), memory)
         for whole in mark.asks(inputs):
             is_needed = mark.is_row_needed(whole, memory)
             row = await store.find_run(whole.run_id) if is_needed else None
@@ -113,24 +118,24 @@ class Recalling:
         if numbers:
             memory.recalled = {row.task_no: row for row in await self._rows(numbers)}
         memory.sealed = await _sealed(store, inputs)
-        for dag_id, key in backfilling.keys(inputs):
+        for dag_id, key in backfills.keys(inputs):
             begun = await store.find_keyed_backfill(dag_id, key)
             if begun is not None:
                 memory.keyed_backfills[dag_id, key] = begun.backfill_no
         await self._find_slots(inputs, memory)
-        for dag_id, orders in past.wanted(inputs, memory):
+        for dag_id, orders in previous.wanted(inputs, memory):
             before = await store.find_runs_before(dag_id, orders)
             for order, row in zip(orders, before, strict=True):
                 memory.lines[dag_id].learn(order, await _ended(row, store, memory))
 
     async def _find_slots(self, inputs: Sequence[Input], memory: Memory) -> None:
         """Learn which slots have runs, of backfills and of schedules that ran ahead."""
-        for backfill, dates in backfilling.wanted(inputs, memory):
+        for backfill, dates in backfills.wanted(inputs, memory):
             runs = await self._store.find_runs_at(backfill.dag_id, dates)
-            backfilling.found(backfill, dates, runs, memory)
-        for entry in ahead.wanted(inputs):
+            backfills.found(backfill, dates, runs, memory)
+        for entry in clock_steps.wanted(inputs):
             runs = await self._store.find_runs_at(entry.dag_id, entry.slots)
-            ahead.found(entry, runs, memory)
+            clock_steps.found(entry, runs, memory)
 
     async def _rows(self, numbers: Collection[TaskNo]) -> list[TaskRow]:
         first, end = min(numbers), max(numbers) + 1
@@ -189,7 +194,7 @@ def _is_at_hand(request: ClearTasks | Mark, memory: Memory) -> bool:
 
 async def _taken(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bool]]:
     """Return the runs whose ids or idempotency keys these inputs come with."""
-    run_ids, keys = taken.asked(inputs)
+    run_ids, keys = idempotency.asked(inputs)
     found = await store.find_taken(run_ids) if run_ids else []
     for dag_id, of_dag in keys.items():
         found += await store.find_taken_keys(dag_id, of_dag)

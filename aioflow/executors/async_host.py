@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.core.roles import ASYNC
+from aioflow.core.state.child_roles import ASYNC
 from aioflow.executors.describing import Describing
 from aioflow.executors.load import HostLoad
 from aioflow.executors.printing import log_key
@@ -78,7 +78,7 @@ _logger = logging.getLogger(__name__)
 
 
 class AsyncExecutor:
-    """Runs coroutines in one process of a role; see ``core.roles``.
+    """Runs coroutines in one process of a role; see ``core.state.child_roles``.
 
     When the host dies ``HostLost`` names whose code was running.
 

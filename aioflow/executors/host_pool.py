@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
+from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.load import HostLoad
 from aioflow.executors.pulse import HEALTH_SECONDS

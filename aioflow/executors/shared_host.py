@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.core.roles import ASYNC, kind_of
+from aioflow.core.state.child_roles import ASYNC, kind_of
 from aioflow.executors.load import HostLoad, WatchLoad
 from aioflow.executors.outside import NO_PLACE, Outside
 from aioflow.executors.pulse import Pulse
@@ -46,7 +46,7 @@ class SharedHost:
     ``HostUp``.
 
     Args:
-        role: See ``core.roles``.
+        role: See ``core.state.child_roles``.
         on_reports: Takes what the process reports.
         on_lost: Called when it is dead, before ``HostLost`` is reported: forget all it had.
         health_seconds: How long its loop may stand still.

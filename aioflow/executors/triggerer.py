@@ -13,9 +13,9 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from aioflow.core.pages import Numbers, Pages, Rows, packed
-from aioflow.core.roles import QUARANTINE, TRIGGERS
-from aioflow.core.shared import Shared
+from aioflow.core.state.child_roles import QUARANTINE, TRIGGERS
+from aioflow.core.state.interner import Shared
+from aioflow.core.state.pages import Numbers, Pages, Rows, packed
 from aioflow.executors.describing import Describing
 from aioflow.executors.foresight import Foresight
 from aioflow.executors.load import HostLoad

@@ -19,8 +19,8 @@ from anyio.abc import TaskStatus
 from aioflow.api.views import CleanedView
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
-from aioflow.core.aging import Aged, may_go, needed_versions, old_numbers
-from aioflow.core.line import order_of
+from aioflow.core.retention import Aged, may_go, needed_versions, old_numbers
+from aioflow.core.state.run_sequence import order_of
 from aioflow.engine.loop import Engine
 from aioflow.errors import AioflowError, RequestError, StoreUnavailable
 from aioflow.model.ids import RunNo

@@ -97,7 +97,7 @@ class RecordState(IntEnum):
 
 
 class TriggerRule(StrEnum):
-    """When a task runs, by the states of its parents. See ``core.rules`` for the table."""
+    """When a task runs, by the states of its parents: see ``core.tasks.trigger_rules``."""
 
     ALL_SUCCESS = "all_success"
     ALL_FAILED = "all_failed"

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from aioflow.core.retry import owed_again_after
+from aioflow.core.tasks.retry import owed_again_after
 from aioflow.errors import StoreUnavailable
 from aioflow.executors.wiring import Wiring
 from aioflow.model.rows import VersionRow

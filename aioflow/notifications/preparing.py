@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from aioflow.core.live import run_info
+from aioflow.core.state.task_instance import run_info
 from aioflow.model.dag import CallbackSpec, DagSpec, ValueKind
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow, VersionRow

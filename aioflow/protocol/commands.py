@@ -122,7 +122,7 @@ class Start(_Wire, frozen=True):
         at_hand: Positions whose result is known, also as ``None``.
         sources: ``(position, task_no, start_no)`` of the indexed files child
             ``map_index`` takes its items from.
-        widths: Of all lists of the expansion, literals too, in order; see ``core.mapping``.
+        widths: Of all lists of the expansion, literals too, in order; see ``core.tasks.expand``.
         recorded: Durable calls whose answers are stored; the host asks for them first.
         timeout_us: What is left of the try's time, for a coroutine's host to watch.
         events: ``(payload, key)`` of those an operator takes in this start, where it takes many.

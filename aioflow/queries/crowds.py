@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from aioflow.core.pages import Pages
+from aioflow.core.state.pages import Pages
 
 __all__ = ("Crowds", "Shelf")
 

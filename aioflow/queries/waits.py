@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.core.digests import Digests, of_text
-from aioflow.core.pages import Pages, Rows, packed
-from aioflow.core.shared import Shared
+from aioflow.core.state.digests import Digests, of_text
+from aioflow.core.state.interner import Shared
+from aioflow.core.state.pages import Pages, Rows, packed
 from aioflow.executors.wiring import Asker
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Select, literal_column, select
 
-from aioflow.core.audit_chain import LOST
+from aioflow.core.state.audit_chain import LOST
 from aioflow.crypto import Vault
 from aioflow.model.access import AccountRow, AuditHead, AuditRow, LoginRow, Noted, Role, TokenRow
 from aioflow.model.batch import Batch

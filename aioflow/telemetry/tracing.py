@@ -14,8 +14,8 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow._threads import in_thread
-from aioflow.core.draft import Draft
-from aioflow.core.live import Live
+from aioflow.core.state.task_instance import Live
+from aioflow.core.transaction import Draft
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RUNNING, StartNo, TaskNo, run_span, span_id, trace_id
 from aioflow.model.rows import RunRow

@@ -13,7 +13,7 @@ from anyio.abc import TaskStatus
 
 from aioflow.api import Api
 from aioflow.author.notifiers import Notification
-from aioflow.core.slots import Slots
+from aioflow.core.scheduling.slots import Slots
 from aioflow.core.why import still_waits
 from aioflow.engine.loop import Engine
 from aioflow.executors.host_pool import HostPool

@@ -124,7 +124,7 @@ def data_interval(dag: DAG, info: RunInfo) -> tuple[Instant, Instant] | None:
     if dag.data_interval == "slot":
         return None
     # The calendar is loaded where it is used: most children never ask.
-    from aioflow.core.timetable import interval_up_to
+    from aioflow.core.scheduling.timetable import interval_up_to
 
     schedule = schedule_spec(
         clock_schedule(dag.schedule),

@@ -16,8 +16,8 @@ import msgspec
 
 from aioflow.author import codec
 from aioflow.author.asking import RunEnding
-from aioflow.core.digests import Digests
-from aioflow.core.pages import Pages
+from aioflow.core.state.digests import Digests
+from aioflow.core.state.pages import Pages
 from aioflow.errors import AioflowError, TaskError
 from aioflow.model.ids import RunNo
 from aioflow.protocol.commands import Answer

@@ -20,7 +20,7 @@ from aioflow.author.signals import (
 )
 from aioflow.author.steps import Steps
 from aioflow.author.trigger import FIELDS_LIMIT, serialized
-from aioflow.core.mapping import check_cap
+from aioflow.core.tasks.expand import check_cap
 from aioflow.errors import (
     BadConf,
     CallCutShort,

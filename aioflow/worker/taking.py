@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, get_args, get_origin
 
 from aioflow.author.annotations import hints
 from aioflow.author.node import Node, Source
-from aioflow.core.mapping import pick
+from aioflow.core.tasks.expand import pick
 from aioflow.model.dag import MapSpec
 from aioflow.protocol.commands import Start
 

@@ -13,7 +13,7 @@ from aioflow.author.asking import asker
 from aioflow.author.signals import Fail
 from aioflow.author.start import EndEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare, shares
-from aioflow.core.retry import TRIGGER_FAIL
+from aioflow.core.tasks.retry import TRIGGER_FAIL
 from aioflow.errors import LinkClosed, Unserializable
 from aioflow.model.states import CODE_MISSING, Failure
 from aioflow.model.timestamps import as_datetime

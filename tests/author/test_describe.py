@@ -32,7 +32,7 @@ from aioflow import (
 from aioflow.author.binding import Literal
 from aioflow.author.dag import registered
 from aioflow.author.describe import describe
-from aioflow.core.roles import ASKED_FOR
+from aioflow.core.state.child_roles import ASKED_FOR
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.schedule import ScheduleSpec
 from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.core.rules import Verdict
+from aioflow.core.tasks.trigger_rules import Verdict
 from aioflow.model.states import TriggerRule
 
 __all__ = ("RULES", "TABLE", "VERDICTS", "column")

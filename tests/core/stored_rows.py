@@ -8,10 +8,13 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import ahead, backfilling, mark, taken
-from aioflow.core.clear import asks, key_of, needed
-from aioflow.core.memory import Memory
-from aioflow.core.restoring import Restoring
+from aioflow.core import idempotency
+from aioflow.core.repair import mark
+from aioflow.core.repair.clear import asks, key_of, needed
+from aioflow.core.runs import backfills
+from aioflow.core.runs.restore import Restoring
+from aioflow.core.scheduling import clock_steps
+from aioflow.core.state.memory import Memory
 from aioflow.core.transitions import net_is_reachable
 from aioflow.model.backfill import BackfillRow
 from aioflow.model.batch import Batch
@@ -337,7 +340,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
     if any(isinstance(entry, Fired) for entry in inputs):
         events = rows.dag_events.values()
         memory.known_keys = {(row.trigger_no, row.key) for row in events if row.key is not None}
-    run_ids, keys = taken.asked(inputs)
+    run_ids, keys = idempotency.asked(inputs)
     named = []
     if run_ids or keys:
         named = [
@@ -345,7 +348,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             for run in rows.runs.values()
             if run.run_id in run_ids or run.key in keys.get(run.dag_id, ())
         ]
-    taken.remember([(run, run.run_no in rows.deletions) for run in named], memory)
+    idempotency.remember([(run, run.run_no in rows.deletions) for run in named], memory)
     for request in asks(inputs):
         runs = [run for run in rows.seen() if run.run_id == request.run_id]
         if not runs:
@@ -366,16 +369,16 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
     memory.found_slots = {}
     begun = {(row.dag_id, row.key): row.backfill_no for row in rows.backfills.values() if row.key}
     memory.keyed_backfills = {
-        asked: begun[asked] for asked in backfilling.keys(inputs) if asked in begun
+        asked: begun[asked] for asked in backfills.keys(inputs) if asked in begun
     }
-    for backfill, dates in backfilling.wanted(inputs, memory):
+    for backfill, dates in backfills.wanted(inputs, memory):
         dated = (run for run in rows.seen() if run.logical_date in dates)
         runs = [run for run in dated if run.dag_id == backfill.dag_id]
-        backfilling.found(backfill, dates, runs, memory)
+        backfills.found(backfill, dates, runs, memory)
     memory.found_ahead = {}
-    for entry in ahead.wanted(inputs):
+    for entry in clock_steps.wanted(inputs):
         made = [run for run in rows.seen() if run.dag_id == entry.dag_id]
-        ahead.found(entry, [run for run in made if run.logical_date in entry.slots], memory)
+        clock_steps.found(entry, [run for run in made if run.logical_date in entry.slots], memory)
     marks = list(mark.asks(inputs))
     seen = {run.run_id: run for run in rows.seen()} if marks else {}
     memory.recalled_runs = {

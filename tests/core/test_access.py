@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioflow.core.access import LOGINS, TOKENS
-from aioflow.core.audit_chain import BEGINNING, LOST, check_chain, check_head
+from aioflow.core.state.audit_chain import BEGINNING, LOST, check_chain, check_head
 from aioflow.errors import (
     AccountExists,
     LoginFailed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from aioflow.core.aging import Aged, may_go, old_numbers
+from aioflow.core.retention import Aged, may_go, old_numbers
 from aioflow.errors import RequestError
 from aioflow.model.dag import TaskSpec
 from aioflow.model.rows import RunRow

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.msgpack import decode
 
-from aioflow.core import ahead
+from aioflow.core.scheduling import clock_steps
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.schedule import ScheduleSpec
 from aioflow.protocol.outbox import ALERT, Alert
@@ -67,7 +67,7 @@ def alerts(world: World) -> list[Alert]:
     bodies = [
         decode(row.body, type=Alert) for row in world.rows.outbox.values() if row.kind == ALERT
     ]
-    return [alert for alert in bodies if alert.reason == ahead.REASON]
+    return [alert for alert in bodies if alert.reason == clock_steps.REASON]
 
 
 def goes_on(world: World) -> None:

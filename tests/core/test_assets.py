@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core import assets, clearing, event_runs
-from aioflow.core.assets import is_met
+from aioflow.core.repair import execution
+from aioflow.core.triggers import assets, event_runs
+from aioflow.core.triggers.assets import is_met
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec, Fate
 from aioflow.protocol.inputs import Asked, FileGone
@@ -241,7 +242,7 @@ def test_what_was_held_starts_a_run_when_a_queued_run_begins_past_the_limit(monk
 
 def test_what_was_held_starts_a_run_when_a_queued_run_is_cleared_over_several_turns(monkeypatch):
     monkeypatch.setattr(event_runs, "RUNS_AHEAD", 1)
-    monkeypatch.setattr(clearing, "SLICE_TASKS", 1)
+    monkeypatch.setattr(execution, "SLICE_TASKS", 1)
     world = World()
     spec = consumer(AssetCondition(True, ("a",)), max_active_runs=1)
     names = [f"t{number}" for number in range(4)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core import backfilling
+from aioflow.core.runs import backfills
 from aioflow.errors import (
     BackfillRefused,
     BadConf,
@@ -306,7 +306,7 @@ def test_a_backfill_that_a_defect_has_stopped_fails_and_another_may_begin():
     world = world_of()
     number = backfill(world, max_active=1)
 
-    world.aside(lambda draft: backfilling.fail(number, "no", draft))
+    world.aside(lambda draft: backfills.fail(number, "no", draft))
 
     row = world.rows.backfills[number]
     assert (row.state, row.failure) == ("failed", "no")
@@ -425,7 +425,7 @@ def test_the_slots_are_those_of_the_schedule_in_the_range_whatever_the_order(
         next_at=first + span * SECOND if reverse else first,
     )
 
-    found = backfilling.slots_of(row, spec, limit)
+    found = backfills.slots_of(row, spec, limit)
 
     step = every * SECOND
     every_slot = list(range(-(-first // step) * step, row.last + 1, step))

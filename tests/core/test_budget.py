@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.budget import REASON
+from aioflow.core.tasks.retry_budget import REASON
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.protocol.outbox import Alert
 from aioflow.protocol.requests import ClearTasks

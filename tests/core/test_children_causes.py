@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import children_causes
-from aioflow.core.children_causes import NAMED, SAMPLED
+from aioflow.core import why_children
 from aioflow.core.why import explain_task
+from aioflow.core.why_children import NAMED, SAMPLED
 from aioflow.model.dag import MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState
 from aioflow.protocol.requests import CountTasks, ExplainChildren, SetPool
@@ -97,7 +97,7 @@ def test_however_many_there_are_few_are_explained(monkeypatch: pytest.MonkeyPatc
         return known(run, position, index, *rest)
 
     known = explain_task
-    monkeypatch.setattr(children_causes, "explain_task", explain)
+    monkeypatch.setattr(why_children, "explain_task", explain)
     world = World(cpu_slots=3 * SAMPLED)
     run = world.begin(fan_out(4_000))
     run_id = world.rows.runs[run].run_id

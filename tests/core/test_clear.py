@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.draft import Draft
+from aioflow.core.transaction import Draft
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.model.dag import Body, Chooses, MapSource, MapSpec, RetryPolicy
 from aioflow.model.ids import after_clear, clear_number
@@ -532,7 +532,7 @@ def test_a_refused_clear_of_a_live_run_leaves_it_as_it_was():
 
 
 def test_a_run_that_is_being_cancelled_is_not_cleared(monkeypatch):
-    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 1)
     world = World()
     run = world.begin(task("a"), task("b"))
     run_id = world.rows.runs[run].run_id

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from aioflow.core.live import Run
-from aioflow.core.memory import Memory
-from aioflow.core.restoring import restore
+from aioflow.core.runs.restore import restore
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import Run
 from aioflow.model.dag import DagSpec, EdgeGroup, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, TaskState, TriggerRule
 from aioflow.protocol.inputs import Asked

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from aioflow.core import clearing
-from aioflow.core.clear import portion
-from aioflow.core.siblings import Siblings
+from aioflow.core.repair import execution
+from aioflow.core.repair.clear import portion
+from aioflow.core.state.siblings import Siblings
 from aioflow.errors import RequestError
 from aioflow.model.dag import Body, MapSource, MapSpec, StartTriggerSpec, TaskSpec
 from aioflow.model.rows import ExpansionRow
@@ -32,7 +32,7 @@ WIDTH, SLICE = 7, 2
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch):
-    monkeypatch.setattr(clearing, "SLICE_TASKS", SLICE)
+    monkeypatch.setattr(execution, "SLICE_TASKS", SLICE)
 
 
 class Sliced:
@@ -419,7 +419,7 @@ def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
 @pytest.mark.parametrize("what", ["clear", "mark", "cancel"])
 def test_what_waits_for_its_slice_is_not_hosted_again(what, how, monkeypatch):
     """The list that such a trigger would be made with is gone."""
-    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", SLICE)
+    monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", SLICE)
     start = StartTriggerSpec(class_path="dag:T", next_method="after")
     over = MapSpec((MapSource("item", 0, -1),))
     world = World(cpu_slots=8)

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from aioflow.core.timetable import latest_slot, slots_between
+from aioflow.core.scheduling.timetable import latest_slot, slots_between
 from aioflow.model.schedule import ScheduleSpec
 
 MINUTE = 60_000_000

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.culprit import culprits
-from aioflow.core.live import Group, Live, Run, WaitRecord
-from aioflow.core.standing import DagTrigger
+from aioflow.core.error_attribution import culprits
+from aioflow.core.state.dag_triggers import DagTrigger
+from aioflow.core.state.task_instance import Group, Live, Run, WaitRecord
 
 
 def bare(kind: type) -> Any:

@@ -144,7 +144,7 @@ def test_clearing_does_not_prolong_a_run_that_began_before_the_clock_was_set_bac
 
 
 def test_a_crash_before_all_tasks_are_cancelled_leaves_nothing_that_starts(monkeypatch):
-    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 2)
+    monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 2)
     world = World(cpu_slots=9)
     run = world.begin(*(task(f"t{i}") for i in range(5)), run_timeout_us=5 * SECOND)
     world.now += 5 * SECOND

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core import event_runs
-from aioflow.core.dag_triggers import FIRST_WAIT_US, LONGEST_WAIT_US, WINDOW
-from aioflow.core.event_runs import LONGEST_HOLD, conf_of
+from aioflow.core.triggers import event_runs
+from aioflow.core.triggers.dag_triggers import FIRST_WAIT_US, LONGEST_WAIT_US, WINDOW
+from aioflow.core.triggers.event_runs import LONGEST_HOLD, conf_of
 from aioflow.core.why import explain_dag_trigger
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.dag_triggers import DagTriggerSpec, Fate

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.live import Fire
+from aioflow.core.state.task_instance import Fire
 from aioflow.protocol.reports import Fired
 from tests.core import test_calls as calls
 from tests.core import test_event_runs as event_runs

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import draft
+from aioflow.core import transaction
 from aioflow.model.dag import MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TriggerRule
 from aioflow.protocol.reports import Succeeded
@@ -265,7 +265,7 @@ def ended_before_it_expanded(width: int) -> tuple[World, int]:
 
 
 def test_more_verdicts_than_a_batch_holds_are_put_off_and_gone_on_with(monkeypatch):
-    monkeypatch.setattr(draft, "BATCH_ROWS", 3)
+    monkeypatch.setattr(transaction, "BATCH_ROWS", 3)
     world, run = ended_before_it_expanded(9)
     commits = world.rows.commit_no
 
@@ -278,7 +278,7 @@ def test_more_verdicts_than_a_batch_holds_are_put_off_and_gone_on_with(monkeypat
 
 
 def test_verdicts_that_were_put_off_outlive_a_crash(monkeypatch):
-    monkeypatch.setattr(draft, "BATCH_ROWS", 3)
+    monkeypatch.setattr(transaction, "BATCH_ROWS", 3)
     world, run = ended_before_it_expanded(9)
     monkeypatch.setattr(world, "turn", lambda *inputs: world._turn(inputs))
     world.succeed("gate")
@@ -403,7 +403,7 @@ def test_a_child_that_its_rule_has_let_is_not_skipped_though_it_has_no_slot_yet(
 
 def test_a_child_that_could_not_be_judged_yet_is_skipped(monkeypatch):
     """The batch was full before it was looked at, and what it waits for has ended since."""
-    monkeypatch.setattr(draft, "BATCH_ROWS", 1)
+    monkeypatch.setattr(transaction, "BATCH_ROWS", 1)
     world = World(cpu_slots=9)
     run = world.begin(*branching())
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.core import draft
-from aioflow.core import run as run_steps
+from aioflow.core import transaction
+from aioflow.core.runs import run as run_steps
 from aioflow.model.states import TaskState
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import Mark
@@ -130,7 +130,7 @@ def test_a_wide_follower_whose_turn_is_taken_back_is_judged_over_several_turns(m
 
 @pytest.mark.parametrize("crash_after", [None, 0, 1, 2])
 def test_children_that_will_not_run_again_end_a_batch_at_a_time(monkeypatch, crash_after):
-    monkeypatch.setattr(draft, "BATCH_ROWS", 3)
+    monkeypatch.setattr(transaction, "BATCH_ROWS", 3)
     world = World(cpu_slots=2)
     run = world.begin(
         task("list", feeds_limit=99),

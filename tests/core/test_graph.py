@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.graph import Graph, orphans, validate
+from aioflow.core.state.graph import Graph, orphans, validate
 from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.rules import Verdict, decide_share, together
+from aioflow.core.tasks.trigger_rules import Verdict, decide_share, together
 from aioflow.model.dag import EdgeGroup, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState, TriggerRule
 from tests.core.world import World

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import handling, order
+from aioflow.core.tasks import start_command, stream_consumer
 from aioflow.model.dag import (
     Body,
     EventsSpec,
@@ -309,12 +309,12 @@ def test_each_event_is_given_alone_to_the_method_of_one_that_takes_many():
 
 
 def test_events_are_given_up_to_a_number_of_bytes_and_one_always(monkeypatch):
-    monkeypatch.setattr(order, "EVENT_BYTES", 2)
+    monkeypatch.setattr(start_command, "EVENT_BYTES", 2)
     world = deferred()
     fire(world, 1, 2, 3)
     assert given(world) == [1, 2]
 
-    monkeypatch.setattr(order, "EVENT_BYTES", 0)
+    monkeypatch.setattr(start_command, "EVENT_BYTES", 0)
     handle(world)
     assert given(world) == [3]
 
@@ -510,4 +510,4 @@ def test_both_kinds_of_bodies_take_events(body):
     world.pass_time(1)
 
     assert given(world) == [4]
-    assert handling.has_batch(next(iter(world.memory.waits.values())))
+    assert stream_consumer.has_batch(next(iter(world.memory.waits.values())))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.core.holding import holders
+from aioflow.core.pool_usage import holders
 from aioflow.model.dag import Body, TaskSpec
 from aioflow.protocol.requests import SetPool
 from tests.core.world import World

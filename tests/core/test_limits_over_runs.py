@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.across import Across
+from aioflow.core.scheduling.task_concurrency import Across
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import WaitKind
 from aioflow.protocol.reports import Succeeded

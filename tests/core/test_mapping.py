@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.mapping import WIDTH_LIMIT, check_cap, leaves, pick, split, takers, width
+from aioflow.core.tasks.expand import WIDTH_LIMIT, check_cap, leaves, pick, split, takers, width
 from aioflow.model.dag import MapSource, MapSpec
 
 

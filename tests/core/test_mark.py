@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import clearing
+from aioflow.core.repair import execution
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.model.dag import Body, Chooses, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.ids import after_clear
@@ -315,7 +315,7 @@ def test_a_whole_fan_out_is_marked_whatever_its_children_are_at():
 
 
 def test_a_wide_fan_out_is_marked_in_parts(monkeypatch):
-    monkeypatch.setattr(clearing, "SLICE_TASKS", 4)
+    monkeypatch.setattr(execution, "SLICE_TASKS", 4)
     world = World(cpu_slots=1)
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0), task("sum", 1))
     world.succeed("list", size=9, width=10)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from aioflow.core import clearing
+from aioflow.core.repair import execution
 from aioflow.model.states import TaskState
 from aioflow.protocol.inputs import Asked
 from aioflow.protocol.requests import Mark
@@ -53,5 +53,5 @@ class Marked(Drawn):
 @pytest.mark.parametrize("seed", seeds(40, nightly=300))
 def test_a_run_ends_whatever_is_marked_of_it(seed, monkeypatch):
     slices = random.Random(f"slices {seed}")
-    monkeypatch.setattr(clearing, "SLICE_TASKS", slices.choice((1, 2, 4, clearing.SLICE_TASKS)))
+    monkeypatch.setattr(execution, "SLICE_TASKS", slices.choice((1, 2, 4, execution.SLICE_TASKS)))
     ends_well(Marked(seed))

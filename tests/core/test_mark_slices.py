@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.core import clearing
+from aioflow.core.repair import execution
 from aioflow.model.dag import Chooses, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.inputs import Asked
@@ -24,7 +24,7 @@ SUCCESS, FAILED = TaskState.SUCCESS, TaskState.FAILED
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch):
-    monkeypatch.setattr(clearing, "SLICE_TASKS", SLICE)
+    monkeypatch.setattr(execution, "SLICE_TASKS", SLICE)
 
 
 def ended(sliced: Sliced, state: TaskState) -> list[int]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import clearing
-from aioflow.core.shape import differences
+from aioflow.core.repair import execution
+from aioflow.core.runs.version_diff import differences
 from aioflow.errors import DagBroken, VersionDiffers
 from aioflow.model.dag import Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState, TriggerRule
@@ -184,7 +184,7 @@ def test_children_keep_their_numbers_and_go_on_with_the_newest_version():
 
 
 def test_a_wide_fan_out_moves_at_once_and_is_cleared_in_slices(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(clearing, "SLICE_TASKS", 2)
+    monkeypatch.setattr(execution, "SLICE_TASKS", 2)
     world = World(cpu_slots=8)
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0, retry=ONCE))
     world.succeed("list", size=9, width=5)
@@ -206,7 +206,7 @@ def test_a_wide_fan_out_moves_at_once_and_is_cleared_in_slices(monkeypatch: pyte
 
 
 def test_more_under_way_than_one_turn_stops_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(clearing, "SLICE_TASKS", 2)
+    monkeypatch.setattr(execution, "SLICE_TASKS", 2)
     world = World(cpu_slots=8)
     run = world.begin(task("a"), task("b"), task("c"))
     world.load(dag(task("a"), task("b"), task("c")), version="v2")

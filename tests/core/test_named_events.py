@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core import named_events
+from aioflow.core.triggers import named_events
 from aioflow.model.states import RecordState
 from aioflow.protocol.effects import Acknowledge, ConfirmCall
 from aioflow.protocol.inputs import Asked

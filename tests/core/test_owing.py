@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core import lanes
+from aioflow.core.state import outbox_quota
 from aioflow.model.dag import CallbackSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState, TriggerRule
 from aioflow.protocol.effects import Deliver
@@ -120,7 +120,7 @@ def test_a_marked_task_that_is_cleared_and_runs_owes_again():
 
 
 def test_what_is_owed_beyond_the_window_is_handed_out_in_order(monkeypatch):
-    monkeypatch.setattr(lanes, "WINDOW", 4)
+    monkeypatch.setattr(outbox_quota, "WINDOW", 4)
     world = World()
     fan_out(world, 9)
     rows = sorted(world.rows.outbox)
@@ -137,7 +137,7 @@ def test_what_is_owed_beyond_the_window_is_handed_out_in_order(monkeypatch):
 
 
 def test_a_restart_hands_out_what_was_not_done_and_no_more_at_once(monkeypatch):
-    monkeypatch.setattr(lanes, "WINDOW", 4)
+    monkeypatch.setattr(outbox_quota, "WINDOW", 4)
     world = World()
     fan_out(world, 9)
     rows = sorted(world.rows.outbox)
@@ -161,7 +161,7 @@ def test_a_word_about_nothing_that_is_owed_changes_nothing(entry):
 
 
 def test_a_turn_taken_back_owes_and_hands_out_what_was_before(monkeypatch):
-    monkeypatch.setattr(lanes, "WINDOW", 4)
+    monkeypatch.setattr(outbox_quota, "WINDOW", 4)
     world = World()
     fan_out(world, 9)
     before = dict(world.memory.outbox), dict(world.memory.lanes)

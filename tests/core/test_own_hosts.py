@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.hosting import role_of
-from aioflow.core.plan import Plan
-from aioflow.core.roles import ASKED_FOR, async_role, is_own, kind_of, own_role
+from aioflow.core.state.child_roles import ASKED_FOR, async_role, is_own, kind_of, own_role
+from aioflow.core.state.dag_version import Plan
+from aioflow.core.triggers.assignment import role_of
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.model.states import Failure

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core.hosting import HANDED_AT_ONCE
-from aioflow.core.live import Live, Run, WaitRecord
-from aioflow.core.memory import Memory
-from aioflow.core.pages import Numbers, Pages, Rows
-from aioflow.core.restart import give_up
-from aioflow.core.restoring import Restoring, restore
+from aioflow.core.runs.restart import give_up
+from aioflow.core.runs.restore import Restoring, restore
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.pages import Numbers, Pages, Rows
+from aioflow.core.state.task_instance import Live, Run, WaitRecord
+from aioflow.core.triggers.assignment import HANDED_AT_ONCE
 from aioflow.core.why import explain_task
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import Failure
@@ -207,7 +207,7 @@ def test_a_restart_arms_the_deadlines_of_what_it_folds():
 
 
 def test_many_that_wait_are_cancelled_a_batch_at_a_time(monkeypatch):
-    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 10)
+    monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 10)
     world, run = wide(35)
     objects: list[int] = []
     settle = world.memory.parking.fold

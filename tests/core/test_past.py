@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.line import NEXT, Ended, Line, Unknown
+from aioflow.core.state.run_sequence import NEXT, Ended, Line, Unknown
 from aioflow.errors import RequestError
 from aioflow.model.dag import Body, Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState, Wait, WaitKind
@@ -306,7 +306,7 @@ def test_what_ends_well_while_its_run_is_cancelled_lets_its_next_go_on(monkeypat
     world = loaded(after("other"), task())
     first = day(world, 1)
     second = day(world, 2) if is_made_before else 0
-    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 1)
     request = CancelRun(run_id=world.rows.runs[first].run_id)
     cut_short(world, request, lambda: report(world, first, "load"))
     monkeypatch.undo()
@@ -320,7 +320,7 @@ def test_what_ends_well_while_its_run_is_cancelled_lets_its_next_go_on(monkeypat
 def test_what_fails_while_its_run_is_marked_holds_its_next_up(monkeypatch):
     world = loaded(after("other"), task())
     first, second = day(world, 1), day(world, 2)
-    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 1)
     request = Mark(run_id=world.rows.runs[first].run_id, tasks=(), state=TaskState.SUCCESS)
     cut_short(world, request, lambda: report(world, first, "load", "fail"))
     monkeypatch.undo()
@@ -337,7 +337,7 @@ def test_children_that_end_well_while_their_run_is_cancelled_count_once_all_have
     mapped = MapSpec((MapSource("n", -1, 2),))
     world = loaded(after("other"), task(mapped=mapped))
     first, second = day(world, 1), day(world, 2)
-    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 1)
     request = CancelRun(run_id=world.rows.runs[first].run_id)
 
     def end_children() -> None:
@@ -363,7 +363,7 @@ def test_a_last_round_that_ends_well_while_its_run_is_cancelled_lets_its_next_go
     )
     first, second = day(world, 1), day(world, 2)
     report(world, first, "until", index=0)
-    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 1)
     request = CancelRun(run_id=world.rows.runs[first].run_id)
     cut_short(world, request, lambda: report(world, first, "load", index=0))
     monkeypatch.undo()
@@ -388,7 +388,7 @@ def test_what_took_a_stream_counts_if_that_ended_well_while_its_run_was_cancelle
         )
         world.turn(Item(start.task_no, start.start_no, 0, b"\x01"))
     report(world, first, "load", index=0)
-    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 1)
     request = CancelRun(run_id=world.rows.runs[first].run_id)
 
     def end_stream() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import pausing
+from aioflow.core.triggers import pausing
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import Failure, WaitKind
 from aioflow.protocol.effects import EndHosting, HostTrigger

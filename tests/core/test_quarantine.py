@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import quarantine
-from aioflow.core.stalls import NAMES_KEPT, WITHIN_US, Stalls
+from aioflow.core.state.loop_blocking import NAMES_KEPT, WITHIN_US, Stalls
+from aioflow.core.triggers import isolation
 from aioflow.errors import RequestError
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, TriggerState
@@ -300,7 +300,7 @@ def test_the_quarantine_host_is_not_given_what_another_host_still_has():
 
 
 def test_a_class_with_many_triggers_moves_in_several_turns(monkeypatch):
-    monkeypatch.setattr(quarantine, "REHOST_AT_ONCE", 20)
+    monkeypatch.setattr(isolation, "REHOST_AT_ONCE", 20)
     world = World(cpu_slots=25)
     world.load(spec(*(f"t{number}" for number in range(25))))
     world.trigger()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.rehosting import REHOST_AT_ONCE
+from aioflow.core.triggers.migration import REHOST_AT_ONCE
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, WaitKind
 from aioflow.protocol.commands import Host

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.retry import LATEST, next_try_at, owed_again_after, sensor_next_look
+from aioflow.core.tasks.retry import LATEST, next_try_at, owed_again_after, sensor_next_look
 from aioflow.model.dag import RetryPolicy, SensorSpec
 
 SECOND = 1_000_000

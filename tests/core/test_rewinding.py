@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from aioflow.core import clearing
-from aioflow.core.memory import Memory
-from aioflow.core.restoring import restore
+from aioflow.core.repair import execution
+from aioflow.core.runs.restore import restore
+from aioflow.core.state.memory import Memory
 from aioflow.errors import RequestError, UnknownRound
 from aioflow.model.dag import MapSource, MapSpec
 from aioflow.model.states import TaskState, TriggerRule
@@ -284,7 +284,7 @@ def rows_tell_it_all(world: World) -> None:
 
 @pytest.fixture
 def _small_slices(monkeypatch):
-    monkeypatch.setattr(clearing, "SLICE_TASKS", 2)
+    monkeypatch.setattr(execution, "SLICE_TASKS", 2)
 
 
 def even(world: World) -> bool:
@@ -395,7 +395,7 @@ def test_going_back_in_a_turn_that_is_taken_back_is_done_once():
 @pytest.mark.parametrize("seed", seeds(20, nightly=60))
 def test_a_run_ends_whatever_rounds_it_goes_back_to(seed, monkeypatch):
     rng = random.Random(seed)
-    monkeypatch.setattr(clearing, "SLICE_TASKS", rng.choice((1, 4, 1_500)))
+    monkeypatch.setattr(execution, "SLICE_TASKS", rng.choice((1, 4, 1_500)))
     after = task("each", 2, 3, mapped=MapSpec((MapSource("x", 2, -1),)))
     world, run = begin(*loop(after, map_limit=6), max_active_runs=1)
     run_id = world.rows.runs[run].run_id

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import draft
+from aioflow.core import transaction
 from aioflow.model.dag import Chooses, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState, TriggerRule
 from aioflow.protocol.reports import Skipped, Succeeded
@@ -312,7 +312,7 @@ def test_a_late_report_of_what_decides_begins_no_round():
 
 
 def test_a_round_with_no_room_in_its_batch_is_judged_in_the_next(monkeypatch):
-    monkeypatch.setattr(draft, "BATCH_ROWS", 1)
+    monkeypatch.setattr(transaction, "BATCH_ROWS", 1)
     world, run = begin()
 
     for again in (True, True, False):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.rules import Verdict, decide
+from aioflow.core.tasks.trigger_rules import Verdict, decide
 from aioflow.model.states import TriggerRule
 from tests.core.rule_table import RULES, TABLE, VERDICTS, column
 from tests.differing import differing

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from aioflow.core.rules import Verdict
+from aioflow.core.tasks.trigger_rules import Verdict
 from aioflow.model.dag import EdgeGroup, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, TriggerRule
 from aioflow.protocol.reports import Failed, Skipped, Succeeded

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core import late
-from aioflow.core.dag import QUEUED_RUNS, has_slot_due
-from aioflow.core.late import REASON
-from aioflow.core.timetable import starts_at
+from aioflow.core.runs import schedule_alerts
+from aioflow.core.runs.create import QUEUED_RUNS, has_slot_due
+from aioflow.core.runs.schedule_alerts import REASON
+from aioflow.core.scheduling.timetable import starts_at
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.schedule import ScheduleSpec
 from aioflow.protocol.inputs import FileGone
@@ -475,7 +475,7 @@ def test_a_slot_that_is_held_back_is_told_when_it_is_late_and_not_again():
 
 def refuse_slot(world: World, dag_id: str) -> None:
     """What the engine does about a slot that it cannot make."""
-    world.aside(lambda draft: late.cannot_be_made(dag_id, "no such zone", draft))
+    world.aside(lambda draft: schedule_alerts.cannot_be_made(dag_id, "no such zone", draft))
 
 
 def test_a_slot_that_is_refused_again_and_again_is_told_once():

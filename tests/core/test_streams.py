@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core import streams
+from aioflow.core.triggers import event_stream
 from aioflow.model.dag import Body, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import Start
@@ -170,7 +170,7 @@ def test_the_trigger_is_told_what_is_stored():
 
 
 def test_a_trigger_that_is_far_ahead_is_not_asked_for_more_until_events_are_consumed(monkeypatch):
-    monkeypatch.setattr(streams, "EVENTS_AHEAD", 3)
+    monkeypatch.setattr(event_stream, "EVENTS_AHEAD", 3)
     world = opened()
     assert any(isinstance(e, TakeEvents) for e in fire(world, 1, 2))
     assert not any(isinstance(e, TakeEvents) for e in fire(world, 3, 4))
@@ -183,7 +183,7 @@ def test_a_trigger_that_is_far_ahead_is_not_asked_for_more_until_events_are_cons
 
 
 def test_large_events_are_bounded_by_their_bytes(monkeypatch):
-    monkeypatch.setattr(streams, "BYTES_AHEAD", 2)
+    monkeypatch.setattr(event_stream, "BYTES_AHEAD", 2)
     world = opened()
 
     [taken] = [e.taken for e in fire(world, 1, 2, 3) if isinstance(e, TakeEvents)]

@@ -9,7 +9,7 @@ from cronsim import CronSim
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aioflow.core.timetable import (
+from aioflow.core.scheduling.timetable import (
     latest_slot,
     missed,
     next_slot,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from aioflow.core.roles import ASYNC, own_role
+from aioflow.core.state.child_roles import ASYNC, own_role
 from aioflow.core.why import explain_task
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure

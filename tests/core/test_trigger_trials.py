@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from aioflow.core.roles import TRIGGERS, own_role
-from aioflow.core.trials import TRIGGER_DEATHS
+from aioflow.core.crash_trials import TRIGGER_DEATHS
+from aioflow.core.state.child_roles import TRIGGERS, own_role
 from aioflow.core.why import explain_dag_trigger, explain_task
 from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.dag_triggers import DagTriggerSpec

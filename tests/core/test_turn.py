@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core import cancel, draft
+from aioflow.core import transaction
+from aioflow.core.runs import cancel
 from aioflow.errors import (
     BadConf,
     BadPool,
@@ -817,7 +818,7 @@ def test_cancel_stops_what_runs_and_starts_nothing_more():
 
 
 def slice_at(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (draft, cancel):
+    for module in (transaction, cancel):
         monkeypatch.setattr(module, "BATCH_ROWS", rows)
 
 

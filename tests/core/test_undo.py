@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import undo
-from aioflow.core.turn import TurnFailed, decide
+from aioflow.core import rollback
+from aioflow.core.step import TurnFailed, decide
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.states import Failure, TaskState
 from aioflow.protocol.effects import HostTrigger, StartTry, StopTry
@@ -259,14 +259,14 @@ def test_a_file_parsed_twice_in_refused_turns_is_one_version():
 
 
 def test_a_report_that_cannot_be_taken_still_frees_its_slot():
-    from aioflow.core import undo
+    from aioflow.core import rollback
 
     world = World(cpu_slots=1)
     world.begin(task("a"))
     start = world.started("a").start
     report = Failed(start.task_no, start.start_no, 1, 2, SEGFAULT)
 
-    undo.free_place(report, world.memory, world.slots)
+    rollback.free_place(report, world.memory, world.slots)
 
     assert world.slots.workers[0].is_idle
 
@@ -285,7 +285,7 @@ def test_a_report_that_raises_before_it_touched_anything_is_blamed_on_its_run():
 
     assert not failed.value.draft.runs
     entry = Succeeded(start.task_no, start.start_no, world.now, unreadable)
-    blamed = undo.blamed(entry, world.memory)
+    blamed = rollback.blamed(entry, world.memory)
     assert [held.run_no for held in blamed] == [run]
 
 
@@ -299,7 +299,7 @@ def test_a_run_that_only_began_in_the_same_turn_is_not_blamed():
     world.take_back(draft)
 
     assert set(draft.runs) == {first, second}
-    assert [run.run_no for run in undo.blamed(entry, world.memory)] == [first]
+    assert [run.run_no for run in rollback.blamed(entry, world.memory)] == [first]
 
 
 def test_a_turn_that_grants_nothing_starts_nothing():

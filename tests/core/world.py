@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from aioflow.api.layout import absent_state
-from aioflow.core import lanes, owing, past, undo
-from aioflow.core.draft import Draft
-from aioflow.core.line import Ended, last_rounds, order_of, stored_as
-from aioflow.core.memory import Memory
-from aioflow.core.numbers import NumberBlock
-from aioflow.core.restoring import restore
-from aioflow.core.slots import Slots
-from aioflow.core.turn import decide
+from aioflow.core import outbox, rollback
+from aioflow.core.runs import previous
+from aioflow.core.runs.restore import restore
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state import outbox_quota
+from aioflow.core.state.ids import NumberBlock
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.run_sequence import Ended, last_rounds, order_of, stored_as
+from aioflow.core.step import decide
+from aioflow.core.transaction import Draft
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.dag_triggers import Fate
@@ -61,12 +63,12 @@ class World:
         self.effects: list[Effect] = []
         self.starts: dict[int, StartTry] = {}
         self.armed: list[WakeAt] = []
-        undo.recall_catalog(
+        rollback.recall_catalog(
             self.memory,
             list(self.rows.dags.values()),
             list(self.rows.files.values()),
         )
-        owing.begin(self.memory, *self.rows.owed())
+        outbox.begin(self.memory, *self.rows.owed())
         self.memory.is_drained = self.memory.node_no in self.rows.drained
         going = (row for row in self.rows.backfills.values() if row.state == "running")
         self.memory.backfills = {row.backfill_no: row for row in going}
@@ -103,10 +105,12 @@ class World:
         )
 
     def recall(self, inputs: list[Input]) -> None:
-        """What ``recalling`` does with a database."""
-        self.memory.found_owed = self.rows.found_owed(lanes.wanted(inputs, self.memory.lanes))
+        """What ``engine.prefetch`` does with a database."""
+        self.memory.found_owed = self.rows.found_owed(
+            outbox_quota.wanted(inputs, self.memory.lanes)
+        )
         recall(inputs, self.memory, self.rows)
-        for dag_id, orders in past.wanted(inputs, self.memory):
+        for dag_id, orders in previous.wanted(inputs, self.memory):
             for order in orders:
                 self.memory.lines[dag_id].learn(order, self._ended_before(dag_id, order))
 
@@ -190,9 +194,9 @@ class World:
 
     def take_back(self, draft: Draft) -> None:
         """What the engine does with a turn that was not committed."""
-        places = undo.forget(self.memory, draft)
-        undo.restore_pools(draft, self.slots)
-        undo.recall_catalog(
+        places = rollback.forget(self.memory, draft)
+        rollback.restore_pools(draft, self.slots)
+        rollback.recall_catalog(
             self.memory, list(self.rows.dags.values()), list(self.rows.files.values())
         )
         runs = [
@@ -200,7 +204,7 @@ class World:
             for run_no in draft.runs
             if run_no in self.rows.runs and self.rows.runs[run_no].ended_at is None
         ]
-        asking = undo.put_back(runs, places, self.memory, self.slots, draft)
+        asking = rollback.put_back(runs, places, self.memory, self.slots, draft)
         if asking:
             self.turn(*asking)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.hosting import RUN
+from aioflow.core.triggers.assignment import RUN
 from aioflow.model.states import Failure, TriggerState
 from tests.sim.broken import Broken
 

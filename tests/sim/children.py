@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
+from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.protocol.commands import ForgetRun
 from aioflow.protocol.effects import (
     ConfirmCall,

@@ -11,14 +11,15 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from aioflow.core import lanes, undo
-from aioflow.core.clear import portion
-from aioflow.core.dag_triggers import REFUSED
-from aioflow.core.draft import Draft
-from aioflow.core.numbers import NumberBlock
-from aioflow.core.restart import in_parts
-from aioflow.core.restoring import restore
-from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
+from aioflow.core import rollback
+from aioflow.core.repair.clear import portion
+from aioflow.core.runs.restart import in_parts
+from aioflow.core.runs.restore import restore
+from aioflow.core.state import outbox_quota
+from aioflow.core.state.ids import NumberBlock
+from aioflow.core.step import TURN_INPUTS, TurnFailed, decide
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers.dag_triggers import REFUSED
 from aioflow.errors import BatchRefused, Fenced
 from aioflow.model.batch import Batch
 from aioflow.model.rows import FROM_START
@@ -254,7 +255,7 @@ class Circle:
         self, inputs: Sequence[Input], *, granting: bool = True
     ) -> tuple[Batch, list[Effect], Draft]:
         memory, tables = self.memory, self.node.tables
-        memory.found_owed = tables.found_owed(lanes.wanted(inputs, memory.lanes))
+        memory.found_owed = tables.found_owed(outbox_quota.wanted(inputs, memory.lanes))
         recall(inputs, self.memory, self.node.tables)
         needed = self.memory.numbers_needed * TURN_INPUTS + TURN_INPUTS
         if self._numbers.left < needed:
@@ -360,16 +361,16 @@ class Circle:
     def _take_back(self, draft: Draft) -> None:
         """See ``Engine._take_back``; afterwards the memory is what the rows say."""
         node, memory = self.node, self.memory
-        places = undo.forget(memory, draft)
-        undo.restore_pools(draft, self.slots)
+        places = rollback.forget(memory, draft)
+        rollback.restore_pools(draft, self.slots)
         tables = node.tables
-        undo.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
+        rollback.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
         runs = [
             restore(tables.live_run(run_no), memory)
             for run_no in draft.runs
             if run_no in tables.runs and tables.runs[run_no].ended_at is None
         ]
-        self.inbox.extend(undo.put_back(runs, places, memory, self.slots, draft))
+        self.inbox.extend(rollback.put_back(runs, places, memory, self.slots, draft))
         recovery.memory_is_what_rows_say(node)
         liveness.places_are_what_tasks_hold(node)
 
@@ -392,11 +393,11 @@ class Circle:
             failure = Failure(type="Refused", message="refused", reason=REFUSED)
             node.say(TriggerEnded(entry.trigger_no, entry.hosting, entry.at, failure))
             return
-        undo.free_place(entry, self.memory, self.slots)
+        rollback.free_place(entry, self.memory, self.slots)
         quarantine = Draft(
             self.memory, at=node.steady.look(), chance=node.rng.random, numbers=self._numbers
         )
-        for run in undo.blamed(entry, self.memory):
+        for run in rollback.blamed(entry, self.memory):
             if run.run_no != _run_of(entry, node):
                 raise Broken("blame", f"run {run.run_no} is held still for {entry}")
             quarantine.change_run(run, quarantine=type(entry).__name__)

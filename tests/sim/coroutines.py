@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.core.roles import ASYNC
+from aioflow.core.state.child_roles import ASYNC
 from aioflow.model.rows import RecordRow
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import CallRecorded, ItemsTaken, Resume

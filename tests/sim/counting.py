@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from aioflow.core.counting import counted, fresh_queued
+from aioflow.core.runs.task_counts import counted, fresh_queued
 from aioflow.model.states import RunState, TaskState
 from tests.sim.broken import Broken
 

@@ -11,16 +11,11 @@ from unittest.mock import patch
 
 import msgspec
 
-from aioflow.core import (
-    assets,
-    backfilling,
-    cancel,
-    clearing,
-    draft,
-    event_runs,
-    lanes,
-    streams,
-)
+from aioflow.core import transaction
+from aioflow.core.repair import execution
+from aioflow.core.runs import backfills, cancel
+from aioflow.core.state import outbox_quota
+from aioflow.core.triggers import assets, event_runs, event_stream
 from aioflow.maintenance import deletion
 from aioflow.model.dag import DEFAULT_POOL, Body, DagSpec, TaskSpec
 from tests.sim.evented import Stream, of_the_model, with_events
@@ -139,16 +134,16 @@ _Choice = tuple[ModuleType, str, Sequence[Any]]
 """A constant of a module, and what it may be beside what it is."""
 
 _TURNS: tuple[_Choice, ...] = (
-    (draft, "BATCH_ROWS", (20, 3, 1)),
-    (streams, "EVENTS_AHEAD", (3, 1)),
-    (lanes, "WINDOW", (3, 1)),
-    (clearing, "SLICE_TASKS", (3, 1)),
+    (transaction, "BATCH_ROWS", (20, 3, 1)),
+    (event_stream, "EVENTS_AHEAD", (3, 1)),
+    (outbox_quota, "WINDOW", (3, 1)),
+    (execution, "SLICE_TASKS", (3, 1)),
     (deletion, "SLICE_ROWS", (3, 1)),
     (cancel, "BATCH_ROWS", (3, 1)),
     (event_runs, "RUNS_AHEAD", (3, 1)),
     (assets, "PENDING_LIMIT", (3, 2)),
-    (backfilling, "SLOTS_AT_ONCE", (2, 1)),
-    (backfilling, "BACK_AT_ONCE", (2, 1)),
+    (backfills, "SLOTS_AT_ONCE", (2, 1)),
+    (backfills, "BACK_AT_ONCE", (2, 1)),
 )
 
 

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from aioflow.core.dag_triggers import host_role
-from aioflow.core.hosting import is_stopped
-from aioflow.core.memory import Memory
-from aioflow.core.trials import may_host
+from aioflow.core.crash_trials import may_host
+from aioflow.core.state.memory import Memory
+from aioflow.core.triggers.assignment import is_stopped
+from aioflow.core.triggers.dag_triggers import host_role
 from aioflow.model.dag import DagSpec
 from aioflow.model.dag_triggers import (
     ASSET,

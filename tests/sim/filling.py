@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from aioflow.core import timetable
-from aioflow.core.live import Live
-from aioflow.core.roles import async_role
+from aioflow.core.scheduling import timetable
+from aioflow.core.state.child_roles import async_role
+from aioflow.core.state.task_instance import Live
 from aioflow.model.backfill import BackfillRow
 from aioflow.model.dag import Body, DagSpec
 from aioflow.model.rows import RunRow

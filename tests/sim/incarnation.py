@@ -15,9 +15,9 @@ import anyio
 import msgspec
 
 from aioflow.clock import Clock
-from aioflow.core.draft import Draft
-from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, kind_of
-from aioflow.core.slots import Slots
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, kind_of
+from aioflow.core.transaction import Draft
 from aioflow.engine.loop import Engine
 from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
 from aioflow.executors.triggerer import CAPACITY, Triggerer

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.live import Run
-from aioflow.core.slots import Slots
-from aioflow.core.tallies import TALLY
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.state_counts import TALLY
+from aioflow.core.state.task_instance import Run
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
 from aioflow.model.batch import Batch

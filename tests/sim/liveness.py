@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from aioflow.core.hosting import HOSTLESS, is_stopped, role_of
-from aioflow.core.live import Group, Live, Run, WaitRecord
-from aioflow.core.roles import async_role
-from aioflow.core.slots import Slots
-from aioflow.core.trials import may_host
-from aioflow.core.workers import Worker
+from aioflow.core.crash_trials import may_host
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.scheduling.workers import Worker
+from aioflow.core.state.child_roles import async_role
+from aioflow.core.state.task_instance import Group, Live, Run, WaitRecord
+from aioflow.core.triggers.assignment import HOSTLESS, is_stopped, role_of
 from aioflow.model.dag import Body
 from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.protocol.inputs import HandOver, HostLost, HostUp, StopWaits

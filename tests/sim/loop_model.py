@@ -23,7 +23,7 @@ import anyio
 import msgspec
 import structlog
 
-from aioflow.core.slots import Slots
+from aioflow.core.scheduling.slots import Slots
 from aioflow.engine.loop import Engine
 from aioflow.errors import Fenced
 from aioflow.model.batch import Batch

@@ -1,4 +1,4 @@
-"""The first level: ``core.turn.decide`` over dictionaries, with actors on virtual time.
+"""The first level: ``core.step.decide`` over dictionaries, with actors on virtual time.
 
 A seed is a life of one node: DAGs, people, processes, crashes, and in the end a time in which
 nothing goes wrong any more and everything must come to its end. Every commit is a place where
@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import owing, undo
-from aioflow.core.memory import Memory
-from aioflow.core.ready import Ready
-from aioflow.core.restoring import restore
-from aioflow.core.slots import Slots
+from aioflow.core import outbox, rollback
+from aioflow.core.runs.restore import restore
+from aioflow.core.scheduling.ready import Ready
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.memory import Memory
 from aioflow.errors import RequestError
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, TaskSpec
@@ -251,8 +251,8 @@ class Node:
         self._wheel = Wheel()
         self.watch = Watch(tables, self.steady)
         self._children = Children(self, self._seed, CPU_SLOTS)
-        undo.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
-        owing.begin(memory, *tables.owed())
+        rollback.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
+        outbox.begin(memory, *tables.owed())
         for version in tables.versions.values():
             memory.stored_versions.add(version.version)
             for spec in version.dags:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import lanes
+from aioflow.core.state import outbox_quota
 from aioflow.model.dag import CallbackSpec, DagSpec
 from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.effects import Deliver
@@ -89,7 +89,7 @@ def what_is_owed_is_read(node: Any) -> None:
     for kind, count in stored.items():
         lane = node.memory.lanes.get(kind)
         is_read = kind in KEPT or (lane is not None and lane.is_reading)
-        if count > handed[kind] <= lanes.WINDOW // 2 and not is_read:
+        if count > handed[kind] <= outbox_quota.WINDOW // 2 and not is_read:
             raise Broken("L3 progress", f"{count} of {kind} are owed, {handed[kind]} handed out")
 
 

@@ -9,10 +9,19 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.judging import verdict
-from aioflow.core.line import GOOD, NEXT, Ended, Order, Unknown, last_rounds, order_of, stored_as
-from aioflow.core.past import holder, wanted
-from aioflow.core.rules import Verdict
+from aioflow.core.runs.evaluation import verdict
+from aioflow.core.runs.previous import holder, wanted
+from aioflow.core.state.run_sequence import (
+    GOOD,
+    NEXT,
+    Ended,
+    Order,
+    Unknown,
+    last_rounds,
+    order_of,
+    stored_as,
+)
+from aioflow.core.tasks.trigger_rules import Verdict
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.rows import RunRow, TaskRow

@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import following, owing
-from aioflow.core.live import Group, Live, Run
-from aioflow.core.memory import Memory
-from aioflow.core.restoring import restore
-from aioflow.core.rules import Verdict
+from aioflow.core import outbox
+from aioflow.core.runs.restore import restore
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import Group, Live, Run
+from aioflow.core.tasks import one_to_one
+from aioflow.core.tasks.trigger_rules import Verdict
 from aioflow.core.why import explain_task
 from aioflow.model.rows import TriggerRow
 from aioflow.model.states import RunState, TaskState, TriggerState
@@ -24,7 +25,7 @@ def memory_is_what_rows_say(node: Any) -> None:
     """A restart would make the same memory of the rows, field by field."""
     fresh = Memory(epoch=0)
     fresh.plans = node.memory.plans
-    owing.begin(fresh, *node.tables.owed())
+    outbox.begin(fresh, *node.tables.owed())
     unfinished_runs = set(node.tables.unfinished())
     if set(node.memory.runs) != unfinished_runs:
         raise Broken("restore", f"remembered {set(node.memory.runs)}, stored {unfinished_runs}")
@@ -115,7 +116,7 @@ def _same_lockstep(group: Group, fresh: Group) -> None:
     for index in range(one.judged):  # a turn may have had no room for the rest
         if group.states[index] != TaskState.PENDING:
             continue
-        if one.may_start(index) != (following.child_verdict(fresh, index) is Verdict.RUN):
+        if one.may_start(index) != (one_to_one.child_verdict(fresh, index) is Verdict.RUN):
             raise Broken("restore", f"child {index} of group {group.position} may start, or not")
 
 

@@ -18,10 +18,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from aioflow.core import lanes, streams
-from aioflow.core.marking import marked
-from aioflow.core.memory import Memory
-from aioflow.core.order import order
+from aioflow.core.repair.mark_apply import marked
+from aioflow.core.state import outbox_quota
+from aioflow.core.state.memory import Memory
+from aioflow.core.tasks.start_command import order
+from aioflow.core.triggers import event_stream
 from aioflow.errors import Fenced, StrangeDatabase
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DEFAULT_POOL, Body, DagSpec, TaskSpec
@@ -223,7 +224,7 @@ def test_a_seed_is_the_same_life_whatever_the_hashes_of_the_process():
 
 def test_a_broken_promise_is_found_and_shrunk(monkeypatch):
     """A planted bug: nothing but a crash shows that a queued task was forgotten."""
-    monkeypatch.setattr("aioflow.core.dag._remember_run", lambda run, memory: None)
+    monkeypatch.setattr("aioflow.core.runs.create._remember_run", lambda run, memory: None)
 
     broken = next(v for v in map(model.play, range(50)) if v.broken is not None)
     minimal = shrink(broken, 5)
@@ -358,12 +359,12 @@ def test_a_theme_makes_its_faults_likely_whatever_else_a_seed_draws():
 
 
 def test_what_is_owed_and_is_read_by_no_turn_is_noticed(monkeypatch):
-    monkeypatch.setattr(lanes, "WINDOW", 2)
+    monkeypatch.setattr(outbox_quota, "WINDOW", 2)
     rows = [OutboxRow(outbox_no=number, kind=ALERT, body=b"") for number in range(3)]
     memory, tables = Memory(epoch=1), Tables()
     tables.outbox = {row.outbox_no: row for row in rows}
     node = SimpleNamespace(memory=memory, tables=tables)
-    waiting = lanes.Lane(waiting=3)
+    waiting = outbox_quota.Lane(waiting=3)
 
     memory.lanes = {ALERT: replace(waiting, is_reading=True)}
     what_is_owed_is_read(node)
@@ -465,7 +466,7 @@ def test_another_edition_of_the_code_keeps_some_of_the_calls_at_its_beginning():
 
 def test_a_lost_stream_event_is_found(monkeypatch):
     """A planted bug: an event that came again under its key takes the place of the next one."""
-    monkeypatch.setattr(streams, "_is_known", lambda stream, key: False)
+    monkeypatch.setattr(event_stream, "_is_known", lambda stream, key: False)
 
     said = (verdict.broken or "" for verdict in map(model.play, range(40)))
 
@@ -474,7 +475,7 @@ def test_a_lost_stream_event_is_found(monkeypatch):
 
 def test_a_replay_without_its_record_is_found(monkeypatch):
     """A planted bug: a coroutine that lost its place begins as if it had called nothing."""
-    monkeypatch.setattr("aioflow.core.attempt.order", _forgets_its_record)
+    monkeypatch.setattr("aioflow.core.tasks.tries.order", _forgets_its_record)
 
     broken = next(v.broken for v in map(model.play, range(40)) if v.broken is not None)
 

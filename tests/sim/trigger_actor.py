@@ -11,8 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from aioflow.core.quarantine import BLOCKED
-from aioflow.core.roles import QUARANTINE
+from aioflow.core.state.child_roles import QUARANTINE
+from aioflow.core.triggers.isolation import BLOCKED
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import End, EventsTaken, Host
 from aioflow.protocol.effects import HostTrigger

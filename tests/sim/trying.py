@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.trials import DAEMON
+from aioflow.core.crash_trials import DAEMON
 from aioflow.model.rows import OutboxRow
 from aioflow.protocol.effects import Effect, HostTrigger
 from aioflow.protocol.outbox import TRIAL, Trial

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from aioflow.core.audit_chain import BEGINNING, LOST, chained, grown
+from aioflow.core.state.audit_chain import BEGINNING, LOST, chained, grown
 from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
 from aioflow.model.access import AccountRow, AuditHead, LoginRow, Noted, Role, TokenRow

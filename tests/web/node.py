@@ -19,8 +19,8 @@ from aioflow.api.passwords import Passwords
 from aioflow.api.views import CleanedView
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
-from aioflow.core.draft import Draft
-from aioflow.core.slots import Slots
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.transaction import Draft
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.model.batch import Batch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aioflow.core.roles import ASKED_FOR
+from aioflow.core.state.child_roles import ASKED_FOR
 from aioflow.protocol.commands import Parse
 from aioflow.protocol.parse_results import Parsed
 from aioflow.worker.process_state import _PROBES

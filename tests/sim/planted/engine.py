@@ -47,7 +47,7 @@ BUGS = (
             Edit(
                 "aioflow.engine.loop",
                 "Engine._commit",
-                "raise undo.Refused(draft, str(exc)) from exc",
+                "raise rollback.Refused(draft, str(exc)) from exc",
                 """
                 _log.error("batch refused", error=str(exc))
                 return

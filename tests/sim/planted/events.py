@@ -16,7 +16,7 @@ BUGS = (
         needs="an event that is refused for good, and another behind it",
         edits=(
             Edit(
-                "aioflow.core.event_runs",
+                "aioflow.core.triggers.event_runs",
                 "fire",
                 "report.index != one.index",
                 "report.index < one.index",
@@ -34,7 +34,7 @@ BUGS = (
         needs="a crash in the middle of a backfill",
         edits=(
             Edit(
-                "aioflow.core.draft",
+                "aioflow.core.transaction",
                 "Draft.put_backfill",
                 "self.batch.backfills.append(row)",
                 """
@@ -53,7 +53,7 @@ BUGS = (
         needs="a backfill beside runs that wait for slots",
         edits=(
             Edit(
-                "aioflow.core.ready",
+                "aioflow.core.scheduling.ready",
                 "Ready._ranked",
                 "2 if entry.run.row.backfill is None else 3",
                 "2",
@@ -69,7 +69,7 @@ BUGS = (
         needs="events of such a DAG while a run of it waits for its turn",
         edits=(
             Edit(
-                "aioflow.core.event_runs",
+                "aioflow.core.triggers.event_runs",
                 "_cancel_old",
                 "[run for run in memory.queued_runs.get(dag_id, ()) if run.row.cause == BY_EVENT]",
                 "[]",

@@ -55,7 +55,7 @@ BUGS = (
         promise="a report of another hosting is late, also of an earlier incarnation (law 6)",
         where="core",
         needs="a crash while something is deferred, then a report of the host that was",
-        edits=(Edit("aioflow.core.memory", "Memory.__init__", "epoch << 32", "0"),),
+        edits=(Edit("aioflow.core.state.memory", "Memory.__init__", "epoch << 32", "0"),),
         seed=Seed(1, 39),
     ),
     PlantedBug(
@@ -66,20 +66,20 @@ BUGS = (
         needs="the death of the trigger host, without one of the daemon",
         edits=(
             Edit(
-                "aioflow.core.hosting",
+                "aioflow.core.triggers.assignment",
                 "_hand_folded",
                 "hosting > entry.hosting or (hosting and change.is_elsewhere)",
                 "hosting",
             ),
             Edit(
-                "aioflow.core.hosting",
+                "aioflow.core.triggers.assignment",
                 "_is_wanted",
                 "wait.hosting and wait.role != role and _takes(wait.role, memory)",
                 "wait.hosting",
             ),
-            Edit("aioflow.core.hosting", "unhost", "wait.hosting = 0"),
+            Edit("aioflow.core.triggers.assignment", "unhost", "wait.hosting = 0"),
             Edit(
-                "aioflow.core.parking",
+                "aioflow.core.state.packing",
                 "Parking.hosting",
                 "one.hosting > self._lost.get(role, 0)",
                 "role",
@@ -96,7 +96,7 @@ BUGS = (
         needs="a daemon that dies three times in a row while it has two triggers or more",
         edits=(
             Edit(
-                "aioflow.core.trials",
+                "aioflow.core.crash_trials",
                 "may_host",
                 "has_begun and is_in and (span.count == 1 or number not in dict(trial.alone))",
                 "True",

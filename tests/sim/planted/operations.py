@@ -14,7 +14,9 @@ BUGS = (
         promise="what comes after a mark is decided as if the task had ended so",
         where="core",
         needs="a mark of a task that had ended otherwise, with tasks behind it that never ran",
-        edits=(Edit("aioflow.core.mark", "_choose", "taken_back and not is_cut_short", "False"),),
+        edits=(
+            Edit("aioflow.core.repair.mark", "_choose", "taken_back and not is_cut_short", "False"),
+        ),
         seed=Seed(2, 9),
     ),
     PlantedBug(
@@ -25,7 +27,7 @@ BUGS = (
         needs="more tasks marked at once than one slice holds",
         edits=(
             Edit(
-                "aioflow.core.clearing",
+                "aioflow.core.repair.execution",
                 "_mark",
                 "draft.put_off(run)",
                 "_finish(run, draft, slots)",
@@ -40,7 +42,7 @@ BUGS = (
         where="core",
         needs="a clear, or a mark, of a running task, then the report of its start",
         edits=(
-            Edit("aioflow.core.resetting", "reset", "after_clear(old.start_no)", "old.start_no"),
+            Edit("aioflow.core.repair.reset", "reset", "after_clear(old.start_no)", "old.start_no"),
         ),
         seed=Seed(1, 0),
     ),
@@ -52,7 +54,7 @@ BUGS = (
         needs="that, and a clear of it",
         edits=(
             Edit(
-                "aioflow.core.cancel",
+                "aioflow.core.runs.cancel",
                 "_stop",
                 """
                 if live.state is TaskState.RETRYING:
@@ -70,7 +72,7 @@ BUGS = (
         needs="a clear, or a mark, of a task that had a result",
         edits=(
             Edit(
-                "aioflow.core.resetting",
+                "aioflow.core.repair.reset",
                 "reset",
                 "draft.batch.gone_results.append(live.task_no)",
             ),
@@ -83,7 +85,7 @@ BUGS = (
         promise="what waits for the previous run looks at the one before the deleted",
         where="core",
         needs="`depends_on_past`, and a deleted run that did not succeed",
-        edits=(Edit("aioflow.core.delete", "delete", "past.forget(row.dag_id, order, draft)"),),
+        edits=(Edit("aioflow.core.delete", "delete", "previous.forget(row.dag_id, order, draft)"),),
         seed=Seed(1, 32),
     ),
     PlantedBug(
@@ -92,7 +94,11 @@ BUGS = (
         promise="until all is cleared nothing of a run starts",
         where="core",
         needs="a clear of more than one slice",
-        edits=(Edit("aioflow.core.clearing", "go_on", "not places", "len(places) < SLICE_TASKS"),),
+        edits=(
+            Edit(
+                "aioflow.core.repair.execution", "go_on", "not places", "len(places) < SLICE_TASKS"
+            ),
+        ),
         seed=Seed(1, 4),
     ),
 )

@@ -16,7 +16,7 @@ BUGS = (
         needs="an input that raises: a report, or a request, with a time that is none",
         edits=(
             Edit(
-                "aioflow.core.turn",
+                "aioflow.core.step",
                 "decide",
                 "_take(entry, draft, slots)",
                 """
@@ -39,7 +39,7 @@ BUGS = (
         needs="a refusal of the turn that consumes the event",
         edits=(
             Edit(
-                "aioflow.core.waits",
+                "aioflow.core.triggers.lifecycle",
                 "fire",
                 """
                 if wait.row.ordinal < 0 and (report.ends or not wait.row.next_method):
@@ -63,7 +63,11 @@ BUGS = (
         promise="an event resumes its task once (law 6)",
         where="core",
         needs="the same event twice",
-        edits=(Edit("aioflow.core.waits", "fire", "wait.state is not TriggerState.WAITING"),),
+        edits=(
+            Edit(
+                "aioflow.core.triggers.lifecycle", "fire", "wait.state is not TriggerState.WAITING"
+            ),
+        ),
         seen_by="tests/core/test_turn.py::test_the_same_event_twice_resumes_once",
         seed=Seed(1, 29),
     ),
@@ -73,7 +77,7 @@ BUGS = (
         promise="a report of another hosting is late (law 6)",
         where="core",
         needs="a re-hosting, then the event of the old host",
-        edits=(Edit("aioflow.core.waits", "fire", "report.hosting != wait.hosting"),),
+        edits=(Edit("aioflow.core.triggers.lifecycle", "fire", "report.hosting != wait.hosting"),),
         seen_by="tests/core/test_turn.py::test_an_event_of_an_old_hosting_is_late",
         seed=Seed(1, 12),
     ),
@@ -85,7 +89,7 @@ BUGS = (
         needs="an interruption or a retry, then the report of the start before",
         edits=(
             Edit(
-                "aioflow.core.turn",
+                "aioflow.core.step",
                 "_take_report",
                 "live is None or live.start_no != report.start_no",
                 "live is None",
@@ -102,7 +106,7 @@ BUGS = (
         needs="a re-hosting, then `TriggerEnded` of the old one: its task fails",
         edits=(
             Edit(
-                "aioflow.core.waits",
+                "aioflow.core.triggers.lifecycle",
                 "trigger_ended",
                 """
                 if report.hosting != wait.hosting:

@@ -16,7 +16,7 @@ BUGS = (
         needs="a retry, then a crash or a turn that is undone",
         edits=(
             Edit(
-                "aioflow.core.restoring",
+                "aioflow.core.runs.restore",
                 "Restoring._add",
                 "live.try_number = row.try_number",
             ),
@@ -33,11 +33,11 @@ BUGS = (
         needs="a crash while something runs: `interruptions` does not change",
         edits=(
             Edit(
-                "aioflow.core.restart",
+                "aioflow.core.runs.restart",
                 "_resume_live",
                 "cut_short(live, failure, draft, slots)",
                 """
-                from aioflow.core.attempt import requeue
+                from aioflow.core.tasks.tries import requeue
 
                 requeue(live, draft, slots)
                 """,
@@ -55,7 +55,7 @@ BUGS = (
         needs="a task that kills the daemon again and again",
         edits=(
             Edit(
-                "aioflow.core.trials",
+                "aioflow.core.crash_trials",
                 "on_trial",
                 "trial is None or not trial.groups",
                 "True",
@@ -72,7 +72,7 @@ BUGS = (
         needs="a crash while something is retrying",
         edits=(
             Edit(
-                "aioflow.core.restart",
+                "aioflow.core.runs.restart",
                 "_resume_live",
                 "draft.wake_task(live, live.due_at)",
                 """
@@ -93,7 +93,7 @@ BUGS = (
         needs="a crash during a wait with a deadline that no event ends",
         edits=(
             Edit(
-                "aioflow.core.restart",
+                "aioflow.core.runs.restart",
                 "_resume_live",
                 "draft.wake_task(live, live.wait.row.deadline_at)",
             ),
@@ -108,7 +108,7 @@ BUGS = (
         needs="a crash while a try is claimed, or queued after a start",
         edits=(
             Edit(
-                "aioflow.core.restart",
+                "aioflow.core.runs.restart",
                 "_resume_live",
                 """
                 case TaskState.QUEUED:
@@ -131,7 +131,7 @@ BUGS = (
         needs="a crash in the middle of a fan-out",
         edits=(
             Edit(
-                "aioflow.core.run",
+                "aioflow.core.runs.run",
                 "resume",
                 """
                 if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
@@ -150,13 +150,13 @@ BUGS = (
         where="core",
         needs="a crash in the middle of a fan-out that another task follows",
         edits=(
-            Edit("aioflow.core.recount", "retally", "growing.count(group)"),
+            Edit("aioflow.core.tasks.recount", "retally", "stream_expand.count(group)"),
             Edit(
-                "aioflow.core.restoring",
+                "aioflow.core.runs.restore",
                 "Restoring.look_back",
                 """
                 for expansion in self._expansions:
-                    growing.restore(self.run, expansion)
+                    stream_expand.restore(self.run, expansion)
                 """,
             ),
         ),
@@ -172,7 +172,7 @@ BUGS = (
         needs="a crash after a parent failed by its upstream, beside one that has not ended",
         edits=(
             Edit(
-                "aioflow.core.recount",
+                "aioflow.core.tasks.recount",
                 "retally",
                 """
                 if not state.is_live:
@@ -196,13 +196,13 @@ BUGS = (
         needs="a crash between the expansion and the first child's start",
         edits=(
             Edit(
-                "aioflow.core.recount",
+                "aioflow.core.tasks.recount",
                 "retally",
                 "TaskState.RUNNING",
                 "TaskState.RUNNING if any(fan_out.states) else TaskState.PENDING",
             ),
             Edit(
-                "aioflow.core.run",
+                "aioflow.core.runs.run",
                 "_expand",
                 "position in run.groups",
                 "position in run.groups and any(run.groups[position].states)",
@@ -218,7 +218,7 @@ BUGS = (
         needs="a crash, or a turn that is undone, in the middle of a fan-out",
         edits=(
             Edit(
-                "aioflow.core.recount",
+                "aioflow.core.tasks.recount",
                 "recount",
                 "rewind(group)",
                 """
@@ -238,7 +238,7 @@ BUGS = (
         needs="a crash, or a turn that is undone, in a fan-out that another task follows",
         edits=(
             Edit(
-                "aioflow.core.recount",
+                "aioflow.core.tasks.recount",
                 "retally",
                 """
                 for ended in (one for one in TaskState if not one.is_live):
@@ -259,7 +259,7 @@ BUGS = (
         needs="a restart between the end of a loop and the start of what comes after it",
         edits=(
             Edit(
-                "aioflow.core.recount",
+                "aioflow.core.tasks.recount",
                 "retally",
                 """
                 if group.is_loop and group.is_over:
@@ -277,7 +277,7 @@ BUGS = (
         needs="a crash between an alert's commit and its delivery",
         edits=(
             Edit(
-                "aioflow.core.restart",
+                "aioflow.core.runs.restart",
                 "_go_on_with_dags",
                 """
                 for kind in list(memory.lanes):
@@ -297,7 +297,7 @@ BUGS = (
         needs="a crash between the order to end a trigger and its host's report",
         edits=(
             Edit(
-                "aioflow.core.restart",
+                "aioflow.core.runs.restart",
                 "_sweep",
                 """
                 for wait in list(memory.waits.objects.values()):
@@ -314,7 +314,7 @@ BUGS = (
         promise="a pool is never exceeded",
         where="core",
         needs="a deferred task in such a pool, then a restart",
-        edits=(Edit("aioflow.core.restart", "_go_on", "slots.keep_all(run)"),),
+        edits=(Edit("aioflow.core.runs.restart", "_go_on", "slots.keep_all(run)"),),
         seen_by="tests/core/test_pools.py::test_what_waits_weighs_the_same_after_a_restart",
         seed=Seed(2, 1000),
     ),
@@ -324,7 +324,9 @@ BUGS = (
         promise="people are alerted of what is late",
         where="core",
         needs="a crash between the start of a run and its deadline",
-        edits=(Edit("aioflow.core.restart", "_go_on_with_dags", "deadlines.arm(draft)"),),
+        edits=(
+            Edit("aioflow.core.runs.restart", "_go_on_with_dags", "deadline_alerts.arm(draft)"),
+        ),
         seen_by="tests/core/test_deadlines.py"
         "::test_a_deadline_is_not_lost_by_a_restart_whenever_that_comes",
         seed=Seed(1, 3),
@@ -335,7 +337,9 @@ BUGS = (
         promise="a run that takes too long fails",
         where="core",
         needs="a crash while a run with a `run_timeout` is running",
-        edits=(Edit("aioflow.core.restart", "_go_on", "deadlines.arm_timeout(run, draft)"),),
+        edits=(
+            Edit("aioflow.core.runs.restart", "_go_on", "deadline_alerts.arm_timeout(run, draft)"),
+        ),
         seen_by="tests/core/test_deadlines.py::test_the_time_of_a_run_goes_on_over_a_restart",
         seed=Seed(1, 4),
     ),
@@ -345,7 +349,9 @@ BUGS = (
         promise="each event starts its run, or it is stored why not",
         where="core",
         needs="a crash while an event is held by `debounce`",
-        edits=(Edit("aioflow.core.restart", "_go_on_with_dags", "event_runs.restarted(draft)"),),
+        edits=(
+            Edit("aioflow.core.runs.restart", "_go_on_with_dags", "event_runs.restarted(draft)"),
+        ),
         seed=Seed(1, 13),
     ),
 )

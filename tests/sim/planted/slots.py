@@ -16,7 +16,7 @@ BUGS = (
         needs="coroutines in a limited pool",
         edits=(
             Edit(
-                "aioflow.core.slots",
+                "aioflow.core.scheduling.slots",
                 "Slots.release",
                 "self._take(live.spec.pool, -live.spec.slots)",
             ),
@@ -32,7 +32,7 @@ BUGS = (
         needs="a refusal while something runs in a limited pool",
         edits=(
             Edit(
-                "aioflow.core.slots",
+                "aioflow.core.scheduling.slots",
                 "Slots._count",
                 "worker.current = live",
                 """
@@ -52,7 +52,7 @@ BUGS = (
         needs="a turn that is undone while something runs",
         edits=(
             Edit(
-                "aioflow.core.undo",
+                "aioflow.core.rollback",
                 "put_back",
                 "start_no == live.start_no",
                 "start_no == live.start_no and live.is_claimed",
@@ -67,7 +67,9 @@ BUGS = (
         promise="a pool is never exceeded",
         where="core",
         needs="short tasks of one version in two pools, one of them limited",
-        edits=(Edit("aioflow.core.workers", "Worker.is_like", "spec.pool == self.pool"),),
+        edits=(
+            Edit("aioflow.core.scheduling.workers", "Worker.is_like", "spec.pool == self.pool"),
+        ),
         seed=Seed(1, 3),
     ),
     PlantedBug(
@@ -78,7 +80,7 @@ BUGS = (
         needs="a cancel while tries are claimed: they get no `StopTry`",
         edits=(
             Edit(
-                "aioflow.core.waits",
+                "aioflow.core.triggers.lifecycle",
                 "stop",
                 "live.worker >= 0",
                 "live.worker >= 0 and not live.is_claimed",
@@ -95,7 +97,7 @@ BUGS = (
         needs="a pool that is resized, then a restart",
         edits=(
             Edit(
-                "aioflow.core.answering",
+                "aioflow.core.requests",
                 "_set_pool",
                 "draft.batch.pools.append(after)",
                 """

@@ -16,13 +16,13 @@ BUGS = (
         needs="a failed task; a crash before the next turn leaves its run without an end",
         edits=(
             Edit(
-                "aioflow.core.restart",
+                "aioflow.core.runs.restart",
                 "_go_on",
                 "run.row.quarantine is None",
                 "run.row.quarantine is None and run.groups",
             ),
             Edit(
-                "aioflow.core.run",
+                "aioflow.core.runs.run",
                 "end",
                 "_step(run, follows, draft, slots)",
                 """
@@ -33,11 +33,11 @@ BUGS = (
                 """,
             ),
             Edit(
-                "aioflow.core.turn",
+                "aioflow.core.step",
                 "_take_continue",
                 "go_on(run, draft, slots)",
                 """
-                from aioflow.core.run import resume
+                from aioflow.core.runs.run import resume
 
                 resume(run, draft, slots)
                 """,
@@ -53,13 +53,13 @@ BUGS = (
         needs="a crash between the end of the source and the next turn",
         edits=(
             Edit(
-                "aioflow.core.run",
+                "aioflow.core.runs.run",
                 "resume",
                 "[p for p in run.graph.order if run.states[p] == TaskState.PENDING]",
                 "[p for p in run.graph.order if run.spec.tasks[p].mapped is None]",
             ),
             Edit(
-                "aioflow.core.run",
+                "aioflow.core.runs.run",
                 "end",
                 "_step(run, follows, draft, slots)",
                 """
@@ -71,11 +71,11 @@ BUGS = (
                 """,
             ),
             Edit(
-                "aioflow.core.turn",
+                "aioflow.core.step",
                 "_take_continue",
                 "go_on(run, draft, slots)",
                 """
-                from aioflow.core.run import step
+                from aioflow.core.runs.run import step
 
                 tasks = run.spec.tasks
                 step(run, (p for p in run.graph.order if tasks[p].mapped), draft, slots)
@@ -93,7 +93,7 @@ BUGS = (
         needs="a window smaller than the width, then another expansion",
         edits=(
             Edit(
-                "aioflow.core.run",
+                "aioflow.core.runs.run",
                 "_make_group",
                 "draft.numbers.take(numbers)",
                 "draft.numbers.take(min(numbers, spec.window or numbers))",
@@ -109,10 +109,10 @@ BUGS = (
         needs="`max_active_runs`, and a cancel of a run that is running",
         edits=(
             Edit(
-                "aioflow.core.cancel",
+                "aioflow.core.runs.cancel",
                 "_cut_short",
-                "dag.run_ended(run, was=was, draft=draft, slots=slots)",
-                "dag.run_ended(run, was=run.state, draft=draft, slots=slots)",
+                "create.run_ended(run, was=was, draft=draft, slots=slots)",
+                "create.run_ended(run, was=run.state, draft=draft, slots=slots)",
             ),
         ),
         seed=Seed(1, 6),
@@ -125,13 +125,13 @@ BUGS = (
         needs="a crash between the two: its tasks start again",
         edits=(
             Edit(
-                "aioflow.core.cancel",
+                "aioflow.core.runs.cancel",
                 "_cut_short",
                 "cancel_tasks(run, draft, slots, at)",
                 "draft.put_off(run)",
             ),
             Edit(
-                "aioflow.core.restart",
+                "aioflow.core.runs.restart",
                 "_go_on",
                 """
                 if not run.state.is_live and run.clearing is None:
@@ -150,8 +150,8 @@ BUGS = (
         where="core",
         needs="a pause between two slots",
         edits=(
-            Edit("aioflow.core.dag", "slot_due", "row.paused"),
-            Edit("aioflow.core.versions", "slot_starts_at", "row.paused"),
+            Edit("aioflow.core.runs.create", "slot_due", "row.paused"),
+            Edit("aioflow.core.runs.versions", "slot_starts_at", "row.paused"),
         ),
         seen_by="tests/core/test_turn.py::test_a_paused_dag_starts_no_scheduled_run",
         seed=Seed(1, 1),
@@ -164,7 +164,7 @@ BUGS = (
         needs="a crash, or a turn that is undone, after a scheduled run: its slot fires again",
         edits=(
             Edit(
-                "aioflow.core.dag",
+                "aioflow.core.runs.create",
                 "_put_made",
                 "put_dag(row, draft)",
                 "draft.memory.dags[row.dag_id] = row",
@@ -180,7 +180,7 @@ BUGS = (
         needs="a sensor with tries left that times out",
         edits=(
             Edit(
-                "aioflow.core.attempt",
+                "aioflow.core.tasks.tries",
                 "time_out_sensor",
                 "fail(live, failure, draft, slots)",
                 "fail_or_retry(live, failure, draft, slots)",
@@ -198,7 +198,7 @@ BUGS = (
         needs="a `def` sensor with a poll that outlasts its deadline",
         edits=(
             Edit(
-                "aioflow.core.turn",
+                "aioflow.core.step",
                 "_take_due",
                 "live.deadline_at == due.at",
                 "live.deadline_at == due.at and live.state is not TaskState.RUNNING",
@@ -216,7 +216,7 @@ BUGS = (
         needs="a retry that has to wait for its slot, then a crash or its next transition",
         edits=(
             Edit(
-                "aioflow.core.draft",
+                "aioflow.core.transaction",
                 "Draft._close_task",
                 """
                 TaskChange(
@@ -267,7 +267,7 @@ BUGS = (
         needs="a task that always fails: it never ends",
         edits=(
             Edit(
-                "aioflow.core.attempt",
+                "aioflow.core.tasks.tries",
                 "start",
                 "live.start_no += 1",
                 """
@@ -287,7 +287,7 @@ BUGS = (
         promise="a stored effect is carried out at least once",
         where="core",
         needs="more effects of a kind than are handed out at once",
-        edits=(Edit("aioflow.core.owing", "Owing.write_off", "self.read_on(kind)"),),
+        edits=(Edit("aioflow.core.outbox", "Owing.write_off", "self.read_on(kind)"),),
         seen_by="tests/core/test_owing.py"
         "::test_what_is_owed_beyond_the_window_is_handed_out_in_order",
         seed=Seed(1, 2),

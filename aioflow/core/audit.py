@@ -1,0 +1,178 @@
+"""What the audit says of a change that somebody has asked for. Never what is secret."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.memory import Memory
+from aioflow.model.access import AccountRow, Actor, LoginRow, Noted, TokenRow, noted_by, told
+from aioflow.model.rows import PoolRow
+from aioflow.model.states import RunState
+from aioflow.protocol.inputs import Asked
+from aioflow.protocol.requests import (
+    CancelBackfill,
+    CancelRun,
+    ClearTasks,
+    CreateAccount,
+    CreateRun,
+    CreateToken,
+    DeleteAccount,
+    DeleteDag,
+    DeleteRun,
+    DrainNode,
+    EmitEvent,
+    EndLogin,
+    FireTrigger,
+    Mark,
+    OpenLogin,
+    Request,
+    Reseal,
+    RevokeToken,
+    SetAccount,
+    SetPaused,
+    SetPool,
+    SetValue,
+    StartBackfill,
+    Unquarantine,
+)
+
+__all__ = ("before", "line_of")
+
+
+class _Line(msgspec.Struct, frozen=True):
+    action: str
+    target: str
+    after: str | None = None
+
+
+def before(request: Request, memory: Memory, slots: Slots) -> str | None:
+    """Return what stands there, before the request is met."""
+    match request:
+        case SetPool(name=name):
+            return _pool(slots.pools.get(name))
+        case SetPaused(dag_id=dag_id):
+            dag = memory.dags.get(dag_id)
+            return None if dag is None else _paused(dag.paused)
+        case CancelRun(run_id=run_id):
+            run = memory.find_run(run_id)
+            return None if run is None else run.row.state.label
+        case SetAccount(name=name):
+            account = memory.admitted.account(name)
+            return None if account is None else _account(account)
+        case _:
+            return None
+
+
+def line_of(asked: Asked, by: Actor, was: str | None, said: Any) -> Noted | None:
+    """Return the line of a request that was met; ``None`` for one that changes nothing.
+
+    Args:
+        was: What ``before`` said.
+        said: What was answered.
+    """
+    request = asked.request
+    line = _of_runs(request, said) or _of_dags(request, said) or _of_access(request, said)
+    if line is None:
+        return None
+    return msgspec.structs.replace(
+        noted_by(by, line.action, line.target),
+        before=was,
+        after=None if line.after is None else told(line.after),
+    )
+
+
+def _of_runs(request: Request, said: Any) -> _Line | None:
+    match request:
+        case CreateRun(dag_id=dag_id):
+            return _Line("run.create", dag_id, said[0])
+        case StartBackfill(dag_id=dag_id):
+            return _Line("backfill.start", dag_id, str(said[0]))
+        case CancelBackfill(backfill_no=number):
+            return _Line("backfill.cancel", str(number))
+        case CancelRun(run_id=run_id):
+            return _Line("run.cancel", run_id, _state(said))
+        case ClearTasks(run_id=run_id, tasks=tasks, latest=latest):
+            how = f"{said[0]} cleared" + (", to run the newest version" if latest else "")
+            return _Line("run.clear", f"{run_id} {' '.join(tasks)}".rstrip(), how)
+        case Mark(run_id=run_id, tasks=tasks, state=state):
+            return _Line("run.mark", f"{run_id} {' '.join(tasks)}".rstrip(), state.label)
+        case DeleteRun(run_id=run_id):
+            return _Line("run.delete", run_id)
+        case _:
+            return None
+
+
+def _of_dags(request: Request, said: Any) -> _Line | None:
+    match request:
+        case DeleteDag(dag_id=dag_id, only_asks=False):
+            return _Line("dag.delete", dag_id)
+        case SetPaused(dag_id=dag_id, paused=paused):
+            return _Line("dag.pause" if paused else "dag.resume", dag_id, _paused(paused))
+        case FireTrigger(trigger_no=number):
+            return _Line("trigger.fire", str(number), " ".join(map(str, said)))
+        case Unquarantine(class_path=class_path):
+            return _Line("trigger.unquarantine", class_path)
+        case EmitEvent(name=name):
+            return _Line("event.emit", name, str(said[0]))
+        case SetPool(name=name, slots=slots, include_deferred=wide):
+            row = None if slots is None else PoolRow(name=name, slots=slots, include_deferred=wide)
+            return _Line("pool.delete" if row is None else "pool.set", name, _pool(row))
+        case SetValue(kind=kind, name=name, value=value):
+            return _Line(f"{kind}.{'delete' if value is None else 'set'}", name)
+        case DrainNode(node_no=number, is_drained=is_drained):
+            return _Line("node.drain" if is_drained else "node.undrain", str(number))
+        case Reseal(after=None):
+            return _Line("key.rotate", "key")
+        case _:
+            return None
+
+
+def _of_access(request: Request, said: Any) -> _Line | None:
+    match request:
+        case CreateAccount(name=name):
+            return _Line("user.create", name, _account(said))
+        case SetAccount(name=name, secret=secret):
+            changed = " password" if secret is not None else ""
+            return _Line("user.set", name, _account(said) + changed)
+        case DeleteAccount(name=name):
+            return _Line("user.delete", name, f"{said} tokens revoked" if said else None)
+        case OpenLogin(name=name):
+            return _Line("session.open", name, _number(said))
+        case EndLogin():
+            return _Line("session.end", said.name, _number(said))
+        case CreateToken(name=name):
+            return _Line("token.create", name, _token(said))
+        case RevokeToken():
+            return _Line("token.revoke", said.name, str(said.token_no))
+        case _:
+            return None
+
+
+def _state(said: Any) -> str | None:
+    return said.label if isinstance(said, RunState) else None
+
+
+def _pool(row: PoolRow | None) -> str | None:
+    if row is None:
+        return None
+    return f"{row.slots} slots" + (", also deferred" if row.include_deferred else "")
+
+
+def _paused(is_paused: bool) -> str:
+    return "paused" if is_paused else "active"
+
+
+def _account(row: AccountRow) -> str:
+    return row.role.label + (" disabled" if row.is_disabled else "")
+
+
+def _number(row: LoginRow) -> str:
+    return str(row.login_no)
+
+
+def _token(row: TokenRow) -> str:
+    scopes = "*" if row.scopes is None else " ".join(row.scopes)
+    return f"{row.token_no} {row.role.label} {scopes}"

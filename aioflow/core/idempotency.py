@@ -1,0 +1,83 @@
+"""Which run a request to start one has made before: by its idempotency key, or its run id.
+
+Of the runs that have ended, and of those that are being deleted, only the rows know; they are
+read for the turn, see ``asked``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aioflow.core.state.memory import Memory
+from aioflow.core.transaction import Draft
+from aioflow.errors import RunBeingDeleted, RunExists
+from aioflow.model.rows import RunRow
+from aioflow.protocol.inputs import Asked, Input
+from aioflow.protocol.requests import CreateRun
+
+__all__ = ("asked", "remember", "same_run")
+
+
+def asked(inputs: Iterable[Input]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the run ids that requests among inputs name, and their keys by DAG."""
+    run_ids: list[str] = []
+    keys: dict[str, list[str]] = {}
+    for entry in inputs:
+        if isinstance(entry, Asked) and isinstance(entry.request, CreateRun):
+            if entry.request.run_id is not None:
+                run_ids.append(entry.request.run_id)
+            if entry.request.key is not None:
+                keys.setdefault(entry.request.dag_id, []).append(entry.request.key)
+    return run_ids, keys
+
+
+def remember(found: Iterable[tuple[RunRow, bool]], memory: Memory) -> None:
+    """Know for this turn whose those are: each run, and whether it is being deleted."""
+    memory.taken, memory.taken_keys = {}, {}
+    for row, is_going in found:
+        memory.taken[row.run_id] = row, is_going
+        if row.key is not None:
+            memory.taken_keys[row.dag_id, row.key] = row, is_going
+
+
+def same_run(request: CreateRun, draft: Draft) -> str | None:
+    """Return the id of the run, ended or not, that this request has made before.
+
+    Raises:
+        RunExists: If the run of that id was made by another request.
+        RunBeingDeleted: If its id, or its key, is that of a run whose rows have still to go.
+    """
+    if request.key is not None:
+        keyed = _keyed(request.dag_id, request.key, draft)
+        if keyed is not None:
+            return keyed.run_id
+    if request.run_id is None:
+        return None
+    named = _named(request.run_id, draft)
+    if named is None:
+        return None
+    if (named.dag_id, named.conf) != (request.dag_id, request.conf):
+        raise RunExists(request.run_id)
+    return named.run_id
+
+
+def _keyed(dag_id: str, key: str, draft: Draft) -> RunRow | None:
+    memory = draft.memory
+    number = memory.run_keys.get((dag_id, key))
+    if number is not None:
+        return memory.runs.peek(number).row
+    return _stored(memory.taken_keys.get((dag_id, key)), draft, key)
+
+
+def _named(run_id: str, draft: Draft) -> RunRow | None:
+    live = draft.memory.find_run(run_id)
+    return _stored(draft.memory.taken.get(run_id), draft) if live is None else live.row
+
+
+def _stored(found: tuple[RunRow, bool] | None, draft: Draft, key: str = "") -> RunRow | None:
+    if found is None:
+        return None
+    row, is_going = found
+    if is_going or any(gone.run_no == row.run_no for gone in draft.batch.new_deletions):
+        raise RunBeingDeleted(row.run_id, key)
+    return row

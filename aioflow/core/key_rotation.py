@@ -1,0 +1,54 @@
+"""What is sealed is sealed anew, a page a turn, as the key of the home changes.
+
+A row that a change of the same turn is about needs no look: that one is sealed with the new key.
+"""
+
+from __future__ import annotations
+
+from aioflow.core.transaction import Draft
+from aioflow.protocol.requests import Reseal, Resealed
+
+__all__ = ("PAGE", "reseal")
+
+PAGE = 1_000
+"""Triggers in one turn."""
+
+
+def reseal(request: Reseal, draft: Draft) -> Resealed:
+    """Have the page that was read for this request written again.
+
+    Asked for twice in one turn, the second time there is nothing to do, and nothing follows.
+    """
+    values, triggers = draft.memory.sealed
+    draft.memory.sealed = [], []
+    batch = draft.batch
+    changed = {(row.kind, row.name) for row in batch.values}
+    opened = [row for row in values if row.value is not None]
+    batch.values += [row for row in opened if (row.kind, row.name) not in changed]
+    readable = [
+        (row.trigger_no, row.kwargs, row.next_kwargs) for row in triggers if row.kwargs is not None
+    ]
+    batch.resealed += readable
+    if request.after is None:
+        draft.access.reseal()
+    standing, shut = _reseal_standing(request, draft)
+    unopened = len(values) + len(triggers) - len(opened) - len(readable)
+    after = -1 if request.after is None else None
+    if len(triggers) == PAGE:
+        after = triggers[-1].trigger_no
+    return Resealed(len(opened) + len(readable) + standing, unopened + shut, after)
+
+
+def _reseal_standing(request: Reseal, draft: Draft) -> tuple[int, int]:
+    """Have the triggers that start runs written anew, with the first page: there are few of them.
+
+    Returns:
+        How many were, and how many cannot be because no key opens them.
+    """
+    if request.after is not None:
+        return 0, 0
+    known = list(draft.memory.standing)
+    readable = [one for one in known if one.row.kwargs is not None]
+    for one in readable:
+        draft.standing.write_anew(one)
+    return len(readable), len(known) - len(readable)

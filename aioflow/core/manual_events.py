@@ -1,0 +1,76 @@
+"""A person gives a task the event that its trigger has not."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.task_instance import WaitRecord
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers import lifecycle
+from aioflow.core.triggers.event_stream import BY_HAND
+from aioflow.errors import RequestError, UnknownTrigger
+from aioflow.model.states import TriggerState
+from aioflow.protocol.commands import End
+from aioflow.protocol.effects import EndHosting
+from aioflow.protocol.reports import Fired
+from aioflow.protocol.requests import FireTrigger
+
+__all__ = ("fire",)
+
+_NOTHING = msgspec.msgpack.encode(None)
+
+
+def fire(request: FireTrigger, draft: Draft, slots: Slots) -> tuple[str, str, int]:
+    """Take the event as if the trigger had yielded it. Returns run, task and map index.
+
+    One that is no stream is over with it: its host lets go of it, as of a wait that nobody waits
+    for any longer. A stream goes on.
+
+    Raises:
+        UnknownTrigger: If no such trigger waits.
+        RequestError: If its event cannot be made by hand.
+    """
+    of_dag = draft.memory.standing.get(request.trigger_no)
+    if of_dag is not None:
+        raise RequestError(
+            f"trigger {request.trigger_no} starts runs of {of_dag.row.dag_id}; start one yourself "
+            f"with `aioflow dags trigger {of_dag.row.dag_id}`"
+        )
+    wait = draft.memory.waits.get(request.trigger_no)
+    if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
+        raise UnknownTrigger(request.trigger_no)
+    live = wait.live
+    told = live.run.row.run_id, live.spec.task_id, live.map_index
+    end = _end_of(wait)
+    lifecycle.fire(wait, _event(wait, request, draft), draft, slots)
+    if end is not None:
+        draft.effects.append(end)
+    return told
+
+
+def _event(wait: WaitRecord, request: FireTrigger, draft: Draft) -> Fired:
+    ends, payload = "", request.payload
+    if wait.row.ordinal < 0 and not wait.row.next_method and wait.stream is None:
+        if wait.live is not None and wait.live.spec.feeds_limit is not None:
+            raise RequestError(
+                f"the event of trigger {request.trigger_no} is a result that others expand over, "
+                "which cannot be given by hand; mark the task instead"
+            )
+        ends, payload = "success", b"" if payload == _NOTHING else payload
+    return Fired(
+        trigger_no=wait.row.trigger_no,
+        hosting=wait.hosting,
+        index=BY_HAND,
+        at=draft.now,
+        payload=payload,
+        key=request.key,
+        ends=ends,
+    )
+
+
+def _end_of(wait: WaitRecord) -> EndHosting | None:
+    """Return what ends the hosting, if it is to end and there is any."""
+    if wait.stream is not None or not wait.hosting:
+        return None
+    return EndHosting(End(wait.row.trigger_no, wait.hosting, "finished"), wait.role)

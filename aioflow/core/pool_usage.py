@@ -1,0 +1,45 @@
+"""Who has a pool: what runs in it, and what keeps its room there while it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import Live
+from aioflow.model.states import TaskState
+from aioflow.protocol.requests import Holder
+
+__all__ = ("holders",)
+
+
+def holders(pool: str, memory: Memory, slots: Slots, *, limit: int) -> list[Holder]:
+    """Return those that have a part of a pool, what runs first; at most ``limit``."""
+    return [_holder(live, memory) for live in islice(_having(pool, memory, slots), limit)]
+
+
+def _having(pool: str, memory: Memory, slots: Slots) -> Iterator[Live]:
+    for worker in slots.workers:
+        if worker.current is not None and worker.pool == pool:
+            yield worker.current
+    for live in slots.at_work.values():
+        if live.spec.pool == pool:
+            yield live
+    if not slots.used_by_deferred(pool):
+        return
+    for task_no, (where, _) in slots.kept.items():
+        kept = memory.live.get(task_no) if where == pool else None
+        if kept is not None:
+            yield kept
+
+
+def _holder(live: Live, memory: Memory) -> Holder:
+    row = live.run.row
+    is_waiting = live.state is TaskState.DEFERRED
+    since = live.started_at if live.started_at is not None else live.queued_at
+    if is_waiting and live.wait is not None:
+        since = memory.on_wall(live.wait.row.since)
+    return Holder(
+        row.run_id, row.dag_id, live.position, live.map_index, live.spec.slots, since, is_waiting
+    )

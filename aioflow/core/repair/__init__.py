@@ -1,0 +1,1 @@
+"""Decisions about clearing and marking tasks of runs."""

@@ -1,0 +1,158 @@
+"""Requests to clear: tasks of a run begin anew, as if they never had; it goes on if it had ended.
+
+What is asked for is chosen from memory and begins to be owed in one small batch, with which the
+run stops going on. Its tasks follow in slices, see ``clearing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from aioflow.core.repair import execution, mark, selection
+from aioflow.core.runs import iterations, version_upgrade
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import Run
+from aioflow.core.transaction import Draft
+from aioflow.errors import RequestError, UnknownRound, UnknownRun, VersionDiffers
+from aioflow.model.ids import TaskNo
+from aioflow.model.states import RunState
+from aioflow.protocol.inputs import Asked, Continue, Input
+from aioflow.protocol.outbox import Clearing
+from aioflow.protocol.requests import ClearTasks, DeleteRun, Mark
+
+__all__ = ("asks", "clear", "has_to_wait", "key_of", "needed", "portion")
+
+
+def asks(inputs: Iterable[Input]) -> Iterator[ClearTasks | Mark]:
+    """Yield the requests among inputs whose runs have to be live, or in ``memory.loaded``."""
+    for entry in inputs:
+        match entry:
+            case Asked(request=ClearTasks() as request):
+                yield request
+            case Asked(request=Mark() as request) if request.tasks:
+                yield request
+
+
+def key_of(request: ClearTasks | Mark) -> str | None:
+    """Return what tells a request from others that are the same, if anything does."""
+    return request.key if isinstance(request, ClearTasks) else None
+
+
+def needed(inputs: Iterable[Input], memory: Memory) -> Sequence[TaskNo]:
+    """Return whose rows have to be in ``memory.recalled`` before these are taken.
+
+    Of a run that is live again, let go of what was loaded before.
+    """
+    for key in [key for key in memory.loaded if memory.find_run(key[0]) is not None]:
+        del memory.loaded[key]
+    numbers: list[TaskNo] = []
+    for entry in inputs:
+        if isinstance(entry, Continue):
+            live = memory.runs.get(entry.run_no)
+            if live is not None and live.clearing is not None:
+                numbers += execution.needed(live)
+        for request in asks([entry]):
+            at = request.run_id, key_of(request)
+            run = memory.find_run(request.run_id) or memory.loaded.get(at)
+            if isinstance(run, Run) and run.clearing is None:
+                numbers += _needed(request, run)
+    return numbers
+
+
+def _needed(request: ClearTasks | Mark, run: Run) -> Iterable[TaskNo]:
+    return mark.needed(request, run) if isinstance(request, Mark) else execution.undecided(run)
+
+
+def portion(inbox: Iterable[Input], limit: int, memory: Memory) -> int:
+    """Return how many inputs the next turn takes: what needs rows of a run is taken alone."""
+    count = 0
+    for count, entry in enumerate(islice(inbox, limit), 1):
+        if isinstance(entry, Asked | Continue) and _is_taken_alone(entry, memory):
+            return max(1, count - 1)
+    return count
+
+
+def _is_taken_alone(entry: Asked | Continue, memory: Memory) -> bool:
+    if isinstance(entry, Continue):
+        return entry.run_no in memory.clearings
+    return isinstance(entry.request, ClearTasks | Mark | DeleteRun)
+
+
+def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
+    """Whether something of its run is being cleared, or marked, already; this comes after that."""
+    run = memory.find_run(request.run_id)
+    if run is None or (isinstance(request, Mark) and not request.tasks and run.state.is_live):
+        return False
+    if isinstance(request, ClearTasks) and (request.run_id, request.key or "") in memory.answered:
+        return False
+    return run.clearing is not None and run.row.quarantine is None
+
+
+def clear(request: ClearTasks, draft: Draft, slots: Slots) -> tuple[int, RunState]:
+    """Have tasks begin anew. Returns how many that are, and how their run stands.
+
+    Raises:
+        RequestError: If there is no such run or task, the run is being cancelled, or it cannot be
+            moved to the newest version though that is asked for.
+    """
+    memory = draft.memory
+    loaded = memory.loaded.pop((request.run_id, request.key), UnknownRun(request.run_id))
+    if request.key is not None and (request.run_id, request.key) in memory.answered:
+        return memory.answered[request.run_id, request.key]
+    run = memory.find_run(request.run_id) or loaded
+    if not isinstance(run, Run):
+        raise run
+    for task_id in request.tasks or run.graph.position_of:
+        selection.named(run, task_id, request.map_index)
+    if request.round >= 0:
+        _check_round(request, run)
+    if not run.state.is_live and run.row.ended_at is None:
+        raise RequestError(f"run {request.run_id!r} is being ended; clear it when it has")
+    if run.clearing is not None:
+        raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
+    chosen = selection.choose(request, run, memory.recalled)
+    plan = _newest(run, chosen, memory) if request.latest else None
+    count = execution.count(run, chosen)
+    if request.key is not None:
+        draft.batch.new_clears.append((run.run_no, request.key, count))
+    if count or chosen.anew:
+        execution.hold(run, chosen, draft)
+        execution.begin(run, draft, slots, plan=plan)
+    return count, run.state
+
+
+def _newest(run: Run, chosen: Clearing, memory: Memory) -> Plan | None:
+    """Return the version to move a run to; ``None`` if it has the newest one.
+
+    Raises:
+        RequestError: If it cannot be moved.
+    """
+    plan = version_upgrade.newest(run, memory)
+    if plan is not None:
+        stopped = execution.under_way(run, chosen)
+        if len(stopped) > execution.SLICE_TASKS:
+            most = f"more than {execution.SLICE_TASKS} tasks are under way"
+            raise VersionDiffers(run.row.run_id, plan.version, most, hint="cancel the run first")
+        version_upgrade.check_idle(run, plan, {place.task_no for place in stopped})
+    return plan
+
+
+def _check_round(request: ClearTasks, run: Run) -> None:
+    """Refuse a request about a round that has not begun, or of which something else is said."""
+    if not request.tasks:
+        raise RequestError("a round is one of a loop; name a task of that, too (--task)")
+    if request.map_index >= 0 or request.failed:
+        raise RequestError(
+            "a loop goes back to a round with all of its tasks; leave --map and --failed away"
+        )
+    for task_id in request.tasks:
+        position = run.graph.position_of[task_id]
+        mapped = run.spec.tasks[position].mapped
+        if mapped is None or mapped.until < 0:
+            raise RequestError(f"task {task_id!r} is in no loop; leave --round away")
+        begun, _ = iterations.begun(run, position)
+        if request.round >= begun:
+            raise UnknownRound(request.run_id, task_id, request.round, begun)

@@ -1,0 +1,316 @@
+"""Marking: a person says how tasks of a run have ended, or the run itself.
+
+What comes after a task that is marked is decided by the rules as if it had ended so: also what had
+been decided by its earlier end, unless that ran and has ended. Here is found out what all of that
+is; then it is done a slice at a time, see ``clearing``, all of it at once if it is few. A run that
+had ended goes on where something of it has to; one that was cut short stays so, and only the rows
+of its tasks change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import TypeAlias
+
+from aioflow.core.repair import execution, selection
+from aioflow.core.repair.mark_apply import takers
+from aioflow.core.repair.pending_clears import spare_child
+from aioflow.core.repair.selection import Chosen, named
+from aioflow.core.runs import previous
+from aioflow.core.runs.cancel import mark_ended, mark_live
+from aioflow.core.runs.evaluation import WHOLE
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.run_sequence import order_of
+from aioflow.core.state.task_instance import Group, Run
+from aioflow.core.transaction import Draft
+from aioflow.errors import RequestError, UnknownRun, UnknownTask
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.inputs import Asked, Input
+from aioflow.protocol.outbox import Clearing, Marking
+from aioflow.protocol.requests import DeleteRun, Mark
+
+__all__ = ("asks", "is_row_needed", "mark", "needed")
+
+_UNRUN = frozenset({TaskState.UPSTREAM_FAILED, TaskState.SKIPPED})
+_ENDED = tuple(state for state in TaskState if not state.is_live)
+
+_Range: TypeAlias = tuple[int, int, int]
+"""Tasks that are meant, see ``Marking.places``."""
+
+
+# ── what has to be read before ──────────────────────────────────────────────────────────────
+
+
+def asks(inputs: Iterable[Input]) -> Iterator[Mark | DeleteRun]:
+    """Yield the requests about a run as a whole, whose row may have to be read."""
+    for entry in inputs:
+        match entry:
+            case Asked(request=DeleteRun() as request):
+                yield request
+            case Asked(request=Mark() as request) if not request.tasks:
+                yield request
+
+
+def is_row_needed(request: Mark | DeleteRun, memory: Memory) -> bool:
+    """Whether memory does not know the run."""
+    return memory.find_run(request.run_id) is None
+
+
+def needed(request: Mark, run: Run) -> Iterable[TaskNo]:
+    """Return whose rows a mark needs to be begun, or even done: a slice at most of children."""
+    try:
+        places = _places(request, run)
+    except UnknownTask:
+        return []
+    if not _taken_back(run, places, request.state):
+        return []
+    groups = run.groups
+    is_narrow = sum(group.width for group in groups.values()) <= execution.SLICE_TASKS
+    first = (_children(groups[at], _ENDED, begin, end) for at, begin, end in places if end > 0)
+    states = _ENDED if is_narrow else _UNRUN
+    others = (_children(group, states, 0, group.width) for group in groups.values())
+    return {
+        *execution.undecided(run),
+        *islice(chain.from_iterable(first), execution.SLICE_TASKS),
+        *islice(chain.from_iterable(others), execution.SLICE_TASKS),
+    }
+
+
+def _children(group: Group, states: Iterable[TaskState], first: int, end: int) -> Iterator[TaskNo]:
+    """Yield the numbers of the children that stand so."""
+    wanted = re.compile(b"[" + re.escape(bytes(states)) + b"]")
+    for match in wanted.finditer(bytes(group.states), first, end):
+        yield group.first_task_no + match.start()
+
+
+# ── the request ─────────────────────────────────────────────────────────────────────────────
+
+
+def mark(request: Mark, draft: Draft, slots: Slots) -> tuple[int, RunState]:
+    """Have tasks of a run, or the run, end as a person says.
+
+    Returns:
+        How many tasks are marked, and how their run stands.
+
+    Raises:
+        RequestError: If there is no such run or task, or the run is being ended.
+    """
+    if not request.tasks:
+        return 0, _mark_run(request, draft, slots)
+    memory = draft.memory
+    loaded = memory.loaded.pop((request.run_id, None), UnknownRun(request.run_id))
+    run = memory.find_run(request.run_id) or loaded
+    if not isinstance(run, Run):
+        raise run
+    if not run.state.is_live and run.row.ended_at is None:
+        raise RequestError(f"run {request.run_id!r} is being ended; mark it when it has")
+    if run.clearing is not None:
+        raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
+    places = _places(request, run)
+    count = sum(_count(run, place, request.state) for place in places)
+    if count:
+        chosen = _choose(run, places, request.state, memory.recalled)
+        execution.hold(run, chosen, draft)
+        execution.begin_mark(run, draft, slots)
+    return count, run.state
+
+
+def _mark_run(request: Mark, draft: Draft, slots: Slots) -> RunState:
+    memory = draft.memory
+    state = RunState.SUCCESS if request.state is TaskState.SUCCESS else RunState.FAILED
+    live = memory.find_run(request.run_id)
+    if live is not None:
+        return mark_live(live, state, draft, slots)
+    row = memory.recalled_runs.get(request.run_id)
+    if row is None or row.ended_at is None:
+        raise UnknownRun(request.run_id)
+    memory.touch(request.run_id)
+    run = Run(row, memory.plans[row.version, row.dag_id])
+    mark_ended(run, state, draft, is_told=False)
+    order = order_of(run.row)
+    if order is not None:  # what has no row has ended with its run
+        previous.forget(run.row.dag_id, order, draft)
+    return run.state
+
+
+def _places(request: Mark, run: Run) -> Sequence[_Range]:
+    """Return which tasks are meant.
+
+    Raises:
+        UnknownTask: If the run has no such task, or the task no such child.
+    """
+    places: list[_Range] = []
+    for task_id in dict.fromkeys(request.tasks):
+        position = named(run, task_id, request.map_index)
+        group = run.groups.get(position)
+        if group is None:
+            places.append((position, WHOLE, 0))
+        elif request.map_index >= 0:
+            places.append((position, request.map_index, request.map_index + 1))
+        else:
+            places.append((position, 0, group.width))
+    return places
+
+
+def _states(run: Run, place: _Range) -> bytes:
+    """Return how the tasks of a range stand; of what is under way no more than that."""
+    position, first, end = place
+    return bytes((run.states[position],) if first < 0 else run.groups[position].states[first:end])
+
+
+def _count(run: Run, place: _Range, state: TaskState) -> int:
+    states = _states(run, place)
+    return len(states) - states.count(state)
+
+
+def _taken_back(run: Run, places: Iterable[_Range], state: TaskState) -> set[int]:
+    """Return the positions of what has ended, and otherwise."""
+    others = [ended for ended in _ENDED if ended is not state]
+    return {place[0] for place in places if any(map(_states(run, place).count, others))}
+
+
+# ── what follows from it ────────────────────────────────────────────────────────────────────
+
+
+def _choose(
+    run: Run, places: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
+) -> Clearing:
+    """Return what is marked, what begins anew for that, and what may have to be stopped.
+
+    Raises:
+        RequestError: If that would take back what a loop has come to.
+    """
+    taken_back = _taken_back(run, places, state)
+    for task in (run.spec.tasks[position] for position in taken_back):
+        if task.mapped is not None and task.mapped.until >= 0:  # other rounds would not fit
+            raise RequestError(f"task {task.task_id!r} has ended in a loop; clear it instead")
+    ended = None if run.row.ended_at is None else (run.state, run.row.ended_at)
+    is_cut_short = ended is not None and run.unfinished > 0
+    again, spared = Chosen(), dict[int, bytes]()
+    if taken_back and not is_cut_short:
+        again, spared = _decided_by(run, taken_back, places, rows)
+    _check_loops(run, places, again)
+    changed = taken_back | takers(run, taken_back) | again.positions
+    return Clearing(
+        run.run_no,
+        whole=tuple(sorted(again.whole)),
+        anew=tuple(sorted(again.anew)),
+        unrun=tuple(sorted(again.children)),
+        spared=tuple(sorted((at, bits) for at, bits in spared.items() if at in again.children)),
+        mark=Marking(
+            state,
+            tuple(places),
+            changed=() if is_cut_short else tuple(sorted(changed)),
+            ended=ended,
+            is_cut_short=is_cut_short,
+        ),
+    )
+
+
+def _check_loops(run: Run, places: Iterable[_Range], again: Chosen) -> None:
+    """Refuse to keep rounds of a task whose loop begins again with its first one."""
+    for position in {place[0] for place in places} - again.anew:
+        task, group = run.spec.tasks[position], run.groups.get(position)
+        decider = -1 if task.mapped is None else task.mapped.until
+        if group is not None and group.width > 1 and decider in again.whole:
+            raise RequestError(f"task {task.task_id!r} has ended in a loop; clear it instead")
+
+
+def _decided_by(
+    run: Run, taken_back: set[int], places: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
+) -> tuple[Chosen, dict[int, bytes]]:
+    """Return what never ran because of these ends, and what was made from what they gave.
+
+    And by position the children that a branch has had skipped: these stay so.
+    """
+    again = Chosen()
+    unrun, spared = _unrun(run, taken_back, places, rows)
+    marked = {position for position, _, _ in places}
+    before = None
+    while before != again.anew:  # what had come of those is taken back, too
+        before = set(again.anew)
+        changed = taken_back | again.anew | takers(run, taken_back)
+        for position in _reached(changed, run, unrun):
+            if position in run.groups and position not in again.whole:
+                again.children[position] = set()  # which of them, their states say
+            else:
+                again.whole.add(position)
+        _make_anew(run, again, taken_back, marked)
+    return again, spared
+
+
+def _unrun(
+    run: Run, taken_back: set[int], places: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
+) -> tuple[set[int], dict[int, bytes]]:
+    """Return what never ran, and may do so when these ends are taken back.
+
+    Of fan-outs with more skipped children than rows are at hand that is assumed.
+    """
+    marked, unrun = Chosen(), set[int]()
+    marked.whole = set(taken_back)
+    meant = {position: (first, end) for position, first, end in places}
+    spared: dict[int, bytearray] = {}
+    known: Counter[int] = Counter()
+    for row in rows.values():
+        position, index = row.position, row.map_index
+        if row.state not in _UNRUN or _is_meant(position, index, meant):
+            continue
+        known[position] += row.state is TaskState.SKIPPED
+        if row.try_number > 0:
+            continue
+        if not selection.is_chosen_away(row, marked, run):
+            unrun.add(position)
+        elif index >= 0:
+            spare_child(spared, run, position, index)
+    for position, group in run.groups.items():
+        first, end = meant.get(position, (0, 0))
+        if (first, end) == (0, group.width):
+            continue
+        own = group.states[first:end]
+        if group.counts[TaskState.UPSTREAM_FAILED] > own.count(TaskState.UPSTREAM_FAILED):
+            unrun.add(position)
+        if group.counts[TaskState.SKIPPED] - own.count(TaskState.SKIPPED) > known[position]:
+            unrun.add(position)
+    return unrun, {position: bytes(bits) for position, bits in spared.items()}
+
+
+def _is_meant(position: int, index: int, meant: Mapping[int, tuple[int, int]]) -> bool:
+    if position not in meant:
+        return False
+    first, end = meant[position]
+    return first == index or first <= index < end
+
+
+def _make_anew(run: Run, again: Chosen, taken_back: set[int], marked: set[int]) -> None:
+    """Add the fan-outs whose lists will be others, or none. What is marked is what it is."""
+    before = -1
+    lists = {p for p in taken_back if not run.spec.tasks[p].streams}  # a stream keeps its items
+    everything = Chosen()
+    while len(again.anew) > before:
+        before = len(again.anew)
+        everything.whole = again.positions | lists | takers(run, again.positions)
+        everything.anew = again.anew
+        for position in run.groups.keys() - marked:
+            if selection.is_made_anew(position, everything, run):
+                again.anew.add(position)
+    again.whole |= again.anew
+    for position in again.whole:
+        again.children.pop(position, None)
+
+
+def _reached(first: Iterable[int], run: Run, unrun: set[int]) -> list[int]:
+    """Return the positions of what never ran behind these, with only such in between."""
+    found: list[int] = []
+    agenda = deque(first)
+    while agenda:
+        for judge in run.graph.judges[agenda.popleft()]:
+            if judge in unrun and judge not in found:
+                found.append(judge)
+                agenda.append(judge)
+    return found

@@ -1,0 +1,52 @@
+"""What is owed of a run that is held still: what of it is to be cleared, or marked, is a row."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from aioflow.core.state.task_instance import Run
+from aioflow.core.transaction import Draft
+from aioflow.protocol.outbox import CLEAR, Clearing
+
+__all__ = ("let_go", "owe", "spare", "spare_child")
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def owe(run: Run, chosen: Clearing, draft: Draft) -> None:
+    """Hold a run still for this, in place of what it may be held still for already."""
+    let_go(run, draft)
+    draft.runs[run.run_no] = run
+    draft.memory.clearings[run.run_no] = (draft.owing.owe(CLEAR, _encode(chosen)), chosen)
+    run.clearing = chosen
+    run.looked = {}
+
+
+def let_go(run: Run, draft: Draft) -> None:
+    """Nothing is owed of a run any more."""
+    if run.clearing is not None:
+        run.clearing = None
+        number, _ = draft.memory.clearings.pop(run.run_no)
+        draft.owing.write_off(number)
+
+
+def spare(run: Run, position: int, index: int, draft: Draft) -> None:
+    """A branch that has just ended has a task skipped: that is not to begin anew any more."""
+    chosen = run.clearing
+    if chosen is None or position in chosen.anew or position not in chosen.positions:
+        return
+    if index < 0:
+        owe(run, replace(chosen, kept=tuple(sorted({*chosen.kept, position}))), draft)
+        return
+    spared = dict(chosen.spared)
+    own = {position: bytearray(spared[position])} if position in spared else {}
+    spare_child(own, run, position, index)
+    spared[position] = bytes(own[position])
+    owe(run, replace(chosen, spared=tuple(sorted(spared.items()))), draft)
+
+
+def spare_child(spared: dict[int, bytearray], run: Run, position: int, index: int) -> None:
+    """Add a child to those that are not to begin anew: a bit for each child of a fan-out."""
+    bits = spared.setdefault(position, bytearray(run.groups[position].width + 7 >> 3))
+    bits[index >> 3] |= 1 << (index & 7)

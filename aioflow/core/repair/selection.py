@@ -1,0 +1,332 @@
+"""Which tasks a person means who clears some of a run, and which have to go with them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from aioflow.core.repair.pending_clears import spare_child
+from aioflow.core.runs.evaluation import verdict
+from aioflow.core.state.scopes import reached
+from aioflow.core.state.task_instance import Run, is_under_way
+from aioflow.core.tasks import one_to_one, stream_expand
+from aioflow.core.tasks.expand import leaves, width
+from aioflow.core.tasks.trigger_rules import Verdict
+from aioflow.errors import UnknownTask
+from aioflow.model.dag import Chooses
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import TaskState
+from aioflow.protocol.outbox import Clearing
+from aioflow.protocol.requests import ClearTasks
+
+__all__ = (
+    "FAILED",
+    "Chosen",
+    "choose",
+    "is_chosen_away",
+    "is_made_anew",
+    "left_failed",
+    "named",
+    "skipped_children",
+)
+
+FAILED = frozenset({TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED})
+"""How those have ended that are meant by "only what failed"."""
+
+_CHOOSING = frozenset({Chooses.CHILDREN, Chooses.ALL})
+"""What a task does that may have others skipped."""
+
+
+class Chosen:
+    """Tasks of a run.
+
+    Attributes:
+        whole: Positions all of whose tasks are.
+        failed: Other positions, of which those are that failed.
+        children: Of other positions, the map indexes that are.
+        anew: Mapped tasks among ``whole`` that will be expanded anew.
+        rounds: Tasks of loops that go back to a round, and to which.
+    """
+
+    def __init__(self) -> None:
+        self.whole: set[int] = set()
+        self.failed: set[int] = set()
+        self.children: defaultdict[int, set[int]] = defaultdict(set)
+        self.anew: set[int] = set()
+        self.rounds: dict[int, int] = {}
+
+    @property
+    def positions(self) -> set[int]:
+        """Those of which something is chosen."""
+        return self.whole | self.failed | self.children.keys() | self.rounds.keys()
+
+    def includes(self, position: int, index: int, run: Run) -> bool:
+        """Whether a child of a fan-out is among those that are meant."""
+        if position in self.failed:
+            return run.groups[position].states[index] in FAILED
+        if position in self.rounds:
+            return index >= self.rounds[position]
+        return position in self.whole or index in self.children.get(position, ())
+
+
+def named(run: Run, task_id: str, map_index: int) -> int:
+    """Return the position of a task that a person names, and at an index from 0 a child of it.
+
+    Raises:
+        UnknownTask: If the run has no such task, or the task no such child.
+    """
+    position = run.graph.position_of.get(task_id)
+    if position is None:
+        raise UnknownTask(run.row.run_id, task_id)
+    group = run.groups.get(position)
+    if map_index >= (0 if group is None else group.width):
+        raise UnknownTask(run.row.run_id, task_id, map_index)
+    return position
+
+
+def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Clearing:
+    """Return what a request is about, with all that has to be cleared along with it.
+
+    Args:
+        request: Its tasks and the child it names are there.
+        rows: Of the unmapped tasks of the run, and of those in ``skipped_children``.
+    """
+    chosen = _asked(request, run)
+    if request.failed:
+        chosen = _failed_of(chosen, run)
+    _complete(chosen, run)
+    for position in chosen.rounds.keys() - run.groups.keys():
+        del chosen.rounds[position]  # it has ended before it had any, or has yet to have
+        chosen.whole.add(position)
+    kept, spared = _chosen_away(chosen, run, rows.values())
+    return Clearing(
+        run.run_no,
+        whole=tuple(sorted(chosen.whole)),
+        failed=tuple(sorted(chosen.failed)),
+        children=tuple(sorted((p, i) for p, found in chosen.children.items() for i in found)),
+        anew=tuple(sorted(chosen.anew)),
+        kept=tuple(sorted(kept)),
+        spared=tuple((position, bytes(spared[position])) for position in sorted(spared)),
+        rounds=tuple(sorted(chosen.rounds.items())),
+    )
+
+
+def left_failed(run: Run, tasks: Iterable[str]) -> list[str]:
+    """Return what comes after tasks, is ``upstream_failed``, and is not being cleared now."""
+    graph = run.graph
+    known = (graph.position_of[task_id] for task_id in tasks if task_id in graph.position_of)
+    first = {child for position in known for child in graph.children[position]}
+    chosen = () if run.clearing is None else (*run.clearing.whole, *run.clearing.failed)
+    return [
+        run.spec.tasks[position].task_id
+        for position in sorted(reached(first, graph.children) - set(chosen))
+        if _is_failed_upstream(position, run)
+    ]
+
+
+def _is_failed_upstream(position: int, run: Run) -> bool:
+    group = run.groups.get(position)
+    if group is None:
+        return run.states[position] == TaskState.UPSTREAM_FAILED
+    return group.counts[TaskState.UPSTREAM_FAILED] > 0
+
+
+def _asked(request: ClearTasks, run: Run) -> Chosen:
+    """Return what a person has named, with what comes after it where that is meant."""
+    graph, chosen = run.graph, Chosen()
+    asked = [graph.position_of[task_id] for task_id in request.tasks]
+    for position in asked or range(len(run.states)):
+        if request.round >= 0:
+            chosen.rounds.update(dict.fromkeys(_loop_of(position, run), request.round))
+        elif request.map_index < 0:
+            chosen.whole.add(position)
+        else:
+            chosen.children[position] = {request.map_index}
+    if request.downstream:
+        first = {child for position in chosen.positions for child in graph.children[position]}
+        chosen.whole |= reached(first, graph.children) - chosen.rounds.keys()
+    return chosen
+
+
+def _chosen_away(
+    chosen: Chosen, run: Run, rows: Iterable[TaskRow]
+) -> tuple[set[int], dict[int, bytearray]]:
+    """Return the tasks, and the children, that stay skipped: what chose is not cleared itself."""
+    kept: set[int] = set()
+    spared: dict[int, bytearray] = {}
+    if not any(task.chooses in _CHOOSING for task in run.spec.tasks):
+        return kept, spared
+    for row in rows:
+        position, index = row.position, row.map_index
+        is_meant = chosen.includes(position, index, run) and position not in chosen.anew
+        if not is_meant and not (index < 0 and position in chosen.whole):
+            continue
+        if not is_chosen_away(row, chosen, run):
+            continue
+        if index < 0:
+            kept.add(position)
+        else:
+            spare_child(spared, run, position, index)
+    return kept, spared
+
+
+def skipped_children(run: Run) -> Iterator[TaskNo]:
+    """Yield the children of mapped groups that a branch among them may have had skipped."""
+    skipped = bytes((TaskState.SKIPPED,))
+    for position, group in run.groups.items():
+        if group.counts[TaskState.SKIPPED] and _choosers_within(position, run):
+            at = group.states.find(skipped)
+            while at >= 0:
+                yield group.first_task_no + at
+                at = group.states.find(skipped, at + 1)
+
+
+def _failed_of(chosen: Chosen, run: Run) -> Chosen:
+    failed = Chosen()
+    for position in chosen.whole:
+        group = run.groups.get(position)
+        if group is None:
+            if run.states[position] in FAILED:
+                failed.whole.add(position)
+        elif any(group.counts[state] for state in FAILED):
+            failed.failed.add(position)
+    for position, indexes in chosen.children.items():
+        group = run.groups.get(position)
+        found = {index for index in indexes if group and group.states[index] in FAILED}
+        if found and position not in chosen.whole:
+            failed.children[position] = found
+    return failed
+
+
+def _complete(chosen: Chosen, run: Run) -> None:
+    """Add what cannot stay as it is beside what is chosen, until nothing is left to add."""
+    scopes = [_scope(position, run) for position, t in enumerate(run.spec.tasks) if t.is_setup]
+    rounds = chosen.rounds.keys()
+    before = -1
+    while len(chosen.whole) > before:
+        before = len(chosen.whole)
+        for around, within in scopes:
+            if within & chosen.positions:
+                chosen.whole |= around - rounds
+        for position in chosen.positions:
+            if run.spec.tasks[position].streams:
+                chosen.whole.update(stream_expand.takers(run, position))
+            chosen.whole |= _loop_of(position, run) - rounds
+            under_way = {at for at in run.graph.children[position] if _is_under_way(at, run)}
+            chosen.whole |= under_way - rounds
+        for position in run.groups:
+            if is_made_anew(position, chosen, run):
+                chosen.whole.add(position)
+                chosen.anew.add(position)
+    chosen.failed -= chosen.whole
+    for position in chosen.whole:
+        chosen.children.pop(position, None)
+
+
+def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
+    """Return a setup and its teardowns, and the tasks with any of which they have to go.
+
+    What a setup has made was taken away by its teardown.
+    """
+    graph = run.graph
+    teardowns = {p for p in graph.children[setup] if run.spec.tasks[p].is_teardown}
+    between = reached({setup}, graph.children) & reached(teardowns, graph.parents)
+    return {setup, *teardowns}, {setup, *between}
+
+
+def _is_under_way(position: int, run: Run) -> bool:
+    """Whether something of a task goes on: what it was given must not change meanwhile."""
+    group = run.groups.get(position)
+    if group is None:
+        return is_under_way(run.states[position])
+    return not group.is_over and run.states[position] != TaskState.PENDING
+
+
+def is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
+    """Whether what a fan-out is made from is cleared, too, or is not there any more."""
+    if position in chosen.rounds:
+        return False
+    others = chosen.anew | chosen.rounds.keys()
+    if others.intersection(run.graph.indexed[position]):  # it follows them, one by one
+        return True
+    if chosen.positions & _loop_of(position, run):
+        return True
+    is_chosen = position in chosen.positions
+    if not is_chosen and run.groups[position].is_over:
+        return False
+    lists = _lists(position, run)
+    gone = {p for p in lists if _is_gone(p, run.groups[position].width, run)}
+    missing = (p for p in run.graph.indexed[position] if p not in run.groups)
+    gone.update(p for p in missing if p in chosen.positions or run.states[p] < TaskState.SUCCESS)
+    return bool(lists & chosen.positions) or bool(gone)
+
+
+def _is_gone(source: int, width: int, run: Run) -> bool:
+    """Whether what a fan-out of this width was made from is not there any more."""
+    if run.spec.tasks[source].streams:  # a clear that a cancel cut short has taken all of it
+        return width > 0 and stream_expand.given(run, source) == 0
+    return source not in run.widths
+
+
+def _loop_of(position: int, run: Run) -> set[int]:
+    """Return the tasks of the loop a task is in, which begins anew with its first round."""
+    mapped = run.spec.tasks[position].mapped
+    return set() if mapped is None or mapped.until < 0 else {position, *mapped.along}
+
+
+def _lists(position: int, run: Run) -> set[int]:
+    """Return the tasks that make what a fan-out is over, but for those that are fan-outs."""
+    tasks = run.spec.tasks
+    mapped = tasks[position].mapped
+    made = () if mapped is None else leaves(mapped.sources)
+    return {
+        leaf.position for leaf in made if leaf.position >= 0 and tasks[leaf.position].mapped is None
+    }
+
+
+def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
+    """Whether a branch or short circuit that is not cleared has had this task skipped.
+
+    By its rule it would be something else, and it never ran.
+    """
+    if row.state is not TaskState.SKIPPED or row.try_number > 0:
+        return False
+    if row.map_index >= 0:
+        return _is_child_chosen_away(row, chosen, run)
+    tasks, position = run.spec.tasks, row.position
+    choosers = {p for p in run.graph.parents[position] if tasks[p].chooses in _CHOOSING}
+    if any(task.chooses is Chooses.ALL for task in tasks):
+        above = reached({position}, run.graph.parents)
+        choosers |= {p for p in above if tasks[p].chooses is Chooses.ALL}
+    if not choosers - chosen.positions or _is_empty(position, run):
+        return False
+    return verdict(run, position) is not Verdict.SKIP
+
+
+def _is_child_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
+    """The same of a child, by a branch in its mapped group."""
+    position, index = row.position, row.map_index
+    choosers = _choosers_within(position, run)
+    stay = any(not chosen.includes(chooser, index, run) for chooser in choosers)
+    return stay and verdict(run, position, index) is Verdict.RUN
+
+
+def _choosers_within(position: int, run: Run) -> set[int]:
+    """Return the branches and short circuits that a mapped task goes along with child by child."""
+    tasks, indexed = run.spec.tasks, run.graph.indexed[position]
+    if not indexed:
+        return set()
+    choosers = {p for p in indexed if tasks[p].chooses in _CHOOSING}
+    every = {p for p in choosers if tasks[p].chooses is Chooses.ALL}
+    direct = choosers & set(run.graph.parents[position])
+    return direct | (every & reached({position}, run.graph.parents))
+
+
+def _is_empty(position: int, run: Run) -> bool:
+    """Whether a task was skipped because there was nothing to expand over."""
+    mapped = run.spec.tasks[position].mapped
+    if mapped is None:
+        return False
+    known = one_to_one.widths(run, mapped)
+    return width(mapped, [size or 0 for size in known]) == 0

@@ -1,0 +1,135 @@
+"""What has been kept for long enough and may go: ended runs, named events, rows of the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+
+import msgspec
+
+from aioflow.core.state.memory import Memory
+from aioflow.core.transaction import Draft
+from aioflow.errors import RequestError
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.requests import DAG_EVENTS, EVENTS, EraseOld, EraseVersions
+
+__all__ = (
+    "Aged",
+    "erase_old",
+    "erase_versions",
+    "may_go",
+    "needed_versions",
+    "old_numbers",
+    "spare_version",
+)
+
+
+class Aged(msgspec.Struct, frozen=True):
+    """A run that ended long ago.
+
+    Attributes:
+        after: The run of its DAG that comes right after it by logical date; ``None`` where it
+            has no date, or none comes after it.
+    """
+
+    run: RunRow
+    after: RunRow | None
+
+
+def may_go(found: Iterable[Aged], *, before: Instant, newest: RunNo) -> Iterator[RunRow]:
+    """Yield the runs of a DAG that may be deleted, which ended before an instant.
+
+    The one that ended last stays, so that people see how the DAG fared. So do those that
+    ``depends_on_past`` and ``wait_for_downstream`` look at: the run right before a live one, and
+    the latest by date, which comes right before the next.
+
+    Args:
+        newest: The run of the DAG that ended last.
+    """
+    for aged in found:
+        run, after = aged.run, aged.after
+        if run.ended_at is None or run.ended_at >= before or run.run_no == newest:
+            continue
+        is_looked_at = run.logical_date is not None and (after is None or after.ended_at is None)
+        if not is_looked_at:
+            yield run
+
+
+def old_numbers(
+    rows: Sequence[tuple[int, Instant]], *, before: Instant, below: int | None = None
+) -> list[int]:
+    """Return the numbers of those rows, in order, that are old enough to go.
+
+    None behind the first one that is not, so that what is left begins with one row and has
+    no gaps.
+
+    Args:
+        rows: Numbers and instants, by number.
+        below: The number nothing may go from.
+    """
+    is_old = takewhile(lambda row: row[1] < before and (below is None or row[0] < below), rows)
+    return [number for number, _ in is_old]
+
+
+def erase_old(request: EraseOld, draft: Draft) -> None:
+    """Delete old rows that belong to no run; what is gone already is.
+
+    Raises:
+        RequestError: If an event among them may still be waited for: a live run is older.
+    """
+    numbers = request.numbers
+    if request.table == EVENTS and numbers:
+        oldest = min(draft.memory.runs, default=None)
+        if oldest is not None and max(numbers) >= oldest:
+            raise RequestError(f"run {oldest} goes on, and is older than event {max(numbers)}")
+        _forget_requests(set(numbers), draft)
+    if request.table == DAG_EVENTS:
+        _let_go_of_held(set(numbers), draft)
+    draft.batch.erased.setdefault(request.table, []).extend((number,) for number in numbers)
+
+
+def erase_versions(request: EraseVersions, draft: Draft) -> int:
+    """Delete versions, but none that a file, a DAG or a live run has by now; return how many go.
+
+    A parse that brings one of them back finds it missing, and stores it anew.
+    """
+    memory, needed = draft.memory, needed_versions(draft.memory)
+    gone = [version for version in request.versions if version not in needed]
+    memory.stored_versions.difference_update(gone)
+    draft.batch.erased.setdefault("version", []).extend((version,) for version in gone)
+    return len(gone)
+
+
+def needed_versions(memory: Memory) -> set[str]:
+    """Return the versions that memory goes by, also those that no row refers to any more."""
+    needed = memory.hosted_versions()
+    needed |= {row.version for row in memory.files.values() if row.version is not None}
+    return needed | {version for version, _ in memory.plans}
+
+
+def spare_version(version: str, draft: Draft) -> None:
+    """A version comes back in the very turn it was to go in."""
+    going = draft.batch.erased.get("version", [])
+    if (version,) in going:
+        going.remove((version,))
+
+
+def _let_go_of_held(numbers: set[int], draft: Draft) -> None:
+    """What a DAG has held for so long of its assets counts no more."""
+    for one in draft.memory.standing:
+        if not any(event.event_no in numbers for held in one.pending.values() for event in held):
+            continue
+        draft.standing.note(one)
+        one.pending = {
+            asset: tuple(event for event in held if event.event_no not in numbers)
+            for asset, held in one.pending.items()
+        }
+
+
+def _forget_requests(numbers: set[int], draft: Draft) -> None:
+    """Whoever repeats one of these events makes a new one."""
+    known = draft.memory.event_requests
+    for key in [key for key, number in known.items() if number in numbers]:
+        del known[key]

@@ -1,0 +1,1 @@
+"""Decisions about runs: create, advance, evaluate, cancel, restore, end."""

@@ -1,0 +1,307 @@
+"""Backfills: runs for the slots of a range, a few at a time, beside those of the schedule.
+
+How many of them are live at once is the backfill's own limit, and what they need begins after
+whatever else is live: a backfill never keeps a run of today from its slots. Each slot is dealt
+with once, because where the next begins is stored together with the runs for those before. What
+the schedule still owes is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from aioflow.core.runs.cancel import cancel
+from aioflow.core.runs.create import check_conf, find, make_run
+from aioflow.core.scheduling import timetable
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import backfill_queue
+from aioflow.core.transaction import Draft
+from aioflow.errors import BackfillRefused, RequestError, UnknownBackfill
+from aioflow.model.backfill import BackfillRow, BackfillState, Reprocess
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import DagRow, RunRow
+from aioflow.model.states import RunState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.inputs import Asked, FillBack, Input
+from aioflow.protocol.requests import CreateRun, StartBackfill
+
+__all__ = (
+    "SLOTS_AT_ONCE",
+    "cancel_backfill",
+    "fail",
+    "found",
+    "go_on",
+    "is_wanted",
+    "keys",
+    "proposed",
+    "refuse_order",
+    "slots_of",
+    "start",
+    "wanted",
+)
+
+SLOTS_AT_ONCE = 50
+"""Slots looked at in one turn; the others follow in later ones."""
+
+BACK_AT_ONCE = 10
+"""The same of one that goes back."""
+
+_BAD = frozenset({RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED})
+
+
+def start(request: StartBackfill, draft: Draft) -> tuple[int, bool]:
+    """Begin a backfill. Returns its number, and whether it is new: the same twice is one.
+
+    Raises:
+        RequestError: If there is no such DAG, the conf does not fit it, or another backfill of
+            it goes on, or there is nothing that could be filled.
+    """
+    before = _keyed(request, draft.memory)
+    if before is not None:
+        return before, False
+    row, plan = find(request.dag_id, draft.memory)
+    spec = plan.graph.spec
+    wished = proposed(request, row, spec, draft.now)
+    for known in draft.memory.backfills.values():
+        if known.dag_id == request.dag_id:
+            if _is_same(known, wished):
+                return known.backfill_no, False
+            raise BackfillRefused(
+                f"backfill {known.backfill_no} of {request.dag_id!r} goes on; "
+                "wait for it, or cancel it"
+            )
+    refuse_order(wished, spec)
+    check_conf(CreateRun(dag_id=request.dag_id, conf=request.conf), draft)
+    if spec.schedule is None:
+        raise BackfillRefused(f"{request.dag_id!r} has no schedule, so it has no slots to fill")
+    if request.last < request.first:
+        raise BackfillRefused("the range ends before it begins: its first day comes first")
+    if not slots_of(wished, spec, 1):
+        raise BackfillRefused(
+            f"the schedule of {request.dag_id!r} has no slot in that range that has passed and "
+            "that it does not make a run for itself; see `aioflow dags next`"
+        )
+    number = draft.numbers.take()
+    draft.put_backfill(replace(wished, backfill_no=number))
+    draft.effects.append(FillBack(number))
+    return number, True
+
+
+def keys(inputs: Iterable[Input]) -> list[tuple[str, str]]:
+    """Return the DAGs and idempotency keys of the requests among inputs that begin one."""
+    asked = (entry.request for entry in inputs if isinstance(entry, Asked))
+    begun = (request for request in asked if isinstance(request, StartBackfill))
+    return [(request.dag_id, request.key) for request in begun if request.key is not None]
+
+
+def _keyed(request: StartBackfill, memory: Memory) -> int | None:
+    if request.key is None:
+        return None
+    for known in memory.backfills.values():
+        if (known.dag_id, known.key) == (request.dag_id, request.key):
+            return known.backfill_no
+    return memory.keyed_backfills.get((request.dag_id, request.key))
+
+
+def refuse_order(row: BackfillRow, spec: DagSpec) -> None:
+    """Look whether the runs of a DAG may be made in another order, or once more.
+
+    Raises:
+        BackfillRefused: If a task waits for the run before, and they are to be.
+    """
+    is_in_line = any(task.depends_on_past or task.wait_for_downstream for task in spec.tasks)
+    if is_in_line and (row.is_reverse or row.reprocess != "none"):
+        raise BackfillRefused(
+            f"tasks of {row.dag_id!r} wait for the run before: its runs are made in order, "
+            "once each; clear those that are to run again"
+        )
+
+
+def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Instant) -> BackfillRow:
+    """Return a backfill as it would begin, without a number; nothing of it is in the future."""
+    last = min(request.last, now)
+    owed = _owed(row, spec, now)
+    if owed is not None:
+        last = min(last, owed - 1)
+    return BackfillRow(
+        backfill_no=-1,
+        dag_id=request.dag_id,
+        first=request.first,
+        last=last,
+        reprocess=request.reprocess,
+        max_active=request.max_active or spec.max_active_runs,
+        is_reverse=request.is_reverse,
+        conf=request.conf,
+        next_at=last if request.is_reverse else request.first,
+        created_at=now,
+        key=request.key,
+    )
+
+
+def _owed(row: DagRow, spec: DagSpec, now: Instant) -> Instant | None:
+    """Return the first slot that has passed and of which the schedule has still to make a run."""
+    cursor, schedule = row.next_run_at, spec.schedule
+    if schedule is None or cursor is None or cursor > now:
+        return None
+    if not schedule.has_slots:
+        return cursor
+    due, _ = timetable.missed(
+        schedule,
+        spec.timezone,
+        cursor=cursor,
+        now=now,
+        policy=spec.missed,
+        limit=1,
+        last=spec.end_date,
+        salt=spec.dag_id,
+    )
+    return due[0] if due else None
+
+
+def _is_same(known: BackfillRow, wished: BackfillRow) -> bool:
+    """Whether the same has been asked for again; a range that ends today has grown since."""
+    fields = ("first", "reprocess", "max_active", "is_reverse", "conf")
+    is_alike = all(getattr(known, name) == getattr(wished, name) for name in fields)
+    return is_alike and known.last <= wished.last
+
+
+def slots_of(row: BackfillRow, spec: DagSpec, limit: int) -> list[Instant]:
+    """Return the next slots that have not been dealt with, in the order of the backfill."""
+    schedule = spec.schedule
+    if row.next_at is None or schedule is None:
+        return []
+    if not row.is_reverse:
+        return timetable.slots_between(
+            schedule, spec.timezone, after=row.next_at - 1, until=row.last, limit=limit
+        )
+    slots: list[Instant] = []
+    until = row.next_at
+    while len(slots) < limit:
+        slot = timetable.latest_slot(schedule, spec.timezone, after=row.first - 1, until=until)
+        if slot is None:
+            break
+        slots.append(slot)
+        until = slot - 1
+    return slots
+
+
+def is_wanted(found: RunRow | None, reprocess: Reprocess) -> bool:
+    """Whether a slot gets a run, by the newest one that it has."""
+    if found is None:
+        return True
+    if found.ended_at is None:
+        return False
+    return reprocess == "all" or (reprocess == "failed" and found.state in _BAD)
+
+
+def wanted(inputs: Iterable[Input], memory: Memory) -> Iterator[tuple[BackfillRow, list[Instant]]]:
+    """Yield each backfill of which a turn needs to know what runs its next slots have.
+
+    What there is has to be given to ``found`` before the inputs are taken. The last of the slots
+    is where the next turn begins, if there are as many as are looked at in one and one more.
+    """
+    for number in dict.fromkeys(e.backfill_no for e in inputs if isinstance(e, FillBack)):
+        row = memory.backfills.get(number)
+        spec = None if row is None else memory.newest(row.dag_id)
+        if row is not None and spec is not None:
+            yield row, slots_of(row, spec, _at_once(row) + 1)
+
+
+def found(
+    row: BackfillRow, slots: Iterable[Instant], runs: Iterable[RunRow], memory: Memory
+) -> None:
+    """The newest runs of these slots are known, for this turn and this version of the DAG."""
+    known: dict[Instant, RunRow | None] = dict.fromkeys(slots)
+    known |= {run.logical_date: run for run in runs if run.logical_date is not None}
+    memory.found_slots[row.backfill_no] = memory.dags[row.dag_id].version, known
+
+
+def _at_once(row: BackfillRow) -> int:
+    """Looking back for a slot takes as long as looking forward for fifty."""
+    return BACK_AT_ONCE if row.is_reverse else SLOTS_AT_ONCE
+
+
+def go_on(entry: FillBack, draft: Draft, slots: Slots) -> None:
+    """Make the next runs of a backfill, as many as it may have; or it is done."""
+    row = draft.memory.backfills.get(entry.backfill_no)
+    spec = None if row is None else draft.memory.newest(row.dag_id)
+    looked = draft.memory.found_slots.pop(entry.backfill_no, None)
+    if row is None or spec is None or looked is None:
+        return  # it is over; or its DAG is gone; or this has been said twice in one turn
+    version, slots_found = looked
+    if version != draft.memory.dags[row.dag_id].version:
+        draft.effects.append(entry)  # a turn that knows the other one has to look
+        return
+    if spec.schedule is None:
+        _end(row, "failed", draft, failure="the DAG has no schedule any more")
+        return
+    try:
+        row = _fill(row, slots_found, draft, slots)
+    except RequestError as exc:
+        _end(row, "failed", draft, failure=str(exc))
+        return
+    room = _room(row, draft.memory)
+    if row.next_at is None and room == row.max_active:
+        _end(row, "done", draft)
+    elif row.next_at is not None and room > 0:
+        draft.effects.append(entry)
+
+
+def _fill(
+    row: BackfillRow, looked: Mapping[Instant, RunRow | None], draft: Draft, slots: Slots
+) -> BackfillRow:
+    """Deal with the next slots while there is room.
+
+    Raises:
+        RequestError: If the DAG no longer takes such a run; then it takes none of them.
+    """
+    upcoming = list(looked)
+    count = 0
+    for slot in upcoming[: _at_once(row)]:
+        if is_wanted(looked[slot], row.reprocess):
+            if _room(row, draft.memory) <= 0:
+                break
+            made = CreateRun(dag_id=row.dag_id, conf=row.conf, logical_date=slot)
+            make_run(made, draft, slots, cause="backfill", backfill=row.backfill_no)
+            row = replace(row, made=row.made + 1)
+        else:
+            row = replace(row, skipped=row.skipped + 1)
+        count += 1
+    row = replace(row, next_at=upcoming[count] if count < len(upcoming) else None)
+    draft.put_backfill(row)
+    return row
+
+
+def _room(row: BackfillRow, memory: Memory) -> int:
+    queue = backfill_queue(row.backfill_no)
+    waiting = len(memory.queued_runs.get(queue, ()))
+    return row.max_active - memory.active_runs.get(queue, 0) - waiting
+
+
+def cancel_backfill(backfill_no: int, draft: Draft, slots: Slots) -> None:
+    """Have a backfill make no more runs, and cancel those that go on.
+
+    Raises:
+        UnknownBackfill: If none of that number goes on.
+    """
+    row = draft.memory.backfills.get(backfill_no)
+    if row is None:
+        raise UnknownBackfill(backfill_no)
+    _end(row, "cancelled", draft)
+    for run in list(draft.memory.runs.objects.values()):
+        if run.row.backfill == backfill_no:
+            cancel(run, draft, slots)
+
+
+def fail(backfill_no: int, reason: str, draft: Draft) -> None:
+    """It cannot go on, through a defect; its runs do."""
+    row = draft.memory.backfills.get(backfill_no)
+    if row is not None:
+        _end(row, "failed", draft, failure=reason[:1_000])
+
+
+def _end(row: BackfillRow, state: BackfillState, draft: Draft, failure: str | None = None) -> None:
+    draft.put_backfill(replace(row, state=state, ended_at=draft.now, failure=failure))

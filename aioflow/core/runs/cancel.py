@@ -1,0 +1,135 @@
+"""Ending a run before its tasks have: a person cancels or marks it, or it took too long.
+
+Its own state comes first, so that nothing starts in between, then its tasks.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from aioflow.core.repair import execution
+from aioflow.core.repair.mark_apply import marked
+from aioflow.core.runs import create, deadline_alerts
+from aioflow.core.runs.run import alert, end
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.task_instance import Live, Run
+from aioflow.core.tasks import child_runs, stream_consumer
+from aioflow.core.tasks.readiness import cleared_places, fresh
+from aioflow.core.transaction import BATCH_ROWS, Draft
+from aioflow.core.triggers import lifecycle
+from aioflow.model.ids import RunNo
+from aioflow.model.states import Failure, RunState, TaskState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import ForgetRun
+
+__all__ = ("cancel", "cancel_tasks", "mark_ended", "mark_live", "run_due")
+
+
+def cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
+    """Cancel a run; a second time changes nothing.
+
+    It has ended when the last of its tasks has, which may take several turns.
+    """
+    if run.state.is_live:
+        _cut_short(run, RunState.CANCELLED, draft, slots)
+    return run.state
+
+
+def mark_live(run: Run, state: RunState, draft: Draft, slots: Slots) -> RunState:
+    """Have a run that goes on be over; one that is being ended stays as it is."""
+    if run.state.is_live:
+        _cut_short(run, state, draft, slots)
+    return run.state
+
+
+def mark_ended(run: Run, state: RunState, draft: Draft, *, is_told: bool) -> None:
+    """Have a run that had ended have ended otherwise; its tasks stay as they are.
+
+    Args:
+        is_told: Whether its author is called back.
+    """
+    if run.state is not state:
+        for step in (RunState.QUEUED, RunState.RUNNING, state):
+            draft.change_run(run, state=step, is_told=is_told)
+
+
+def run_due(run_no: RunNo, at: Instant, draft: Draft, slots: Slots) -> None:
+    """An instant of a run has come: a deadline, or the end of the time it may take."""
+    deadline_alerts.told(run_no, at, draft)
+    run = draft.memory.runs.get(run_no)
+    if run is None or not deadline_alerts.is_timed_out(run, at, draft.memory):
+        return
+    alert(run, -1, _timed_out(run), draft)
+    _cut_short(run, RunState.FAILED, draft, slots, at)
+
+
+def _cut_short(
+    run: Run, state: RunState, draft: Draft, slots: Slots, at: Instant | None = None
+) -> None:
+    was = run.state
+    if was is RunState.QUEUED and state is not RunState.CANCELLED:
+        draft.change_run(run, state=RunState.RUNNING)
+    execution.give_up(run, draft)
+    draft.change_run(run, state=state, is_told=at is not None)  # a person knows
+    create.run_ended(run, was=was, draft=draft, slots=slots)
+    child_runs.ended(run, draft, slots)
+    cancel_tasks(run, draft, slots, at)
+
+
+def _timed_out(run: Run) -> Failure:
+    seconds = (run.spec.run_timeout_us or 0) / 1e6
+    message = f"the run took longer than {seconds:g} s"
+    return Failure(type="RunTimeout", message=message, reason="run_timeout")
+
+
+def cancel_tasks(run: Run, draft: Draft, slots: Slots, now: Instant | None = None) -> None:
+    """End what is live, as its run has ended; a task without a row ends with its run.
+
+    Only a person's word undoes what triggers have started; time that is over lets go of them.
+
+    Args:
+        now: At least this late is it, in steady time.
+    """
+    state = TaskState.SUCCESS if run.state is RunState.SUCCESS else TaskState.CANCELLED
+    for live in run.live.values():
+        if draft.is_full:
+            draft.put_off(run)
+            return
+        _stop(live, state, draft.steady if now is None else max(now, draft.steady), draft, slots)
+    for position, map_index in list(islice(cleared_places(run), BATCH_ROWS)):
+        if draft.is_full:
+            break
+        live = fresh(run, position, map_index)
+        live.try_number, live.ended_at = 0, draft.now
+        if state is TaskState.SUCCESS:
+            live.failure = marked(state)
+        has_children = map_index < 0 and position in run.groups  # it was to be expanded anew
+        draft.move(live, TaskState.REMOVED if has_children else state)
+        if has_children:
+            run.removed[live.task_no] = live.start_no
+    if any(True for _ in cleared_places(run)):
+        draft.put_off(run)
+        return
+    for position in range(len(run.spec.tasks)):
+        draft.task_over(run, position)  # some may have ended well while others were stopped
+    draft.change_run(run, ended_at=draft.now)
+    draft.memory.drop_run(run)
+    draft.held_dags.add(run.row.dag_id)  # another run may be the first of its line now
+    draft.effects.append(ForgetRun(run.run_no))
+
+
+def _stop(live: Live, state: TaskState, now: Instant, draft: Draft, slots: Slots) -> None:
+    run = live.run
+    if run.state is RunState.FAILED and deadline_alerts.is_over(run, now, draft.memory):
+        lifecycle.stop(live, "timeout", draft, slots)
+        live.failure = _timed_out(run)
+    else:
+        lifecycle.stop(live, "cancelled", draft, slots)
+        stream_consumer.cancel(live, draft)  # what its streams started is to be undone
+        if run.state is not RunState.CANCELLED:
+            live.failure = marked(state)
+    if state is TaskState.SUCCESS:
+        if live.state is TaskState.RETRYING:
+            live.start_no += 1  # the last one failed, and has its row
+        draft.move(live, TaskState.PENDING)  # nothing of what it was about has come to an end
+    end(live, state, draft, slots)

@@ -1,0 +1,131 @@
+"""By when a run, or a task of it, should have ended; and how long a run may take at most.
+
+A deadline ends nothing: people are told. It is owed from the commit that makes its run, as a
+row of the outbox that waits for its instant; the commit in which that has come puts the word
+to people in its place. So none is lost, and none is told twice. The rows of a run go when it ends.
+
+How long a run may take needs no row: its start and its version say when that is over.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.core import callbacks
+from aioflow.core.state.memory import Memory, RunEnd
+from aioflow.core.state.task_instance import Run
+from aioflow.core.transaction import Draft
+from aioflow.model.ids import RunNo
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.effects import WakeAt
+from aioflow.protocol.inputs import Due
+from aioflow.protocol.outbox import DEADLINE, Deadline
+
+__all__ = ("arm", "arm_timeout", "index", "is_over", "is_timed_out", "owe", "told", "write_off")
+
+_decode = msgspec.msgpack.Decoder(Deadline).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+_FEW = 1_000
+
+
+def owe(run: Run, draft: Draft) -> None:
+    """A run is made: its deadlines begin to be owed, one row for those of one instant."""
+    lengths = {task.deadline_us for task in run.spec.tasks} | {run.spec.deadline_us}
+    for length in sorted(length for length in lengths if length is not None):
+        at = draft.steady + length
+        owed = Deadline(run.run_no, at, length)
+        number = draft.owing.owe(DEADLINE, _encode(owed))
+        draft.memory.deadlines.setdefault(run.run_no, {})[number] = owed
+        draft.wake_run(run.run_no, at)
+
+
+def index(memory: Memory) -> None:
+    """Learn from what is owed which deadlines are."""
+    memory.deadlines.clear()
+    for number, (kind, body) in memory.outbox.items():
+        if kind == DEADLINE:
+            owed = _decode(body)
+            memory.deadlines.setdefault(owed.run_no, {})[number] = owed
+
+
+def arm(draft: Draft) -> None:
+    """After a restart: have all that are owed come, at once where they have passed."""
+    for run_no, deadlines in draft.memory.deadlines.items():
+        for owed in deadlines.values():
+            draft.effects.append(WakeAt(Due(owed.at, run_no=run_no)))
+
+
+def arm_timeout(run: Run, draft: Draft) -> None:
+    """Arm the time limit of a run that has started, was restored, or was cleared.
+
+    A second call for the same start leaves that start at the same instant of steady time.
+    """
+    length, began = run.spec.run_timeout_us, run.row.started_at
+    if length is None:
+        draft.memory.run_ends.pop(run.run_no, None)  # an earlier version of the DAG had one
+    elif began is not None:
+        ends = draft.memory.run_ends
+        known = ends.get(run.run_no)
+        if known is not None and known.began == began:
+            started = known.started
+        else:  # its row has wall time, which may have stepped before a restart
+            started = min(began - draft.at.shift, draft.steady)
+        at = started + length
+        ends[run.run_no] = RunEnd(began, started, at)
+        if len(ends) > 2 * len(draft.memory.runs) + _FEW:
+            for run_no in [number for number in ends if number not in draft.memory.runs]:
+                del ends[run_no]
+        draft.wake_run(run.run_no, at)
+
+
+def is_timed_out(run: Run, at: Instant, memory: Memory) -> bool:
+    """Whether the instant that has come is the one at which a run has taken too long."""
+    is_running = run.state is RunState.RUNNING and run.row.quarantine is None
+    end = memory.run_ends.get(run.run_no)
+    return is_running and end is not None and end.at == at
+
+
+def is_over(run: Run, steady: Instant, memory: Memory) -> bool:
+    """Whether a run has had all the time it may take."""
+    end = memory.run_ends.get(run.run_no)
+    return end is not None and end.at <= steady
+
+
+def told(run_no: RunNo, at: Instant, draft: Draft) -> None:
+    """The instant of a deadline has come: owe people a word about what has not ended by then.
+
+    A second time it changes nothing.
+    """
+    memory = draft.memory
+    owed = memory.deadlines.get(run_no, {})
+    run = memory.runs.get(run_no)
+    for number, due in [(number, due) for number, due in owed.items() if due.at == at]:
+        del owed[number]
+        draft.owing.write_off(number)
+        if run is not None and run.state.is_live:
+            # One that an earlier version has stored does not say its length.
+            _tell(run, due.length_us or at - run.row.created_at, draft)
+
+
+def _tell(run: Run, length: int, draft: Draft) -> None:
+    if run.spec.deadline_us == length:
+        message = f"the run has not ended {length / 1e6:g} s after it was made"
+        draft.owing.alert_of(run.row, "deadline", message)
+        _call_back(run, -1, draft)
+    for position, task in enumerate(run.spec.tasks):
+        if task.deadline_us == length and run.states[position] < TaskState.SUCCESS:
+            message = f"the task has not ended {length / 1e6:g} s after its run was made"
+            draft.owing.alert_of(run.row, "deadline", message, task.task_id)
+            _call_back(run, position, draft)
+
+
+def _call_back(run: Run, position: int, draft: Draft) -> None:
+    draft.owing.call_back(run.row.dag_id, callbacks.of_deadline(run, position, draft.now))
+
+
+def write_off(run_no: RunNo, draft: Draft) -> None:
+    """A run has ended: what is owed for its deadlines is not any more."""
+    for number in draft.memory.deadlines.pop(run_no, {}):
+        draft.owing.write_off(number)

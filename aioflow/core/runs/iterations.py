@@ -1,0 +1,119 @@
+"""Loops: tasks that go round together until one of them, which decides, says that it is good.
+
+A round is a map index. All tasks of a loop are as wide as rounds have begun, and open until the
+one that decides has ended in the last of them: well and for another round, then all of them have
+a child more, in the commit that ends it; or in any other way, then none is added any more. What a
+person took back, see ``rewinding``, begins again with its own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.task_instance import Group, Live, Run
+from aioflow.core.tasks import one_to_one
+from aioflow.core.transaction import Draft
+from aioflow.model.dag import Chooses
+from aioflow.model.states import Failure, TaskState
+
+__all__ = ("begun", "close", "exhausted", "go_round", "groups_of", "is_decided", "reopen")
+
+
+def begun(run: Run, position: int) -> tuple[int, bool]:
+    """Return how many rounds the loop of a task has begun, and whether others may follow."""
+    mapped = run.spec.tasks[position].mapped
+    assert mapped is not None  # noqa: S101 - only mapped tasks are in loops
+    group = run.groups.get(mapped.until)
+    if group is None:
+        return 1, run.states[mapped.until] < TaskState.SUCCESS
+    return group.width, group.is_open
+
+
+def groups_of(run: Run, decider: int) -> Iterator[Group]:
+    """Yield the tasks of a loop that have expanded."""
+    mapped = run.spec.tasks[decider].mapped
+    assert mapped is not None  # noqa: S101 - see ``begun``
+    for position in sorted((decider, *mapped.along)):
+        group = run.groups.get(position)
+        if group is not None:
+            yield group
+
+
+def exhausted(live: Live) -> Failure | None:
+    """Return why a loop does not go round again though it should; ``None`` if it may."""
+    limit = live.spec.map_limit
+    if live.map_index + 1 < limit:
+        return None
+    message = f"not good after {limit} rounds, which is its max_rounds"
+    return Failure(type="RoundsExhausted", message=message, reason="max_rounds")
+
+
+def go_round(run: Run, decider: int, draft: Draft, slots: Slots) -> list[Group]:
+    """Begin another round; return the fan-outs that have to be judged, or their new children.
+
+    What stands before a loop may have been marked since: then its next round is none any more.
+    """
+    grown = []
+    for group in groups_of(run, decider):
+        draft.change_group(group, group.width)
+        had_fresh = group.has_fresh
+        group.grow()
+        _take_up(group, draft)
+        if group.lockstep is not None:
+            grown.append(group)
+        elif not (had_fresh or group.unfinished or one_to_one.may_go_on(run, group.position)):
+            run.states[group.position] = TaskState.PENDING
+            grown.append(group)
+        elif not had_fresh:
+            slots.offer(group)
+    return grown
+
+
+def _take_up(group: Group, draft: Draft) -> None:
+    """The task of a round that was taken back has a row, and begins with that."""
+    run, index = group.run, group.width - 1
+    task_no = group.first_task_no + index
+    start_no = run.removed.pop(task_no, None)
+    if start_no is None:
+        return
+    live = Live(run, task_no, group.position, index)
+    live.state = live.stored_state = TaskState.REMOVED
+    live.start_no = live.stored_start = start_no
+    draft.move(live, TaskState.PENDING)
+    run.cleared.hold(task_no, live)
+
+
+def is_decided(run: Run, position: int, map_index: int) -> bool:
+    """Whether a loop has ended with this task, the one that decides, of its last round."""
+    if run.spec.tasks[position].chooses is not Chooses.ROUNDS:
+        return False
+    return map_index < 0 or map_index + 1 == run.groups[position].width
+
+
+def close(run: Run, decider: int, draft: Draft) -> Iterator[int]:
+    """No round follows. Yield what may be judged now."""
+    for group in groups_of(run, decider):
+        if not group.is_open:
+            continue
+        draft.change_group(group, group.width)
+        group.is_open = False
+        if group.is_over:
+            run.end_group(group)
+            draft.task_over(run, group.position)
+        yield from run.graph.judges[group.position]
+
+
+def reopen(run: Run, draft: Draft) -> None:
+    """Reopen closed loops whose deciding task never ran and is pending again.
+
+    Such a loop is in its first round. A mark that would keep further rounds of it is refused.
+    """
+    for group in list(run.groups.values()):
+        mapped = run.spec.tasks[group.position].mapped
+        if not group.is_loop or group.is_open or mapped is None or mapped.until in run.groups:
+            continue
+        if run.states[mapped.until] < TaskState.SUCCESS:
+            draft.expansions.dissolve(run.run_no, group.position)
+            group.is_open = True
+            draft.change_group(group, -1)

@@ -1,0 +1,50 @@
+"""Which DAGs have a task that never starts, because it takes more of its pool than there is.
+
+Said of their file, where it is parsed and whenever a pool changes; the DAG stays active, since
+tasks beside that one may run, and a pool is set in a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from aioflow.core.scheduling.ready import is_hosted_sensor
+from aioflow.core.transaction import Draft
+from aioflow.errors import PoolTooNarrow
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import PoolRow
+
+__all__ = ("pools_changed", "too_wide")
+
+
+def too_wide(specs: Iterable[DagSpec], pools: Mapping[str, PoolRow]) -> PoolTooNarrow | None:
+    """Return the first task that its pool never has room for."""
+    for spec in specs:
+        for task in spec.tasks:
+            pool = pools.get(task.pool)
+            if pool is not None and task.slots > pool.slots and not is_hosted_sensor(task):
+                name = f"{spec.dag_id}.{task.task_id}"
+                return PoolTooNarrow(name, task.slots, task.pool, pool.slots)
+    return None
+
+
+def pools_changed(draft: Draft, pools: Mapping[str, PoolRow]) -> None:
+    """Say it of each file anew; whatever else is wrong with a file is said before this."""
+    memory = draft.memory
+    specs: dict[str, list[DagSpec]] = {}
+    for row in memory.dags.values():
+        if not row.gone:
+            spec = memory.plans[row.version, row.dag_id].graph.spec
+            specs.setdefault(row.file, []).append(spec)
+    for file in list(memory.files.values()):
+        if file.reason not in {None, PoolTooNarrow.code}:
+            continue
+        found = too_wide(specs.get(file.file, ()), pools)
+        reason, message = (None, None) if found is None else (found.code, str(found))
+        if (reason, message) != (file.reason, file.message):
+            changed = msgspec.structs.replace(file, reason=reason, message=message)
+            memory.files[file.file] = changed
+            rows = draft.batch.dag_files
+            draft.batch.dag_files = [*(row for row in rows if row.file != file.file), changed]

@@ -1,0 +1,200 @@
+"""Whether the run before lets a task run: ``depends_on_past`` and ``wait_for_downstream``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from aioflow.core.runs.evaluation import verdict
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.run_sequence import GOOD, NEXT, Ended, Order, Unknown, order_of
+from aioflow.core.state.task_instance import Run
+from aioflow.core.tasks.trigger_rules import Verdict
+from aioflow.core.transaction import Draft
+from aioflow.model.ids import RunNo
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.inputs import Input, LookBack
+
+__all__ = (
+    "Holder",
+    "admits",
+    "asked",
+    "came_before",
+    "doubt",
+    "forget",
+    "holder",
+    "needed_run",
+    "wanted",
+)
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """What holds a task up: a task of the run before.
+
+    Attributes:
+        run_id: Empty while nobody knows which run that is.
+        live: The number of that run, if it has not ended.
+    """
+
+    run_id: str = ""
+    task_id: str = ""
+    state: TaskState = TaskState.PENDING
+    live: RunNo | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the run before has been found."""
+        return bool(self.run_id)
+
+
+def holder(run: Run, position: int, memory: Memory) -> Holder | None:
+    """Return what of the run before keeps a task from starting; ``None`` if nothing does.
+
+    The first run of a DAG has nothing before it, nor has one without a logical date. A task that
+    the run before did not have holds nothing up.
+    """
+    order = order_of(run.row)
+    if order is None or position not in run.graph.past:
+        return None
+    before = memory.lines[run.row.dag_id].before(order)
+    if before is None:
+        return None
+    if isinstance(before, Unknown):
+        return Holder()
+    tasks = run.spec.tasks
+    for at in (position, *run.graph.awaited_in_past[position]):
+        task_id = tasks[at].task_id
+        found = _held(before, task_id) if isinstance(before, Ended) else None
+        if not isinstance(before, Ended):
+            found = _held_by_live(memory.runs.peek(before), task_id)
+        if found is not None:
+            return found
+    return None
+
+
+def _held(before: Ended, task_id: str) -> Holder | None:
+    state = before.bad.get(task_id)
+    return None if state is None else Holder(before.run_id, task_id, state)
+
+
+def _held_by_live(before: Run, task_id: str) -> Holder | None:
+    position = before.graph.position_of.get(task_id)
+    if position is None:
+        return None
+    if before.clearing is not None and position in before.clearing.positions:
+        return Holder(before.row.run_id, task_id, TaskState.PENDING, before.run_no)
+    if before.states[position] in GOOD:
+        return None
+    return Holder(before.row.run_id, task_id, TaskState(before.states[position]), before.run_no)
+
+
+def admits(run: Run, position: int, draft: Draft) -> bool:
+    """Whether a task whose rule says run may do so; whoever holds it up lets it go on later."""
+    found = holder(run, position, draft.memory)
+    if found is None:
+        return True
+    if not found.is_known:
+        draft.effects.append(LookBack(run.run_no))
+    elif found.live is not None:
+        draft.held_dags.add(run.row.dag_id)
+    return False
+
+
+def _waits_for_live(run: Run, memory: Memory) -> bool:
+    """Whether a task of a run waits for nothing but a live run before its own."""
+    if run.clearing is not None:
+        return False  # that is judged when it goes on
+    for position in run.graph.past:
+        if run.states[position] == TaskState.PENDING and verdict(run, position) is Verdict.RUN:
+            found = holder(run, position, memory)
+            if found is not None and found.live is not None:
+                return True
+    return False
+
+
+def needed_run(dag_id: str, memory: Memory) -> Run | None:
+    """Return the queued run that has to begin however many are active, if there is one.
+
+    It comes before all others, and one of those is active and held up: neither would ever end.
+    """
+    line = memory.lines.get(dag_id)
+    first = None if line is None else line.first
+    if line is None or first is None or memory.runs.peek(first).state is not RunState.QUEUED:
+        return None
+    if memory.runs.peek(first).clearing is not None:
+        return None
+    number: RunNo | None = first
+    while number is not None:
+        run = memory.runs.peek(number)
+        if run.state is not RunState.QUEUED:
+            needs = run.state is RunState.RUNNING and _waits_for_live(run, memory)
+            return memory.runs.get(first) if needs else None
+        order = order_of(run.row)
+        assert order is not None  # noqa: S101 - it stands in the line
+        number = line.behind(order)
+    return None
+
+
+def forget(dag_id: str, order: Order, draft: Draft) -> None:
+    """A run that had ended is gone: the one before that counts now."""
+    line = draft.memory.lines.get(dag_id)
+    behind = None if line is None else line.forget(order)
+    if behind is not None:
+        draft.effects.append(LookBack(behind))
+
+
+def came_before(run: Run, draft: Draft) -> None:
+    """A run is made before others: the one behind it waits for this one now.
+
+    Where that is of another version, it may have nothing to wait for there.
+    """
+    line, order = draft.memory.lines.get(run.row.dag_id), order_of(run.row)
+    behind = None if line is None or order is None else line.behind(order)
+    if behind is not None and draft.memory.runs.peek(behind).plan is not run.plan:
+        draft.effects.append(LookBack(behind))
+
+
+def doubt(dag_ids: Iterable[str], memory: Memory) -> list[LookBack]:
+    """A turn over runs of these DAGs was taken back: return what has to be asked anew.
+
+    What memory knew of ended runs may not be so. One pass over the live runs of each.
+    """
+    asking = []
+    for dag_id in sorted(memory.lines.keys() & set(dag_ids)):
+        line = memory.lines[dag_id]
+        line.doubt()
+        asking += [LookBack(number) for number in line.live() if _may_wait(number, memory)]
+    return asking
+
+
+def _may_wait(run_no: RunNo, memory: Memory) -> bool:
+    run = memory.runs.peek(run_no)
+    return run.state is RunState.RUNNING and any(
+        run.states[position] == TaskState.PENDING for position in run.graph.past
+    )
+
+
+# ── asking the database ─────────────────────────────────────────────────────────────────
+
+
+def asked(inputs: Iterable[Input]) -> list[RunNo]:
+    """Return the runs before which nobody knows what comes."""
+    return [entry.run_no for entry in inputs if isinstance(entry, LookBack)]
+
+
+def wanted(inputs: Sequence[Input], memory: Memory) -> Iterator[tuple[str, list[Order]]]:
+    """Yield for each DAG the places in its line before which the database is to look.
+
+    What that says is to be given to ``Line.learn`` before the inputs are taken.
+    """
+    found: dict[str, set[Order]] = {}
+    for run_no in asked(inputs):
+        run = memory.runs.get(run_no)
+        order = None if run is None else order_of(run.row)
+        if run is not None and order is not None and run.row.dag_id in memory.lines:
+            found.setdefault(run.row.dag_id, {NEXT}).add(order)
+    for dag_id, orders in found.items():
+        line = memory.lines[dag_id]
+        if unknown := sorted(order for order in orders if not line.knows(order)):
+            yield dag_id, unknown

@@ -1,0 +1,198 @@
+"""What a restart goes on with: every process of the last incarnation is gone, only rows are left.
+
+Where that is refused, it is repeated in parts, so that one run which cannot go on keeps no
+other from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+from msgspec.structs import replace
+
+from aioflow.core import crash_trials
+from aioflow.core.runs import create, deadline_alerts, versions
+from aioflow.core.runs.cancel import cancel_tasks
+from aioflow.core.runs.run import resume
+from aioflow.core.scheduling import clock_steps
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.dag_triggers import DagTrigger
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import Live, Run
+from aioflow.core.tasks import stream_consumer
+from aioflow.core.tasks.tries import cut_short
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers import assignment, dag_triggers, event_runs, lifecycle
+from aioflow.model.damage import DAMAGED, Damage
+from aioflow.model.rows import RunChange, RunRow, TriggerChange
+from aioflow.model.states import Failure, RunState, TaskState, TriggerState
+from aioflow.protocol.effects import WakeAt
+from aioflow.protocol.inputs import Due, FillBack, Input, Restarted
+
+__all__ = ("damage_found", "give_up", "in_parts", "restarted", "set_aside", "stop_trigger", "tell")
+
+
+def restarted(entry: Restarted, draft: Draft, slots: Slots) -> None:
+    """Go on from what the rows say; a second time changes nothing."""
+    memory = draft.memory
+    if entry.runs is None or not entry.runs:
+        _sweep(draft)
+        deadline_alerts.index(memory)
+        create.count_runs(memory)  # if this is repeated, they were counted before
+        _suspect(draft, has_crashed=entry.has_crashed)
+    numbers = memory.runs if entry.runs is None else entry.runs
+    for run in [memory.runs[number] for number in numbers if number in memory.runs]:
+        _go_on(run, draft, slots)
+    if entry.runs is None or not entry.runs:
+        _go_on_with_dags(draft, slots)
+
+
+def in_parts(entry: Input, memory: Memory) -> Iterable[Input]:
+    """Return an input as those that can be taken one by one."""
+    if not isinstance(entry, Restarted) or entry.runs is not None:
+        return [entry]
+    return [replace(entry, runs=()), *(Restarted((number,)) for number in memory.runs)]
+
+
+def give_up(row: RunRow, reason: str, memory: Memory, *, is_damaged: bool) -> None:
+    """A run cannot be made of its rows: hold it still, and forget what was made of it.
+
+    Args:
+        is_damaged: Whether one of its rows is: then none of them is written to.
+    """
+    was_told = row.quarantine is not None
+    _forget(row, memory)
+    memory.isolated[row.run_no] = replace(row, quarantine=reason)
+    if not was_told and not is_damaged:
+        memory.untold.append(memory.isolated[row.run_no])
+
+
+def tell(row: RunRow, draft: Draft) -> None:
+    """Have the row of a run that was given up say why, and alert."""
+    change = (row.run_no, row.state, row.state, row.started_at, row.ended_at, row.quarantine)
+    draft.batch.run_changes.append(RunChange(*change))
+    draft.owing.alert_of(row, "quarantined", row.quarantine or "")
+
+
+def damage_found(damage: Damage, draft: Draft) -> None:
+    """Alert people to a damaged row: which table, which row, and whose it is."""
+    memory, run_no = draft.memory, damage.run_no
+    row = None if run_no is None else memory.isolated.get(run_no)
+    if row is None and run_no is not None and run_no in memory.runs:
+        row = memory.runs.peek(run_no).row
+    run_id = "" if row is None else row.run_id
+    dag_id = (damage.dag_id or "") if row is None else row.dag_id
+    draft.owing.alert(DAMAGED, str(damage), run_id=run_id, dag_id=dag_id)
+
+
+def set_aside(run: Run, reason: str, memory: Memory) -> None:
+    """Go on as if a run were not there, until the next start."""
+    run.is_forgotten = True
+    memory.drop_run(run)
+    _forget(run.row, memory)
+    memory.isolated[run.run_no] = replace(run.row, quarantine=reason)
+
+
+def stop_trigger(one: DagTrigger) -> None:
+    """Have the trigger of a DAG hosted no more until the next start: as if no key opened it."""
+    one.row = replace(one.row, kwargs=None)
+    one.unhost()
+
+
+def _forget(row: RunRow, memory: Memory) -> None:
+    for live in [live for live in memory.live.objects.values() if live.run.run_no == row.run_no]:
+        del memory.live[live.task_no]
+    for number in [n for n, wait in memory.waits.objects.items() if wait.run.run_no == row.run_no]:
+        del memory.waits[number]
+    memory.parking.forget_folded(row.run_no)
+    memory.held = {no: live for no, live in memory.held.items() if live.run.run_no != row.run_no}
+    broken = memory.runs.pop(row.run_no, None)
+    if broken is not None:
+        memory.leave_line(broken)
+
+
+def _sweep(draft: Draft) -> None:
+    """Rows of triggers that nobody hosts any more, and nobody waits for."""
+    memory = draft.memory
+    draft.strays, memory.stray_triggers = memory.stray_triggers, []
+    for stray in draft.strays:
+        draft.batch.trigger_changes.append(
+            TriggerChange(stray.trigger_no, stray.state, None, None, None)
+        )
+        if stray.window:
+            draft.batch.gone_events.append(stray.trigger_no)
+    for wait in list(memory.waits.objects.values()):
+        if wait.state is TriggerState.ENDING:
+            draft.drop_wait(wait)
+
+
+def _suspect(draft: Draft, *, has_crashed: bool) -> None:
+    """Find out what ran when the daemon died, and what may have."""
+    memory = draft.memory
+    lives = [live for live in memory.live.objects.values() if live.run.state.is_live]
+    running = [live for live in lives if live.state is TaskState.RUNNING]
+    hosted = chain(assignment.hosted_before(memory), dag_triggers.hosted_before(memory))
+    crash_trials.crashed(crash_trials.DAEMON, running, draft, hosted if has_crashed else ())
+    crash_trials.wake(draft)  # also of one that stands as it did
+    for live in lives:
+        has_begun = live.resumed is not None or live.recorded
+        if live.state is TaskState.QUEUED and live.start_no and not has_begun:
+            memory.unclaimed.add(live.task_no)
+
+
+def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
+    if not run.state.is_live and run.clearing is None:
+        cancel_tasks(run, draft, slots)
+    deadline_alerts.arm_timeout(run, draft)
+    slots.keep_all(run)
+    for live in list(run.live.objects.values()):
+        _resume_live(live, draft, slots)
+    for task_no, at in draft.memory.parking.instants(run):
+        draft.effects.append(WakeAt(Due(at, task_no)))
+    for number, failure in crash_trials.guilty_triggers(draft.memory):
+        wait = draft.memory.waits.get(number)  # which unfolds it, with the instants above
+        if wait is not None and wait.run is run:
+            lifecycle.charge(wait, failure, draft, slots)
+    if run.clearing is not None:
+        draft.put_off(run)
+    elif run.state is RunState.RUNNING and run.row.quarantine is None:
+        resume(run, draft, slots)
+
+
+def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
+    draft.wake_task(live, live.deadline_at)
+    draft.wake_task(live, live.due_at)
+    if live.wait is not None:
+        draft.wake_task(live, live.wait.row.deadline_at)
+    match live.state:
+        case TaskState.RUNNING:
+            failure = Failure(type="Interrupted", message="the daemon ended", reason="interrupted")
+            cut_short(live, failure, draft, slots)
+        case TaskState.QUEUED:
+            slots.offer(live)
+        case TaskState.SENSING if live.waits_for_host:
+            slots.offer(live)
+        case TaskState.DEFERRED:
+            stream_consumer.go_on(live, draft, slots)
+        case _:
+            pass
+
+
+def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
+    memory = draft.memory
+    clock_steps.take_back(draft)
+    for row in memory.dags.values():
+        if not row.gone:
+            versions.arm_schedule(row, draft)
+            create.begin_queued(row.dag_id, draft, slots)
+    event_runs.restarted(draft)
+    for number, failure in crash_trials.guilty_triggers(memory):
+        one = memory.standing.get(number)
+        if one is not None:
+            dag_triggers.charge(one, failure, draft)
+    assignment.want_own_hosts(draft)
+    draft.effects.extend(FillBack(number) for number in memory.backfills)
+    deadline_alerts.arm(draft)
+    for kind in list(memory.lanes):
+        draft.owing.read_on(kind)

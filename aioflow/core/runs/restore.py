@@ -1,0 +1,240 @@
+"""Runs made of their rows again, a page of them at a time.
+
+What only waits is folded as its rows come, and never was an object: a restart with a hundred
+thousand of them takes little more room than they do. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+
+from aioflow.core.state.execution_timeout import stored_instants
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.pages import Pages, Rows, packed
+from aioflow.core.state.streams import Given
+from aioflow.core.state.task_instance import Group, Live, Run, WaitRecord
+from aioflow.core.tasks import retry_budget, stream_expand
+from aioflow.core.tasks.recount import recount
+from aioflow.core.triggers import event_stream
+from aioflow.model.rows import EventRow, ExpansionRow, TaskRow, TriggerRow
+from aioflow.model.states import TaskState, TriggerState
+from aioflow.protocol.recovery import LiveRun, Progress
+
+__all__ = ("Restoring", "restore")
+
+_decode = msgspec.msgpack.Decoder(TaskRow).decode
+
+_CLEARED = frozenset({TaskState.PENDING, TaskState.REMOVED})
+"""A row in such a state stands for a task that begins anew, or is not there any more."""
+
+
+def restore(rows: LiveRun, memory: Memory) -> Run:
+    """Build a run from all of its rows and remember it.
+
+    Raises:
+        KeyError: If its version is not known; the engine loads those first.
+    """
+    restoring = Restoring(rows, memory)
+    restoring.take(rows)
+    return restoring.finish()
+
+
+class Restoring:
+    """One run being built: all its tasks first, then their triggers, then its end.
+
+    Args:
+        rows: What it has besides these.
+
+    Raises:
+        KeyError: As ``restore``.
+    """
+
+    def __init__(self, rows: LiveRun, memory: Memory) -> None:
+        run = Run(rows.run, memory.plans[rows.run.version, rows.run.dag_id])
+        known = memory.clearings.get(run.run_no)
+        run.clearing = None if known is None else known[1]
+        self.run = run
+        self._memory = memory
+        self._expansions: list[ExpansionRow] = rows.expansions
+        self._progress = {one.task_no: one for one in rows.progress}
+        self._events: defaultdict[int, list[EventRow]] = defaultdict(list)
+        self._deferred: Pages[bytes] = Pages(Rows)
+        for expansion in rows.expansions:
+            run.groups[expansion.position] = Group(run, expansion)
+            run.states[expansion.position] = TaskState.RUNNING
+        for task_no, count in rows.items:
+            run.items[task_no] = Given(count)
+        for task_no, width in rows.widths:
+            run.widths[task_no - rows.run.first_task_no] = width
+        for event in rows.events:
+            self._events[event.trigger_no].append(event)
+
+    def take(self, rows: LiveRun) -> None:
+        """Take tasks, or triggers, or both."""
+        retry_budget.recount(self.run, rows.tasks)
+        for task in rows.tasks:
+            if task.state in _CLEARED:
+                self._take_cleared(task)
+                continue
+            self._count(task)
+            if not task.state.is_live:
+                self._note_end(task)
+            elif task.state is TaskState.DEFERRED:
+                self._deferred.put(task.task_no, packed(task))
+            else:
+                self._add(task)
+        if rows.triggers:
+            self._memory.add_run(self.run)
+            for trigger in sorted(rows.triggers, key=lambda row: row.trigger_no):
+                self._take_trigger(trigger)
+
+    def finish(self) -> Run:
+        """Remember the run, complete; nothing of it comes after that.
+
+        Raises:
+            ValueError: If a task waits for nothing, or a trigger is of no task that waits.
+        """
+        run, memory = self.run, self._memory
+        for task_no in self._deferred:
+            raise ValueError(f"task {task_no} is deferred, and no trigger of it is there")
+        self.look_back()
+        memory.add_run(run)
+        for progress in self._progress.values():
+            _restore_progress(run, progress)
+        memory.parking.loose.update(run.live.objects)
+        memory.parking.runs.loose[run.run_no] = run
+        memory.parking.fold(with_runs=False)  # it has yet to go on
+        return run
+
+    def take_ended(self, rows: LiveRun) -> None:
+        """Take tasks of a run that has ended. Whose hosts have not let go of it keep its triggers.
+
+        Raises:
+            ValueError: If one of them has not.
+        """
+        retry_budget.recount(self.run, rows.tasks)
+        for task in rows.tasks:
+            if task.state in _CLEARED:
+                self._take_cleared(task)
+            elif task.state.is_live:
+                raise ValueError(f"task {task.task_no} of an ended run is {task.state.label}")
+            else:
+                self._count(task)
+                self._note_end(task)
+
+    def look_back(self) -> Run:
+        """Return the run as its tasks say it stands. All that one which has ended needs."""
+        for expansion in self._expansions:
+            stream_expand.restore(self.run, expansion)
+        recount(self.run)
+        return self.run
+
+    def _take_cleared(self, row: TaskRow) -> None:
+        """Take a task that is pending again, or in whose place others are, or will be."""
+        run, group = self.run, None
+        if row.map_index >= 0:
+            group = run.groups.get(row.position)
+            if group is None or row.task_no - group.first_task_no != row.map_index:
+                return  # it was expanded anew
+        if row.state is TaskState.PENDING:
+            run.cleared.put(row.task_no, row.start_no)
+            return
+        if group is not None and row.map_index < group.width:
+            group.note(row.map_index, row.state)
+        if group is None or group.is_loop:
+            run.removed[row.task_no] = row.start_no
+
+    def _count(self, row: TaskRow) -> None:
+        if row.map_index >= 0:
+            self.run.groups[row.position].note(row.map_index, row.state)
+        else:
+            self.run.states[row.position] = row.state
+
+    def _note_end(self, row: TaskRow) -> None:
+        if row.map_index < 0 and row.position in self.run.widths:
+            self.run.source_starts[row.position] = row.start_no
+
+    def _add(self, row: TaskRow) -> None:
+        live = Live(self.run, row.task_no, row.position, row.map_index)
+        live.state = live.stored_state = row.state
+        live.start_no = live.stored_start = row.start_no
+        live.try_number = row.try_number
+        live.interruptions = row.interruptions
+        live.deadline_at = row.deadline_at
+        live.queued_at = row.queued_at
+        live.started_at = row.started_at
+        live.due_at, live.ends_at = stored_instants(live.spec, row, self._memory.shift)
+        live.failure = row.failure
+        self.run.live[row.task_no] = live
+        self._memory.live[row.task_no] = live
+        if live.spec.streams:
+            self._memory.held[row.task_no] = live  # what it was told last is not known
+
+    def _take_trigger(self, row: TriggerRow) -> None:
+        """Fold it with its task, if it is the first of that and only waits."""
+        memory = self._memory
+        body = self._deferred.take(row.task_no)
+        if body is not None:
+            task = _decode(body)
+            streams = self.run.spec.tasks[task.position].streams
+            # What is known is made whole: a host may have it.
+            if _only_waits(row) and not streams and row.trigger_no not in memory.waits:
+                progress = self._progress.get(row.task_no)
+                memory.parking.lay(self.run, task, row, progress, memory.shift)
+                return
+            self._add(task)
+        _restore_wait(self.run, row, self._events[row.trigger_no], memory)
+
+
+def _only_waits(row: TriggerRow) -> bool:
+    return row.state is TriggerState.WAITING and not row.window
+
+
+def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Memory) -> None:
+    live = run.live.get(row.task_no)
+    known = memory.waits.get(row.trigger_no)
+    wait = WaitRecord(row, run, live)
+    if known is not None:
+        wait.hosting, wait.has_room, wait.version = known.hosting, known.has_room, known.version
+        wait.role = known.role
+    memory.waits[row.trigger_no] = wait
+    if row.window:
+        wait.stream = event_stream.restore(row, events, known)
+    if row.state is TriggerState.ENDING:
+        return
+    if live is None:
+        raise ValueError(f"trigger {row.trigger_no} is of task {row.task_no}, which does not wait")
+    if wait.is_handled:
+        if live.state is TaskState.DEFERRED:
+            live.waits = (*live.waits, wait)
+        else:
+            live.resumed = wait
+    elif wait.stream is not None:
+        live.streams = {**live.streams, row.ordinal: wait}
+    elif row.ordinal < 0 and row.state is TriggerState.FIRED:
+        live.resumed = wait
+    else:
+        live.waits = (*live.waits, wait)
+
+
+def _restore_progress(run: Run, progress: Progress) -> None:
+    live = run.live.objects.get(progress.task_no)
+    if live is None:  # it has ended, or lies folded with its progress
+        return
+    live.recorded = progress.count
+    live.first_failed = progress.first_failed
+    live.open_kind = progress.open_kind
+    handled = next((wait for wait in live.waits if wait.is_handled), None)
+    if handled is not None and live.open_kind:  # what takes its events waits in a call of its own
+        live.waits, live.resumed = tuple(w for w in live.waits if w is not handled), handled
+    opened = _stream_of(progress.open_name)
+    if opened in live.streams:
+        live.waits = (live.streams[opened],)
+
+
+def _stream_of(name: str) -> int:
+    """Return which call opened the stream that a recorded call takes an event of; -1 if none."""
+    _, mark, ordinal = name.rpartition("#")
+    return int(ordinal) if mark else -1

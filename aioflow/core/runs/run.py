@@ -1,0 +1,449 @@
+"""One run in memory: what follows when one of its tasks ends.
+
+``end`` writes an end down, tells the children's tallies, and steps: each child whose rule
+can now be judged is made ready, expanded, skipped or failed, and so on down the graph with
+a list, never by recursion.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from aioflow.core.repair import pending_clears
+from aioflow.core.runs import deadline_alerts, iterations, previous
+from aioflow.core.runs.evaluation import WHOLE, verdict
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.graph import Graph
+from aioflow.core.state.one_to_one import Lockstep
+from aioflow.core.state.scopes import is_ignorable
+from aioflow.core.state.task_instance import Group, Live, Run
+from aioflow.core.tasks import expand, one_to_one, stream_expand
+from aioflow.core.tasks.one_to_one import Entry
+from aioflow.core.tasks.readiness import fresh, retire
+from aioflow.core.tasks.trigger_rules import Verdict
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers.assignment import let_go
+from aioflow.model.rows import ExpansionRow
+from aioflow.model.states import Failure, RunState, TaskState, TriggerRule, TriggerState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import ForgetRun
+
+__all__ = (
+    "AT_HAND_BYTES",
+    "JUDGED_CHILDREN",
+    "alert",
+    "begin",
+    "end",
+    "end_unstarted",
+    "go_on",
+    "leave",
+    "outcome",
+    "resume",
+    "step",
+)
+
+AT_HAND_BYTES = 1024
+"""Results up to this size stay in memory for the tasks that take them as arguments."""
+
+JUDGED_CHILDREN = 2_000
+"""Children that are judged for the first time in one turn at most; others wait for the next."""
+
+_FAILURE_AWAITED = frozenset(
+    {TriggerRule.ONE_SUCCESS, TriggerRule.ONE_DONE, TriggerRule.ONE_FAILED, TriggerRule.ALL_FAILED}
+)
+"""Rules that provide for a failed parent: their runs are no ``partial`` for it."""
+
+
+def begin(run: Run, draft: Draft, slots: Slots) -> None:
+    """Start a queued run: whatever waits for nobody becomes ready."""
+    draft.change_run(run, state=RunState.RUNNING, started_at=draft.now)
+    deadline_alerts.arm_timeout(run, draft)
+    if run.cleared or any(run.states):
+        resume(run, draft, slots)
+        return
+    graph = run.graph
+    step(run, (p for p in graph.order if _waits_for_nobody(graph, p)), draft, slots)
+
+
+def _waits_for_nobody(graph: Graph, position: int) -> bool:
+    return all(look.rule is TriggerRule.ALWAYS for look in graph.judged[position])
+
+
+def resume(run: Run, draft: Draft, slots: Slots) -> None:
+    """Judge everything of a restored run again that had not been decided.
+
+    Between two rounds of a loop nothing of it has to be: the next one asks its rules.
+    """
+    for position, group in run.groups.items():
+        if group.is_between_rounds:
+            run.states[position] = TaskState.RUNNING
+    undecided = [p for p in run.graph.order if run.states[p] == TaskState.PENDING]
+    for group in run.groups.values():
+        if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
+            slots.offer(group)
+    step(run, undecided, draft, slots)
+    go_on(run, draft, slots)
+
+
+def end(
+    live: Live,
+    state: TaskState,
+    draft: Draft,
+    slots: Slots,
+    *,
+    at: Instant | None = None,
+    skips: tuple[int, ...] = (),
+    again: bool = False,
+) -> None:
+    """End a task in a final state, and step.
+
+    Args:
+        at: When it ended; now by default.
+        skips: Tasks that are skipped by it unless they have begun, before any rule is judged; by
+            a child, those at its own index.
+        again: The loop it decides over goes round again.
+    """
+    if live.state is TaskState.RETRYING:
+        live.run.retried -= 1  # it ends before it has run again
+    draft.move(live, state)
+    ended_at = draft.now if at is None else at
+    live.ended_at = max(ended_at, live.started_at or ended_at)  # the clock may have been set
+    live.due_at = live.ends_at = None
+    if live.spec.sensor is None:  # that of a sensor is part of its story
+        live.deadline_at = None
+    run = live.run
+    leave(live, draft, slots)
+    if live.task_no in run.items and not live.spec.streams:
+        draft.batch.gone_items.append(live.task_no)  # its result has them all
+        del run.items[live.task_no]
+    if run.state is RunState.RUNNING:
+        grown = iterations.go_round(run, live.position, draft, slots) if again else []
+        follows = _ended(run, live.position, live.map_index, state, draft)
+        for group in grown:
+            follows += [(group.position, WHOLE), *_judge_children(group, draft, slots)]
+        for position in skips:
+            follows += _skip(run, position, live.map_index, draft)
+        _step(run, follows, draft, slots)
+        slots.unblock(live)
+    elif live.map_index < 0:  # it is cut short: nothing follows but in the run behind
+        run.states[live.position] = state
+
+
+def _skip(run: Run, position: int, map_index: int, draft: Draft) -> list[Entry]:
+    """Skip a task that has not begun, or the child at the index of whoever says so."""
+    if map_index >= 0:
+        group = run.groups.get(position)
+        if group is None or not one_to_one.may_skip(group, map_index):
+            return []
+    elif run.states[position] != TaskState.PENDING:
+        return []
+    end_unstarted(run, position, TaskState.SKIPPED, draft, map_index=map_index)
+    pending_clears.spare(run, position, map_index, draft)
+    return _ended(run, position, map_index, TaskState.SKIPPED, draft)
+
+
+def leave(live: Live, draft: Draft, slots: Slots) -> None:
+    """Nothing of a task goes on: it has no place, waits for nothing, and has made no calls."""
+    slots.release(live)
+    live.run.live.pop(live.task_no, None)
+    draft.memory.live.pop(live.task_no, None)
+    if live.waits or live.streams or live.resumed is not None:
+        _let_waits_go(live, draft)
+    draft.runs[live.run.run_no] = live.run
+    if live.recorded:
+        draft.drop_records(live)
+
+
+def _let_waits_go(live: Live, draft: Draft) -> None:
+    done = [
+        w for w in live.waits if w.is_handled or (w.state is TriggerState.FIRED and not w.stream)
+    ]
+    for wait in (*done, *live.streams.values()):
+        let_go(wait, "finished", draft)
+    if live.resumed is not None:
+        let_go(live.resumed, "finished", draft)
+
+
+def end_unstarted(
+    run: Run,
+    position: int,
+    state: TaskState,
+    draft: Draft,
+    *,
+    failure: Failure | None = None,
+    map_index: int = WHOLE,
+) -> None:
+    """Write the row of a task, or of a child, that ends before it ever was ready."""
+    live = fresh(run, position, map_index)
+    live.try_number = 0
+    live.ended_at = draft.now
+    live.failure = failure
+    draft.move(live, state)
+    if map_index < 0:
+        run.states[position] = state
+
+
+def outcome(run: Run) -> RunState:
+    """Return how a run ends whose tasks all have.
+
+    Its leaves decide. Where they went well though something failed that no rule was
+    waiting for, the run is ``partial``.
+    """
+    bad = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
+    if any(run.states[leaf] in bad for leaf in run.graph.leaves):
+        return RunState.FAILED
+    for position, task in enumerate(run.spec.tasks):
+        if run.states[position] != TaskState.FAILED or is_ignorable(task):
+            continue
+        if not any(
+            _awaits_failure(run.graph, child, position) for child in run.graph.judges[position]
+        ):
+            return RunState.PARTIAL
+    return RunState.SUCCESS
+
+
+def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
+    """Whether the rule a child asks of this parent provides for its failure."""
+    return any(
+        look.rule in _FAILURE_AWAITED and look.min_success is None and parent in look.parents
+        for look in graph.judged[child]
+    )
+
+
+def _ended(run: Run, position: int, map_index: int, state: TaskState, draft: Draft) -> list[Entry]:
+    """Write one ended instance down; return what may now be judged."""
+    judges = run.graph.judges[position]
+    if map_index < 0:
+        run.count_ended(position, state)
+        run.states[position] = state
+        run.unfinished -= 1
+        draft.task_over(run, position)
+        if run.spec.tasks[position].streams:
+            judges = (*judges, *stream_expand.close(run, position, draft))
+    else:
+        group = run.groups[position]
+        run.count_child(group, state)
+        if group.is_over:
+            run.end_group(group)
+            draft.task_over(run, position)
+    if iterations.is_decided(run, position, map_index):
+        judges = (*judges, *iterations.close(run, position, draft))
+    entries = [(judge, WHOLE) for judge in judges]
+    if map_index >= 0 and run.graph.followers[position]:
+        entries += one_to_one.followers(run, position, map_index)
+    return entries
+
+
+def step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
+    """Judge these tasks, and all that follows from it."""
+    _step(run, [(position, WHOLE) for position in first], draft, slots)
+
+
+def _step(run: Run, first: Iterable[Entry], draft: Draft, slots: Slots) -> None:
+    if run.clearing is not None:
+        return  # all is judged when that is done
+    agenda = deque(first)
+    while agenda:
+        position, index = agenda.popleft()
+        group = run.groups.get(position)
+        if index >= 0 and group is not None and group.lockstep is not None:
+            agenda.extend(_judge_child(group, group.lockstep, index, draft, slots))
+        elif run.states[position] == TaskState.PENDING:
+            agenda.extend(_judge(run, position, draft, slots))
+    if run.unfinished == 0 and run.state is RunState.RUNNING:
+        draft.change_run(run, state=outcome(run), ended_at=draft.now)
+        draft.effects.append(ForgetRun(run.run_no))
+        draft.memory.drop_run(run)
+        draft.ended_runs.append(run)
+
+
+def _judge(run: Run, position: int, draft: Draft, slots: Slots) -> list[Entry]:
+    """Judge a task as a whole; return what may be judged next."""
+    said = verdict(run, position)
+    ended: TaskState | None
+    if said is Verdict.RUN or (said is Verdict.WAIT and _may_open(run, position)):
+        if position in run.graph.past and not previous.admits(run, position, draft):
+            return []
+        ended = _make_ready(run, position, draft, slots)
+    elif said is Verdict.WAIT:
+        return []
+    else:
+        ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
+        if position in run.groups:
+            return _end_children(run, position, ended, draft)
+        end_unstarted(run, position, ended, draft)
+    if ended is not None:
+        return _ended(run, position, WHOLE, ended, draft)
+    group = run.groups.get(position)
+    if group is None:
+        return []
+    entries = [(follower, WHOLE) for follower in run.graph.followers[position]]
+    return entries + _judge_children(group, draft, slots)
+
+
+def _may_open(run: Run, position: int) -> bool:
+    return bool(run.graph.indexed[position]) and one_to_one.may_open(run, position)
+
+
+def _judge_children(group: Group, draft: Draft, slots: Slots) -> list[Entry]:
+    """Judge those that have not been, since it expanded; return what may be judged next."""
+    entries: list[Entry] = []
+    lockstep = group.lockstep if group.run.clearing is None else None
+    while lockstep is not None and lockstep.judged < group.width:
+        if draft.is_full or draft.judged >= JUDGED_CHILDREN:
+            draft.put_off(group.run)
+            break
+        draft.judged += 1
+        lockstep.judged += 1
+        entries += _judge_child(group, lockstep, lockstep.judged - 1, draft, slots)
+    return entries
+
+
+def _judge_child(
+    group: Group, lockstep: Lockstep, index: int, draft: Draft, slots: Slots
+) -> list[Entry]:
+    if group.states[index] != TaskState.PENDING:
+        return []
+    said = one_to_one.child_verdict(group, index)
+    if said is Verdict.WAIT:
+        return []
+    run, position = group.run, group.position
+    if said is Verdict.RUN:
+        had_fresh = group.has_fresh
+        lockstep.let(index)
+        if not had_fresh and group.has_fresh:
+            slots.offer(group)
+        return []
+    ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
+    end_unstarted(run, position, ended, draft, map_index=index)
+    return _ended(run, position, index, ended, draft)
+
+
+def go_on(run: Run, draft: Draft, slots: Slots) -> None:
+    """Judge the children that a turn had no room for."""
+    for group in list(run.groups.values()):
+        if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:
+            step(run, [group.position], draft, slots)
+        is_judged = run.states[group.position] == TaskState.RUNNING  # else its task has yet to be
+        if group.lockstep is not None and is_judged and run.state is RunState.RUNNING:
+            _step(run, _judge_children(group, draft, slots), draft, slots)
+
+
+def _lacks_a_list(run: Run, position: int) -> bool:
+    """Whether a mapped task may run by its rule, and a list it expands over is still to come."""
+    mapped = run.spec.tasks[position].mapped
+    if mapped is None or stream_expand.source_of(run, position) >= 0:  # a stream may begin empty
+        return False
+    lists = [leaf.position for leaf in expand.leaves(mapped.sources) if leaf.position >= 0]
+    plain = [position for position in lists if run.spec.tasks[position].mapped is None]
+    return any(run.states[position] < TaskState.SUCCESS for position in plain)
+
+
+def _make_ready(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:
+    """Queue a task, or expand it; return a state if it ended at once instead."""
+    if run.spec.tasks[position].mapped is not None:
+        return _expand(run, position, draft, slots)
+    run.states[position] = TaskState.QUEUED
+    live = fresh(run, position, -1)
+    live.queued_at = draft.now
+    draft.move(live, TaskState.QUEUED)
+    run.live[live.task_no] = live
+    draft.memory.live[live.task_no] = live
+    slots.offer(live)
+    return None
+
+
+def _end_children(run: Run, position: int, state: TaskState, draft: Draft) -> list[Entry]:
+    """End the children of a fan-out that were cleared, and will not run again."""
+    group = run.groups[position]
+    run.states[position] = TaskState.RUNNING
+    entries: dict[Entry, None] = {}  # each has followers of its own
+    index = group.pending_from(0)
+    while index < group.width:
+        if draft.is_full or draft.judged >= JUDGED_CHILDREN:
+            draft.put_off(run)
+            run.states[position] = TaskState.PENDING  # the others are judged with their task again
+            break
+        draft.judged += 1
+        end_unstarted(run, position, state, draft, map_index=index)
+        entries.update(dict.fromkeys(_ended(run, position, index, state, draft)))
+        index = group.pending_from(index + 1)
+    return list(entries)
+
+
+def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:
+    if position in run.groups:  # it was cleared, and keeps its width
+        run.states[position] = TaskState.RUNNING
+        if run.groups[position].lockstep is None:
+            slots.offer(run.groups[position])
+        return None
+    spec = run.spec.tasks[position]
+    assert spec.mapped is not None  # noqa: S101 - the caller looked
+    stream = stream_expand.source_of(run, position)
+    if stream >= 0 and run.states[stream] < TaskState.SUCCESS:
+        stream_expand.open_group(run, position, draft, slots)
+        return None
+    if _lacks_a_list(run, position) or not one_to_one.is_known(run, position):
+        return None
+    widths = []
+    for leaf, known in zip(
+        expand.leaves(spec.mapped.sources), one_to_one.widths(run, spec.mapped), strict=True
+    ):
+        if known is None:
+            ended = _without_source(run.states[leaf.position])
+            end_unstarted(run, position, ended, draft)
+            return ended
+        widths.append(known)
+    width = expand.width(spec.mapped, widths)
+    if width == 0:
+        end_unstarted(run, position, TaskState.SKIPPED, draft)
+        return TaskState.SKIPPED
+    capped = expand.check_cap(width, spec.map_limit)
+    if capped is not None:
+        failure = Failure(type="FanOutCapped", message=str(capped), reason="fanout_cap")
+        end_unstarted(run, position, TaskState.FAILED, draft, failure=failure)
+        alert(run, position, failure, draft)
+        return TaskState.FAILED
+    group = _make_group(run, position, width, draft)
+    if run.graph.indexed[position]:
+        group.lockstep = Lockstep(widths, group.width)
+    else:
+        slots.offer(group)
+    return None
+
+
+def _make_group(run: Run, position: int, width: int, draft: Draft) -> Group:
+    """Expand a task. One of a loop has as many children as rounds have begun, and may have more."""
+    spec, is_open = run.spec.tasks[position], False
+    numbers = width
+    if spec.mapped is not None and spec.mapped.until >= 0:
+        width, is_open = iterations.begun(run, position)
+        numbers = spec.map_limit
+    row = ExpansionRow(
+        run_no=run.run_no,
+        position=position,
+        width=width,
+        first_task_no=draft.numbers.take(numbers),
+        is_open=is_open,
+    )
+    retire(run, position, draft)
+    group = run.groups[position] = Group(run, row)
+    run.states[position] = TaskState.RUNNING
+    draft.change_group(group, -1)
+    if not group.is_loop:
+        run.widen(position, width)
+    return group
+
+
+def _without_source(parent: int) -> TaskState:
+    """What becomes of a mapped task whose list nobody made: a success without was marked so."""
+    if parent in {TaskState.SKIPPED, TaskState.SUCCESS}:
+        return TaskState.SKIPPED
+    return TaskState.UPSTREAM_FAILED
+
+
+def alert(run: Run, position: int, failure: Failure, draft: Draft) -> None:
+    """Owe the people on call a word about a task, or at -1 about the run."""
+    task_id = run.spec.tasks[position].task_id if position >= 0 else ""
+    draft.owing.alert_of(run.row, failure.reason, failure.message, task_id)

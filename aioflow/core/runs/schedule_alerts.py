@@ -1,0 +1,102 @@
+"""Slots of a schedule whose runs are not made in time: people are told, once.
+
+That is so where the daemon was down, or the database away, where so many runs of the DAG wait
+already that no more are made, or where one is refused again and again. It is once for all slots
+that are late together: until the schedule is in time again nothing more is said of it. What
+people have let rest, by pausing the DAG or taking its file away, is not late, nor what was over
+when the DAG came to be known.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from aioflow.core.runs.versions import put_dag
+from aioflow.core.scheduling import timetable
+from aioflow.core.transaction import Draft
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import DagRow
+from aioflow.model.timestamps import Instant
+
+__all__ = ("REASON", "cannot_be_made", "held_back", "told")
+
+REASON: Final = "schedule_late"
+
+_COUNTED = 10
+"""Late slots are counted up to here."""
+
+_WHAT_RUNS = {
+    "all": "all of them are made up for",
+    "latest": "the latest is made up for",
+    "skip": "they are skipped",
+}
+
+
+def told(row: DagRow, spec: DagSpec, starts: Instant, draft: Draft) -> DagRow:
+    """Return the row of a DAG whose next slot is made now, after people were told if it is late.
+
+    Args:
+        starts: When the run of that slot was to start.
+    """
+    if not _is_late(starts, draft):
+        return row
+    if not _is_known(row):
+        _tell(row, spec, _WHAT_RUNS[spec.missed], draft)
+    return msgspec.structs.replace(row, told_late=draft.now)
+
+
+def held_back(row: DagRow, spec: DagSpec, starts: Instant, draft: Draft) -> None:
+    """The next slot has to wait: tell people when it is late, or see to that then."""
+    after = draft.memory.late_after_us
+    if _is_known(row) or after is None or row.next_run_at is None:
+        return
+    if not _is_late(starts, draft):
+        draft.wake_dag(row.dag_id, row.next_run_at, starts + after + 1)
+        return
+    _tell(row, spec, "too many of its runs wait already", draft)
+    put_dag(msgspec.structs.replace(row, told_late=draft.now), draft)
+
+
+def cannot_be_made(dag_id: str, reason: str, draft: Draft) -> None:
+    """The next slot was refused, and will be tried again: tell people where it is late."""
+    row = draft.memory.dags.get(dag_id)
+    if row is None or row.next_run_at is None or _is_known(row):
+        return
+    if _is_late(row.next_run_at, draft):
+        _say(row, row.next_run_at, "a slot", f"it cannot be made: {reason[:1_000]}", draft)
+        put_dag(msgspec.structs.replace(row, told_late=draft.now), draft)
+
+
+def _is_late(starts: Instant, draft: Draft) -> bool:
+    after = draft.memory.late_after_us
+    return after is not None and draft.now - starts > after
+
+
+def _is_known(row: DagRow) -> bool:
+    slot = row.next_run_at
+    return slot is not None and row.told_late is not None and slot <= row.told_late
+
+
+def _tell(row: DagRow, spec: DagSpec, what_follows: str, draft: Draft) -> None:
+    assert spec.schedule is not None  # noqa: S101 - one without has no slots
+    assert row.next_run_at is not None  # noqa: S101
+    until = draft.now if spec.end_date is None else min(draft.now, spec.end_date)
+    count = len(
+        timetable.slots_between(
+            spec.schedule, spec.timezone, after=row.next_run_at - 1, until=until, limit=_COUNTED
+        )
+    )
+    number = f"{count} or more slots" if count == _COUNTED else f"{count} slots"
+    what = "a slot" if count < 2 else number
+    _say(row, row.next_run_at, what, what_follows, draft)
+
+
+def _say(row: DagRow, slot: Instant, what: str, what_follows: str, draft: Draft) -> None:
+    since = datetime.fromtimestamp(slot / 1e6, UTC).isoformat(timespec="seconds")
+    after_seconds = (draft.memory.late_after_us or 0) / 1e6
+    draft.memory.schedules_late += 1
+    missing = f"{what} of its schedule since {since} had no run {after_seconds:g} s later"
+    draft.owing.alert(REASON, f"{missing}: {what_follows}", run_id="", dag_id=row.dag_id)

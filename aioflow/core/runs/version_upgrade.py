@@ -1,0 +1,109 @@
+"""Move a run to the newest version of its DAG while tasks of it are being cleared.
+
+A run has one version. What has ended keeps its rows and results, and everything that has yet to
+begin runs the newest code. So nothing may be under way that is not cleared with the same request:
+half of it would have run in one version, and half in another.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection
+
+from msgspec.structs import replace
+
+from aioflow.core.repair.reset import renewed
+from aioflow.core.runs.conf import require_fit
+from aioflow.core.runs.version_diff import differences
+from aioflow.core.state.child_roles import async_role
+from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.state_counts import TALLY
+from aioflow.core.state.task_instance import Run, is_under_way, run_info
+from aioflow.core.transaction import Draft
+from aioflow.errors import BadConf, DagBroken, UnknownDag, VersionDiffers
+from aioflow.model.ids import TaskNo
+from aioflow.protocol.commands import ForgetRun
+
+__all__ = ("check_idle", "move", "newest")
+
+_FEW = 5
+
+
+def newest(run: Run, memory: Memory) -> Plan | None:
+    """Return the newest version that a run may be moved to; ``None`` if it has that already.
+
+    Raises:
+        RequestError: If no file defines the DAG now, or it differs in more than its code.
+    """
+    dag_id = run.row.dag_id
+    row = memory.dags.get(dag_id)
+    if row is None:
+        raise UnknownDag(dag_id)
+    if row.gone:
+        raise DagBroken(dag_id, f"{row.file} no longer defines it")
+    if row.version == run.row.version:
+        return None
+    plan = memory.plans[row.version, dag_id]
+    found = differences(run.spec, plan.graph.spec)
+    if not found:
+        try:
+            require_fit(plan.graph.spec, run.row.conf)
+        except BadConf as exc:
+            found = [str(exc)]
+    if found:
+        raise VersionDiffers(run.row.run_id, row.version, _listed(found))
+    return plan
+
+
+def check_idle(run: Run, plan: Plan, cleared: Collection[TaskNo]) -> None:
+    """Refuse to move a run of which something is under way that is not cleared.
+
+    Args:
+        cleared: The tasks under way that are cleared in the turn of the request.
+
+    Raises:
+        VersionDiffers: If there is such a task.
+    """
+    found: dict[str, None] = {}
+    for position, state in enumerate(run.states):
+        group, task_id = run.groups.get(position), run.spec.tasks[position].task_id
+        if group is None:
+            numbers = [run.row.first_task_no + position] if is_under_way(state) else []
+        else:
+            states = enumerate(group.states)
+            numbers = [group.first_task_no + at for at, one in states if is_under_way(one)]
+        if any(number not in cleared for number in numbers):
+            found[task_id] = None
+    if found:
+        under_way = [f"task {task_id!r} is under way" for task_id in found]
+        raise VersionDiffers(
+            run.row.run_id,
+            plan.version,
+            _listed(under_way),
+            hint="clear that, too, or wait until it has ended",
+        )
+
+
+def move(run: Run, plan: Plan, draft: Draft) -> None:
+    """Give a run another version. Nothing of it is under way, and it is held still.
+
+    The processes forget the run, and are told of it again with the next task they start.
+    """
+    old = run.row.version
+    draft.batch.run_versions.append((run.run_no, old, plan.version))
+    draft.effects.append(ForgetRun(run.run_no))
+    draft.runs[run.run_no] = run
+    run.row = replace(run.row, version=plan.version)
+    run.plan, run.graph, run.spec = plan, plan.graph, plan.graph.spec
+    run.async_role = async_role(run.spec)
+    run.durations = plan.durations
+    run.info = run_info(run.row, run.spec.file)
+    run.tallies = array("q", bytes(8 * TALLY * run.graph.tallies))  # counted when it goes on
+    for group in list(run.groups.values()):
+        draft.expansions.take_over(renewed(group))
+
+
+def _listed(reasons: list[str]) -> str:
+    more = len(reasons) - _FEW
+    return "; ".join(reasons[:_FEW]) + (f"; and {more} more" if more > 0 else "")

@@ -1,0 +1,1 @@
+"""Decisions about when and where work starts: timetables, the ready queue, slots."""

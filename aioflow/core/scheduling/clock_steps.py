@@ -1,0 +1,96 @@
+"""Schedules that ran ahead, because the wall clock was ahead and has been set back since.
+
+A schedule's cursor never goes back by itself: each slot has one run. Where it lies behind slots
+that are still to come, because they passed while the clock was wrong, it is taken back to the
+first of them. Slots that had their run then have none again: up to ``last_slot``, which stays where
+it was, the runs that are there are looked up before another one is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec.structs import replace
+
+from aioflow.core.runs.versions import arm_schedule, put_dag
+from aioflow.core.scheduling import timetable
+from aioflow.core.state.memory import Memory
+from aioflow.core.transaction import Draft
+from aioflow.model.rows import DagRow, RunRow
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.inputs import Input, MakeSlots
+
+__all__ = ("REASON", "found", "heed_step", "is_ahead", "take_back", "wanted")
+
+REASON: Final = "clock_set_back"
+
+_TOLD_US = 60_000_000
+"""A schedule that had run ahead by less than this is no news for anybody on call."""
+
+_NAMED = 5
+"""So many of the schedules are named in the alert."""
+
+
+def heed_step(draft: Draft) -> None:
+    """Have the schedules follow the wall clock if it has stepped since the last turn."""
+    draft.step = draft.at.shift - draft.memory.shift
+    if draft.step:
+        take_back(draft)
+        for row in draft.memory.dags.values():
+            arm_schedule(row, draft)
+
+
+def take_back(draft: Draft) -> None:
+    """Take back the cursors that lie ahead of the next slot; one alert names those far ahead."""
+    behind = []
+    for row in list(draft.memory.dags.values()):
+        cursor = _next_slot(row, draft)
+        if cursor is not None and (row.next_run_at is None or cursor < row.next_run_at):
+            last = row.last_slot
+            if last is None and row.next_run_at is not None:
+                last = row.next_run_at - 1
+            told = None if row.told_late is None else min(row.told_late, draft.now)
+            put_dag(replace(row, next_run_at=cursor, last_slot=last, told_late=told), draft)
+            if last is None or last - draft.now >= _TOLD_US:
+                behind.append(row.dag_id)
+    if not behind:
+        return
+    names = ", ".join(sorted(behind)[:_NAMED]) + (", ..." if len(behind) > _NAMED else "")
+    count = "a schedule" if len(behind) == 1 else f"{len(behind)} schedules"
+    message = f"the clock was set back: {count} had run ahead of it and continue from now: {names}"
+    draft.owing.alert(REASON, message, run_id="", dag_id=behind[0] if len(behind) == 1 else "")
+
+
+def _next_slot(row: DagRow, draft: Draft) -> Instant | None:
+    """Return the next slot of a schedule as of now, if it has run past that; else ``None``."""
+    memory, now, last = draft.memory, draft.now, row.last_slot
+    plan = memory.plans.get((row.version, row.dag_id))
+    spec = None if plan is None else plan.graph.spec
+    if spec is None or spec.schedule is None or (last is not None and last <= now):
+        return None
+    if spec.schedule.gap_us is not None:
+        return now + spec.schedule.gap_us
+    if not spec.schedule.has_slots or (last is None and row.next_run_at is None):
+        return None
+    after = now if spec.start_date is None else max(now, spec.start_date - 1)
+    return timetable.next_slot(spec.schedule, spec.timezone, after=after)
+
+
+def is_ahead(row: DagRow) -> bool:
+    """Whether slots from the cursor of a schedule on may have had their run already."""
+    cursor, last = row.next_run_at, row.last_slot
+    return cursor is not None and last is not None and cursor <= last
+
+
+def wanted(inputs: Iterable[Input]) -> Iterator[MakeSlots]:
+    """Yield the inputs of a turn that need to know which of their slots had a run.
+
+    What there is has to be given to ``found`` before they are taken.
+    """
+    return (entry for entry in inputs if isinstance(entry, MakeSlots))
+
+
+def found(entry: MakeSlots, runs: Iterable[RunRow], memory: Memory) -> None:
+    """The runs of these slots are known, for this turn."""
+    memory.found_ahead[entry.dag_id] = {run.logical_date for run in runs}

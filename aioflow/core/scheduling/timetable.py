@@ -1,0 +1,426 @@
+"""When does a schedule fire, and what did it miss?
+
+A schedule is a cron expression in a time zone, a fixed interval of elapsed time, a list of
+dates, or several of these at once. Its *slots* are instants, strictly increasing. What a cron
+expression means when clocks change is the rule of Debian's cron:
+
+* **Fixed times** (neither the minute nor the hour, nor the second if there is one, begins with
+  ``*``) follow the clock on the wall, once per local day: a time that is missing that day fires
+  at the first valid instant after it, one that comes twice fires the first time.
+* **Wildcards** (``*/15 * * * *``, ``0 * * * *``, ``*/15 2 * * *``) follow elapsed time: what is
+  missing is left out, what comes twice fires twice.
+
+Days of the month and of the week that are both restricted are joined by *or*, as in every cron.
+
+``once`` and schedules with a ``gap_us`` have no slots; ``core.runs.create`` decides when they run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from itertools import islice, takewhile
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from aioflow.errors import BadSchedule
+from aioflow.model.schedule import Missed, ScheduleSpec
+from aioflow.model.timestamps import Instant, as_datetime, as_instant
+
+__all__ = (
+    "MISSED_US",
+    "first_instant",
+    "interval_up_to",
+    "latest_slot",
+    "missed",
+    "next_slot",
+    "slots_after",
+    "slots_between",
+    "starts_at",
+    "validate",
+)
+
+_SECOND: Instant = 1_000_000
+_FIELD_LENGTH = 500
+
+_FIELD_SIZES = (
+    ("second", 60),
+    ("minute", 60),
+    ("hour", 24),
+    ("day of month", 31),
+    ("month", 12),
+    ("day of week", 7),
+)
+"""The fields of a cron expression and how many values each has."""
+
+MISSED_US = 30 * _SECOND
+"""A slot that starts later than this was missed, where missed ones are skipped."""
+
+_KINDS = "a cron expression, an interval, dates, once, or one run after the other"
+
+# Beyond these a datetime, or the fifty years in which a match is sought, overflows.
+_EARLIEST: Instant = as_instant(datetime(2, 1, 1, tzinfo=UTC))
+_LATEST: Instant = as_instant(datetime(9900, 1, 1, tzinfo=UTC))
+
+
+# ── what is a schedule ──────────────────────────────────────────────────────────────────
+
+
+def validate(schedule: ScheduleSpec, timezone: str) -> BadSchedule | None:
+    """Return what is wrong with a schedule, if anything; also if it would never fire."""
+    try:
+        _zone(timezone)
+        _check(schedule, timezone)
+    except BadSchedule as exc:
+        return exc
+    return None
+
+
+def _check(schedule: ScheduleSpec, timezone: str) -> None:
+    kinds = (schedule.cron, schedule.every_us, schedule.dates, schedule.gap_us)
+    said = sum(kind is not None for kind in kinds) + schedule.once + bool(schedule.parts)
+    if said != 1:
+        raise BadSchedule(f"a schedule is {_KINDS}: one of them, or several schedules together")
+    for length in (schedule.every_us, schedule.gap_us):
+        if length is not None and length < _SECOND:
+            raise BadSchedule(f"an interval of {length} us is too short; take 1s or more")
+    if schedule.dates is not None and not schedule.dates:
+        raise BadSchedule("a schedule of dates needs one at least")
+    if schedule.cron is not None and next_slot(schedule, timezone, after=0) is None:
+        raise BadSchedule(
+            f"the cron expression {schedule.cron!r} never fires: there is no such day"
+        )
+    if schedule.cron is not None:
+        _check_steps(schedule.cron)
+    for part in schedule.parts:
+        if not part.has_slots:
+            raise BadSchedule("@once and @continuous stand alone, not beside other schedules")
+        _check(part, timezone)
+
+
+def _check_steps(expression: str) -> None:
+    """Refuse a step that no second value of its field can reach.
+
+    Only where a schedule is declared: the schedules of stored versions stay as they are.
+    """
+    fields = expression.split()
+    for (name, size), field in zip(_FIELD_SIZES[-len(fields) :], fields, strict=True):
+        for term in field.split(","):
+            step = term.partition("/")[2]
+            if step and int(step) > size:
+                raise BadSchedule(
+                    f"the cron expression {expression!r} has a step of {step} in the field "
+                    f"{name}, which has {size} values; Every(...) takes longer intervals"
+                )
+
+
+# ── slots ───────────────────────────────────────────────────────────────────────────────
+
+
+def slots_after(schedule: ScheduleSpec, timezone: str, *, after: Instant) -> Iterator[Instant]:
+    """Yield all slots after ``after``, up to the year 9900.
+
+    Raises:
+        BadSchedule: If ``validate`` would have returned it.
+    """
+    return takewhile(lambda slot: slot <= _LATEST, _slots(schedule, timezone, after))
+
+
+def _slots(schedule: ScheduleSpec, timezone: str, after: Instant) -> Iterator[Instant]:
+    if after >= _LATEST:
+        return iter(())
+    if schedule.parts:
+        parts = (slots_after(part, timezone, after=after) for part in schedule.parts)
+        return _distinct(heapq.merge(*parts))
+    if schedule.every_us is not None:
+        return _multiples(schedule.every_us, schedule.anchor, after)
+    if schedule.cron is not None:
+        return _cron_slots(schedule.cron, _zone(timezone), max(after, _EARLIEST))
+    dates = schedule.dates or ()
+    return iter(dates[bisect_right(dates, after) :])
+
+
+def _distinct(slots: Iterable[Instant]) -> Iterator[Instant]:
+    last = None
+    for slot in slots:
+        if slot != last:
+            yield slot
+        last = slot
+
+
+def _multiples(every_us: int, anchor: Instant, after: Instant) -> Iterator[Instant]:
+    slot = anchor + ((after - anchor) // every_us + 1) * every_us
+    while True:
+        yield slot
+        slot += every_us
+
+
+def next_slot(schedule: ScheduleSpec, timezone: str, *, after: Instant) -> Instant | None:
+    """Return the first slot after ``after``, never ``after`` itself.
+
+    ``None`` if there is none within fifty years, or before the year 9900.
+
+    Raises:
+        BadSchedule: If ``validate`` would have returned it.
+    """
+    return next(slots_after(schedule, timezone, after=after), None)
+
+
+def slots_between(
+    schedule: ScheduleSpec, timezone: str, *, after: Instant, until: Instant, limit: int
+) -> list[Instant]:
+    """Return the first ``limit`` slots later than ``after`` and not later than ``until``."""
+    slots = islice(slots_after(schedule, timezone, after=after), limit)
+    return list(takewhile(lambda slot: slot <= until, slots))
+
+
+def latest_slot(
+    schedule: ScheduleSpec, timezone: str, *, after: Instant, until: Instant
+) -> Instant | None:
+    """Return the last slot later than ``after`` and not later than ``until``, if any.
+
+    Its cost grows with the logarithm of the span, not with the number of slots in it.
+    """
+    if schedule.parts:
+        found = [latest_slot(p, timezone, after=after, until=until) for p in schedule.parts]
+        return max((slot for slot in found if slot is not None), default=None)
+    if schedule.every_us is not None:
+        slot = schedule.anchor + (until - schedule.anchor) // schedule.every_us * schedule.every_us
+        return slot if slot > after else None
+    if schedule.dates is not None:
+        count = bisect_right(schedule.dates, until)
+        return schedule.dates[count - 1] if count and schedule.dates[count - 1] > after else None
+    return _latest_cron(schedule, timezone, after, until)
+
+
+def _latest_cron(
+    schedule: ScheduleSpec, timezone: str, after: Instant, until: Instant
+) -> Instant | None:
+    # Gallop back until there is a slot, then close in on the last one. Always looking
+    # forward, because a cron that is read backwards changes clocks differently.
+    reach_us, low, found = 60 * _SECOND, until, None
+    while found is None and low > after:
+        low = max(after, until - reach_us)
+        reach_us *= 2
+        found = _slot_within(schedule, timezone, low, until)
+    if found is None:
+        return None
+    low, high = found, until
+    while high - low > _SECOND:
+        middle = (low + high) // 2
+        later = _slot_within(schedule, timezone, middle, until)
+        if later is None:
+            high = middle
+        else:
+            low = later
+    # Slots are whole seconds: what is within the last one is found by looking once more.
+    return _slot_within(schedule, timezone, low, until) or low
+
+
+def _slot_within(
+    schedule: ScheduleSpec, timezone: str, after: Instant, until: Instant
+) -> Instant | None:
+    slot = next_slot(schedule, timezone, after=after)
+    return slot if slot is not None and slot <= until else None
+
+
+def interval_up_to(
+    schedule: ScheduleSpec, timezone: str, at: Instant
+) -> tuple[Instant, Instant] | None:
+    """Return the last two slots not later than ``at``; ``None`` where there are not two."""
+    end = latest_slot(schedule, timezone, after=_EARLIEST, until=at)
+    if end is None:
+        return None
+    start = latest_slot(schedule, timezone, after=_EARLIEST, until=end - 1)
+    return None if start is None else (start, end)
+
+
+def starts_at(schedule: ScheduleSpec, timezone: str, slot: Instant, *, salt: str) -> Instant:
+    """Return when the run of a slot may start: then, or later by a share of the jitter.
+
+    Which share that is follows from the slot and ``salt``, the name of the DAG, alone. At most
+    it is half the way to the next slot, so that runs start in the order of their slots.
+    """
+    jitter_us = _jitter_us(schedule, timezone, slot)
+    if not jitter_us:
+        return slot
+    following = next_slot(schedule, timezone, after=slot)
+    most = jitter_us if following is None else min(jitter_us, (following - slot) // 2)
+    digest = blake2b(f"{salt}/{slot}".encode(), digest_size=8).digest()
+    return slot + (most * int.from_bytes(digest) >> 64)
+
+
+def _jitter_us(schedule: ScheduleSpec, timezone: str, slot: Instant) -> int:
+    """Return that of a slot: where several schedules have it, the smallest."""
+    if not any(_is_shaky(part) for part in schedule.parts):
+        return schedule.jitter_us
+    own = [part for part in schedule.parts if _has(part, timezone, slot)]
+    return min((_jitter_us(part, timezone, slot) for part in own), default=0)
+
+
+def _is_shaky(schedule: ScheduleSpec) -> bool:
+    return schedule.jitter_us > 0 or any(_is_shaky(part) for part in schedule.parts)
+
+
+def _has(schedule: ScheduleSpec, timezone: str, slot: Instant) -> bool:
+    return next_slot(schedule, timezone, after=slot - 1) == slot
+
+
+# ── what was missed ─────────────────────────────────────────────────────────────────────
+
+
+def missed(
+    schedule: ScheduleSpec,
+    timezone: str,
+    *,
+    cursor: Instant,
+    now: Instant,
+    policy: Missed,
+    limit: int,
+    last: Instant | None = None,
+    salt: str = "",
+) -> tuple[list[Instant], Instant | None]:
+    """Return the slots to run now, oldest first, and the next cursor.
+
+    The cursor is the first slot that has not been dealt with: everything from it on is still
+    owed. If the schedule has changed since, it need not be a slot of the new one. A next
+    cursor whose start is not in the future means that ``limit`` left some over: ask again.
+
+    Args:
+        schedule: A valid one that has slots.
+        timezone: What its wall clock shows.
+        cursor: As returned last; at first the slot the DAG begins with.
+        now: Up to here, inclusive.
+        policy: Whether of the slots that were missed ``all`` run, the ``latest`` one, or none.
+        limit: How many at once, at least 1.
+        last: No slot after this one runs.
+        salt: See ``starts_at``.
+
+    Raises:
+        ValueError: If ``limit`` is below 1: the cursor could never move on.
+    """
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    until = now if last is None else min(now, last)
+
+    def start(slot: Instant) -> Instant:
+        return starts_at(schedule, timezone, slot, salt=salt)
+
+    if policy == "all":
+        between = slots_between(schedule, timezone, after=cursor - 1, until=until, limit=limit)
+        due = list(takewhile(lambda slot: start(slot) <= now, between))
+        passed = due[-1] if due else cursor - 1
+    else:
+        latest = latest_slot(schedule, timezone, after=cursor - 1, until=until)
+        while latest is not None and start(latest) > now:
+            latest = latest_slot(schedule, timezone, after=cursor - 1, until=latest - 1)
+        is_too_late = policy == "skip" and latest is not None and now - start(latest) > MISSED_US
+        due = [] if latest is None or is_too_late else [latest]
+        passed = cursor - 1 if latest is None else latest
+    return due, next_slot(schedule, timezone, after=passed)
+
+
+# ── cron: the only place with calendars ─────────────────────────────────────────────────
+
+
+def _cron_slots(expression: str, zone: ZoneInfo, after: Instant) -> Iterator[Instant]:
+    fields = expression.split()
+    if len(fields) not in {5, 6}:
+        raise BadSchedule(
+            f"the cron expression {expression!r} has {len(fields)} fields; it takes five: "
+            "minute, hour, day of month, month, day of week; or six, of which the first is "
+            "the second"
+        )
+    if any(len(field) > _FIELD_LENGTH for field in fields):
+        raise BadSchedule("the cron expression is too long to be meant")
+    follows_elapsed_time = any(field.startswith("*") for field in fields[:-3])
+    at = as_datetime(after)
+    try:
+        walk = _elapsed if follows_elapsed_time else _on_the_wall
+        for slot in walk(expression, zone, at):
+            yield as_instant(slot)
+    except CronSimError as exc:
+        raise BadSchedule(
+            f"the cron expression {expression!r} cannot be understood: {str(exc).lower()}"
+        ) from exc
+
+
+def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    """Fixed times: each as soon as the clock on the wall shows it, or a later one."""
+    # Labelled UTC, a clock reading is one that never changes its offset.
+    for reading in CronSim(expression, after + _offset(zone, after)):
+        found = first_instant(reading, zone)
+        if found > after:
+            yield found
+            after = found
+
+
+def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
+    """Return when a clock first shows a reading; where it never does, when it is past it."""
+    wall = reading.replace(tzinfo=None)
+    found = wall.replace(tzinfo=zone).astimezone(UTC)
+    if found.astimezone(zone).replace(tzinfo=None) == wall:
+        return found
+    before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
+    return _next_change(zone, before, found, _offset(zone, before)) or found
+
+
+def _elapsed(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    """Wildcards: plain calendar arithmetic, as far as the offset to UTC stays the same.
+
+    cronsim goes astray here where clocks change by half an hour.
+    """
+    change: datetime | None = after
+    clock = after + _offset(zone, after)
+    while change is not None:
+        at, offset, change = change, _offset(zone, change), None
+        for reading in CronSim(expression, clock):
+            found = reading - offset
+            change = _next_change(zone, at, found, offset)
+            if change is not None:
+                break
+            yield found
+            at = found
+        else:
+            return
+        clock = change + _offset(zone, change) - timedelta(seconds=1)  # it may be a slot itself
+
+
+def _next_change(
+    zone: ZoneInfo, after: datetime, until: datetime, offset: timedelta
+) -> datetime | None:
+    """Return the first second in ``(after, until]`` at which the offset is another one."""
+    low = after
+    while low < until:
+        high = min(low + timedelta(days=1), until)
+        if _offset(zone, high) != offset:
+            break
+        low = high
+    else:
+        return None
+    low, high = low.replace(microsecond=0), high.replace(microsecond=0)
+    while high - low > timedelta(seconds=1):
+        middle = (low + (high - low) / 2).replace(microsecond=0)
+        if _offset(zone, middle) == offset:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
+    return at.astimezone(zone).utcoffset() or timedelta()
+
+
+def _zone(timezone: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(timezone)
+    # A name that is unknown, no relative path, or a folder of the zone database.
+    except (KeyError, ValueError, OSError) as exc:
+        raise BadSchedule(
+            f"there is no time zone {timezone!r}; take a name such as 'Europe/Berlin'"
+        ) from exc

@@ -1,0 +1,104 @@
+"""A slot for ``def`` bodies and what it has, and the grant of a place to a try."""
+
+from __future__ import annotations
+
+from aioflow.core.state.task_instance import Group, Live
+from aioflow.model.dag import DEFAULT_POOL
+from aioflow.protocol.inputs import WorkerSilent
+
+__all__ = ("Grant", "Worker", "best_idle", "expected_us", "learn_duration")
+
+_UNKNOWN_US = 1e12
+_SHORTEST_US = 20.0
+"""A try costs at least this much in a worker, even if it does nothing."""
+
+_OUTLIER = 10
+"""One measurement counts for this many times the expected duration at most."""
+
+_RECENT = 0.2
+"""Weight of the newest measurement in a task's expected duration."""
+
+
+class Worker:
+    """One slot.
+
+    Attributes:
+        current: The try that runs in it.
+        claims: Sent behind it, in the order in which they will begin.
+        pool: Where its slot counts, as long as it has anything.
+        silence: Since when its process neither answers nor computes.
+        slow: A try that took so long that those claimed behind it were called back.
+    """
+
+    __slots__ = ("claims", "current", "number", "pool", "silence", "slow", "version", "weight")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.version = ""
+        self.current: Live | None = None
+        self.claims: list[Live] = []
+        self.slow: Live | None = None
+        self.silence: WorkerSilent | None = None
+        self.pool = DEFAULT_POOL
+        self.weight = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it could begin something else now."""
+        return self.current is None and not self.claims
+
+    def expected_us(self) -> float:
+        """Return how long what it has is expected to take."""
+        total = 0.0 if self.current is None else expected_us(self.current)
+        return total + sum(expected_us(live) for live in self.claims)
+
+    def is_like(self, entry: Live | Group) -> bool:
+        """Whether the task could follow there: nothing about the slot would change."""
+        spec = entry.spec
+        return (
+            entry.run.row.version == self.version
+            and spec.pool == self.pool
+            and spec.slots == self.weight
+        )
+
+
+class Grant:
+    """A try that may start now.
+
+    Attributes:
+        is_waiting: It begins with a wait, and needs no place for that.
+    """
+
+    __slots__ = ("is_claimed", "is_waiting", "live", "worker")
+
+    def __init__(
+        self, live: Live, worker: int = -1, *, is_claimed: bool = False, is_waiting: bool = False
+    ) -> None:
+        self.live = live
+        self.worker = worker
+        self.is_claimed = is_claimed
+        self.is_waiting = is_waiting
+
+
+def expected_us(entry: Live | Group) -> float:
+    """Return how long a try of a task is expected to take, in microseconds."""
+    return max(entry.run.durations[entry.position] or _UNKNOWN_US, _SHORTEST_US)
+
+
+def learn_duration(live: Live, took_us: int) -> None:
+    """Take a measured try into what a task is expected to take."""
+    durations, position = live.run.durations, live.position
+    known = durations[position]
+    took = max(0, took_us)  # these are wall times, and the clock may have been set
+    if known == 0:
+        durations[position] = took
+    else:
+        durations[position] = known + _RECENT * (min(took, _OUTLIER * known) - known)
+
+
+def best_idle(idle: list[Worker], version: str) -> Worker:
+    """Return the idle worker that loads least to run a version."""
+    for worker in idle:
+        if worker.version == version:
+            return worker
+    return next((worker for worker in idle if not worker.version), idle[0])

@@ -1,0 +1,54 @@
+"""Rows of fan-outs that one turn adds, changes and deletes."""
+
+from __future__ import annotations
+
+from aioflow.core.state.task_instance import Group
+from aioflow.model.batch import Batch
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import ExpansionChange, ExpansionRow
+
+__all__ = ("Expansions",)
+
+
+class Expansions:
+    """The expansions of one turn; ``close`` adds them to its batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._changed: dict[tuple[RunNo, int], tuple[Group, int]] = {}
+
+    def change(self, group: Group, was: int) -> None:
+        """Note that a fan-out had this width before the turn changed it; -1 if it had no row."""
+        self._changed.setdefault((group.run.run_no, group.position), (group, was))
+
+    def take_over(self, group: Group) -> None:
+        """Another object stands for a fan-out from now on, also for what was changed of it."""
+        key = group.run.run_no, group.position
+        if key in self._changed:
+            self._changed[key] = group, self._changed[key][1]
+
+    def dissolve(self, run_no: RunNo, position: int) -> None:
+        """Delete the row of a fan-out, with what this turn has changed of it.
+
+        Its task may be expanded again in the same turn.
+        """
+        _, was = self._changed.pop((run_no, position), (None, 0))
+        if was >= 0:  # one of this turn has no row yet
+            self._batch.gone_expansions.append((run_no, position))
+
+    def close(self) -> None:
+        """Add to the batch what was changed."""
+        for group, was in self._changed.values():
+            number, position = group.run.run_no, group.position
+            if was < 0:
+                row = ExpansionRow(
+                    run_no=number,
+                    position=position,
+                    width=group.width,
+                    first_task_no=group.first_task_no,
+                    is_open=group.is_open,
+                )
+                self._batch.new_expansions.append(row)
+            else:
+                change = ExpansionChange(number, position, was, group.width, group.is_open)
+                self._batch.expansion_changes.append(change)

@@ -1,0 +1,434 @@
+"""A DAG's shape: who comes after whom, and what is wrong with it.
+
+``Graph`` is what the engine walks, built once per version of a DAG and shared by all its runs.
+``validate`` is what a parser asks first. Both are loops over positions, never recursion: a
+chain may be as long as its author likes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from aioflow.core.state.scopes import Asked, is_ignorable, own_parents, reached, scope_groups
+from aioflow.core.tasks.expand import leaves
+from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
+from aioflow.model.dag import DagSpec, MapSource, TaskSpec
+from aioflow.model.states import TriggerRule
+
+__all__ = ("Graph", "Judged", "is_identifier", "orphans", "validate")
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
+
+
+class Judged(NamedTuple):
+    """Parents of a task that one rule looks at.
+
+    Attributes:
+        tally: Where their ends are counted, see ``Graph.judged``.
+        min_success: The share that has to succeed, instead of the rule.
+        parents: Ascending.
+        setups: Those of them that are setups, for the one rule that asks for them.
+        indexed: Those of them that are looked at child by child, and counted in no tally.
+    """
+
+    tally: int
+    rule: TriggerRule
+    min_success: float | None
+    parents: tuple[int, ...]
+    setups: tuple[int, ...] = ()
+    indexed: tuple[int, ...] = ()
+
+
+class Graph:
+    """The edges of one DAG, by position.
+
+    Args:
+        spec: One that ``validate`` finds nothing wrong with.
+
+    Attributes:
+        spec: What it was made from.
+        parents: Of each task, ascending.
+        children: Of each task, ascending.
+        order: Every parent before its children; otherwise as they were written.
+        roots: Tasks without parents.
+        leaves: The tasks whose ends are the run's: those without children that matter to it.
+        expands_over: For each task, the mapped children that expand over its result.
+        indexed: For each task, the mapped ones whose children its own go along with.
+        followers: The same turned round.
+        judged: For each task, the tallies its rules look at, with those rules. The tally at its
+            own position is that of the rule of the task, which has no parents where all of them
+            are in groups; those of the groups follow behind all positions.
+        counts_in: For each task, the tallies it is counted in when it has ended.
+        judges: For each task, those that may be judged when it has ended: its children, and
+            whoever is asked about it because of a setup.
+        tallies: How many there are.
+        position_of: By ``task_id``.
+        past: The tasks that wait for the run before.
+        awaited_in_past: For each of those, which others have to have ended well there, too.
+        past_of: For each task, those that may go on when it has ended in the run before.
+
+    Raises:
+        CycleError: If the tasks cannot be ordered.
+    """
+
+    __slots__ = (
+        "awaited_in_past",
+        "children",
+        "counts_in",
+        "expands_over",
+        "followers",
+        "indexed",
+        "judged",
+        "judges",
+        "leaves",
+        "order",
+        "parents",
+        "past",
+        "past_of",
+        "position_of",
+        "roots",
+        "spec",
+        "tallies",
+    )
+
+    def __init__(self, spec: DagSpec) -> None:
+        tasks = spec.tasks
+        self.spec = spec
+        self.parents = tuple(task.parents for task in tasks)
+        self.children = _children(tasks)
+        self.roots = tuple(p for p, parents in enumerate(self.parents) if not parents)
+        self.leaves = _leaves(tasks, self.children)
+        self.order = _order(tasks, self.children)
+        self.expands_over = _expands_over(tasks)
+        self.position_of = {task.task_id: position for position, task in enumerate(tasks)}
+        self.past = frozenset(p for p, task in enumerate(tasks) if task.depends_on_past)
+        self.awaited_in_past = {
+            p: self.children[p] if tasks[p].wait_for_downstream else () for p in self.past
+        }
+        self.past_of = _past_of(self.awaited_in_past, len(tasks))
+        self.indexed = tuple(frozenset(_indexed(tasks, task)) for task in tasks)
+        self.followers = _turned_round(self.indexed)
+        self.judged = _judged(tasks, self.children, self.indexed)
+        self.tallies = max((look.tally + 1 for looks in self.judged for look in looks), default=0)
+        self.tallies = max(self.tallies, len(tasks))
+        makers = [
+            _makers(task) | indexed for task, indexed in zip(tasks, self.indexed, strict=True)
+        ]
+        self.counts_in, self.judges = _counted(self.judged, makers)
+
+
+def _past_of(awaited: Mapping[int, tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:
+    found: list[list[int]] = [[] for _ in range(size)]
+    for position, others in sorted(awaited.items()):
+        for at in (position, *others):
+            found[at].append(position)
+    return tuple(map(tuple, found))
+
+
+def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
+    """Return everything that is wrong with a DAG, in the order of its tasks, cycles last.
+
+    Of cycles that share a task one is reported; mending it shows the next.
+    """
+    findings: list[DagError] = []
+    _check_id("DAG", dag_id, findings)
+    if not tasks:
+        findings.append(DagError(f"DAG {dag_id!r} has no tasks; call at least one in its body"))
+    seen: set[str] = set()
+    for position, task in enumerate(tasks):
+        if task.task_id in seen:
+            findings.append(DuplicateTask(dag_id, task.task_id))
+        seen.add(task.task_id)
+        _check_id("task", task.task_id, findings)
+        findings.extend(
+            UnknownParent(task.task_id, f"#{parent}")
+            for parent in task.parents
+            if not 0 <= parent < len(tasks)
+        )
+        _check_expansion(tasks, position, findings)
+        _check_numbers(task, findings)
+    findings.extend(
+        CycleError(tuple(tasks[position].task_id for position in cycle))
+        for cycle in _cycles(_children(tasks))
+    )
+    return findings
+
+
+def orphans(tasks: Sequence[TaskSpec]) -> list[str]:
+    """Return the tasks that nothing connects to the rest of a DAG: a warning, not an error."""
+    if len(tasks) < 2:
+        return []
+    connected = {parent for task in tasks for parent in task.parents}
+    return [
+        task.task_id
+        for position, task in enumerate(tasks)
+        if not task.parents and position not in connected
+    ]
+
+
+def is_identifier(name: str) -> bool:
+    """Whether DAGs, tasks and pools may be called so."""
+    return _ID.fullmatch(name) is not None and name[0] != "-" and name not in {".", ".."}
+
+
+# ── what can be wrong ───────────────────────────────────────────────────────────────────
+
+
+def _check_id(kind: str, name: str, findings: list[DagError]) -> None:
+    if not _ID.fullmatch(name):
+        shown = name if len(name) <= 80 else f"{name[:77]}..."
+        findings.append(
+            DagError(
+                f"{kind} id {shown!r} cannot be used; take 1 to 250 letters, digits, '_', '-' or "
+                "'.' of ASCII"
+            )
+        )
+    elif name.startswith("-") or name in {".", ".."}:
+        findings.append(
+            DagError(
+                f"{kind} id {name!r} reads like an option or a folder; "
+                "begin it with a letter or a digit"
+            )
+        )
+
+
+def _check_expansion(tasks: Sequence[TaskSpec], position: int, findings: list[DagError]) -> None:
+    task = tasks[position]
+    if task.mapped is None:
+        return
+    if not task.mapped.sources:
+        findings.append(
+            DagError(f"task {task.task_id!r} expands over nothing; give expand() an argument")
+        )
+    for whole in task.mapped.sources:
+        _check_source(tasks, task, whole, findings)
+
+
+def _check_source(
+    tasks: Sequence[TaskSpec], task: TaskSpec, whole: MapSource, findings: list[DagError]
+) -> None:
+    if whole.join and not whole.parts:
+        findings.append(
+            DagError(f"task {task.task_id!r} expands {whole.parameter!r} over nothing joined")
+        )
+    is_along = task.mapped is not None and bool(task.mapped.along)  # its heads have it as parent
+    for source in leaves((whole,)):
+        if source.position == -1:
+            if source.width < 0:
+                findings.append(
+                    DagError(
+                        f"task {task.task_id!r} expands {whole.parameter!r} over a literal "
+                        "without a length; give it a list"
+                    )
+                )
+        elif source.position not in task.parents and not is_along:
+            name = (
+                tasks[source.position].task_id
+                if 0 <= source.position < len(tasks)
+                else f"#{source.position}"
+            )
+            findings.append(
+                DagError(
+                    f"task {task.task_id!r} expands {whole.parameter!r} over the result of "
+                    f"{name!r}, which is not among its parents; pass the parent's result to "
+                    "expand()"
+                )
+            )
+
+
+def _check_numbers(task: TaskSpec, findings: list[DagError]) -> None:
+    least: tuple[tuple[str, int | None, int], ...] = (
+        ("slots", task.slots, 1),
+        ("window", task.window, 1),
+        ("map_limit", task.map_limit, 1),
+        ("max_active_tis_per_dagrun", task.max_active_tis_per_dagrun, 1),
+        ("execution_timeout", task.execution_timeout_us, 1),
+        ("retry tries", task.retry.tries, 1),
+        ("retry delay", task.retry.delay_us, 0),
+        ("retry max_delay", task.retry.max_delay_us, 0),
+    )
+    if task.sensor is not None:
+        least += (
+            ("sensor interval", task.sensor.interval_us, 0),
+            ("sensor timeout", task.sensor.timeout_us, 0),
+            ("sensor max_interval", task.sensor.max_interval_us, 0),
+        )
+    findings.extend(
+        DagError(f"task {task.task_id!r} has {name}={number}; it must be at least {minimum}")
+        for name, number, minimum in least
+        if number is not None and number < minimum
+    )
+    factors = [("retry factor", task.retry.factor)]
+    if task.sensor is not None:
+        factors.append(("sensor backoff", task.sensor.backoff))
+    findings.extend(
+        DagError(f"task {task.task_id!r} has {name}={factor}; it must be a number above 0")
+        for name, factor in factors
+        if not (math.isfinite(factor) and factor > 0)
+    )
+
+
+# ── edges ───────────────────────────────────────────────────────────────────────────────
+
+
+def _children(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
+    """Turn the edges round; those to tasks that are not there are left out."""
+    children: list[list[int]] = [[] for _ in tasks]
+    for position, task in enumerate(tasks):
+        for parent in task.parents:
+            if 0 <= parent < len(tasks):
+                children[parent].append(position)
+    return tuple(map(tuple, children))
+
+
+def _leaves(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Return whose ends matter to the run: a teardown does not hide what comes before it."""
+    return tuple(
+        position
+        for position, task in enumerate(tasks)
+        if not is_ignorable(task) and all(is_ignorable(tasks[c]) for c in children[position])
+    )
+
+
+def _indexed(tasks: Sequence[TaskSpec], task: TaskSpec) -> Iterator[int]:
+    if task.mapped is None:
+        return
+    if task.mapped.along:
+        before = reached(task.parents, [other.parents for other in tasks])
+        yield from before.intersection(task.mapped.along)
+    yield from (maker for maker in _makers(task) if tasks[maker].mapped is not None)
+
+
+def _makers(task: TaskSpec) -> frozenset[int]:
+    """Return whose results a task expands over."""
+    sources = () if task.mapped is None else task.mapped.sources
+    return frozenset(leaf.position for leaf in leaves(sources) if leaf.position >= 0)
+
+
+def _turned_round(indexed: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
+    return (
+        tuple(
+            tuple(follower for follower, along in enumerate(indexed) if position in along)
+            for position in range(len(indexed))
+        )
+        if any(indexed)
+        else ((),) * len(indexed)
+    )
+
+
+def _judged(
+    tasks: Sequence[TaskSpec],
+    children: tuple[tuple[int, ...], ...],
+    indexed: Sequence[frozenset[int]],
+) -> tuple[tuple[Judged, ...], ...]:
+    """Lay out the tallies: one per task, then one per group."""
+    asked = scope_groups(tasks, children)
+    judged: list[tuple[Judged, ...]] = []
+    tally = len(tasks)
+    for position, task in enumerate(tasks):
+        alone = own_parents(task)
+        looks = []
+        if alone:
+            own = Asked(alone, task.rule, task.min_success)
+            looks.append(_look(tasks, position, own, indexed[position]))
+        named = [Asked(group.parents, group.rule) for group in task.groups]
+        for group in (*named, *asked.get(position, ())):
+            looks.append(_look(tasks, tally, group, indexed[position]))
+            tally += 1
+        judged.append(tuple(looks))
+    return tuple(judged)
+
+
+def _look(tasks: Sequence[TaskSpec], tally: int, asked: Asked, indexed: frozenset[int]) -> Judged:
+    by_index = tuple(parent for parent in asked.parents if parent in indexed)
+    setups = _setups(tasks, asked.rule, asked.parents)
+    return Judged(tally, asked.rule, asked.min_success, asked.parents, setups, by_index)
+
+
+def _setups(
+    tasks: Sequence[TaskSpec], rule: TriggerRule, parents: tuple[int, ...]
+) -> tuple[int, ...]:
+    if rule is not TriggerRule.ALL_DONE_SETUP_SUCCESS:
+        return ()
+    return tuple(p for p in parents if 0 <= p < len(tasks) and tasks[p].is_setup)
+
+
+def _counted(
+    judged: tuple[tuple[Judged, ...], ...], makers: Sequence[frozenset[int]]
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Turn them round: for each task the tallies it counts in, and the tasks those are of."""
+    tallies: list[list[int]] = [[] for _ in judged]
+    judges: list[dict[int, None]] = [{} for _ in judged]
+    for position, looks in enumerate(judged):
+        for look in looks:
+            for parent in look.parents:
+                if 0 <= parent < len(judged):
+                    judges[parent][position] = None
+                    if parent not in look.indexed:
+                        tallies[parent].append(look.tally)
+        for parent in makers[position]:  # in a mapped group they need not be parents
+            judges[parent][position] = None
+    return tuple(map(tuple, tallies)), tuple(map(tuple, judges))
+
+
+def _expands_over(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
+    feeds: list[list[int]] = [[] for _ in tasks]
+    for position, task in enumerate(tasks):
+        sources = () if task.mapped is None else task.mapped.sources
+        for parent in sorted({leaf.position for leaf in leaves(sources) if leaf.position >= 0}):
+            feeds[parent].append(position)
+    return tuple(map(tuple, feeds))
+
+
+def _order(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    missing = [len(task.parents) for task in tasks]
+    # A heap, so that of the tasks that could come next the one written first does.
+    ready = [position for position, count in enumerate(missing) if count == 0]
+    order: list[int] = []
+    while ready:
+        position = heapq.heappop(ready)
+        order.append(position)
+        for child in children[position]:
+            missing[child] -= 1
+            if missing[child] == 0:
+                heapq.heappush(ready, child)
+    if len(order) < len(tasks):
+        cycle = next(_cycles(children))
+        raise CycleError(tuple(tasks[position].task_id for position in cycle))
+    return tuple(order)
+
+
+def _cycles(children: tuple[tuple[int, ...], ...]) -> Iterator[list[int]]:
+    """Yield cycles that share no task, each with its first task repeated at the end.
+
+    A depth-first walk with its own stack. Every tangle of cycles gives at least one: the
+    first edge found to lead back within it cannot meet a cycle of another tangle.
+    """
+    reported: set[int] = set()
+    visited = bytearray(len(children))
+    for start in range(len(children)):
+        if visited[start]:
+            continue
+        visited[start] = 1
+        path = [start]
+        depth_of = {start: 0}
+        pending = [iter(children[start])]
+        while path:
+            child = next(pending[-1], None)
+            if child is None:
+                pending.pop()
+                del depth_of[path.pop()]
+            elif child in depth_of:
+                cycle = path[depth_of[child] :]
+                if reported.isdisjoint(cycle):
+                    reported.update(cycle)
+                    yield [*cycle, child]
+            elif not visited[child]:
+                visited[child] = 1
+                depth_of[child] = len(path)
+                path.append(child)
+                pending.append(iter(children[child]))

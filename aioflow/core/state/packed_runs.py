@@ -1,0 +1,199 @@
+"""Runs of which nothing goes on but tasks that only wait: folded, as these are, see ``parking``."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.interner import Shared
+from aioflow.core.state.packed_map import Kept
+from aioflow.core.state.pages import Pages, Rows, packed
+from aioflow.core.state.task_instance import Live, Run
+from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
+from aioflow.model.rows import RunRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Instant
+
+__all__ = ("ParkedRuns",)
+
+
+class _Folded(msgspec.Struct, frozen=True, array_like=True):
+    """One run. What its states say again, as the tallies, is not kept.
+
+    Attributes:
+        plan: Which plan it has, among those of what is folded.
+        tasks: How many tasks it has folded.
+    """
+
+    plan: int
+    run_no: RunNo
+    run_id: str
+    cause: str
+    first_task_no: TaskNo
+    logical_date: Instant | None
+    conf: bytes | None
+    key: str | None
+    created_at: Instant
+    started_at: Instant | None
+    caller: TriggerNo | None
+    states: bytes
+    known: bytes
+    results: dict[int, bytes]
+    widths: dict[int, int]
+    source_starts: dict[int, StartNo]
+    tasks: int
+    retried: int
+    is_over_budget: bool
+    beyond_budget: int
+
+
+_decode = msgspec.msgpack.Decoder(_Folded).decode
+
+
+class ParkedRuns(Kept[Run]):
+    """Live runs by number.
+
+    Attributes:
+        loose: Runs to be looked at when the turn is durable: they may be folded then.
+        plans: Those of what is folded.
+    """
+
+    __slots__ = ("_bodies", "_tasks", "loose", "plans")
+
+    def __init__(self, tasks: Kept[Live]) -> None:
+        super().__init__()
+        self.loose: dict[RunNo, Run] = {}
+        self.plans: Shared[Plan] = Shared()
+        self._bodies: Pages[bytes] = Pages(Rows)
+        self._tasks = tasks
+
+    def __len__(self) -> int:
+        return len(self.objects) + len(self._bodies)
+
+    def folded(self) -> Pages[bytes]:
+        """See ``Kept``."""
+        return self._bodies
+
+    def unfold(self, number: RunNo) -> Run | None:
+        """See ``Kept``."""
+        body = self._bodies.take(number)
+        if body is None:
+            return None
+        one = _decode(body)
+        run = self.objects[number] = self.loose[number] = self._thaw(one)
+        self.plans.leave(one.plan)
+        return run
+
+    def peek(self, number: RunNo) -> Run:
+        """Return a run to be read only: what is folded stays so.
+
+        Raises:
+            KeyError: If there is none of that number.
+        """
+        run, body = self.objects.get(number), self._bodies.get(number)
+        if run is not None:
+            return run
+        if body is None:
+            raise KeyError(number)
+        return self._thaw(_decode(body))
+
+    def logical_date(self, number: RunNo) -> Instant | None:
+        """Return that of a run, which stays as it is.
+
+        Raises:
+            KeyError: If there is none of that number.
+        """
+        body = self._bodies.get(number)
+        return self.objects[number].row.logical_date if body is None else _decode(body).logical_date
+
+    def fold(self) -> None:
+        """Fold what may be."""
+        for run in self.loose.values():
+            if self._only_waits(run):
+                self._fold(run)
+        self.loose.clear()
+
+    def _only_waits(self, run: Run) -> bool:
+        """Whether nothing of it is lost in a ``_Folded``, and it is what is remembered."""
+        row = run.row
+        return (
+            self.objects.get(row.run_no) is run
+            and row.state is RunState.RUNNING
+            and row.backfill is None
+            and not run.live.objects
+            and len(run.live) > 0
+            and not run.groups
+            and not run.items
+            and not run.cleared
+            and run.clearing is None
+            and run.running == 0
+            and row.quarantine is None
+            and row.ended_at is None
+            and not run.blocked
+            and not any(run.blocked_at.values())
+        )
+
+    def _fold(self, run: Run) -> None:
+        row = run.row
+        one = _Folded(
+            self.plans.enter(run.plan),
+            row.run_no,
+            row.run_id,
+            row.cause,
+            row.first_task_no,
+            row.logical_date,
+            row.conf,
+            row.key,
+            row.created_at,
+            row.started_at,
+            row.caller,
+            bytes(run.states),
+            bytes(run.known) if any(run.known) else b"",
+            run.results,
+            run.widths,
+            run.source_starts,
+            len(run.live),
+            run.retried,
+            run.is_over_budget,
+            run.beyond_budget,
+        )
+        del self.objects[row.run_no]
+        self._bodies.put(row.run_no, packed(one))
+
+    def _thaw(self, one: _Folded) -> Run:
+        """Make the object again."""
+        plan = self.plans[one.plan]
+        row = RunRow(
+            run_no=one.run_no,
+            run_id=one.run_id,
+            dag_id=plan.graph.spec.dag_id,
+            version=plan.version,
+            state=RunState.RUNNING,
+            cause=one.cause,
+            first_task_no=one.first_task_no,
+            logical_date=one.logical_date,
+            conf=one.conf,
+            key=one.key,
+            created_at=one.created_at,
+            started_at=one.started_at,
+            caller=one.caller,
+        )
+        run = Run(row, plan)
+        run.states[:] = one.states
+        run.known[:] = one.known or run.known
+        run.results, run.widths = one.results, one.widths
+        run.source_starts = one.source_starts
+        run.retried, run.is_over_budget = one.retried, one.is_over_budget
+        run.beyond_budget = one.beyond_budget
+        _recount(run)
+        run.live.lie(one.tasks, self._tasks)
+        return run
+
+
+def _recount(run: Run) -> None:
+    """Tell the tallies what the states say; of a run without a mapped task that expanded."""
+    for position, number in enumerate(run.states):
+        state = TaskState(number)
+        if not state.is_live:
+            run.count_ended(position, state)
+            run.unfinished -= 1

@@ -1,0 +1,454 @@
+"""Tasks that only wait, folded: what was an object with thirty fields is a string of bytes.
+
+Once a turn is durable, each task it left deferred with one trigger is folded, and its trigger
+with it; whoever asks for one of the two gets both back as objects, which are folded again
+after the turn. What waits alike shares a ``Form``. Decisions never see the difference.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from aioflow.core.state.child_roles import ASYNC, async_role, kind_of
+from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.execution_timeout import stored_instants
+from aioflow.core.state.interner import Shared
+from aioflow.core.state.packed_map import Kept
+from aioflow.core.state.packed_runs import ParkedRuns
+from aioflow.core.state.pages import Numbers, Pages, Rows, packed
+from aioflow.core.state.task_instance import NOWHERE, Live, Run, WaitRecord
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import TaskRow, TriggerRow
+from aioflow.model.states import Failure, TaskState, TriggerState
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.recovery import Progress
+
+__all__ = ("Folded", "Form", "Parking", "Shelf")
+
+Value = TypeVar("Value")
+
+_NO_ANSWER = (None, None)
+_WORTH_COPYING = 1_024
+
+
+class Form(NamedTuple):
+    """What many waits have in common; their fields are those of ``Live`` and ``WaitRecord``."""
+
+    plan: Plan
+    position: int
+    class_path: str
+    next_method: str
+    timeout_method: str
+    ordinal: int
+    branch: int
+    open_kind: str
+    role: str
+    has_room: bool
+    version: str
+    has_instants: bool
+
+
+class _OfForm(msgspec.Struct, frozen=True, array_like=True):
+    """What is read of a ``Folded`` where nothing else is asked."""
+
+    form: int
+
+
+class Folded(msgspec.Struct, frozen=True, array_like=True):
+    """One task and its trigger. Instants count from ``since``, so that most are short.
+
+    Attributes:
+        form: Which form it has.
+        hosting: As it was; those of a host that died since are over.
+        parked_in: The life of the async host its coroutine is parked in; 0 if it is not.
+    """
+
+    form: int
+    run_no: RunNo
+    task_no: TaskNo
+    trigger_no: TriggerNo
+    hosting: int
+    since: Instant
+    map_index: int
+    try_number: int
+    start_no: int
+    interruptions: int
+    recorded: int
+    first_failed: int
+    looks: int
+    parked_in: int
+    queued_at: int | None
+    started_at: int | None
+    ends_at: int | None
+    due_at: int | None
+    deadline_at: int | None
+    until: int | None
+    kwargs: bytes | None
+    next_kwargs: bytes | None
+    failure: Failure | None
+
+
+_decode = msgspec.msgpack.Decoder(Folded).decode
+_decode_form = msgspec.msgpack.Decoder(_OfForm).decode
+
+
+class Parking:
+    """Tasks and triggers that are remembered, folded or not.
+
+    Attributes:
+        runs: Live runs; one of which nothing but folded tasks is left to go on is folded, too.
+        tasks: Tasks between pending and their end.
+        triggers: What they wait for, and what a host has yet to let go of.
+        loose: Tasks to be looked at when the turn is durable: they may be folded then.
+        forms: What those that are folded have in common.
+    """
+
+    def __init__(self) -> None:
+        self.loose: dict[TaskNo, Live] = {}
+        self.forms: Shared[Form] = Shared()
+        self._bodies: Pages[bytes] = Pages(Rows)
+        self._trigger_nos: Pages[TriggerNo] = Pages(Numbers)
+        self.tasks: Shelf[Live] = Shelf(self._trigger_nos, self._unfold_task)
+        self.triggers: Shelf[WaitRecord] = Shelf(self._bodies, self._unfold_trigger)
+        self.runs = ParkedRuns(self.tasks)
+        self._lost: dict[str, int] = {}
+        self._async_lives: dict[str, int] = {}
+        self._most_live = 0
+
+    def fold(self, *, with_runs: bool = True) -> None:
+        """Fold what only waits; called when that is stored."""
+        self._most_live = max(self._most_live, len(self.tasks.objects))
+        for live in self.loose.values():
+            if self._only_waits(live):
+                self._fold(live)
+        self.loose.clear()
+        if with_runs:
+            self.runs.fold()
+        if self._most_live > max(_WORTH_COPYING, 8 * len(self.tasks.objects)):
+            self._shrink()
+
+    def lose(self, role: str, hosting: int) -> None:
+        """A host is gone: of what is folded, hostings up to this number with it are over."""
+        if kind_of(role) == ASYNC:
+            self._async_lives[role] = self._async_lives.get(role, 1) + 1
+        else:
+            self._lost[role] = hosting
+
+    def peek(self, trigger_no: TriggerNo) -> WaitRecord | None:
+        """Return a trigger to be read only: what is folded stays so."""
+        wait = self.triggers.objects.get(trigger_no)
+        if wait is None:
+            one = self.look(trigger_no)
+            if one is not None:
+                wait = self._thaw(one, self.runs.peek(one.run_no))[1]
+        return wait
+
+    def peek_task(self, task_no: TaskNo) -> Live | None:
+        """Return a task to be read only; as ``peek``."""
+        live = self.tasks.objects.get(task_no)
+        if live is None:
+            trigger_no = self._trigger_nos.get(task_no)
+            wait = None if trigger_no is None else self.peek(trigger_no)
+            live = None if wait is None else wait.live
+        return live
+
+    def folded(self, after: TriggerNo = -1) -> Iterator[Folded]:
+        """Yield what is folded, by trigger, as it is. Nothing may be unfolded meanwhile."""
+        for _, body in self._bodies.items(after):
+            yield _decode(body)
+
+    def by_form(self) -> Iterator[tuple[TriggerNo, int]]:
+        """Yield each folded trigger with the number of its form, in order; as ``folded``."""
+        for number, body in self._bodies.items():
+            yield number, _decode_form(body).form
+
+    def numbers(self, forms: set[int], after: TriggerNo = -1) -> Iterator[TriggerNo]:
+        """Yield the triggers above a number: those that are objects, and those of these forms."""
+        folded = (one.trigger_no for one in self.folded(after) if one.form in forms)
+        objects = sorted(number for number in self.triggers.objects if number > after)
+        return heapq.merge(objects, folded if forms else ())
+
+    def instants(self, run: Run) -> Iterator[tuple[TaskNo, Instant]]:
+        """Yield the instants that folded tasks of a run wait for."""
+        if not any(form.has_instants for form, _ in self.forms.numbered()):
+            return
+        for task_no in run.live.folded():
+            trigger_no = self._trigger_nos.get(task_no)
+            one = None if trigger_no is None else self.look(trigger_no)
+            if one is None:
+                continue
+            for length in (one.due_at, one.deadline_at, one.until):
+                if length is not None:
+                    yield task_no, one.since + length
+
+    def hosting(self, one: Folded) -> int:
+        """Return which hosting a folded trigger is in; 0 while no host has it."""
+        role = self.forms[one.form].role
+        return one.hosting if one.hosting > self._lost.get(role, 0) else 0
+
+    def look(self, trigger_no: TriggerNo) -> Folded | None:
+        """Return a trigger as it is folded; ``None`` if it is not."""
+        body = self._bodies.get(trigger_no)
+        return None if body is None else _decode(body)
+
+    def form_of(self, trigger_no: TriggerNo) -> int | None:
+        """Return the number of the form of a trigger that is folded; ``None`` if it is not."""
+        body = self._bodies.get(trigger_no)
+        return None if body is None else _decode_form(body).form
+
+    def change(self, was: Folded, *, hosting: int, form: Form) -> None:
+        """A folded trigger has another hosting, and the form that goes with it."""
+        self.forms.leave(was.form)
+        one = msgspec.structs.replace(was, hosting=hosting, form=self.forms.enter(form))
+        self._bodies.put(one.trigger_no, packed(one))
+
+    def change_back(self, was: Folded, form: Form) -> None:
+        """The change of a trigger never was; it may have been unfolded since, or folded anew."""
+        wait = self.triggers.objects.get(was.trigger_no)
+        if wait is not None:
+            hosting = was.hosting if was.hosting > self._lost.get(form.role, 0) else 0
+            wait.hosting, wait.role = hosting, form.role
+            wait.has_room, wait.version = form.has_room or not hosting, form.version
+            return
+        one = self.look(was.trigger_no)
+        if one is not None:
+            self.change(one, hosting=was.hosting, form=form)
+
+    # ── folding ─────────────────────────────────────────────────────────────────────────
+
+    def lay(
+        self, run: Run, task: TaskRow, row: TriggerRow, progress: Progress | None, shift: int
+    ) -> None:
+        """Remember a task that only waits by its rows, folded, and its trigger with it.
+
+        It is deferred, and the one trigger it has waits for its only event, hosted by nobody.
+
+        Args:
+            shift: By how much the wall clock is ahead of steady time.
+        """
+        since = row.since
+        due_at, ends_at = stored_instants(run.spec.tasks[task.position], task, shift)
+        form = Form(
+            run.plan,
+            task.position,
+            row.class_path,
+            row.next_method,
+            row.timeout_method,
+            row.ordinal,
+            row.branch,
+            "" if progress is None else progress.open_kind,
+            "triggers",
+            True,
+            run.row.version,
+            not (due_at is task.deadline_at is row.deadline_at is None),
+        )
+        one = Folded(
+            self.forms.enter(form),
+            row.run_no,
+            task.task_no,
+            row.trigger_no,
+            0,
+            since,
+            task.map_index,
+            task.try_number,
+            task.start_no,
+            task.interruptions,
+            0 if progress is None else progress.count,
+            -1 if progress is None else progress.first_failed,
+            0,
+            0,
+            None if task.queued_at is None else task.queued_at - since,
+            None if task.started_at is None else task.started_at - since,
+            None if ends_at is None else ends_at - since,
+            None if due_at is None else due_at - since,
+            None if task.deadline_at is None else task.deadline_at - since,
+            None if row.deadline_at is None else row.deadline_at - since,
+            row.kwargs,
+            row.next_kwargs,
+            task.failure,
+        )
+        self._lay(one)
+        run.live.lay(self.tasks)
+
+    def forget_folded(self, run_no: RunNo) -> None:
+        """Forget what is folded of a run; one pass over all that is."""
+        for one in [one for one in self.folded() if one.run_no == run_no]:
+            self._take(one)
+
+    def _only_waits(self, live: Live) -> bool:
+        """Whether nothing of it is lost in a ``Folded``, and it is what is remembered."""
+        if live.state is not TaskState.DEFERRED or len(live.waits) != 1:
+            return False
+        wait = live.waits[0]
+        return (
+            self.tasks.objects.get(live.task_no) is live
+            and self.triggers.objects.get(wait.row.trigger_no) is wait
+            and wait.live is live
+            and wait.state is TriggerState.WAITING
+            and wait.stream is None
+            and live.resumed is None
+            and not live.streams
+            and live.answer == _NO_ANSWER
+            and live.stored_place == NOWHERE
+            and live.worker < 0
+            and not live.is_hosted
+            and live.parked_start in {0, live.start_no}
+            and self.runs.objects.get(live.run.run_no) is live.run
+        )
+
+    def _fold(self, live: Live) -> None:
+        wait, run = live.waits[0], live.run
+        row = wait.row
+        since = row.since
+        form = Form(
+            run.plan,
+            live.position,
+            row.class_path,
+            row.next_method,
+            row.timeout_method,
+            row.ordinal,
+            row.branch,
+            live.open_kind,
+            wait.role,
+            wait.has_room,
+            wait.version,
+            not (live.due_at is live.deadline_at is row.deadline_at is None),
+        )
+        one = Folded(
+            self.forms.enter(form),
+            row.run_no,
+            live.task_no,
+            row.trigger_no,
+            wait.hosting,
+            since,
+            live.map_index,
+            live.try_number,
+            live.start_no,
+            live.interruptions,
+            live.recorded,
+            live.first_failed,
+            live.looks,
+            self._async_life(form.plan) if live.parked_start else 0,
+            None if live.queued_at is None else live.queued_at - since,
+            None if live.started_at is None else live.started_at - since,
+            None if live.ends_at is None else live.ends_at - since,
+            None if live.due_at is None else live.due_at - since,
+            None if live.deadline_at is None else live.deadline_at - since,
+            None if row.deadline_at is None else row.deadline_at - since,
+            row.kwargs,
+            row.next_kwargs,
+            live.failure,
+        )
+        del self.tasks.objects[live.task_no], self.triggers.objects[row.trigger_no]
+        self._lay(one)
+        run.live.put_away(live.task_no, self.tasks)
+        live.waits = ()  # they hold each other: else both would lie about until a collection
+
+    def _async_life(self, plan: Plan) -> int:
+        """Return which of its lives the host is in that runs the coroutines of a version."""
+        return self._async_lives.get(async_role(plan.graph.spec), 1)
+
+    def _lay(self, one: Folded) -> None:
+        self._bodies.put(one.trigger_no, packed(one))
+        self._trigger_nos.put(one.task_no, one.trigger_no)
+
+    def _take(self, one: Folded) -> None:
+        self.forms.leave(one.form)
+        self._bodies.take(one.trigger_no)
+        self._trigger_nos.take(one.task_no)
+
+    def _unfold_task(self, task_no: TaskNo) -> Live | None:
+        trigger_no = self._trigger_nos.get(task_no)
+        wait = None if trigger_no is None else self._unfold_trigger(trigger_no)
+        return None if wait is None else wait.live
+
+    def _unfold_trigger(self, trigger_no: TriggerNo) -> WaitRecord | None:
+        one = self.look(trigger_no)
+        if one is None:
+            return None
+        live, wait = self._thaw(one, self.runs[one.run_no])
+        self._take(one)
+        self.tasks.objects[one.task_no] = self.loose[one.task_no] = live
+        self.triggers.objects[one.trigger_no] = wait
+        live.run.live.bring_back(live)
+        return wait
+
+    def _thaw(self, one: Folded, run: Run) -> tuple[Live, WaitRecord]:
+        """Make the objects again."""
+        form, since = self.forms[one.form], one.since
+        live = Live(run, one.task_no, form.position, one.map_index)
+        live.state = live.stored_state = TaskState.DEFERRED
+        live.start_no = live.stored_start = one.start_no
+        live.try_number = one.try_number
+        live.interruptions = one.interruptions
+        live.recorded, live.first_failed = one.recorded, one.first_failed
+        live.looks = one.looks
+        live.open_kind = form.open_kind
+        is_parked = one.parked_in != 0 and one.parked_in == self._async_life(form.plan)
+        live.parked_start = one.start_no if is_parked else 0
+        live.queued_at = None if one.queued_at is None else since + one.queued_at
+        live.started_at = None if one.started_at is None else since + one.started_at
+        live.ends_at = None if one.ends_at is None else since + one.ends_at
+        live.due_at = None if one.due_at is None else since + one.due_at
+        live.deadline_at = None if one.deadline_at is None else since + one.deadline_at
+        live.failure = one.failure
+        row = TriggerRow(
+            trigger_no=one.trigger_no,
+            task_no=one.task_no,
+            run_no=one.run_no,
+            state=TriggerState.WAITING,
+            class_path=form.class_path,
+            kwargs=one.kwargs,
+            since=since,
+            deadline_at=None if one.until is None else since + one.until,
+            next_method=form.next_method,
+            next_kwargs=one.next_kwargs,
+            ordinal=form.ordinal,
+            branch=form.branch,
+            timeout_method=form.timeout_method,
+        )
+        wait = WaitRecord(row, run, live)
+        wait.hosting = self.hosting(one)
+        wait.role = form.role
+        wait.has_room = form.has_room or not wait.hosting
+        wait.version = form.version
+        live.waits = (wait,)
+        return live, wait
+
+    def _shrink(self) -> None:
+        """A ``dict`` keeps the room of its best days: begin new ones."""
+        self._most_live = len(self.tasks.objects)
+        self.tasks.objects = dict(self.tasks.objects)
+        self.triggers.objects = dict(self.triggers.objects)
+        self.loose = {}
+
+
+class Shelf(Kept[Value]):
+    """Tasks by number, or triggers, of all runs.
+
+    Args:
+        folded: What is folded, by number.
+        unfold: See ``Kept``.
+    """
+
+    __slots__ = ("_folded", "_unfold")
+
+    def __init__(self, folded: Pages[Any], unfold: Callable[[int], Value | None]) -> None:
+        super().__init__()
+        self._folded = folded
+        self._unfold = unfold
+
+    def __len__(self) -> int:
+        return len(self.objects) + len(self._folded)
+
+    def unfold(self, number: int) -> Value | None:
+        """See ``Kept``."""
+        return self._unfold(number)
+
+    def folded(self) -> Pages[Any]:
+        """See ``Kept``."""
+        return self._folded

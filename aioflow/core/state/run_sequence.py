@@ -1,0 +1,247 @@
+"""The dated runs of one DAG in the order of their logical dates: which of them comes before which.
+
+Live runs stand in the line themselves. Of those that have ended it knows the one right before
+each live run, and before whatever comes next; where it does not, the database has to be asked,
+which happens once for a run at most, and for no run of a schedule that goes on undisturbed.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from aioflow.core.state.graph import Graph
+from aioflow.core.state.task_instance import Group
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.rows import ExpansionRow, RunRow, TaskRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Instant
+
+__all__ = (
+    "GOOD",
+    "NEXT",
+    "Ended",
+    "Line",
+    "Order",
+    "Unknown",
+    "ended_as",
+    "last_rounds",
+    "order_of",
+    "stored_as",
+)
+
+Order: TypeAlias = tuple[Instant, RunNo]
+"""Its logical date; of runs with the same one, the number."""
+
+NEXT: Final[Order] = (1 << 62, -1)
+"""The place of whatever comes behind all that is."""
+
+GOOD = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
+"""How a task has to have ended in the run before."""
+
+_WORST = (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED)
+"""How a fan-out has ended of which any child has ended so, the first first."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What the next run has to know of one that has ended.
+
+    Attributes:
+        bad: The tasks that did not end well, and how they stand.
+    """
+
+    order: Order
+    run_id: str
+    bad: Mapping[str, TaskState]
+
+
+class Unknown:
+    """In place of a run: nobody has asked the database yet."""
+
+
+_UNKNOWN = Unknown()
+
+
+class Line:
+    """Which run comes before which."""
+
+    __slots__ = ("_before", "_orders")
+
+    def __init__(self) -> None:
+        self._orders: list[Order] = [NEXT]
+        self._before: dict[RunNo, Ended | None] = {}
+
+    def enter(self, order: Order) -> None:
+        """A run is live. A second time it changes nothing."""
+        at = bisect.bisect_left(self._orders, order)
+        above = self._orders[at]
+        if above == order:
+            return
+        self._orders.insert(at, order)
+        known = self._before.get(above[1], _UNKNOWN)
+        if isinstance(known, Unknown):
+            return
+        if known is None or known.order < order:
+            self._before[order[1]] = known
+        if known is None or known.order <= order:
+            self._before[above[1]] = None  # nothing that has ended stands between the two
+
+    def leave(self, order: Order, ended: Ended | None = None) -> None:
+        """A run is not live any more: it has ended so, or was never made."""
+        at = bisect.bisect_left(self._orders, order)
+        if self._orders[at] != order:
+            return
+        del self._orders[at]
+        self._before.pop(order[1], None)
+        above = self._orders[at][1]
+        if ended is None:
+            self._before.pop(above, None)
+            return
+        known = self._before.get(above, _UNKNOWN)
+        if known is None or (isinstance(known, Ended) and known.order < order):
+            self._before[above] = ended
+
+    def doubt(self) -> None:
+        """What it knows of ended runs may not be so: a turn was taken back."""
+        self._before.clear()
+
+    def forget(self, order: Order) -> RunNo | None:
+        """An ended run is gone. Returns the live one that it may have come right before."""
+        above = self.behind(order)
+        self._before.pop(NEXT[1] if above is None else above, None)
+        return above
+
+    def learn(self, order: Order, ended: Ended | None) -> None:
+        """The database was asked what comes right before: that, or nothing that has ended."""
+        self._before[order[1]] = ended
+
+    def knows(self, order: Order) -> bool:
+        """Whether it need not be asked."""
+        return order[1] in self._before
+
+    def before(self, order: Order) -> RunNo | Ended | Unknown | None:
+        """Return the run before one in the line: the number of a live one; ``None`` for none."""
+        known = self._before.get(order[1], _UNKNOWN)
+        if isinstance(known, Unknown):
+            return known
+        at = bisect.bisect_left(self._orders, order)
+        below = self._orders[at - 1] if at else None
+        if below is None or (known is not None and known.order > below):
+            return known
+        return below[1]
+
+    def behind(self, order: Order) -> RunNo | None:
+        """Return the live run right behind one, which need not be in the line any more."""
+        above = self._orders[bisect.bisect_right(self._orders, order)]
+        return None if above == NEXT else above[1]
+
+    def live(self) -> Iterator[RunNo]:
+        """Yield the live runs in their order."""
+        for _, run_no in self._orders[:-1]:
+            yield run_no
+
+    @property
+    def first(self) -> RunNo | None:
+        """The live run that comes before all others."""
+        return None if self._orders[0] == NEXT else self._orders[0][1]
+
+
+def order_of(row: RunRow) -> Order | None:
+    """Return where a run stands in its line; one without a logical date stands in none."""
+    return None if row.logical_date is None else (row.logical_date, row.run_no)
+
+
+def ended_as(row: RunRow, graph: Graph, states: bytearray, groups: Iterable[Group]) -> Ended:
+    """Return what is kept of a run that has ended in memory."""
+    absent = _absent(row)
+    found = [TaskState(state) for state in states]
+    cut_short = {group.position: group for group in groups if found[group.position].is_live}
+    for position, group in cut_short.items():
+        found[position] = _cut_short(group, absent)
+    found = [absent if state.is_live else state for state in found]
+    _lack_items(graph.spec, cut_short, found)
+    return _ended(row, graph.spec, found)
+
+
+def _cut_short(group: Group, absent: TaskState) -> TaskState:
+    """Return what a fan-out comes to whose run was cut short; its last children may end so late."""
+    if group.is_loop:
+        return absent if group.is_open or not group.width else TaskState(group.states[-1])
+    ends = [state for state in _WORST if group.counts[state] or group.cut is state]
+    if ends:
+        return ends[0]
+    return group.outcome() if group.ended == group.width else absent
+
+
+def _absent(row: RunRow) -> TaskState:
+    """Return how a task stands that had not ended when its run did: cancelled or marked with it."""
+    return TaskState.SUCCESS if row.state is RunState.SUCCESS else TaskState.CANCELLED
+
+
+def stored_as(
+    row: RunRow,
+    spec: DagSpec,
+    counts: list[tuple[int, TaskState, int]],
+    expansions: list[ExpansionRow],
+    last_rounds: Sequence[TaskRow] = (),
+) -> Ended:
+    """Return the same of one that only the database knows.
+
+    Args:
+        counts: How many rows of which position are in which state.
+        last_rounds: The tasks that ``last_rounds`` names.
+    """
+    absent = TaskState.PENDING if row.ended_at is None else _absent(row)
+    found: list[dict[TaskState, int]] = [{} for _ in spec.tasks]
+    for position, state, count in counts:
+        if state is not TaskState.REMOVED:
+            found[position][state] = count
+    widths = {row.position: row.width for row in expansions}
+    states = [_together(of, widths.get(at, 1), absent) for at, of in enumerate(found)]
+    cut_short = {row.position for row in expansions if row.is_open}
+    for last in last_rounds:
+        states[last.position] = absent if last.position in cut_short else last.state
+    _lack_items(spec, widths, states)
+    return _ended(row, spec, states)
+
+
+def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState]) -> None:
+    """Have those that took the items of a stream which did not end well end no better."""
+    for position in expanded:
+        mapped = spec.tasks[position].mapped
+        source = -1 if mapped is None else mapped.sources[0].position
+        if source >= 0 and spec.tasks[source].streams and states[source] not in GOOD:
+            states[position] = TaskState.UPSTREAM_FAILED
+
+
+def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
+    """Return the tasks of loops that say how these have ended."""
+    loops = [p for p, task in enumerate(spec.tasks) if task.mapped and task.mapped.until >= 0]
+    return [
+        row.first_task_no + row.width - 1
+        for row in expansions
+        if row.width and row.position in loops
+    ]
+
+
+def _together(found: dict[TaskState, int], width: int, absent: TaskState) -> TaskState:
+    """Return what a task comes to, of which so many instances stand so."""
+    for state in _WORST:
+        if state in found:
+            return state
+    live = [state for state in found if state.is_live]
+    if live or sum(found.values()) < width:
+        return live[0] if live else absent
+    return TaskState.SUCCESS if TaskState.SUCCESS in found else TaskState.SKIPPED
+
+
+def _ended(row: RunRow, spec: DagSpec, states: list[TaskState]) -> Ended:
+    order = order_of(row)
+    assert order is not None  # noqa: S101 - only dated runs stand in a line
+    tasks = zip(spec.tasks, states, strict=True)
+    bad = {task.task_id: state for task, state in tasks if state not in GOOD}
+    return Ended(order, row.run_id, bad)

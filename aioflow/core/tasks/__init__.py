@@ -1,0 +1,1 @@
+"""Decisions about tasks: trigger rules, tries, retries, expansion, durable calls, streams."""

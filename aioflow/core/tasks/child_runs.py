@@ -1,0 +1,94 @@
+"""Runs that a task of another run has started, and waits for.
+
+The run, the record of the call and the wait for the run's end are one commit. No host has such
+a wait: the run's end answers it here, in the commit that ends the run.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.core.runs import create
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.task_instance import Live, Run
+from aioflow.core.tasks import durable_calls
+from aioflow.core.tasks.tries import requeue
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers.assignment import RUN
+from aioflow.errors import DagBroken, DagRunFailed, RequestError, UnknownDag
+from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
+from aioflow.protocol.reports import RunCalled
+from aioflow.protocol.requests import CreateRun
+
+__all__ = ("call", "ended")
+
+_encode = msgspec.msgpack.Encoder().encode
+
+_WENT_WELL = frozenset({RunState.SUCCESS, RunState.PARTIAL})
+
+
+def call(live: Live, report: RunCalled, draft: Draft, slots: Slots) -> None:
+    """A coroutine starts a run of another DAG, and is parked until that has ended if it waits.
+
+    Where there can be no such run the call has failed, which is recorded, and it goes on.
+    """
+    if report.ordinal != live.recorded or live.state is not TaskState.RUNNING:
+        return  # repeated
+    number = draft.numbers.take()
+    request = CreateRun(dag_id=report.dag_id, conf=report.conf)
+    try:
+        caller = number if report.waits else None
+        run = create.make_run(request, draft, slots, cause="task", caller=caller)
+    except RequestError as exc:
+        failure, arguments = _refused(exc)
+        durable_calls.record(
+            live, report, RecordState.FAILED, draft, answer=arguments, failure=failure
+        )
+        durable_calls.confirm(live, report.ordinal, draft, arguments, failure)
+        return
+    if not report.waits:
+        answer = _encode(run.row.run_id)
+        durable_calls.record(live, report, RecordState.ANSWERED, draft, answer=answer)
+        durable_calls.confirm(live, report.ordinal, draft, answer, None)
+        return
+    durable_calls.park(live, report, draft, slots)
+    until = durable_calls.deadline(live, None, draft.steady)
+    kwargs = _encode({"dag": run.row.dag_id, "run_id": run.row.run_id})
+    live.waits = (durable_calls.wait_for(live, 0, (RUN, kwargs), until, draft, number=number),)
+    draft.wake_task(live, until)
+
+
+def ended(run: Run, draft: Draft, slots: Slots) -> None:
+    """A run has reached its final state: whoever started it, and still waits, goes on."""
+    caller = run.row.caller
+    wait = None if caller is None else draft.memory.waits.get(caller)
+    if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
+        return  # it was cancelled, or begins anew
+    live, row = wait.live, run.row
+    if row.state in _WENT_WELL:
+        answer = {"state": row.state.label, "run_id": row.run_id, "result": None}
+        durable_calls.give_answer(live, _encode(answer), None, draft)
+    else:
+        arguments = (row.dag_id, row.run_id, row.state.label)
+        failure = _failure(DagRunFailed(*arguments), "dag_run_failed")
+        durable_calls.give_answer(live, _encode(arguments), failure, draft)
+    draft.drop_wait(wait)
+    wait.live, live.waits = None, ()
+    requeue(live, draft, slots)
+
+
+def _refused(problem: RequestError) -> tuple[Failure, bytes]:
+    """Return why there can be no run, and the arguments that make the same error again."""
+    match problem:
+        case UnknownDag():
+            arguments = [problem.dag_id]
+        case DagBroken():
+            arguments = [problem.dag_id, problem.reason]
+        case _:
+            arguments = [str(problem)]
+    return _failure(problem, "run_refused"), _encode(arguments)
+
+
+def _failure(problem: Exception, reason: str) -> Failure:
+    cls = type(problem)
+    return Failure(type=f"{cls.__module__}:{cls.__qualname__}", message=str(problem), reason=reason)

@@ -1,0 +1,153 @@
+"""Children that follow the children of another task, index by index.
+
+A task that expands over a mapped one, or is in one mapped group with it, expands as soon as its
+width is known and all its other parents have ended; whole it ends where those alone say so. From
+then on each child is judged by itself, over the instances that it goes along with, and waits until
+those that make its items have ended. Which of them may start, its ``Lockstep`` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from aioflow.core.runs.evaluation import instances, verdict
+from aioflow.core.state.one_to_one import Lockstep
+from aioflow.core.state.state_counts import TALLY
+from aioflow.core.state.task_instance import Group, Run
+from aioflow.core.tasks.expand import leaves, takers
+from aioflow.core.tasks.trigger_rules import Verdict
+from aioflow.model.dag import MapSpec
+from aioflow.model.states import TaskState
+
+__all__ = (
+    "Entry",
+    "begin_anew",
+    "child_verdict",
+    "followers",
+    "forget",
+    "is_known",
+    "is_unjudged",
+    "may_go_on",
+    "may_open",
+    "may_skip",
+    "widths",
+)
+
+Entry: TypeAlias = tuple[int, int]
+"""A task to be judged, by position and map index; ``WHOLE`` for one that has not expanded."""
+
+
+def widths(run: Run, mapped: MapSpec) -> list[int | None]:
+    """Return how many items each list has; ``None`` where that is not known, or never will be."""
+    return [_width(run, leaf.position, leaf.width) for leaf in leaves(mapped.sources)]
+
+
+def _width(run: Run, position: int, literal: int) -> int | None:
+    if position < 0:
+        return literal
+    if run.spec.tasks[position].mapped is None:
+        return run.widths.get(position)
+    group = run.groups.get(position)
+    return None if group is None or group.is_open else group.width
+
+
+def is_known(run: Run, position: int) -> bool:
+    """Whether what a task goes along with is as wide as it will be, or has ended as a whole."""
+    mapped = run.spec.tasks[position].mapped
+    along = () if mapped is None else mapped.along  # those of a loop grow together
+    for parent in run.graph.indexed[position]:
+        group = run.groups.get(parent)
+        is_open = group is not None and group.is_open and parent not in along
+        if is_open or (group is None and run.states[parent] < TaskState.SUCCESS):
+            return False
+    return True
+
+
+def may_open(run: Run, position: int) -> bool:
+    """Whether nothing but its own instances can change what is to be said of a child."""
+    if not is_known(run, position):
+        return False
+    for look in run.graph.judged[position]:
+        total, *ended = run.tallies[look.tally * TALLY : (look.tally + 1) * TALLY]
+        if sum(ended) < total:
+            return False
+    return True
+
+
+def may_go_on(run: Run, position: int) -> bool:
+    """Whether the rule of a fan-out whose children were cleared lets them be judged, or start."""
+    said = verdict(run, position)
+    opens = said is Verdict.WAIT and bool(run.graph.indexed[position])
+    return said is Verdict.RUN or (opens and may_open(run, position))
+
+
+def forget(group: Group) -> None:
+    """None of its children has been judged: its task has yet to be."""
+    if group.lockstep is not None:
+        group.lockstep = Lockstep(group.lockstep.widths, group.width)
+
+
+def child_verdict(group: Group, index: int) -> Verdict:
+    """Return what the rules say of a child. Nothing runs before its items are there, or never."""
+    run, position = group.run, group.position
+    said = verdict(run, position, index)
+    mapped = run.spec.tasks[position].mapped
+    if said is not Verdict.RUN or mapped is None:
+        return said
+    for leaf in leaves(mapped.sources):
+        if leaf.position not in run.graph.indexed[position]:
+            continue
+        for state in instances(run, position, leaf.position, index):
+            if state < TaskState.SUCCESS:
+                return Verdict.WAIT
+    return said
+
+
+def may_skip(group: Group, index: int) -> bool:
+    """Whether a child has not begun, and no rule has let it."""
+    is_let = group.lockstep is not None and group.lockstep.may_start(index)
+    return group.states[index] == TaskState.PENDING and not is_let
+
+
+def followers(run: Run, position: int, index: int) -> Iterator[Entry]:
+    """Yield the children that go along with a child of this task, as far as there are any yet."""
+    for follower in run.graph.followers[position]:
+        group = run.groups.get(follower)
+        mapped = run.spec.tasks[follower].mapped
+        if group is None or group.lockstep is None or mapped is None:
+            continue
+        for child in _children(mapped, position, index, group.lockstep.widths):
+            if child < group.lockstep.judged:
+                yield follower, child
+
+
+def _children(mapped: MapSpec, position: int, index: int, sizes: Sequence[int]) -> Iterator[int]:
+    if position in mapped.along:
+        yield index
+        return
+    for number, leaf in enumerate(leaves(mapped.sources)):
+        if leaf.position == position:
+            yield from takers(mapped, number, index, sizes)
+
+
+def begin_anew(run: Run) -> None:
+    """Have no child judged yet; steps do that, some of them in each turn."""
+    for group in run.groups.values():
+        mapped = run.spec.tasks[group.position].mapped
+        if mapped is not None and run.graph.indexed[group.position]:
+            sizes = [size or 0 for size in widths(run, mapped)]
+            group.lockstep = Lockstep(sizes, group.width)
+
+
+def _after_past(run: Run) -> list[int]:
+    """Return the fan-outs that wait for the run before."""
+    return [position for position in run.groups if position in run.graph.past]
+
+
+def is_unjudged(run: Run) -> bool:
+    """Whether children of a run have yet to be judged: they follow others, or the run before."""
+    if any(run.states[position] == TaskState.PENDING for position in _after_past(run)):
+        return True
+    found = ((group.lockstep, group.width) for group in run.groups.values())
+    return any(one is not None and one.judged < width for one, width in found)

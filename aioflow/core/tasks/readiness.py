@@ -1,0 +1,64 @@
+"""Tasks that become ready: with a row already where they were cleared, else without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aioflow.core.state.task_instance import Group, Live, Run
+from aioflow.core.transaction import Draft
+from aioflow.model.states import TaskState
+
+__all__ = ("cleared_places", "fresh", "is_cleared", "retire", "rewind")
+
+
+def fresh(run: Run, position: int, map_index: int) -> Live:
+    """Return a pending task that is about to be something else.
+
+    One that was cleared goes on with the number of its last start, so that what is still said
+    of that one stays late.
+    """
+    task_no = run.task_no(position, map_index)
+    known = run.cleared.take(task_no) if run.cleared else None
+    if isinstance(known, Live):
+        return known
+    live = Live(run, task_no, position, map_index)
+    if known is not None:
+        live.start_no = live.stored_start = known
+    return live
+
+
+def cleared_places(run: Run) -> Iterator[tuple[int, int]]:
+    """Yield position and map index of the pending tasks that were cleared.
+
+    None of them may become anything else meanwhile.
+    """
+    first = run.row.first_task_no
+    for task_no in run.cleared.between(first, first + len(run.states)):
+        yield task_no - first, -1
+    for group in run.groups.values():
+        first = group.first_task_no
+        for task_no in run.cleared.between(first, first + group.width):
+            yield group.position, task_no - first
+
+
+def is_cleared(group: Group) -> bool:
+    """Whether a child of a fan-out was cleared, and is pending."""
+    first = group.first_task_no
+    return next(group.run.cleared.between(first, first + group.width), None) is not None
+
+
+def retire(run: Run, position: int, draft: Draft) -> None:
+    """A task is expanded that was cleared after it had ended without: its children have rows."""
+    task_no = run.task_no(position, -1)
+    if task_no in run.cleared:
+        live = fresh(run, position, -1)
+        draft.move(live, TaskState.REMOVED)
+        run.removed[task_no] = live.start_no
+
+
+def rewind(group: Group) -> None:
+    """Set the cursor of a fan-out to its first pending child.
+
+    Children that follow others start in the order in which they are judged: no cursor is kept.
+    """
+    group.cursor = group.pending_from(0) if group.lockstep is None else 0

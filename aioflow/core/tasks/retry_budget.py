@@ -1,0 +1,99 @@
+"""How often tasks may run again in all: of one run, and in one pool within a minute.
+
+A retry is worth something where few fail. Where everything fails, retries multiply the work of
+a system that is in trouble already; a budget ends that, and people are told, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from aioflow.core.state.memory import RetryMinute
+from aioflow.core.state.task_instance import Live, Run
+from aioflow.core.transaction import Draft
+from aioflow.model.rows import TaskRow
+from aioflow.model.states import Failure, TaskState
+
+__all__ = ("REASON", "end_otherwise", "recount", "spend", "take_back")
+
+REASON = "retry_budget"
+"""Of the failure of a task that may have had tries left."""
+
+_MINUTE_US = 60_000_000
+
+
+def spend(live: Live, failure: Failure, draft: Draft) -> Failure | None:
+    """Take one retry out of the budgets; return why there is none left, if that is so."""
+    over = _over_run(live.run, draft) or _over_pool(live, draft)
+    if not over:
+        live.run.retried += 1
+        return None
+    live.run.beyond_budget += 1
+    return replace(failure, message=f"{failure.message} ({over})"[:4_096], reason=REASON)
+
+
+def _over_run(run: Run, draft: Draft) -> str:
+    own = run.spec.retry_budget
+    most = draft.memory.retries_per_run if own is None else own
+    if most is None or run.retried < most:
+        return ""
+    over = f"the run has used up its {most} retries"
+    if not run.is_over_budget:
+        run.is_over_budget = True
+        draft.owing.alert_of(run.row, REASON, over)
+    return over
+
+
+def _over_pool(live: Live, draft: Draft) -> str:
+    most, pool = draft.memory.retries_per_pool, live.spec.pool
+    if most is None:
+        return ""
+    minutes, now = draft.memory.retries, draft.steady
+    minute = minutes.get(pool, RetryMinute(now))
+    if not 0 <= now - minute.began < _MINUTE_US:
+        is_next = 0 <= now - minute.began < 2 * _MINUTE_US
+        minute = RetryMinute(now, is_known=is_next and minute.is_over)
+    if minute.count < most:
+        minutes[pool] = replace(minute, count=minute.count + 1)
+        return ""
+    over = f"pool {pool} has used up its {most} retries a minute"
+    if not (minute.is_over or minute.is_known):
+        draft.owing.alert_of(live.run.row, REASON, over, live.spec.task_id)
+    minutes[pool] = replace(minute, is_over=True)
+    return over
+
+
+def recount(run: Run, rows: Iterable[TaskRow]) -> None:
+    """Count what these rows of a run say, beside what it has counted."""
+    for row in rows:
+        if row.try_number <= 1 and row.failure is None and row.state is not TaskState.RETRYING:
+            continue  # as nearly all
+        if row.state is TaskState.PENDING or row.state is TaskState.REMOVED:
+            continue
+        run.retried += _retries(row)
+        run.beyond_budget += _is_beyond(row)
+    run.is_over_budget |= run.beyond_budget > 0
+
+
+def take_back(run: Run, row: TaskRow | Live) -> None:
+    """What a task has spent is there again: it begins anew."""
+    run.retried -= _retries(row)
+    run.beyond_budget -= _is_beyond(row)
+    run.is_over_budget &= run.beyond_budget > 0
+
+
+def end_otherwise(run: Run, row: TaskRow | Live) -> None:
+    """A task ends before it has run again, or has not failed of a budget."""
+    run.retried -= row.state is TaskState.RETRYING
+    run.beyond_budget -= _is_beyond(row)
+    run.is_over_budget &= run.beyond_budget > 0
+
+
+def _retries(row: TaskRow | Live) -> int:
+    return max(0, row.try_number - 1) + (row.state is TaskState.RETRYING)
+
+
+def _is_beyond(row: TaskRow | Live) -> bool:
+    return row.failure is not None and row.failure.reason == REASON

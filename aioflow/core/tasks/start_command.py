@@ -1,0 +1,130 @@
+"""What a host is told of a task it starts: where it resumes, its items, its parents' results."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from aioflow.core.state.execution_timeout import time_left
+from aioflow.core.state.task_instance import Live, WaitRecord
+from aioflow.core.tasks.expand import leaves
+from aioflow.core.tasks.stream_expand import source_of
+from aioflow.model.dag import MapSpec
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import Start
+
+__all__ = ("EVENT_BYTES", "order")
+
+_Items: TypeAlias = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]
+"""Where a child finds its items: ``(sources, widths)`` of its ``Start``."""
+
+_NO_ITEMS: _Items = ((), ())
+
+
+EVENT_BYTES = 4 * 1024 * 1024
+"""Payloads an operator is given at once; one event always is."""
+
+
+def order(live: Live, steady: Instant, *, resumes: bool = True) -> Start:
+    """Return the order to start a task, with what it needs that the engine has at hand.
+
+    Args:
+        resumes: Whether it goes on from an event; else it is told as from its beginning.
+    """
+    resumed = live.resumed if resumes else None
+    return _begins(live, steady) if resumed is None else _goes_on(live, resumed, steady)
+
+
+def _begins(live: Live, steady: Instant) -> Start:
+    """As ``order``, of what runs from its beginning: so do the children of a fan-out."""
+    run, spec = live.run, live.spec
+    given = run.items.get(live.task_no) if run.items else None
+    at_hand = tuple([p for p in spec.argument_parents if run.known[p]])
+    sources, widths = _NO_ITEMS if spec.mapped is None else _items(live, spec.mapped)
+    return Start(
+        run_no=run.run_no,
+        task_no=live.task_no,
+        start_no=live.start_no,
+        position=live.position,
+        map_index=live.map_index,
+        try_number=live.try_number,
+        results={p: run.results[p] for p in at_hand if p in run.results},
+        at_hand=at_hand,
+        sources=sources,
+        widths=widths,
+        recorded=live.recorded,
+        timeout_us=time_left(live, steady),
+        stored=0 if given is None else given.count,
+        item=_item(live) if run.items else None,
+    )
+
+
+def _goes_on(live: Live, resumed: WaitRecord, steady: Instant) -> Start:
+    """As ``order``, of what goes on from an event."""
+    wait = resumed.row
+    events, upto = _events(live, resumed)
+    return replace(
+        _begins(live, steady),
+        method=_method(live, resumed, upto),
+        kwargs=wait.next_kwargs,
+        event=None if wait.window else wait.event,
+        events=events,
+        upto=upto,
+        is_closing=resumed.is_handled and not upto,
+    )
+
+
+def _method(live: Live, resumed: WaitRecord, upto: int) -> str:
+    """Return where it resumes: with events in what takes them, at their end in what comes then."""
+    spec = live.spec.events
+    if not resumed.is_handled or spec is None:
+        return resumed.row.next_method
+    if spec.method:
+        return spec.method if upto else resumed.row.next_method
+    return resumed.row.next_method if upto else ""
+
+
+def _events(live: Live, resumed: WaitRecord) -> tuple[tuple[tuple[bytes, str | None], ...], int]:
+    """Return the events an operator takes in this start, and the number behind the last."""
+    spec = live.spec.events
+    if resumed.stream is None or spec is None:
+        return (), 0
+    events: list[tuple[bytes, str | None]] = []
+    upto, size = 0, 0
+    for sequence, payload, key in islice(resumed.stream.pending, spec.batch):
+        size += len(payload)
+        if events and size > EVENT_BYTES:
+            break
+        events.append((payload, key))
+        upto = sequence + 1
+    return tuple(events), upto
+
+
+def _item(live: Live) -> bytes | None:
+    """Return what a child of a stream takes, if it is at hand."""
+    source = -1 if live.map_index < 0 else source_of(live.run, live.position)
+    given = live.run.items.get(live.run.task_no(source, -1)) if source >= 0 else None
+    return None if given is None else given.at_hand(live.map_index)
+
+
+def _items(live: Live, mapped: MapSpec) -> _Items:
+    run, group = live.run, live.run.groups[live.position]
+    if group.origin is not None:
+        return group.origin
+    if group.is_loop or source_of(run, live.position) >= 0:
+        return _NO_ITEMS
+    first = run.row.first_task_no
+    sources = tuple(
+        (leaf.position, first + leaf.position, run.source_starts[leaf.position])
+        for leaf in leaves(mapped.sources)
+        if leaf.position >= 0 and run.spec.tasks[leaf.position].mapped is None
+    )
+    widths = () if group.lockstep is None else group.lockstep.widths
+    widths = widths or tuple(
+        leaf.width if leaf.position < 0 else run.widths[leaf.position]
+        for leaf in leaves(mapped.sources)
+    )
+    group.origin = (sources, widths)
+    return group.origin

@@ -1,0 +1,162 @@
+"""Fan-outs that grow with a stream: opened at its first item, closed with whoever makes it.
+
+While one is open its children count as one instance more than there are, so that nothing
+which waits for all of them can be judged. That instance vanishes when the stream has ended
+well; else it is what the end of the stream counts as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.task_instance import Group, Run
+from aioflow.core.tasks.expand import WIDTH_LIMIT
+from aioflow.core.tasks.readiness import retire
+from aioflow.core.transaction import Draft
+from aioflow.model.rows import ExpansionRow
+from aioflow.model.states import TaskState
+
+__all__ = (
+    "close",
+    "close_left_open",
+    "count",
+    "cut_of",
+    "given",
+    "grow",
+    "has_begun",
+    "open_group",
+    "restore",
+    "source_of",
+    "takers",
+)
+
+
+def source_of(run: Run, position: int) -> int:
+    """Return whose items a mapped task takes while they come; -1 if it is not so."""
+    mapped = run.spec.tasks[position].mapped
+    if mapped is None or len(mapped.sources) != 1:
+        return -1
+    source = mapped.sources[0].position
+    return source if source >= 0 and run.spec.tasks[source].streams else -1
+
+
+def takers(run: Run, position: int) -> list[int]:
+    """Return the tasks that expand over a stream."""
+    return [child for child in run.graph.children[position] if source_of(run, child) == position]
+
+
+def has_begun(run: Run, position: int) -> bool:
+    """Whether a task could expand already: its stream goes on, and an item has come."""
+    source = source_of(run, position)
+    return source >= 0 and run.states[source] < TaskState.SUCCESS and given(run, source) > 0
+
+
+def open_group(run: Run, position: int, draft: Draft, slots: Slots) -> None:
+    """Let a fan-out begin with what has come so far."""
+    retire(run, position, draft)
+    limit = min(run.spec.tasks[position].map_limit, WIDTH_LIMIT)
+    row = ExpansionRow(
+        run_no=run.run_no,
+        position=position,
+        width=given(run, source_of(run, position)),
+        first_task_no=draft.numbers.take(limit),
+        is_open=True,
+    )
+    group = run.groups[position] = Group(run, row)
+    draft.change_group(group, -1)
+    run.states[position] = TaskState.RUNNING
+    run.widen(position, group.width + 1)
+    slots.offer(group)
+
+
+def grow(run: Run, position: int, draft: Draft, slots: Slots) -> None:
+    """Have a child for each item that has come."""
+    group = run.groups[position]
+    draft.change_group(group, group.width)
+    had_fresh = group.has_fresh
+    more = given(run, source_of(run, position)) - group.width
+    for _ in range(more):
+        group.grow()
+    run.widen(position, more + 1)
+    if not had_fresh and group.has_fresh:
+        slots.offer(group)
+
+
+def close(run: Run, position: int, draft: Draft) -> Iterator[int]:
+    """A stream has ended: nothing is added to what grew with it. Yield what may follow now."""
+    for taker in takers(run, position):
+        group = run.groups.get(taker)
+        if group is None or not group.is_open:
+            continue
+        draft.change_group(group, group.width)
+        group.is_open = False
+        group.cut = cut_of(run, position, group.width)
+        if group.cut is TaskState.PENDING:
+            run.widen(taker, 0)
+        else:
+            run.count_ended(taker, group.cut)
+        if group.is_over:
+            run.end_group(group)
+            draft.task_over(run, group.position)
+        yield from run.graph.judges[taker]
+
+
+def close_left_open(run: Run, draft: Draft) -> None:
+    """Nothing is added to what a stream, or a loop, left open when its run was cut short."""
+    for position, group in run.groups.items():
+        if group.is_open and _is_cut_short(run, group):
+            draft.change_group(group, group.width)
+            group.is_open = False
+            source = source_of(run, position)
+            if source >= 0:
+                group.cut = cut_of(run, source, group.width)
+            draft.task_over(run, position)
+
+
+def _is_cut_short(run: Run, group: Group) -> bool:
+    """Whether its stream, or the task that decides of its next round, has ended."""
+    mapped = run.spec.tasks[group.position].mapped
+    if group.is_loop and mapped is not None:
+        decider = run.groups.get(mapped.until)
+        last = run.states[mapped.until] if decider is None else decider.states[-1]
+        return last >= TaskState.SUCCESS
+    source = source_of(run, group.position)
+    return source >= 0 and run.states[source] >= TaskState.SUCCESS
+
+
+def restore(run: Run, row: ExpansionRow) -> None:
+    """Know how the stream of a fan-out ended; all tasks are restored."""
+    source = source_of(run, row.position)
+    if source >= 0 and not row.is_open:
+        run.groups[row.position].cut = cut_of(run, source, row.width)
+
+
+def count(group: Group) -> None:
+    """Tell the tallies how many instances a fan-out comes to, besides what its children say."""
+    run = group.run
+    if group.is_loop:
+        return  # one instance, as before it began
+    if group.is_open or group.cut is not TaskState.PENDING:
+        run.widen(group.position, group.width + 1)
+    else:
+        run.widen(group.position, group.width)
+    if group.cut is not TaskState.PENDING:
+        run.count_ended(group.position, group.cut)
+
+
+def cut_of(run: Run, source: int, width: int) -> TaskState:
+    """Return what the end of a stream counts as beside its children; ``PENDING`` for nothing."""
+    match run.states[source]:
+        case TaskState.SUCCESS:
+            return TaskState.PENDING if width else TaskState.SKIPPED
+        case TaskState.SKIPPED:
+            return TaskState.SKIPPED
+        case _:
+            return TaskState.UPSTREAM_FAILED
+
+
+def given(run: Run, source: int) -> int:
+    """Return how many items of a stream there are; none once it was cleared."""
+    items = run.items.get(run.task_no(source, -1))
+    return 0 if items is None else items.count

@@ -1,0 +1,493 @@
+"""The net change of a turn, collected while it is decided.
+
+Steps are written one by one for the journal; rows once each, from stored to last decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from aioflow.core import callbacks
+from aioflow.core.outbox import Owing
+from aioflow.core.state.accounts import AdmittedChanges
+from aioflow.core.state.dag_triggers import StandingChanges
+from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.execution_timeout import stored_due
+from aioflow.core.state.expansions import Expansions
+from aioflow.core.state.ids import NumberBlock
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.packing import Folded, Form
+from aioflow.core.state.task_instance import Fire, Group, Live, Run, WaitRecord
+from aioflow.core.transitions import IllegalMove, is_legal, is_legal_run
+from aioflow.model.backfill import BackfillRow
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import (
+    ItemRow,
+    NamedEventRow,
+    PoolRow,
+    RecordChange,
+    RecordRow,
+    RunChange,
+    RunRow,
+    TaskChange,
+    TaskRow,
+    TriggerChange,
+    TriggerRow,
+)
+from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
+from aioflow.model.timestamps import Instant, Moment
+from aioflow.protocol.commands import EventsTaken
+from aioflow.protocol.effects import Effect, EndHosting, HostTrigger, TakeEvents, WakeAt
+from aioflow.protocol.inputs import Continue, Due
+
+__all__ = ("BATCH_ROWS", "Draft")
+
+BATCH_ROWS = 10_000
+"""Row changes a batch may hold before the rest is put off to the next."""
+
+
+class Draft:
+    """One turn being decided.
+
+    Attributes:
+        at: The moment at which the whole turn happens.
+        now, steady: Its wall time, for what people read and schedule; its steady time, for lengths.
+        step: By how much the wall clock has stepped since the turn before.
+        chance: Draws from [0, 1); the engine's dice.
+        runs: Every run it touched, so that they can be read again if it is refused.
+        ended_runs: Those that ended in it.
+        owing: What it does to what is owed.
+        standing: What it does to the triggers that start runs.
+        access: What it does to who is let in, and what it puts into the audit.
+        eased_dags: DAGs with fewer runs, or fewer queued ones: their triggers may continue.
+        asset_events: What it tells of assets, to be taken by the DAGs that go by them.
+        placed_dags: DAGs whose triggers were looked at: what these hold may start a run now.
+        ended_tasks: Tasks that did, where the run behind may have waited for them.
+        held_dags: DAGs whose queued run may have to begin: one before it is waited for, or went.
+        fires: The events it takes of triggers.
+        pools_before: What the pools it changed were.
+        was_drained: Whether the node was; ``None`` where that does not change.
+        judged: How many children were judged in it for the first time since they expanded.
+        strays: Rows of ended runs that it sweeps.
+        pruned: Plans that nobody needs once it is durable.
+    """
+
+    def __init__(
+        self, memory: Memory, *, at: Moment, chance: Callable[[], float], numbers: NumberBlock
+    ) -> None:
+        self.memory = memory
+        self.at, self.now, self.steady = at, at.now, at.steady
+        self.step = 0
+        self.chance = chance
+        self.numbers = numbers
+        self.batch = Batch(number=memory.commit_no + 1, at=at.now, steady_at=at.steady)
+        self.effects: list[Effect] = []
+        self.runs: dict[RunNo, Run] = {}
+        self.ended_runs: list[Run] = []
+        self.fires: list[Fire] = []
+        self.eased_dags: set[str] = set()
+        self.asset_events: list[NamedEventRow] = []
+        self.placed_dags: list[str] = []
+        self.owing = Owing(memory, numbers.take, self.effects)
+        self.standing = StandingChanges(memory.standing)
+        self.expansions = Expansions(self.batch)
+        self.access = AdmittedChanges(memory.admitted, numbers.take)
+        self.ended_tasks: list[tuple[Run, int]] = []
+        self.held_dags: set[str] = set()
+        self.pools_before: dict[str, PoolRow | None] = {}
+        self.was_drained: bool | None = None
+        self.judged = 0
+        self.strays: list[TriggerRow] = []
+        self.pruned: dict[tuple[str, str], Plan] = {}
+        self._backfills: dict[int, BackfillRow | None] = {}
+        self._refused: dict[str, dict[str, tuple[DagSpec, str]]] | None = None
+        self._tasks: dict[int, Live] = {}
+        self._placed: dict[int, Live] = {}
+        self._withdrawn: set[int] = set()
+        self._new_runs: dict[RunNo, Run] = {}
+        self._run_states: dict[RunNo, RunState] = {}
+        self._waits: dict[int, tuple[WaitRecord, TriggerRow | None]] = {}
+        self._dropped: list[tuple[WaitRecord, TriggerRow]] = []
+        self._put_off: set[RunNo] = set()
+        self._hostings: dict[int, tuple[WaitRecord, tuple[int, str, str, bool]]] = {}
+        self._folded: dict[int, tuple[Folded, Form]] = {}
+        self._streams: dict[int, tuple[WaitRecord, int, int]] = {}
+        self._credits: dict[int, EventsTaken] = {}
+        self._new_records: dict[tuple[int, int], RecordRow] = {}
+        self._record_changes: dict[tuple[int, int], RecordChange] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what can wait should be put off to the next turn."""
+        return len(self._tasks) >= BATCH_ROWS
+
+    def touch(self, live: Live) -> None:
+        """Its row changes, whether its state does or not."""
+        self._tasks[live.task_no] = live
+        self.runs[live.run.run_no] = live.run
+
+    def displace(self, live: Live) -> None:
+        """Its place changes, its row does not."""
+        self._placed[live.task_no] = live
+        self.runs[live.run.run_no] = live.run
+
+    def move(self, live: Live, state: TaskState) -> None:
+        """Take one step with a task.
+
+        Raises:
+            IllegalMove: If the transition table does not have it.
+        """
+        if not is_legal(live.state, state):
+            raise IllegalMove(
+                f"task {live.name} of run {live.run.row.run_id} cannot go from "
+                f"{live.state.label} to {state.label}"
+            )
+        live.state = state
+        self.batch.steps.append((live.task_no, state))
+        if live.map_index >= 0:
+            live.run.groups[live.position].note(live.map_index, state)
+        if (called := live.spec.callbacks) is not None:
+            self.owing.call_back(live.run.row.dag_id, callbacks.of_task(live, called, self.now))
+        self.touch(live)
+
+    def new_run(self, run: Run) -> None:
+        """A run begins to exist."""
+        self._new_runs[run.run_no] = run
+        self.runs[run.run_no] = run
+
+    def change_run(
+        self,
+        run: Run,
+        *,
+        state: RunState | None = None,
+        ended_at: Instant | None = None,
+        started_at: Instant | None = None,
+        quarantine: str | None = None,
+        is_told: bool = True,
+    ) -> None:
+        """Change a run's row; what is not given stays.
+
+        Args:
+            is_told: Whether its author is called back for the state.
+
+        Raises:
+            IllegalMove: If the transition table does not have it.
+        """
+        row = self._moving(run, state)
+        if state is not None and is_told:
+            self.owing.call_back(row.dag_id, callbacks.of_run(run, state, self.now))
+        if ended_at is not None and row.started_at is not None:
+            ended_at = max(ended_at, row.started_at)  # the clock may have been set
+        run.row = msgspec.structs.replace(
+            row,
+            state=row.state if state is None else state,
+            started_at=row.started_at if started_at is None else started_at,
+            ended_at=row.ended_at if ended_at is None else ended_at,
+            quarantine=row.quarantine if quarantine is None else quarantine,
+        )
+
+    def reopen_run(self, run: Run) -> None:
+        """A run that had ended waits for its turn again."""
+        row = self._moving(run, RunState.QUEUED)
+        run.row = msgspec.structs.replace(
+            row, state=RunState.QUEUED, ended_at=None, quarantine=None
+        )
+
+    def hold_run(self, run: Run) -> None:
+        """A run that had ended has not yet, though how it does is known already."""
+        run.row = msgspec.structs.replace(self._moving(run, None), ended_at=None)
+
+    def _moving(self, run: Run, state: RunState | None) -> RunRow:
+        row = run.row
+        self.runs[run.run_no] = run
+        if state is not None and not is_legal_run(row.state, state):
+            raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to {state.label}")
+        self._run_states.setdefault(run.run_no, row.state)
+        return row
+
+    def put_backfill(self, row: BackfillRow) -> None:
+        """A backfill begins, goes on, or is over: then it is no longer remembered."""
+        backfills, number = self.memory.backfills, row.backfill_no
+        self._backfills.setdefault(number, backfills.pop(number, None))
+        if row.state == "running":
+            backfills[number] = row
+        self.batch.backfills.append(row)
+
+    def new_wait(self, wait: WaitRecord) -> None:
+        """A trigger row begins to exist."""
+        self.memory.waits[wait.row.trigger_no] = wait
+        self._waits[wait.row.trigger_no] = (wait, None)
+        self.runs[wait.run.run_no] = wait.run
+
+    def move_wait(
+        self,
+        wait: WaitRecord,
+        state: TriggerState,
+        *,
+        event: bytes | None = None,
+        key: str | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        """A trigger row moves on, with its event if it fired."""
+        self._waits.setdefault(wait.row.trigger_no, (wait, wait.row))
+        self.runs[wait.run.run_no] = wait.run
+        wait.row = msgspec.structs.replace(
+            wait.row, state=state, event=event, event_key=key, failure=failure
+        )
+
+    def rehost(self, wait: WaitRecord) -> None:
+        """A trigger gets another hosting; if that is taken back, no host hears of it."""
+        was = (wait.hosting, wait.role, wait.version, wait.has_room)
+        number = wait.row.trigger_no
+        self._hostings.setdefault(number, (wait, was))
+        if wait.stream is not None:
+            self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.taken))
+
+    def rehost_folded(self, was: Folded, form: Form) -> None:
+        """As ``rehost``, of a trigger that stays folded."""
+        self._folded.setdefault(was.trigger_no, (was, form))
+
+    def change_stream(self, wait: WaitRecord) -> None:
+        """Events of a trigger are stored or consumed."""
+        self.runs[wait.run.run_no] = wait.run
+        if wait.row.trigger_no not in self._streams and wait.stream is not None:
+            self._streams[wait.row.trigger_no] = (wait, wait.stream.index, wait.stream.taken)
+
+    def credit(self, taken: EventsTaken) -> None:
+        """Let a trigger go on; of several such words of a turn the last counts."""
+        self._credits[taken.trigger_no] = taken
+
+    def drop_wait(self, wait: WaitRecord) -> None:
+        """A trigger row is deleted, and forgotten."""
+        number = wait.row.trigger_no
+        if wait.stream is not None and wait.stream.next_sequence:
+            self.batch.gone_events.append(number)
+        self._credits.pop(number, None)
+        _, before = self._waits.pop(number, (wait, wait.row))
+        if before is None:
+            self._withdraw(number)
+        else:
+            self._dropped.append((wait, before))
+            self.batch.trigger_changes.append(TriggerChange(number, before.state, None, None, None))
+        self.memory.waits.pop(number, None)
+
+    def _withdraw(self, trigger_no: int) -> None:
+        """No host is given a trigger that begins and ends in this turn: no row says that it was."""
+        if self._hostings.pop(trigger_no, None) is not None:
+            self._withdrawn.add(trigger_no)
+
+    def _is_withdrawn(self, effect: Effect) -> bool:
+        match effect:
+            case HostTrigger():
+                return effect.host.trigger_no in self._withdrawn
+            case EndHosting():
+                return effect.end.trigger_no in self._withdrawn
+            case _:
+                return False
+
+    def change_group(self, group: Group, was: int) -> None:
+        """An open fan-out of this width begins to exist (-1), grows, or is closed."""
+        self.runs[group.run.run_no] = group.run
+        self.expansions.change(group, was)
+
+    def new_item(self, live: Live, index: int, payload: bytes) -> None:
+        """A task gives an item on."""
+        self.runs[live.run.run_no] = live.run
+        number, run_no = live.task_no, live.run.run_no
+        item = ItemRow(task_no=number, item_index=index, run_no=run_no, payload=payload)
+        self.batch.new_items.append(item)
+
+    def new_record(self, live: Live, row: RecordRow) -> None:
+        """A durable call gets its record."""
+        self._new_records[row.task_no, row.ordinal] = row
+        self.runs[live.run.run_no] = live.run
+        live.recorded = row.ordinal + 1
+
+    def answer_record(
+        self, live: Live, answer: bytes | None, failure: Failure | None = None
+    ) -> None:
+        """The open record of a task, its last, is answered or has failed."""
+        state = RecordState.ANSWERED if failure is None else RecordState.FAILED
+        change = RecordChange(live.task_no, live.recorded - 1, state, answer, failure)
+        self._record_changes[change.task_no, change.ordinal] = change
+        self.runs[live.run.run_no] = live.run
+
+    def drop_records(self, live: Live, first: int = 0) -> None:
+        """The durable calls from ``first`` on are as if they had never been made."""
+        for key in ((live.task_no, ordinal) for ordinal in range(first, live.recorded)):
+            self._record_changes.pop(key, None)
+            if self._new_records.pop(key, None) is None:
+                self.batch.dropped_records.append(key)
+        self.runs[live.run.run_no] = live.run
+        live.recorded = min(first, live.recorded)
+        if live.first_failed >= first:
+            live.first_failed = -1
+        live.open_kind = ""
+
+    def wake_task(self, live: Live, at: Instant | None) -> None:
+        """Have an instant come for a task; never, if there is none."""
+        if at is not None:
+            self.effects.append(WakeAt(Due(at, live.task_no)))
+
+    def wake_dag(self, dag_id: str, slot: Instant, at: Instant) -> None:
+        """Have a slot of a DAG's schedule come at an instant."""
+        self.effects.append(WakeAt(Due(slot, dag_id=dag_id), at))
+
+    def wake_run(self, run_no: RunNo, at: Instant) -> None:
+        """Have an instant come for a run."""
+        self.effects.append(WakeAt(Due(at, run_no=run_no)))
+
+    def task_over(self, run: Run, position: int) -> None:
+        """A task has ended, with all its children: the run behind may have waited for that."""
+        if run.row.dag_id in self.memory.lines:
+            self.ended_tasks.append((run, position))
+
+    def put_off(self, run: Run) -> None:
+        """Go on with this run in the next turn."""
+        if run.run_no not in self._put_off:
+            self._put_off.add(run.run_no)
+            self.effects.append(Continue(run.run_no))
+
+    @property
+    def refused(self) -> dict[str, dict[str, tuple[DagSpec, str]]]:
+        """``memory.refused``, to be changed; what it was is kept."""
+        if self._refused is None:
+            self._refused = {name: dict(files) for name, files in self.memory.refused.items()}
+        return self.memory.refused
+
+    @property
+    def touched(self) -> Iterable[Live]:
+        """The tasks whose rows or places it changes."""
+        return (*self._tasks.values(), *self._placed.values())
+
+    @property
+    def waits_before(self) -> Iterable[TriggerRow]:
+        """The trigger rows that it moves or drops, as they were."""
+        return [row for _, row in (*self._waits.values(), *self._dropped) if row is not None]
+
+    def close(self) -> Batch:
+        """Return the batch, complete. ``settle`` follows once it is durable."""
+        for live in self._tasks.values():
+            self._close_task(live)
+        self.batch.new_runs.extend(run.row for run in self._new_runs.values())
+        for run_no, was in self._run_states.items():
+            if run_no not in self._new_runs:
+                self._close_run(self.runs[run_no].row, was)
+        for wait, before in self._waits.values():
+            self._close_wait(wait.row, None if before is None else before.state)
+        self.expansions.close()
+        self.standing.close(self.batch.of_dags)
+        self.access.close(self.batch, self.now)
+        if self._withdrawn:
+            self.effects[:] = [one for one in self.effects if not self._is_withdrawn(one)]
+        self.effects.extend(TakeEvents(taken) for taken in self._credits.values())
+        self.batch.new_outbox.extend(self.owing.new)
+        self.batch.done_outbox.extend(self.owing.done)
+        self.batch.new_records.extend(self._new_records.values())
+        self.batch.record_changes.extend(self._record_changes.values())
+        return self.batch
+
+    def settle(self) -> None:
+        """The batch is durable: what was decided is what is stored."""
+        self.access.settle()
+        self.memory.shift += self.step
+        loose, waits, pending = self.memory.parking.loose, TaskState.DEFERRED, TaskState.PENDING
+        for live in self._tasks.values():
+            live.stored_state = live.state
+            live.stored_start = live.start_no
+            live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
+            if live.state is waits:
+                loose[live.task_no] = live
+            elif live.state is pending:
+                live.run.cleared.put(live.task_no, live.start_no)
+        for live in self._placed.values():
+            live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
+        self.memory.runs.loose.update(self.runs)
+        self.memory.parking.fold()
+
+    def put_back(self) -> None:
+        """The batch never was: the memory has the waits, refusals and plans it had before."""
+        self.memory.plans.update(self.pruned)
+        self.owing.put_back()
+        self.standing.put_back()
+        self.access.put_back()
+        for event in self.batch.named_events:
+            if event.request is not None:
+                self.memory.event_requests.pop((event.name, event.request), None)
+        backfills = self.memory.backfills
+        for backfill_no, backfill in self._backfills.items():
+            backfills.pop(backfill_no, None)
+            if backfill is not None:
+                backfills[backfill_no] = backfill
+        if self._refused is not None:
+            self.memory.refused = self._refused
+        for wait, index, taken in self._streams.values():
+            if wait.stream is not None:
+                wait.stream.index, wait.stream.taken = index, taken
+        for wait, was in self._hostings.values():
+            wait.hosting, wait.role, wait.version, wait.has_room = was
+        waits = self.memory.waits
+        for wait, before in (*self._waits.values(), *self._dropped):
+            if before is None:
+                waits.pop(wait.row.trigger_no, None)
+            else:
+                wait.row = before
+                waits[before.trigger_no] = wait
+        for folded, form in self._folded.values():
+            self.memory.parking.change_back(folded, form)
+
+    def _close_task(self, live: Live) -> None:
+        if live.stored_state is TaskState.PENDING and not live.stored_start:
+            self.batch.new_tasks.append(
+                TaskRow(
+                    task_no=live.task_no,
+                    run_no=live.run.row.run_no,
+                    position=live.position,
+                    map_index=live.map_index,
+                    state=live.state,
+                    try_number=live.try_number,
+                    start_no=live.start_no,
+                    interruptions=live.interruptions,
+                    due_at=stored_due(live),
+                    deadline_at=live.deadline_at,
+                    queued_at=live.queued_at,
+                    started_at=live.started_at,
+                    ended_at=live.ended_at,
+                    failure=live.failure,
+                )
+            )
+        else:
+            self.batch.task_changes.append(
+                TaskChange(
+                    live.task_no,
+                    live.stored_state,
+                    live.stored_start,
+                    live.state,
+                    live.try_number,
+                    live.start_no,
+                    live.interruptions,
+                    stored_due(live),
+                    live.deadline_at,
+                    live.queued_at,
+                    live.started_at,
+                    live.ended_at,
+                    live.failure,
+                )
+            )
+
+    def _close_run(self, row: RunRow, was: RunState) -> None:
+        self.batch.run_changes.append(
+            RunChange(row.run_no, was, row.state, row.started_at, row.ended_at, row.quarantine)
+        )
+
+    def _close_wait(self, row: TriggerRow, was: TriggerState | None) -> None:
+        if was is None:
+            self.batch.new_triggers.append(row)
+        else:
+            self.batch.trigger_changes.append(
+                TriggerChange(row.trigger_no, was, row.state, row.event, row.event_key, row.failure)
+            )

@@ -1,0 +1,138 @@
+"""Assets: what a task's success has made anew, and the runs that start with it.
+
+An asset is told of as a named event, whose name begins with ``asset:``, by the commit in which the
+task succeeds. Each DAG that goes by the asset takes that event in the same commit. It is held until
+the condition of the DAG is met by what is held; then all of it starts one run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.dag_triggers import DagTrigger, Pending
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers import event_runs
+from aioflow.core.triggers.assignment import is_stopped
+from aioflow.core.triggers.dag_triggers import spec_of
+from aioflow.core.triggers.named_events import MadeAnew
+from aioflow.model.dag_triggers import ASSET, AssetCondition, DagEventRow, Fate, FateChange
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import NamedEventRow
+
+__all__ = ("TRIGGERING_EVENTS", "is_met", "settle", "waits_for")
+
+PENDING_LIMIT = 1_000
+"""Events of one asset that a DAG holds; of more the oldest go."""
+
+TOLD_LIMIT = 100
+"""Events of each asset that a run is told of, the latest."""
+
+EXTRA_LIMIT = 4_096
+"""Bytes of what comes along with an event from outside; of more the size is told."""
+
+TRIGGERING_EVENTS = "triggering_events"
+"""The parameter of a DAG that is told which events have started a run."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(MadeAnew)
+
+
+def settle(draft: Draft, slots: Slots) -> None:
+    """Have the DAGs that go by them take the asset events of this turn: one run for all of them."""
+    standing = draft.memory.standing
+    taken: dict[TriggerNo, DagTrigger] = {}
+    for event in draft.asset_events:
+        for taker in standing.takers(event.name.removeprefix(ASSET)):
+            if spec_of(taker, draft.memory) is not None:
+                _take(taker, event, draft)
+                taken[taker.row.trigger_no] = taker
+    draft.asset_events.clear()
+    for taker in taken.values():
+        _go_on(taker, draft, slots)
+    draft.placed_dags += sorted(draft.eased_dags)  # fewer runs wait: what is held may start one
+    while draft.placed_dags:  # what they hold may meet another condition, or may start a run again
+        one = standing.of(draft.placed_dags.pop())
+        if one is not None:
+            _go_on(one, draft, slots)
+
+
+def is_met(condition: AssetCondition, there: set[str]) -> bool:
+    """Whether a condition is met by these assets."""
+    found = (
+        part in there if isinstance(part, str) else is_met(part, there) for part in condition.parts
+    )
+    return all(found) if condition.is_all else any(found)
+
+
+def waits_for(one: DagTrigger) -> str:
+    """Say which assets a DAG waits for, and which it has."""
+    condition = one.condition
+    if condition is None:
+        return ""
+    counts = (f"{name} ({len(one.pending.get(name, ()))})" for name in condition.names())
+    return ("all of " if condition.is_all else "any of ") + ", ".join(counts)
+
+
+def _take(one: DagTrigger, event: NamedEventRow, draft: Draft) -> None:
+    name = event.name.removeprefix(ASSET)
+    draft.standing.note(one)
+    sequence = one.row.sequence
+    one.row = msgspec.structs.replace(one.row, sequence=sequence + 1)
+    row = DagEventRow(
+        event_no=draft.numbers.take(),
+        trigger_no=one.row.trigger_no,
+        sequence=sequence,
+        key=str(event.event_no),
+        at=draft.now,
+        fate=Fate.HELD,
+        asset=name,
+        data=_told(event),
+    )
+    draft.batch.of_dags.events.append(row)
+    before = one.pending.get(name, ())
+    for old in before[: max(0, len(before) - PENDING_LIMIT + 1)]:
+        draft.batch.of_dags.fates.append(FateChange(old.event_no, Fate.REPLACED))
+    kept = before[-(PENDING_LIMIT - 1) :]
+    one.pending = {**one.pending, name: (*kept, Pending(row.event_no, sequence, row.data or b""))}
+
+
+def _told(event: NamedEventRow) -> bytes:
+    """Return what a run is told of an event; of one from outside the data is the extra."""
+    of: dict[str, Any] = {"id": event.event_no, "run_id": None, "task_id": None, "map_index": -1}
+    try:
+        told = _decode.decode(event.data)
+    except msgspec.DecodeError:
+        size = len(event.data)
+        extra = msgspec.Raw(event.data) if size <= EXTRA_LIMIT else {"size_bytes": size}
+        return _encode({**of, "extra": extra})
+    more = {"run_id": told.run_id, "task_id": told.task_id, "map_index": told.map_index}
+    return _encode({**of, **more, "extra": told.extra})
+
+
+def _go_on(one: DagTrigger, draft: Draft, slots: Slots) -> None:
+    """Start a run with all that is held, if that meets the condition."""
+    memory, dag_id = draft.memory, one.row.dag_id
+    spec = spec_of(one, memory)
+    condition = one.condition
+    if condition is None or spec is None or is_stopped(dag_id, memory):
+        return
+    if event_runs.is_full(dag_id, memory):
+        return
+    there = {name for name in condition.names() if one.pending.get(name)}
+    if not is_met(condition, there):
+        return
+    draft.standing.note(one)
+    pending, one.pending = one.pending, {}
+    told = {
+        name: [msgspec.Raw(event.data) for event in events[-TOLD_LIMIT:]]
+        for name, events in pending.items()
+        if name in there
+    }
+    last = max(event.sequence for events in pending.values() for event in events)
+    payload = _encode({TRIGGERING_EVENTS: told})
+    fate = event_runs.start(one, spec, last, None, payload, draft, slots)
+    for events in pending.values():
+        draft.batch.of_dags.fates += [FateChange(event.event_no, *fate) for event in events]

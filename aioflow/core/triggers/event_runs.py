@@ -1,0 +1,287 @@
+"""Runs that events start: each event is stored with what becomes of it, in one commit.
+
+A host reports the events of a DAG's trigger in their order, each with its index in the hosting,
+which drops what is repeated. Of events with a key each is taken once, whoever reports it again and
+when; of those without one, what a later hosting sees again is new.
+
+The host is told what is stored, and goes on up to its window ahead of that, unless too many runs
+of the DAG wait for their turn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aioflow.core.runs import create
+from aioflow.core.runs.cancel import cancel
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.dag_triggers import DagTrigger
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import Fire
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers.dag_triggers import fail, retry, spec_of, wake
+from aioflow.core.triggers.isolation import failure_of_culprit
+from aioflow.errors import RequestError
+from aioflow.model.dag import DagSpec
+from aioflow.model.dag_triggers import BY_EVENT, DagEventRow, DagTriggerSpec, Fate, FateChange, Held
+from aioflow.model.ids import TriggerNo
+from aioflow.model.timestamps import Instant
+from aioflow.protocol.commands import EventsTaken
+from aioflow.protocol.inputs import HostLost
+from aioflow.protocol.reports import Fired
+from aioflow.protocol.requests import CreateRun
+
+__all__ = (
+    "LONGEST_HOLD",
+    "RUNS_AHEAD",
+    "asked_keys",
+    "conf_of",
+    "due",
+    "fire",
+    "is_full",
+    "lose_host",
+    "restarted",
+    "settle",
+    "start",
+)
+
+RUNS_AHEAD = 10_000
+"""Runs of one DAG that wait for their turn, from which on its trigger is not asked for more, and
+assets are held for the next run."""
+
+LONGEST_HOLD = 10
+"""An event of a trigger that is never quiet starts a run after this many times ``debounce``."""
+
+_raw = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+KEY_LENGTH = 1_000
+"""A longer key starts no run: an index of PostgreSQL does not take it."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_NOTHING = _pack(None)
+
+
+def asked_keys(inputs: list[Fired], memory: Memory) -> dict[TriggerNo, set[str]]:
+    """Return the keys of these events of DAGs' triggers: whether they are known is to be read."""
+    keys: dict[TriggerNo, set[str]] = {}
+    for report in inputs:
+        if report.key is not None and report.trigger_no in memory.standing:
+            keys.setdefault(report.trigger_no, set()).add(_stored_key(report.key))
+    return keys
+
+
+def _stored_key(key: str) -> str:
+    """Return a key as every database takes it; one that is changed by that starts no run."""
+    return key[:KEY_LENGTH].replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def fire(one: DagTrigger, report: Fired, draft: Draft, slots: Slots) -> None:
+    """Take an event, unless it is known.
+
+    Nor is one that comes behind another of its hosting which was not taken: the next hosting goes
+    on behind the last that is stored, and would never yield the one before again.
+    """
+    spec = spec_of(one, draft.memory)
+    if report.hosting != one.hosting or report.index != one.index or spec is None:
+        return
+    draft.standing.note(one)
+    one.index = report.index + 1
+    known = draft.memory.known_keys
+    key = (one.row.trigger_no, None if report.key is None else _stored_key(report.key))
+    if report.key is None or key not in known:
+        known.add(key)
+        _store(one, spec, report, draft, slots)
+    _credit(one, draft)
+
+
+def _store(
+    one: DagTrigger, spec: DagTriggerSpec, report: Fired, draft: Draft, slots: Slots
+) -> None:
+    number, sequence = one.row.trigger_no, one.row.sequence
+    key = None if report.key is None else _stored_key(report.key)
+    draft.memory.suspects.clear(number)
+    one.failures, one.failure = 0, None
+    one.row = msgspec.structs.replace(
+        one.row, sequence=sequence + 1, event=report.payload, event_key=key
+    )
+    event_no = draft.numbers.take()
+    fate, run_no, reason = Fate.HELD, None, None
+    if key != report.key:
+        fate, reason = Fate.REFUSED, f"its key holds a NUL, or has over {KEY_LENGTH} characters"
+        _tell(one, sequence, reason, draft)
+    elif spec.debounce_us is None:
+        fate, run_no, reason = start(one, spec, sequence, report.key, report.payload, draft, slots)
+    else:
+        _hold(one, spec.debounce_us, event_no, report, draft)
+    draft.fires.append(Fire(one.row.class_path, report.key))
+    draft.batch.of_dags.events.append(
+        DagEventRow(
+            event_no=event_no,
+            trigger_no=number,
+            sequence=sequence,
+            key=key,
+            at=draft.now,
+            fate=fate,
+            run_no=run_no,
+            reason=reason,
+        )
+    )
+
+
+def _hold(one: DagTrigger, quiet_us: int, event_no: int, report: Fired, draft: Draft) -> None:
+    """Have it wait until it has been quiet; the one that waited until now never starts a run."""
+    before = one.row.held
+    since = draft.steady if before is None else before.since
+    due_at = min(draft.steady + quiet_us, since + LONGEST_HOLD * quiet_us)
+    held = Held(one.row.sequence - 1, event_no, report.key, report.payload, since, due_at)
+    one.row = msgspec.structs.replace(one.row, held=held)
+    if before is not None:
+        draft.batch.of_dags.fates.append(FateChange(before.event_no, Fate.REPLACED))
+    if one.looks_at is None:
+        one.looks_at = due_at
+        wake(one, due_at, draft)
+
+
+def due(trigger_no: TriggerNo, at: Instant, draft: Draft, slots: Slots) -> None:
+    """An instant has come of a DAG's trigger: to be hosted again, or of an event that it holds."""
+    one = draft.memory.standing.get(trigger_no)
+    if one is None:
+        return
+    retry(one, at, draft)
+    held, spec = one.row.held, spec_of(one, draft.memory)
+    if held is None or one.looks_at != at:
+        return
+    draft.standing.note(one)
+    if spec is not None and held.due_at > at:  # others came
+        one.looks_at = held.due_at
+        wake(one, held.due_at, draft)
+        return
+    one.looks_at = None
+    one.row = msgspec.structs.replace(one.row, held=None)
+    if spec is None:
+        change = FateChange(held.event_no, Fate.REFUSED, None, "its DAG wants no events any more")
+    else:
+        of = (held.sequence, held.key, held.payload)
+        change = FateChange(held.event_no, *start(one, spec, *of, draft, slots))
+    draft.batch.of_dags.fates.append(change)
+
+
+def restarted(draft: Draft) -> None:
+    """Have the instants come that were armed."""
+    for one in draft.memory.standing:
+        if one.row.held is not None:
+            one.looks_at = one.row.held.due_at
+            wake(one, one.looks_at, draft)
+
+
+def start(
+    one: DagTrigger,
+    spec: DagTriggerSpec,
+    sequence: int,
+    key: str | None,
+    payload: bytes,
+    draft: Draft,
+    slots: Slots,
+) -> tuple[Fate, int | None, str | None]:
+    """Make the run of an event; say what became of it."""
+    memory, dag_id = draft.memory, one.row.dag_id
+    if spec.if_running == "skip" and create.is_running(dag_id, memory):
+        return Fate.SKIPPED, None, "a run of the DAG was going on"
+    newest = memory.newest(dag_id)
+    try:
+        conf = None if newest is None else conf_of(payload, newest)
+        date = _slot(key) if spec.is_timetable else None
+        request = CreateRun(dag_id=dag_id, conf=conf, logical_date=date)
+        if spec.if_running == "cancel_old":
+            create.check_conf(request, draft)  # a run that cannot be ends none
+            _cancel_old(one, draft, slots)
+        run = create.make_run(request, draft, slots, cause=BY_EVENT)
+    except RequestError as exc:
+        _tell(one, sequence, str(exc), draft)
+        return Fate.REFUSED, None, str(exc)[:1_000]
+    one.is_refusing = False
+    one.row = msgspec.structs.replace(one.row, run_no=run.run_no)
+    return Fate.RUN, run.run_no, None
+
+
+def is_full(dag_id: str, memory: Memory) -> bool:
+    """Whether so many runs of a DAG wait for their turn that events are to start no more."""
+    return len(memory.queued_runs.get(dag_id, ())) >= RUNS_AHEAD
+
+
+def conf_of(payload: bytes, spec: DagSpec) -> bytes | None:
+    """Return the conf of the run that an event starts.
+
+    Of a mapping that is what names a parameter of the DAG; anything else is the one parameter of
+    a DAG that has no more than one.
+    """
+    try:
+        given: dict[str, Any] = _raw.decode(payload)
+    except msgspec.DecodeError:
+        if payload == _NOTHING or len(spec.parameters) != 1:
+            return None
+        given = {spec.parameters[0]: msgspec.Raw(payload)}
+    taken = {name: given[name] for name in spec.parameters if name in given}
+    return _pack(taken) if taken else None
+
+
+def _slot(key: str | None) -> Instant:
+    """Return the slot of a timetable's event.
+
+    Raises:
+        RequestError: If it has none.
+    """
+    if key is None or not key.lstrip("-").isdecimal() or len(key) > 18:
+        raise RequestError(f"a timetable's event has the key {key!r}, which is no instant")
+    return int(key)
+
+
+def _cancel_old(one: DagTrigger, draft: Draft, slots: Slots) -> None:
+    """End what earlier events have started: the last of it, and what waits for its turn."""
+    memory, dag_id = draft.memory, one.row.dag_id
+    old = [run for run in memory.queued_runs.get(dag_id, ()) if run.row.cause == BY_EVENT]
+    last = None if one.row.run_no is None else memory.runs.get(one.row.run_no)
+    if last is not None and last not in old:
+        old.append(last)
+    for run in old:
+        cancel(run, draft, slots)
+
+
+def _tell(one: DagTrigger, sequence: int, reason: str, draft: Draft) -> None:
+    """An event starts no run though it should: people are told, of the first in a row."""
+    if one.is_refusing:
+        return
+    one.is_refusing = True
+    message = f"event {sequence} of the trigger of DAG {one.row.dag_id} starts no run: {reason}"
+    draft.owing.alert("trigger_event", message[:1_000], run_id="", dag_id=one.row.dag_id)
+
+
+def _credit(one: DagTrigger, draft: Draft) -> None:
+    """Let the trigger go on, unless too many runs wait."""
+    if one.taken < one.index and one.hosting and not is_full(one.row.dag_id, draft.memory):
+        one.taken = one.index
+        draft.credit(EventsTaken(one.row.trigger_no, one.hosting, one.taken))
+
+
+def settle(draft: Draft) -> None:
+    """Let the triggers go on that had to wait for runs of their DAGs to end."""
+    for dag_id in sorted(draft.eased_dags):
+        one = draft.memory.standing.of(dag_id)
+        if one is not None and one.taken < one.index:
+            draft.standing.note(one)
+            _credit(one, draft)
+    draft.eased_dags.clear()
+
+
+def lose_host(lost: HostLost, draft: Draft) -> None:
+    """A trigger host died: its triggers are hosted again when there is one, the culprit later."""
+    for one in draft.memory.standing:
+        if one.role != lost.role or not one.hosting:
+            continue
+        draft.standing.note(one)
+        one.unhost()
+        if one.row.trigger_no == lost.culprit:
+            failure = failure_of_culprit(one.row.class_path, lost, draft.memory)
+            if failure is not None:
+                fail(one, failure, draft)

@@ -1,0 +1,133 @@
+"""Streams of events: a trigger that goes on, and a task that takes its events one by one.
+
+Events are stored as they come, numbered in one series per trigger, and consumed in that order
+with the move of whoever takes them. What a host reports again, because a reply was lost or
+because another host begins anew, is dropped: by its index within one hosting, by its key
+across hostings.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from aioflow.core.state.streams import Stream
+from aioflow.core.state.task_instance import WaitRecord
+from aioflow.core.transaction import Draft
+from aioflow.model.rows import EventRow, TriggerRow
+from aioflow.model.states import Failure, TriggerState
+from aioflow.protocol.commands import EventsTaken
+from aioflow.protocol.reports import Fired
+
+__all__ = (
+    "BYTES_AHEAD",
+    "BY_HAND",
+    "EVENTS_AHEAD",
+    "close",
+    "consume",
+    "is_over",
+    "restore",
+    "take",
+)
+
+BY_HAND = -1
+"""The index of an event that no host has reported: it counts as none of a hosting."""
+
+EVENTS_AHEAD = 1_000
+"""Events stored and not consumed, from which on a trigger is not asked for more."""
+
+BYTES_AHEAD = 16 * 1024 * 1024
+"""The same for their payloads."""
+
+
+def take(wait: WaitRecord, report: Fired, draft: Draft) -> None:
+    """Store one event of a stream, unless it is known."""
+    stream = wait.stream
+    assert stream is not None  # noqa: S101 - the caller looked
+    if report.index < stream.index and report.index != BY_HAND:
+        return  # repeated
+    draft.change_stream(wait)
+    stream.index = max(stream.index, report.index + 1)
+    if report.key is None or not _is_known(stream, report.key):
+        row = EventRow(
+            trigger_no=wait.row.trigger_no,
+            sequence=stream.next_sequence,
+            run_no=wait.run.run_no,
+            key=report.key,
+            payload=report.payload,
+        )
+        draft.batch.new_events.append(row)
+        draft.fires.append(wait.fire(report.key))
+        stream.store(row.sequence, report.payload, report.key)
+        stream.last = (report.payload, report.key)
+        draft.memory.suspects.clear(wait.row.trigger_no)
+    credit(wait, draft)
+
+
+def consume(wait: WaitRecord, draft: Draft) -> bytes | None:
+    """Return the payload of the first event not consumed, which it is now; ``None`` if none is."""
+    stream = wait.stream
+    if stream is None or not stream.pending:
+        return None
+    draft.change_stream(wait)
+    sequence, payload, _ = stream.pending.popleft()
+    stream.pending_bytes -= len(payload)
+    draft.batch.consumed_events.append((wait.row.trigger_no, sequence))
+    if sequence + 1 == stream.next_sequence and stream.last is not None:
+        # Its own row lets go of the payload now, and a later hosting is told of it.
+        draft.move_wait(
+            wait, wait.state, event=payload, key=stream.last[1], failure=wait.row.failure
+        )
+    credit(wait, draft)
+    return payload
+
+
+def credit(wait: WaitRecord, draft: Draft) -> None:
+    """Let the trigger go on, up to its window ahead of what is stored."""
+    stream = wait.stream
+    assert stream is not None  # noqa: S101 - the callers looked
+    has_room = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
+    if has_room and stream.taken < stream.index and wait.state is TriggerState.WAITING:
+        stream.taken = stream.index
+        draft.credit(EventsTaken(wait.row.trigger_no, wait.hosting, stream.taken))
+
+
+def close(wait: WaitRecord, failure: Failure | None, draft: Draft) -> None:
+    """The trigger has ended: what it left is still to be consumed."""
+    draft.move_wait(wait, TriggerState.FIRED, failure=failure)
+
+
+def is_over(wait: WaitRecord) -> bool:
+    """Whether nothing is left to consume, and nothing more will come."""
+    stream = wait.stream
+    return wait.state is TriggerState.FIRED and stream is not None and not stream.pending
+
+
+def restore(trigger: TriggerRow, events: list[EventRow], known: WaitRecord | None) -> Stream:
+    """Make a stream of its rows; what the present hosting reported is known from before."""
+    stream = Stream()
+    if trigger.event is not None:
+        stream.last = (trigger.event, trigger.event_key)
+    if known is not None and known.stream is not None:
+        stream.index, stream.taken = known.stream.index, known.stream.taken
+    for row in events:
+        if row.key is not None:
+            stream.keys.add(_digest(row.key))
+        if row.payload is not None:
+            stream.store(row.sequence, row.payload, row.key)
+            stream.last = (row.payload, row.key)
+        stream.next_sequence = row.sequence + 1
+    return stream
+
+
+def _is_known(stream: Stream, key: str) -> bool:
+    """Whether an event of this key is stored; it is from now on."""
+    digest = _digest(key)
+    if digest in stream.keys:
+        return True
+    stream.keys.add(digest)
+    return False
+
+
+def _digest(key: str) -> int:
+    """A key in 8 bytes: a stream may have a million of them."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,162 @@
+"""Trigger classes that hold up their loop live in a host of their own: the quarantine host.
+
+There they may hold up each other and nobody else. A class goes there when its stalls are too
+many or too long, or when its host had to be replaced because of it; it comes back when someone
+says so, or with a restart of the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
+from aioflow.core.state.loop_blocking import Staller
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import WaitRecord
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers.assignment import REASSIGNED, role_of
+from aioflow.core.triggers.dag_triggers import place_all
+from aioflow.core.triggers.migration import REHOST_AT_ONCE, move_next
+from aioflow.errors import UnknownClass
+from aioflow.model.states import Failure, TriggerState
+from aioflow.protocol.effects import Warn
+from aioflow.protocol.inputs import HostLost, MoveClass, Stalled
+
+__all__ = ("BLOCKED", "blame", "failure_of_culprit", "move_class", "release", "stalled")
+
+BLOCKED = "blocked"
+"""The reason of a host that was killed because its loop stood still."""
+
+
+def stalled(report: Stalled, draft: Draft) -> None:
+    """A step holds up a loop: count it and say so; too much of it brings quarantine."""
+    found = _staller(report, draft.memory)
+    if found is None:
+        return  # its task ended meanwhile
+    draft.memory.stalls.note(found, report, draft.at)
+    _tell(found, report, draft)
+    if found.kind != "trigger" or is_own(report.role):  # there it holds up its own DAG alone
+        return
+    if not found.is_quarantined and found.is_offender(draft.steady):
+        draft.effects.append(MoveClass(found.name, is_quarantined=True))
+
+
+def release(class_path: str, draft: Draft) -> bool:
+    """Have the triggers of a class live with the others again; return whether that is new.
+
+    Raises:
+        UnknownClass: If the class has never held up anything.
+    """
+    found = draft.memory.stalls.of_class(class_path)
+    if found is None:
+        raise UnknownClass(class_path)
+    found.offences = ()
+    draft.effects.append(MoveClass(class_path, is_quarantined=False))
+    return found.is_quarantined
+
+
+def move_class(entry: MoveClass, draft: Draft) -> None:
+    """A class goes into quarantine, or comes back: ask for its triggers that live elsewhere.
+
+    They are handed to the right host when theirs confirms, see ``rehosting``; those that no
+    host has, now. It takes several turns where they are many.
+    """
+    memory = draft.memory
+    found = memory.stalls.find("trigger", entry.class_path)
+    if found.is_quarantined != entry.is_quarantined:
+        if entry.after >= 0:
+            return  # superseded
+        found.is_quarantined = entry.is_quarantined
+        what = "goes into" if entry.is_quarantined else "comes out of"
+        draft.effects.append(Warn(f"a trigger class {what} quarantine", {"trigger": found.name}))
+        if entry.is_quarantined:
+            _alert(found, draft)
+    move_next(entry, _misplaced(entry, memory), draft, reason=REASSIGNED, most=REHOST_AT_ONCE)
+    if entry.after < 0:
+        place_all(draft)
+
+
+def _alert(found: Staller, draft: Draft) -> None:
+    message = f"triggers of class {found.name} hold up their loop: they go into quarantine"
+    draft.owing.alert("quarantine", message, run_id=found.run_id, task_id=found.task_id)
+
+
+def blame(lost: HostLost, draft: Draft) -> None:
+    """A loop stood still for too long; the host was killed with what stood there."""
+    wait = draft.memory.waits.get(lost.culprit)
+    class_path = lost.class_path if wait is None else wait.row.class_path
+    if class_path and lost.failure.reason == BLOCKED and not is_own(lost.role):
+        draft.effects.append(MoveClass(class_path, is_quarantined=True))
+
+
+def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failure | None:
+    """Return why the trigger fails that was running when its host died; ``None``: it goes on.
+
+    One that stood still is given a second chance where it holds up nobody else, and one that
+    ran when somebody killed its host has done nothing, see ``suspects``.
+    """
+    if lost.failure.reason != BLOCKED:
+        known = (memory.live, memory.waits, memory.standing)
+        return memory.suspects.failure(lost, *known)
+    if lost.role == TRIGGERS:
+        return None
+    where = "its host in quarantine too" if lost.role == QUARANTINE else "the own host of its DAG"
+    message = f"{class_path} held up {where}: {lost.failure.message}"
+    return Failure(type="Stalled", message=message, reason="stalled")
+
+
+def _misplaced(entry: MoveClass, memory: Memory) -> Iterator[WaitRecord]:
+    """Yield the triggers of a class that no host has, or the wrong one; by number."""
+    parking = memory.parking
+    forms = {no for form, no in parking.forms.numbered() if form.class_path == entry.class_path}
+    for number in parking.numbers(forms, entry.after):
+        wait = parking.peek(number)
+        if wait is None or wait.row.class_path != entry.class_path or wait.live is None:
+            continue
+        role = role_of(entry.class_path, wait.run.plan, memory)
+        if wait.state is TriggerState.WAITING and not (wait.hosting and wait.role == role):
+            yield wait
+
+
+def _staller(report: Stalled, memory: Memory) -> Staller | None:
+    """Return what is known of the one a report is about, with its names as of now."""
+    if kind_of(report.role) == ASYNC:
+        live = memory.live.get(report.culprit)
+        if live is None:
+            return None
+        run, task_id = live.run.row, live.name
+        found = memory.stalls.find("task", f"{run.dag_id}.{live.spec.task_id}")
+    else:
+        wait = memory.waits.get(report.culprit)
+        of_dag = memory.standing.get(report.culprit)
+        if of_dag is not None:
+            return memory.stalls.find("trigger", of_dag.row.class_path)
+        if wait is None:  # nobody waits for it, and it takes its time to let go
+            return memory.stalls.find("trigger", report.class_path) if report.class_path else None
+        run, task_id = wait.run.row, "" if wait.live is None else wait.live.name
+        found = memory.stalls.find("trigger", wait.row.class_path)
+    found.run_id, found.task_id = run.run_id, task_id or found.task_id
+    return found
+
+
+def _tell(found: Staller, report: Stalled, draft: Draft) -> None:
+    if not found.may_tell(draft.steady):
+        return
+    found.told_at = draft.steady
+    facts: dict[str, str | int] = {
+        found.kind: found.name,
+        "run_id": found.run_id,
+        "task_id": found.task_id,
+        "place": found.place,
+        "milliseconds": report.milliseconds,
+        "count": found.count,
+        "host": report.role,
+    }
+    if found.kind == "trigger":
+        facts["trigger_id"] = report.culprit
+        of_dag = draft.memory.standing.get(report.culprit)
+        if of_dag is not None:
+            facts["dag_id"] = of_dag.row.dag_id
+    verb = "held up" if report.is_over else "holds up"
+    doing = "importing " if report.is_loading else ""
+    draft.effects.append(Warn(f"{doing}user code {verb} the loop of its host", facts))

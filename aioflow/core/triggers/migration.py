@@ -1,0 +1,125 @@
+"""Triggers move to the newest code of their file: what waits is data, its class is not.
+
+A trigger is asked to leave its host, and handed over anew once that has confirmed it. So what
+it yields up to then still counts, and two instances of it never run at once. Only those move
+whose class, or what that stands on, has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from msgspec.structs import replace
+
+from aioflow.core.state.dag_triggers import DagTrigger
+from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import WaitRecord
+from aioflow.core.transaction import Draft
+from aioflow.core.triggers.assignment import HOSTLESS, REASSIGNED, host, newest_version, role_of
+from aioflow.core.triggers.dag_triggers import place_of
+from aioflow.model.ids import TriggerNo
+from aioflow.model.states import TriggerState
+from aioflow.protocol.commands import End
+from aioflow.protocol.effects import EndHosting
+from aioflow.protocol.inputs import FileParsed, MoveClass, Rehost, RoomChanged, StopWaits
+
+__all__ = (
+    "REHOST_AT_ONCE",
+    "file_parsed",
+    "move_next",
+    "rehost",
+    "room_changed",
+)
+
+REHOST_AT_ONCE = 1_000
+"""Triggers moved in one turn; the others follow in the next ones."""
+
+
+def file_parsed(parsed: FileParsed, draft: Draft) -> None:
+    """A file has a newest version: keep what its trigger classes stand on, and move those hosted.
+
+    They are moved in later turns: this one may yet be refused.
+    """
+    memory = draft.memory
+    for version in memory.trigger_code.keys() - memory.hosted_versions():
+        del memory.trigger_code[version]
+    memory.trigger_code[parsed.version] = parsed.triggers
+    for spec in parsed.dags:
+        place_of(spec.dag_id, draft)
+    if next(_outdated(parsed.version, -1, memory), None) is not None:
+        draft.effects.append(Rehost(parsed.file, parsed.version))
+
+
+def rehost(entry: Rehost, draft: Draft) -> None:
+    """Ask the hosts for the next triggers of a file that are to be hosted anew."""
+    found = _outdated(entry.version, entry.after, draft.memory)
+    move_next(entry, found, draft, reason=REASSIGNED, most=REHOST_AT_ONCE)
+
+
+def move_next(
+    entry: MoveClass | Rehost | StopWaits,
+    found: Iterable[WaitRecord],
+    draft: Draft,
+    *,
+    reason: str,
+    most: int,
+) -> None:
+    """Have the first of those found leave their hosts, or be hosted that no host has.
+
+    What is left is for later turns, which find it by the number after which it begins.
+    """
+    waits = list(islice(found, most + 1))
+    for wait in waits[:most]:
+        number = wait.row.trigger_no
+        if wait.hosting:
+            draft.effects.append(EndHosting(End(number, wait.hosting, reason), wait.role))
+        else:
+            host(draft.memory.waits[number], draft)
+    if len(waits) > most:
+        draft.effects.append(replace(entry, after=waits[most - 1].row.trigger_no))
+
+
+def room_changed(entry: RoomChanged, one: WaitRecord | DagTrigger) -> None:
+    """The triggerer says that a trigger waits for room, or no longer does."""
+    if one.hosting == entry.hosting:
+        one.has_room = entry.has_room
+
+
+def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[WaitRecord]:
+    """Yield what is to be hosted as this version has it, by number.
+
+    That is what is hosted as an older one had it, if that was otherwise, and what no host has
+    and belongs to another one since this version.
+    """
+    forms = {
+        number
+        for form, number in memory.parking.forms.numbered()
+        if _is_other(form.plan, form.version, form.class_path, version, memory)
+        or _is_elsewhere(form.plan, form.role, form.class_path, version, memory)
+    }
+    for number in memory.parking.numbers(forms, after):
+        wait = memory.parking.peek(number)
+        if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
+            continue
+        made = wait.run.plan, wait.version if wait.hosting else wait.role, wait.row.class_path
+        if (_is_other if wait.hosting else _is_elsewhere)(*made, version, memory):
+            yield wait
+
+
+def _is_elsewhere(plan: Plan, was: str, class_path: str, version: str, memory: Memory) -> bool:
+    """Whether a trigger belongs to another host than the one that had it, as of a version."""
+    if class_path in HOSTLESS or newest_version(plan, memory) != version:
+        return False
+    return role_of(class_path, plan, memory) != was
+
+
+def _is_other(plan: Plan, was: str, class_path: str, version: str, memory: Memory) -> bool:
+    """Whether the newest version of a DAG has another class than the one a trigger is hosted as."""
+    if was == version or newest_version(plan, memory) != version:
+        return False
+    now = memory.trigger_code.get(version, {}).get(class_path)
+    if now is None:
+        return False  # of a package, or no longer there: it stays as it is
+    return memory.trigger_code.get(was, {}).get(class_path) != now

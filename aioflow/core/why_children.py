@@ -1,0 +1,112 @@
+"""What the unfinished children of a mapped task wait for, grouped by cause, at a bounded cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from aioflow.core.runs.task_counts import fresh_queued
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import Group, Run
+from aioflow.core.why import explain_task
+from aioflow.model.states import LIVE_TASK_STATES, TaskState, Wait, WaitKind
+
+__all__ = ("NAMED", "SAMPLED", "ChildrenCause", "explain_children")
+
+SAMPLED = 100
+"""Children of each state that are explained, however many there are."""
+
+NAMED = 3
+"""Children of one cause whose indices are returned."""
+
+_SHARED = frozenset(
+    {
+        WaitKind.SLOT,
+        WaitKind.LIMIT,
+        WaitKind.WINDOW,
+        WaitKind.UPSTREAM,
+        WaitKind.DEPENDS_ON_PAST,
+    }
+)
+"""Waits whose details may concern many. Those of others, such as an error, concern one child."""
+
+
+class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
+    """Children of one task that are in the same state for the same cause.
+
+    Attributes:
+        state: ``QUEUED`` of those without a row that wait for a slot alone.
+        wait: Of the first; ``None`` for what is going on right now.
+        indices: Of the first of them.
+        count: How many they are. Where a state other than ``QUEUED`` has more than ``SAMPLED``
+            children, those beyond are of no cause.
+    """
+
+    state: TaskState
+    wait: Wait | None
+    indices: tuple[int, ...]
+    count: int
+
+
+def explain_children(
+    run: Run, position: int, memory: Memory, slots: Slots
+) -> list[ChildrenCause] | None:
+    """Return the causes, the most frequent first; ``None`` if the task has no children."""
+    group = run.groups.get(position)
+    if group is None:
+        return None
+    found: dict[object, ChildrenCause] = {}
+    for index, state, count in _sampled(group):
+        wait = explain_task(run, position, index, memory, slots)
+        key = (state, None if wait is None else (wait.kind, _shared_part(wait)))
+        known = found.get(key)
+        if known is None:
+            found[key] = ChildrenCause(state=state, wait=wait, indices=(index,), count=count)
+            continue
+        indices = known.indices if len(known.indices) == NAMED else (*known.indices, index)
+        found[key] = msgspec.structs.replace(known, indices=indices, count=known.count + count)
+    return sorted(found.values(), key=lambda cause: (-cause.count, cause.indices))
+
+
+def _shared_part(wait: Wait) -> str:
+    """Return what of a detail tells causes from each other: of a trigger its class."""
+    if wait.kind in _SHARED:
+        return wait.detail
+    class_path, number, _ = wait.detail.partition(" #")
+    return class_path if number and wait.looks_no is not None else ""
+
+
+def _sampled(group: Group) -> Iterator[tuple[int, TaskState, int]]:
+    """Yield children, how they are shown, and for how many others each stands."""
+    for state in (state for state in LIVE_TASK_STATES if state is not TaskState.PENDING):
+        for at, index in enumerate(_indices_of(group, state), start=1):
+            # What is queued waits for the same pool, and behind the same limits.
+            is_for_rest = state is TaskState.QUEUED and at == SAMPLED
+            yield index, state, 1 + group.counts[state] - at if is_for_rest else 1
+    yield from _sampled_fresh(group)
+
+
+def _sampled_fresh(group: Group) -> Iterator[tuple[int, TaskState, int]]:
+    """As ``_sampled``, of those without a row."""
+    queued, lockstep = fresh_queued(group), group.lockstep
+    if lockstep is not None:
+        for index in _indices_of(group, TaskState.PENDING):
+            is_queued = queued > 0 and lockstep.may_start(index)
+            yield index, TaskState.QUEUED if is_queued else TaskState.PENDING, 1
+        return
+    # All that wait for their first start wait for the same: the last of these stands for the rest.
+    named = list(islice(_indices_of(group, TaskState.PENDING), NAMED))
+    for at, index in enumerate(named, start=1):
+        stands_for = 1 + group.fresh - at if at == len(named) else 1
+        yield index, TaskState.QUEUED if queued else TaskState.PENDING, stands_for
+
+
+def _indices_of(group: Group, state: TaskState) -> Iterator[int]:
+    """Yield the first children in a state. Finding them costs no step of Python for the others."""
+    index, left = -1, min(SAMPLED, group.counts[state])
+    while left > 0 and (index := group.states.find(state, index + 1)) >= 0:
+        yield index
+        left -= 1
