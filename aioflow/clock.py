@@ -7,7 +7,7 @@ from typing import Protocol
 
 import anyio
 
-from aioflow.model.timestamps import Instant, Moment
+from aioflow.model.timestamps import Moment, Timestamp
 
 __all__ = ("STEP_US", "Clock", "SteadyClock", "SystemClock")
 
@@ -18,7 +18,7 @@ STEP_US = 100_000
 class Clock(Protocol):
     """Wall time for what people schedule, monotonic time for lengths."""
 
-    def now(self) -> Instant:
+    def now(self) -> Timestamp:
         """Return the wall time. It may step, also backwards."""
 
     def monotonic_us(self) -> int:
@@ -31,7 +31,7 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of the machine."""
 
-    def now(self) -> Instant:
+    def now(self) -> Timestamp:
         """See ``Clock``."""
         return time.time_ns() // 1_000
 
@@ -57,7 +57,7 @@ class SteadyClock:
         self._ahead = now - monotonic
         self._shift = 0
 
-    def resume(self, *, wall: Instant | None, steady: Instant | None) -> None:
+    def resume(self, *, wall: Timestamp | None, steady: Timestamp | None) -> None:
         """Continue from the moment that was stored last, if one was."""
         if wall is None or steady is None:
             return
@@ -76,7 +76,7 @@ class SteadyClock:
             self._shift += _step(moved)
         return Moment(now, steady, monotonic, self._shift)
 
-    def monotonic_at(self, steady: Instant) -> int:
+    def monotonic_at(self, steady: Timestamp) -> int:
         """Return what the monotonic clock shows at an instant of steady time."""
         return steady - self._ahead
 

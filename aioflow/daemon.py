@@ -35,7 +35,7 @@ from aioflow.model.rows import NodeFacts, VersionRow
 from aioflow.notifications import Deliveries, Pace
 from aioflow.notifications.alert_settings import AlertSettings, targets_of
 from aioflow.processes import Children
-from aioflow.protocol.inputs import Continue, Drain, Noticed
+from aioflow.protocol.inputs import AlertRaised, ContinueRun, Drain
 from aioflow.protocol.outbox import Alert
 from aioflow.queries import Answers
 from aioflow.redaction import Masks
@@ -384,7 +384,7 @@ class _Node:
     def _let_begin(self) -> None:
         """Begin what was queued or running when the last daemon ended."""
         self._engine.slots.is_held = False
-        self._engine.report([Continue(-1)])  # a turn, about no run
+        self._engine.report([ContinueRun(-1)])  # a turn, about no run
 
     def describe(self) -> Ready:
         """Return what a banner says."""
@@ -435,7 +435,7 @@ class _Node:
             except StoreUnavailable as exc:
                 _log.warning("the database cannot be checked now", error=str(exc))
                 await self._clock.sleep(_WATCH_STORE_SECONDS)
-        self._engine.report([Noticed(reason=one.reason, message=one.message) for one in found])
+        self._engine.report([AlertRaised(reason=one.reason, message=one.message) for one in found])
 
     async def _stop_when_idle(self, catalog: Catalog) -> None:
         await catalog.first_sweep_done.wait()

@@ -25,7 +25,7 @@ from aioflow.engine.loop import Engine
 from aioflow.executors.host_pool import HostPool
 from aioflow.maintenance.retention import Cleaning, Kept
 from aioflow.model.ids import RunNo
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.settings import Settings
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
@@ -58,7 +58,7 @@ class Front:
         *,
         tasklog: TaskLog,
         clock: Clock,
-        started_at: Instant,
+        started_at: Timestamp,
         cycle: Callable[[RunNo, int, int], str],
         snapshots: Snapshots,
         hosts: HostPool,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.slot import SlotExecutor
 from aioflow.model.batch import Batch
@@ -14,16 +14,16 @@ from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
 from aioflow.notifications import Deliveries
 from aioflow.protocol.effects import (
+    AssignTrigger,
     ConfirmCall,
-    Deliver,
-    EndHosting,
-    HostTrigger,
+    ConfirmEvents,
+    DeliverOutbox,
     RecallTries,
+    ReleaseTrigger,
     RestoreCode,
     StartHost,
     StartTry,
     StopTry,
-    TakeEvents,
 )
 from aioflow.queries import Answers
 
@@ -33,7 +33,7 @@ __all__ = ("Follower", "Routes")
 class Follower(Protocol):
     """Knows how things stand without asking the database, as ``api.Api`` does."""
 
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch, draft: Transaction) -> None:
         """Take a durable batch."""
 
 
@@ -57,7 +57,7 @@ class Routes:
         *,
         on_commit: Callable[[Batch], None] = lambda _: None,
         on_code_missing: Callable[[RestoreCode], None] = lambda _: None,
-        trace: Callable[[Batch, Draft], None] | None = None,
+        trace: Callable[[Batch, Transaction], None] | None = None,
     ) -> None:
         self._slot = slot
         self._hosts = hosts
@@ -101,19 +101,19 @@ class Routes:
         """See ``Outlets``."""
         self._hosts.start(effect.role)
 
-    def host(self, effect: HostTrigger) -> None:
+    def host(self, effect: AssignTrigger) -> None:
         """See ``Outlets``."""
         triggerer = self._hosts.triggerer_of(effect.role)
         if triggerer is not None:
             triggerer.host(effect)
 
-    def end_hosting(self, effect: EndHosting) -> None:
+    def end_hosting(self, effect: ReleaseTrigger) -> None:
         """See ``Outlets``."""
         triggerer = self._hosts.triggerer_of(effect.role)
         if triggerer is not None:
             triggerer.end(effect)
 
-    def take_events(self, effect: TakeEvents) -> None:
+    def take_events(self, effect: ConfirmEvents) -> None:
         """See ``Outlets``."""
         for triggerer in self._hosts.triggerers.values():
             if triggerer.take_events(effect):
@@ -123,11 +123,11 @@ class Routes:
         """See ``Outlets``."""
         self._on_code_missing(effect)
 
-    def deliver(self, effect: Deliver) -> None:
+    def deliver(self, effect: DeliverOutbox) -> None:
         """See ``Outlets``."""
         self._deliveries.put(effect)
 
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch, draft: Transaction) -> None:
         """See ``Outlets``."""
 
         def row(run_no: RunNo) -> RunRow | None:

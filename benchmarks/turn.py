@@ -26,7 +26,7 @@ import anyio
 
 from aioflow.clock import SystemClock
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.model.batch import Batch
@@ -65,7 +65,7 @@ class TimedEngine(Engine):
         self.seconds["take"] += time.perf_counter() - began
         return inputs
 
-    async def _commit(self, batch: Batch, draft: Draft) -> None:
+    async def _commit(self, batch: Batch, draft: Transaction) -> None:
         began = time.perf_counter()
         await super()._commit(batch, draft)
         self.seconds["commit"] += time.perf_counter() - began
@@ -89,7 +89,7 @@ class Children:
         start, now = effect.start, self._clock.now()
         self._engine.report([Succeeded(start.task_no, start.start_no, now, now)])
 
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch, draft: Transaction) -> None:
         """Keep it."""
         self.batches.append(batch)
 

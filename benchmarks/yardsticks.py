@@ -15,7 +15,7 @@ import msgspec
 import uvloop
 
 from aioflow.model.ids import RunNo, StartNo, TaskNo
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import Succeeded
 from aioflow.worker.frames import BlockingLink, frames
 from benchmarks.daemon import DaemonProcess
@@ -132,7 +132,7 @@ def pipe_per_second(messages: int, *, per_frame: int = 16) -> float:
         _answer(BlockingLink(far), messages, per_frame)
         os._exit(0)
     far.close()
-    start = Start(RunNo(1), TaskNo(1), StartNo(1), 1, 1, 1)
+    start = StartTask(RunNo(1), TaskNo(1), StartNo(1), 1, 1, 1)
     reader = near.makefile("rb")
     began = time.perf_counter()
     for _ in range(messages // per_frame):

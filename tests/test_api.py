@@ -36,8 +36,8 @@ from aioflow.errors import (
 from aioflow.model.dag import Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.rows import ExpansionRow, RunRow
 from aioflow.model.states import Failure, RunState, TaskState
-from aioflow.protocol.inputs import Drain, FileGone, Stalled
-from aioflow.protocol.reports import Failed, Item, Succeeded
+from aioflow.protocol.inputs import Drain, FileDeleted, LoopBlocked
+from aioflow.protocol.reports import Failed, ItemYielded, Succeeded
 from aioflow.protocol.requests import CountTasks
 from aioflow.results import result_path, write_list
 from aioflow.store import Store, open_store
@@ -349,7 +349,7 @@ async def test_the_few_items_of_a_stream_are_shown_and_many_are_counted(tmp_path
             n.define(STREAM)
             await n.api.trigger("stream", run_id="r")
             start = (await n.outlets.next_start()).start
-            n.engine.report([Item(start.task_no, start.start_no, k, item) for k in (0, 1)])
+            n.engine.report([ItemYielded(start.task_no, start.start_no, k, item) for k in (0, 1)])
             n.engine.report([Succeeded(start.task_no, start.start_no, 1, 2)])
             for _ in range(3):
                 await n.succeed()
@@ -451,7 +451,7 @@ async def test_the_chain_of_a_fan_in_over_a_stream_leads_to_what_may_bring_more(
         n.define(STREAM)
         await n.api.trigger("stream", run_id="r")
         start = (await n.outlets.next_start()).start
-        n.engine.report([Item(start.task_no, start.start_no, 0, b"\x01")])
+        n.engine.report([ItemYielded(start.task_no, start.start_no, 0, b"\x01")])
         await n.succeed()
         chain = await n.api.why("r", "total")
         shown = await n.api.show_run("r")
@@ -667,7 +667,7 @@ async def test_a_dag_without_a_file_is_listed_and_shown_while_a_run_of_it_goes_o
     async with node(tmp_path) as n:
         n.define(CHAIN, FAN)
         await n.api.trigger("chain", run_id="r")
-        n.engine.report([FileGone("chain.py"), FileGone("fan.py")])
+        n.engine.report([FileDeleted("chain.py"), FileDeleted("fan.py")])
         await n.engine.ask(CountTasks(run_ids=()))
         listed = {dag.dag_id: dag.import_error for dag in await n.api.list_dags()}
         (page,) = await n.api.list_dags(limit=1)
@@ -692,7 +692,7 @@ async def test_the_graph_grid_and_code_of_a_dag_without_a_file_are_those_of_its_
         n.define(CHAIN, FAN)
         await n.api.trigger("chain", run_id="r")
         graph = await n.api.reads.graphs.graph("chain")
-        n.engine.report([FileGone("chain.py"), FileGone("fan.py")])
+        n.engine.report([FileDeleted("chain.py"), FileDeleted("fan.py")])
         await n.engine.ask(CountTasks(run_ids=()))
         reads = n.api.reads
 
@@ -813,7 +813,7 @@ async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path)
         await n.api.set_paused("chain", paused=False)  # answered once it is committed
         [parked] = await n.api.list_triggers()
         assert await n.api.list_slow() == []
-        stalled = Stalled(
+        stalled = LoopBlocked(
             role="triggers",
             culprit=parked.trigger_id,
             incident="1.1",

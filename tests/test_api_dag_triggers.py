@@ -13,8 +13,8 @@ from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.model.states import Failure
 from aioflow.model.trigger_description import Watched
-from aioflow.protocol.inputs import FileGone
-from aioflow.protocol.reports import Fired, TriggerEnded
+from aioflow.protocol.inputs import FileDeleted
+from aioflow.protocol.reports import TriggerEnded, TriggerFired
 from tests.turns import until
 from tests.web.node import Node, node
 
@@ -45,7 +45,7 @@ async def test_a_dag_says_what_it_waits_for(tmp_path):
     async with node(tmp_path) as n:
         await load(n)
         number, hosting = hosted(n)
-        report(n, Fired(number, hosting, 0, 1, b"\xc0", "a"))
+        report(n, TriggerFired(number, hosting, 0, 1, b"\xc0", "a"))
         await n.api.set_paused("dag", paused=False)
 
         shown = await n.api.show_dag("dag")
@@ -188,7 +188,7 @@ async def test_those_of_dags_that_are_gone_make_no_page_shorter_and_are_not_coun
         for name in names:
             await load(n, name)
         numbers = [hosted(n, name)[0] for name in names]
-        n.engine.report([FileGone(f"{name}.py") for name in ("a", "b")])
+        n.engine.report([FileDeleted(f"{name}.py") for name in ("a", "b")])
         await n.api.set_paused("c", paused=False)
         page = await n.api.list_triggers(limit=1)
         of_kind = await n.api.reads.waiting.list(

@@ -20,7 +20,7 @@ from aioflow.clock import SystemClock
 from aioflow.filesystem import find_writable
 from aioflow.model.rows import DagFileRow
 from aioflow.processes import Children
-from aioflow.protocol.inputs import FileBroken, FileGone, FileParsed
+from aioflow.protocol.inputs import FileBroken, FileDeleted, FileParsed
 from benchmarks.daemon import put
 from tests.executors.processes import is_alive, running, until
 
@@ -135,7 +135,7 @@ async def test_a_changed_module_parses_those_that_import_it_again(tmp_path):
 async def test_a_deleted_file_is_gone(tmp_path):
     async with watched(tmp_path, {"a.py": GOOD}) as it:
         (it.folder / "a.py").unlink()
-        assert await it.reported(2) == FileGone("a.py")
+        assert await it.reported(2) == FileDeleted("a.py")
 
 
 async def test_a_file_that_went_while_nobody_looked_is_gone(tmp_path, monkeypatch):
@@ -143,7 +143,7 @@ async def test_a_file_that_went_while_nobody_looked_is_gone(tmp_path, monkeypatc
     known = [DagFileRow(file="old.py", version="v"), DagFileRow(file="now.py", version="w")]
     async with watched(tmp_path, {"now.py": "# no aioflow here"}, known=known) as it:
         assert sorted(report.file for report in it.reports) == ["now.py", "old.py"]
-        assert all(isinstance(report, FileGone) for report in it.reports)
+        assert all(isinstance(report, FileDeleted) for report in it.reports)
 
 
 async def test_without_inotify_the_sweep_finds_changes(tmp_path, monkeypatch):
@@ -264,7 +264,7 @@ async def test_a_file_whose_dags_were_taken_out_is_gone(tmp_path, monkeypatch):
     async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(pause_seconds=0)) as it:
         version = it.reports[0].version
         it.write("a.py", "from aioflow import task")
-        assert await it.reported(2) == FileGone("a.py")
+        assert await it.reported(2) == FileDeleted("a.py")
         assert await it.catalog._snapshots.discard([version], lambda _: False) == 1
 
 
@@ -562,7 +562,7 @@ async def test_ignored_files_are_no_dag_files_but_may_be_imported(tmp_path):
         await until(lambda: {"drafts/draft.py", "lib_kept.py"} <= {r.file for r in it.reports[2:]})
 
     assert [report for report in it.reports[2:] if report.file == "lib_kept.py"] == [
-        FileGone("lib_kept.py")
+        FileDeleted("lib_kept.py")
     ]
 
 
@@ -768,7 +768,7 @@ async def test_a_file_that_cannot_be_looked_at_is_not_gone_and_told_once(tmp_pat
             it.write(f"{number}.py", DAG.format(name=f"dag{number}", value=1))
             assert (await it.reported(number)).file == f"{number}.py"
         (it.folder / "a.py").unlink()
-        assert await it.reported(5) == FileGone("a.py")
+        assert await it.reported(5) == FileDeleted("a.py")
 
     told = [record for record in caplog.records if "cannot look at" in record.getMessage()]
     assert len(told) == 1
@@ -781,7 +781,7 @@ async def test_a_file_that_cannot_be_looked_at_since_the_start_is_not_gone(tmp_p
     async with running(it.children, it.catalog):
         await it.swept()
         (it.folder / "lib").unlink()
-        assert await it.reported(2) == FileGone("lib/old.py")
+        assert await it.reported(2) == FileDeleted("lib/old.py")
 
     assert isinstance(it.reports[0], FileParsed)
 

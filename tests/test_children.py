@@ -19,7 +19,7 @@ from aioflow.processes import Children, leftovers, process
 from aioflow.processes.endings import OomCounter, describe_ending
 from aioflow.processes.environment import child_environment
 from aioflow.processes.leftovers import boot_id, home_mark, read_start_ticks
-from aioflow.protocol.commands import Welcome
+from aioflow.protocol.commands import Hello
 from aioflow.protocol.reports import Recalled
 from tests.executors.processes import (
     WAYS_TO_GET_AWAY,
@@ -124,7 +124,7 @@ os._exit(3)
         running_children(tmp_path, source) as children,
         children.child("slot", on_reports=reports.extend, on_output=output) as child,
     ):
-        child.send([Welcome("slot", "", "")])
+        child.send([Hello("slot", "", "")])
         failure = await child.ended()
         assert len(reports) == 1000
 

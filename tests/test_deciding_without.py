@@ -17,12 +17,12 @@ from msgspec import NODEFAULT, Struct, structs
 
 from aioflow.core import step
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import BatchRefused, RequestError
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.dag_triggers import DagTriggerSpec
-from aioflow.protocol.inputs import Asked, Due, FileParsed, HostLost, HostUp, Input
+from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, Input, RequestReceived, TimerFired
 from aioflow.protocol.outbox import ALERT, Alert
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import CreateRun, Request, SetPaused, ShowPools
@@ -78,12 +78,12 @@ _PLAIN: dict[type, Any] = {
     dict: {},
 }
 
-INPUTS = [kind for kind in get_args(Input) if kind is not Asked]
+INPUTS = [kind for kind in get_args(Input) if kind is not RequestReceived]
 REQUESTS = list(get_args(Request))
 ALL = [*INPUTS, *REQUESTS]
 
 
-SAMPLE: list[Any] = [HostUp, HostLost, Due, FileParsed, Succeeded, SetPaused, CreateRun]
+SAMPLE: list[Any] = [HostUp, HostLost, TimerFired, FileParsed, Succeeded, SetPaused, CreateRun]
 SAMPLE += [pytest.param(kind, marks=pytest.mark.nightly) for kind in ALL if kind not in SAMPLE]
 
 
@@ -95,7 +95,7 @@ class Poison:
     """
 
     def __init__(
-        self, kind: type, spoil: Callable[[Any, Draft], None], monkeypatch: pytest.MonkeyPatch
+        self, kind: type, spoil: Callable[[Any, Transaction], None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.run_no: int | None = None
         self.taken: list[Any] = []
@@ -104,10 +104,10 @@ class Poison:
         self._take = step._take
         monkeypatch.setattr(step, "_take", self._taking)
 
-    def _taking(self, entry: Input, draft: Draft, slots: Slots) -> None:
+    def _taking(self, entry: Input, draft: Transaction, slots: Slots) -> None:
         run = None if self.run_no is None else draft.memory.runs.get(self.run_no)
         self._take(entry, draft, slots)
-        said = entry.request if isinstance(entry, Asked) else entry
+        said = entry.request if isinstance(entry, RequestReceived) else entry
         if not isinstance(said, self._kind) or self.run_no is None:
             return
         if run is None:
@@ -116,13 +116,13 @@ class Poison:
             self._spoil(run, draft)
 
 
-def raise_about(run: Any, draft: Draft) -> None:
+def raise_about(run: Any, draft: Transaction) -> None:
     """Deciding meets a time of the run that is a text."""
     run.row = structs.replace(run.row, started_at="no time")
     assert run.row.started_at < draft.now
 
 
-def write_to(run: Any, draft: Draft) -> None:
+def write_to(run: Any, draft: Transaction) -> None:
     """Deciding changes the row of the run, which stands otherwise than memory has it."""
     draft.change_run(run, started_at=draft.now)
 
@@ -255,7 +255,7 @@ def owe_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each input owe an alert, so that its turn has something to commit."""
     take = step._take
 
-    def taking(entry: Input, draft: Draft, slots: Slots) -> None:
+    def taking(entry: Input, draft: Transaction, slots: Slots) -> None:
         take(entry, draft, slots)
         draft.owing.alert("test", "of no run", run_id="")
 
@@ -294,7 +294,7 @@ STARTED = DagSpec(
 async def test_an_input_that_fails_on_a_trigger_for_ever_is_dropped(tmp_path, monkeypatch):
     take, failed = step._take, []
 
-    def taking(entry: Input, draft: Draft, slots: Slots) -> None:
+    def taking(entry: Input, draft: Transaction, slots: Slots) -> None:
         one = draft.memory.standing.of("started")
         if isinstance(entry, HostUp) and one is not None:
             failed.append(one)

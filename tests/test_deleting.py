@@ -17,8 +17,8 @@ from aioflow.maintenance import deletion
 from aioflow.maintenance.deletion import Deleting
 from aioflow.model.dag import CallbackSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, RunState
-from aioflow.protocol.effects import Deliver
-from aioflow.protocol.inputs import Delivered
+from aioflow.protocol.effects import DeliverOutbox
+from aioflow.protocol.inputs import OutboxDelivered
 from aioflow.protocol.reports import Deferred, Failed
 from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, EraseRows
 from aioflow.results import result_path, write_value
@@ -287,12 +287,12 @@ async def test_a_run_stays_until_its_author_was_called_back_for_all_of_it(
         for _ in run_ids:
             n.succeed(await n.outlets.next_start())
         await n.engine.wait_until_idle()
-        owing = [e for e in n.outlets.others if isinstance(e, Deliver)]
+        owing = [e for e in n.outlets.others if isinstance(e, DeliverOutbox)]
         assert len(owing) == 4
         run = await n.store.find_run(run_ids[0])
         async with deleted_by(n, tmp_path):
             await n.engine.ask(DeleteRun(run_id=run.run_id))
-            n.engine.report([Delivered(owing[0].outbox_no)])
+            n.engine.report([OutboxDelivered(owing[0].outbox_no)])
             await n.engine.wait_until_idle()
             await looked_at_twice(n, monkeypatch)
             assert set(await left_of(n, run.run_no)) == {"deletion", "run", "task"}
@@ -300,7 +300,7 @@ async def test_a_run_stays_until_its_author_was_called_back_for_all_of_it(
 
     async with node(store_url) as n:
         async with deleted_by(n, tmp_path):
-            n.engine.report([Delivered(effect.outbox_no) for effect in owing[1:]])
+            n.engine.report([OutboxDelivered(effect.outbox_no) for effect in owing[1:]])
             await gone(n)
         assert await left_of(n, run.run_no) == {}
         assert await n.store.find_run(run_ids[1]) is not None

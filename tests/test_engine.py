@@ -32,11 +32,11 @@ from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.model.ids import after_clear
 from aioflow.model.schedule import ScheduleSpec
 from aioflow.model.states import Failure, RunState, TaskState
-from aioflow.protocol.effects import Deliver, StartTry
-from aioflow.protocol.inputs import Delivered, Due, FileParsed, HostUp
+from aioflow.protocol.effects import DeliverOutbox, StartTry
+from aioflow.protocol.inputs import FileParsed, HostUp, OutboxDelivered, TimerFired
 from aioflow.protocol.outbox import Alert
 from aioflow.protocol.recovery import LiveRun
-from aioflow.protocol.reports import Deferred, Failed, Fired, Succeeded
+from aioflow.protocol.reports import Deferred, Failed, Succeeded, TriggerFired
 from aioflow.protocol.requests import (
     CancelRun,
     ClearTasks,
@@ -281,7 +281,7 @@ async def test_a_slot_whose_run_is_refused_is_told_and_tried_again(store_url):
         n.engine.memory.late_after_us = 1
         n.store.refuse = lambda batch: bool(batch.new_runs)
         await n.load(A, schedule=ScheduleSpec(every_us=50_000))
-        while not (told := [e for e in n.outlets.others if isinstance(e, Deliver)]):
+        while not (told := [e for e in n.outlets.others if isinstance(e, DeliverOutbox)]):
             await n.engine.next_turn()
 
         alert = msgspec.msgpack.decode(told[0].body, type=Alert)
@@ -294,10 +294,10 @@ async def test_a_slot_whose_run_is_refused_is_told_and_tried_again(store_url):
 async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_again(
     store_url, monkeypatch
 ):
-    armed: list[Due] = []
+    armed: list[TimerFired] = []
     arm = Timers.arm
 
-    def note(timers: Timers, due: Due, *, at: int | None = None) -> None:
+    def note(timers: Timers, due: TimerFired, *, at: int | None = None) -> None:
         armed.append(due)
         arm(timers, due, at=at)
 
@@ -310,7 +310,7 @@ async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_aga
             await n.engine.next_turn()
         one = n.engine.memory.standing.of("dag")
         with structlog.testing.capture_logs() as logs:
-            n.engine.report([Fired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "a")])
+            n.engine.report([TriggerFired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "a")])
             while not any(line["event"].startswith("an instant of a DAG") for line in logs):
                 await n.engine.next_turn()
 
@@ -509,14 +509,14 @@ async def test_an_owed_alert_is_delivered_again_until_it_is_reported_done(store_
         await n.engine.wait_until_idle()
 
     async with node(store_url) as n:
-        while not (owing := [e for e in n.outlets.others if type(e).__name__ == "Deliver"]):
+        while not (owing := [e for e in n.outlets.others if type(e).__name__ == "DeliverOutbox"]):
             await n.engine.next_turn()
         (owed,) = owing
-        n.engine.report([Delivered(owed.outbox_no)])
+        n.engine.report([OutboxDelivered(owed.outbox_no)])
         await n.engine.ask(CreateRun(dag_id="dag"))
 
     async with node(store_url) as n:
-        assert not [e for e in n.outlets.others if type(e).__name__ == "Deliver"]
+        assert not [e for e in n.outlets.others if type(e).__name__ == "DeliverOutbox"]
 
 
 async def test_a_sealed_wait_comes_back_with_its_kwargs(store_url):
@@ -754,7 +754,7 @@ async def test_an_event_that_is_refused_is_to_be_told_again_with_those_behind_it
         one = n.engine.memory.standing.of("dag")
         at = (one.row.trigger_no, one.hosting)
         n.engine.report(
-            [Fired(*at, n_th, 1, b"\xc0", key) for n_th, key in enumerate(["a", "bad", "b"])]
+            [TriggerFired(*at, n_th, 1, b"\xc0", key) for n_th, key in enumerate(["a", "bad", "b"])]
         )
         while one.failure is None:
             await n.engine.next_turn()

@@ -14,8 +14,8 @@ from aioflow.clock import SystemClock
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.wiring import Wiring
 from aioflow.processes import Children
-from aioflow.protocol.commands import End, Host
-from aioflow.protocol.effects import EndHosting, HostTrigger
+from aioflow.protocol.commands import StartTrigger, StopTrigger
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
 from aioflow.protocol.inputs import HostLost, HostUp
 from aioflow.protocol.reports import TriggerEnded
 from aioflow.telemetry.task_log import TaskLog
@@ -58,8 +58,8 @@ class Node:
         return role in self.roles_of(HostLost)
 
     def host(self, role, number):
-        host = Host(number, 1, 7, number, "v", f"{__name__}:Waits", b"\x80", 0, None)
-        self.pool.triggerers[role].host(HostTrigger(host, None, role))
+        host = StartTrigger(number, 1, 7, number, "v", f"{__name__}:Waits", b"\x80", 0, None)
+        self.pool.triggerers[role].host(AssignTrigger(host, None, role))
 
 
 @asynccontextmanager
@@ -111,6 +111,6 @@ async def test_an_own_host_stays_while_it_has_a_trigger(tmp_path):
             await until(partial(n.has_left, other))
         assert role not in n.roles_of(HostLost)
 
-        n.pool.triggerers[role].end(EndHosting(End(3, 1, "finished"), role))
+        n.pool.triggerers[role].end(ReleaseTrigger(StopTrigger(3, 1, "finished"), role))
         await until(lambda: role in n.roles_of(HostLost))
         assert [report.trigger_no for report in n.reports if isinstance(report, TriggerEnded)]

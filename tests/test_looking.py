@@ -7,7 +7,7 @@ import anyio
 from aioflow.api import looking
 from aioflow.api.looking import Looking
 from aioflow.clock import SystemClock
-from aioflow.core.state.task_instance import Live
+from aioflow.core.state.task_instance import TaskInstance
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, SensorSpec, TaskSpec
 from aioflow.model.states import TaskState
 from tests.web.node import CHAIN, ONCE, node
@@ -144,4 +144,4 @@ async def test_a_look_that_took_long_is_good_for_a_while_and_one_that_did_not_is
         assert await eyes.look() is first
         clock.at_us += 50 * 5 * 5_000
         assert await eyes.look() is not first
-        assert all(isinstance(live, Live) for _, _, live in first.oldest)
+        assert all(isinstance(live, TaskInstance) for _, _, live in first.oldest)

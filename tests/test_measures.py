@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from aioflow.engine.metrics import Histogram, Measures
 from aioflow.executors.load import HostLoad, resident_bytes
 from aioflow.model.timestamps import Moment
-from aioflow.protocol.inputs import Due
-from aioflow.protocol.reports import Fired
+from aioflow.protocol.inputs import TimerFired
+from aioflow.protocol.reports import TriggerFired
 from aioflow.web.metrics import exposition
 from tests.web.node import CHAIN, node
 
@@ -35,10 +35,11 @@ def test_a_value_counts_up_to_the_first_bound_that_is_not_smaller():
 
 def test_the_latency_of_a_resume_is_that_of_the_event_or_of_the_timer():
     measures = Measures()
-    fired = Fired(trigger_no=1, hosting=1, index=0, at=4 * SECOND, payload=b"")
+    fired = TriggerFired(trigger_no=1, hosting=1, index=0, at=4 * SECOND, payload=b"")
 
     measures.taken(
-        [fired, Due(2 * SECOND, task_no=3), Due(SECOND, dag_id="a")], at=Moment.of(5 * SECOND)
+        [fired, TimerFired(2 * SECOND, task_no=3), TimerFired(SECOND, dag_id="a")],
+        at=Moment.of(5 * SECOND),
     )
 
     assert (measures.events.count, measures.events.total) == (1, 1.0)
@@ -48,7 +49,7 @@ def test_the_latency_of_a_resume_is_that_of_the_event_or_of_the_timer():
 def test_a_clock_that_was_set_back_makes_no_negative_latency():
     measures = Measures()
 
-    measures.taken([Due(9 * SECOND, task_no=3)], at=Moment.of(SECOND))
+    measures.taken([TimerFired(9 * SECOND, task_no=3)], at=Moment.of(SECOND))
 
     assert (measures.timers.count, measures.timers.total) == (1, 0.0)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from aioflow.api.refusals import KINDS, LINES, Refusals
-from aioflow.model.access import Noted
+from aioflow.model.access import AuditEntry
 
-STRANGER = Noted(
+STRANGER = AuditEntry(
     actor="",
     role="",
     action="GET",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aioflow.clock import SystemClock
 from aioflow.executors.printing import Printing
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.redaction import Masks
 from aioflow.telemetry import task_log
 from aioflow.telemetry.log_file import LogPart
@@ -100,7 +100,7 @@ async def test_what_may_begin_a_secret_is_shown_once_the_worker_has_nothing_to_d
     masks = Masks()
     masks.hide(["hunter22"])
     log = TaskLog(tmp_path, SystemClock(), masks=masks)
-    whose = Start(run_no=7, task_no=100, start_no=1, position=0, map_index=-1, try_number=1)
+    whose = StartTask(run_no=7, task_no=100, start_no=1, position=0, map_index=-1, try_number=1)
     async with running(log):
         printing = Printing(log, NONCE)
         printing.expect(whose)

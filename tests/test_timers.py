@@ -10,7 +10,7 @@ import pytest
 
 from aioflow.clock import SteadyClock
 from aioflow.engine.timers import Timers
-from aioflow.protocol.inputs import ClockStepped, Due, Input
+from aioflow.protocol.inputs import ClockStepped, Input, TimerFired
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
@@ -37,7 +37,7 @@ class Heard:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.timers = Timers(SteadyClock(clock), self.report)
-        self.came: list[tuple[int, Due]] = []
+        self.came: list[tuple[int, TimerFired]] = []
         self.steps = 0
         self.something = anyio.Event()
 
@@ -46,7 +46,7 @@ class Heard:
             if isinstance(entry, ClockStepped):
                 self.steps += 1
                 continue
-            assert isinstance(entry, Due)
+            assert isinstance(entry, TimerFired)
             self.came.append((self.clock.monotonic_us(), entry))
         self.something.set()
 
@@ -65,8 +65,8 @@ async def running() -> AsyncIterator[Heard]:
         group.cancel_scope.cancel()
 
 
-def within(heard: Heard, seconds: float, task_no: int = 1) -> Due:
-    return Due(heard.clock.now() + round(seconds * SECOND), task_no)
+def within(heard: Heard, seconds: float, task_no: int = 1) -> TimerFired:
+    return TimerFired(heard.clock.now() + round(seconds * SECOND), task_no)
 
 
 async def test_instants_come_in_order_and_not_early():
@@ -106,7 +106,7 @@ async def test_an_earlier_one_is_not_held_up_by_a_later_one():
 async def test_a_length_of_time_is_not_moved_by_a_clock_that_is_set(whose, step):
     async with running() as heard:
         began = heard.clock.monotonic_us()
-        due = Due(heard.clock.now() + 60 * SECOND, **whose)
+        due = TimerFired(heard.clock.now() + 60 * SECOND, **whose)
         heard.timers.arm(due)
         heard.clock.offset += step * SECOND
 
@@ -120,7 +120,7 @@ async def test_a_length_of_time_is_not_moved_by_a_clock_that_is_set(whose, step)
 async def test_a_slot_follows_a_wall_clock_that_is_set_forward():
     async with running() as heard:
         began = heard.clock.monotonic_us()
-        heard.timers.arm(Due(heard.clock.now() + 3600 * SECOND, dag_id="dag"))
+        heard.timers.arm(TimerFired(heard.clock.now() + 3600 * SECOND, dag_id="dag"))
         heard.clock.offset += 3600 * SECOND
 
         await heard.wait(1)
@@ -131,7 +131,7 @@ async def test_a_slot_follows_a_wall_clock_that_is_set_forward():
 async def test_a_slot_waits_again_for_a_wall_clock_that_is_set_back():
     async with running() as heard:
         began = heard.clock.monotonic_us()
-        heard.timers.arm(Due(heard.clock.now() + 60 * SECOND, dag_id="dag"))
+        heard.timers.arm(TimerFired(heard.clock.now() + 60 * SECOND, dag_id="dag"))
         heard.clock.offset -= 600 * SECOND
 
         await heard.wait(1)

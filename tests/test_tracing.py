@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from aioflow.errors import SettingsError
 from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.ids import span_id, trace_id, traceparent
-from aioflow.protocol.commands import RunInfo, Start
+from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.telemetry import tracing
 from aioflow.telemetry.otel_export import SpanMaker, ToldIds, open_export
 from aioflow.telemetry.tracing import Span, Traces
@@ -195,7 +195,7 @@ def test_ids_tell_homes_runs_kinds_and_starts_apart():
 # ── the child's side ────────────────────────────────────────────────────────────────────
 
 INFO = RunInfo(1, "r", "d", "v", "f.py", None, 5, None, 1)
-START = Start(run_no=1, task_no=7, start_no=3, position=0, map_index=-1, try_number=1)
+START = StartTask(run_no=1, task_no=7, start_no=3, position=0, map_index=-1, try_number=1)
 
 
 def test_while_a_start_runs_its_process_says_which_span_it_is_in():

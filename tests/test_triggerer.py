@@ -16,10 +16,10 @@ from aioflow.executors.triggerer import Triggerer
 from aioflow.executors.wiring import Wiring
 from aioflow.model.trigger_description import Watched
 from aioflow.processes import Children
-from aioflow.protocol.commands import End, Host
-from aioflow.protocol.effects import EndHosting, HostTrigger
-from aioflow.protocol.inputs import HostLost, HostUp, RoomChanged, Stalled
-from aioflow.protocol.reports import Ask, Fired, TriggerEnded, Withdraw
+from aioflow.protocol.commands import StartTrigger, StopTrigger
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
+from aioflow.protocol.inputs import HostLost, HostUp, LoopBlocked, TriggerCapacityChanged
+from aioflow.protocol.reports import CancelQuery, Query, TriggerEnded, TriggerFired
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.worker.stalls import Stall
 from tests.executors.processes import program, running, until
@@ -96,20 +96,20 @@ class Node:
         self.triggerer = Triggerer(wiring, role=role, capacity=capacity)
 
     def host(self, number, class_path="", hosting=1, kwargs=b"", **fields):
-        host = Host(number, hosting, 7, number, "v", class_path, kwargs, 0, None, **fields)
-        self.triggerer.host(HostTrigger(host))
+        host = StartTrigger(number, hosting, 7, number, "v", class_path, kwargs, 0, None, **fields)
+        self.triggerer.host(AssignTrigger(host))
 
     def end(self, number, hosting=1):
-        self.triggerer.end(EndHosting(End(number, hosting, "finished")))
+        self.triggerer.end(ReleaseTrigger(StopTrigger(number, hosting, "finished")))
 
     def of(self, kind):
         return [report for report in self.reports if isinstance(report, kind)]
 
     def fired(self):
-        return [report.trigger_no for report in self.of(Fired)]
+        return [report.trigger_no for report in self.of(TriggerFired)]
 
     def room(self):
-        return [(word.trigger_no, word.has_room) for word in self.of(RoomChanged)]
+        return [(word.trigger_no, word.has_room) for word in self.of(TriggerCapacityChanged)]
 
     def ended(self):
         return [report.trigger_no for report in self.of(TriggerEnded)]
@@ -130,7 +130,7 @@ async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
         await until(n.ended)
         assert not n.triggerer.load.triggers
 
-    assert [type(report) for report in n.reports] == [HostUp, Fired, TriggerEnded]
+    assert [type(report) for report in n.reports] == [HostUp, TriggerFired, TriggerEnded]
 
 
 async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
@@ -237,14 +237,14 @@ async def test_one_that_waits_for_room_leaves_with_the_reason_it_was_told(tmp_pa
     async with node(tmp_path, capacity=1) as n:
         n.host(1)
         n.host(2)
-        n.triggerer.end(EndHosting(End(2, 1, "reassigned")))
+        n.triggerer.end(ReleaseTrigger(StopTrigger(2, 1, "reassigned")))
         [ended] = n.of(TriggerEnded)
         assert (ended.trigger_no, ended.reason) == (2, "reassigned")
         n.host(2, hosting=2)
         n.end(1)
         await until(lambda: 2 in n.fired())
 
-    assert [fired.hosting for fired in n.of(Fired)] == [1, 2]
+    assert [fired.hosting for fired in n.of(TriggerFired)] == [1, 2]
 
 
 async def test_when_the_daemon_ends_all_are_let_go_and_nobody_is_told(tmp_path):
@@ -316,7 +316,7 @@ async def test_a_death_names_the_culprit_and_forgets_all(tmp_path):
         await until(lambda: len(n.of(HostUp)) == 2)
         assert not n.triggerer.load.triggers
         assert not n.triggerer.load.waiting
-        assert [asked for _, asked in n.asked] == [Withdraw(-1)]  # nobody is left to be answered
+        assert [asked for _, asked in n.asked] == [CancelQuery(-1)]  # nobody is left to be answered
         n.host(1, hosting=2)
         await until(lambda: len(n.fired()) == 2)
 
@@ -332,7 +332,7 @@ async def test_a_trigger_asks_only_for_a_run_it_is_hosted_for(tmp_path):
         await until(n.fired)
         [(child, asked)] = n.asked
 
-        assert asked == Ask(1, 7, "runs", b"")
+        assert asked == Query(1, 7, "runs", b"")
         assert child.info(7) is None
         assert child.serves(7)
         assert not child.serves(12345)
@@ -363,7 +363,7 @@ async def test_one_that_holds_up_others_costs_its_host_which_is_replaced_without
     assert {(one.culprit, one.failure.reason, one.class_path) for one in lost} == {
         (2, "blocked", "stand")
     }
-    assert {stalled.class_path for stalled in n.of(Stalled)} == {"stand"}
+    assert {stalled.class_path for stalled in n.of(LoopBlocked)} == {"stand"}
     assert lost[0].failure.message.endswith("0.52 s at flow.py:7 in Slow.run")
     assert FIRST_DELAY_SECONDS not in n.clock.asked_seconds
 
@@ -390,6 +390,6 @@ async def test_one_that_stands_is_left_in_peace(tmp_path, role, others, said):
             n.host(number)
         stand(n, how="pause", **said)
         await until(lambda: 2 in n.fired())
-        assert n.of(Stalled)
+        assert n.of(LoopBlocked)
 
     assert not n.of(HostLost)

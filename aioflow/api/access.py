@@ -28,7 +28,7 @@ from aioflow.errors import (
     UnknownLogin,
     WrongPassword,
 )
-from aioflow.model.access import HOME, AccountRow, Actor, LoginRow, Noted, Role, TokenRow
+from aioflow.model.access import HOME, AccountRow, Actor, AuditEntry, LoginRow, Role, TokenRow
 from aioflow.protocol.requests import (
     CreateAccount,
     CreateToken,
@@ -182,7 +182,7 @@ class Access:
             del self.picture.uses[number]
         return taken
 
-    def refused(self, line: Noted) -> None:
+    def refused(self, line: AuditEntry) -> None:
         """Have a refusal be in the audit soon; of very many, how many there were."""
         self._refusals.add(line, self._seconds)
         self._arrived.set()

@@ -23,7 +23,7 @@ from aioflow.model.backfill import BackfillRow, Reprocess
 from aioflow.model.dag import DagSpec
 from aioflow.model.rows import DagRow, RunRow
 from aioflow.model.states import RunState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.requests import CancelBackfill, Request, StartBackfill
 
 __all__ = ("BackfillView", "Backfills", "SlotView")
@@ -199,7 +199,7 @@ class Backfills:
                 await self._ask(CancelBackfill(backfill_no=backfill_id))
         return await self.show(backfill_id)
 
-    async def _range(self, dag_id: str, first: str, last: str) -> tuple[Instant, Instant]:
+    async def _range(self, dag_id: str, first: str, last: str) -> tuple[Timestamp, Timestamp]:
         """Return both ends of a range; the DAG is looked for only where its zone matters."""
         begins, ends = _moment(first, "from"), _moment(last, "to")
         timezone = "UTC"
@@ -213,7 +213,7 @@ class Backfills:
         return row, await self._reader.spec(row.version, dag_id)
 
 
-def _moment(text: str, what: str) -> date | Instant:
+def _moment(text: str, what: str) -> date | Timestamp:
     """Return the day or the instant that a text names."""
     try:
         day = date.fromisoformat(text)
@@ -224,7 +224,7 @@ def _moment(text: str, what: str) -> date | Instant:
     return day
 
 
-def _start(moment: date | Instant, timezone: str) -> Instant:
+def _start(moment: date | Timestamp, timezone: str) -> Timestamp:
     """Return when a day begins in a zone, or the moment itself."""
     if not isinstance(moment, date):
         return moment
@@ -235,7 +235,7 @@ def _start(moment: date | Instant, timezone: str) -> Instant:
     return instant(begins.isoformat(), "a day")
 
 
-def _end(moment: date | Instant, timezone: str) -> Instant:
+def _end(moment: date | Timestamp, timezone: str) -> Timestamp:
     """Return the last instant of a day, or the moment itself."""
     if not isinstance(moment, date):
         return moment
@@ -264,7 +264,7 @@ def _view(row: BackfillRow, counts: Mapping[RunState, int]) -> BackfillView:
     )
 
 
-def _slot(slot: Instant, run: RunRow | None, reprocess: Reprocess) -> SlotView:
+def _slot(slot: Timestamp, run: RunRow | None, reprocess: Reprocess) -> SlotView:
     return SlotView(
         logical_date=iso(slot) or "",
         run_id=None if run is None else run.run_id,

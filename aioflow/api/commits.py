@@ -20,14 +20,14 @@ import msgspec
 
 from aioflow.api.views import iso
 from aioflow.clock import Clock
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.access import HOME
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
 from aioflow.model.states import TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("CLIENTS", "OF_ONE", "QUEUED", "Commits", "Follower", "News", "Wanted", "frame")
 
@@ -132,14 +132,14 @@ class News:
 
     def __init__(self) -> None:
         self.commit_no = 0
-        self.at: Instant = 0
+        self.at: Timestamp = 0
         self.runs: dict[RunNo, RunRow] = {}
         self.moves: dict[RunNo, Moves] = {}
         self.dags: dict[str, None] = {}
         self.triggers = 0
         self._kept = 0
 
-    def take(self, batch: Batch, draft: Draft) -> None:
+    def take(self, batch: Batch, draft: Transaction) -> None:
         """Add what one commit changed."""
         self.commit_no, self.at = batch.number, batch.at
         for change in batch.run_changes:
@@ -305,7 +305,7 @@ class Commits:
             if not self._open[who]:
                 del self._open[who]
 
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch, draft: Transaction) -> None:
         """Take a durable batch; costs nothing while nobody watches, and never tells.
 
         A defect here is raised by ``run``: the batch is durable, and the engine acts on it.

@@ -18,7 +18,7 @@ from aioflow.api.views import TaskView, instant, iso
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import TaskRow, TryRow
 from aioflow.model.states import TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("gantt",)
 
@@ -76,7 +76,7 @@ def _spanned(
     )
 
 
-def _from_steps(steps: Sequence[tuple[Instant, TaskState]]) -> list[SpanView]:
+def _from_steps(steps: Sequence[tuple[Timestamp, TaskState]]) -> list[SpanView]:
     """Each state lasts until the next one; the last one, if it is live, still does."""
     spans = []
     for at, (began, state) in enumerate(steps):
@@ -91,7 +91,7 @@ def _from_steps(steps: Sequence[tuple[Instant, TaskState]]) -> list[SpanView]:
 
 def _from_rows(row: TaskRow, tries: Sequence[TryRow], view: TaskView) -> list[SpanView]:
     spans = []
-    last: Instant | None = None
+    last: Timestamp | None = None
     for one in tries:
         if one.start_no == row.start_no and one.ended_at == row.ended_at:
             continue  # it is what the row itself tells of
@@ -113,7 +113,7 @@ def _from_rows(row: TaskRow, tries: Sequence[TryRow], view: TaskView) -> list[Sp
     return spans
 
 
-def _running(row: TaskRow, started_at: Instant, view: TaskView) -> list[SpanView]:
+def _running(row: TaskRow, started_at: Timestamp, view: TaskView) -> list[SpanView]:
     if row.state is TaskState.SENSING:
         return [_span("waiting", started_at, None)]
     if row.state is not TaskState.DEFERRED:
@@ -125,5 +125,5 @@ def _running(row: TaskRow, started_at: Instant, view: TaskView) -> list[SpanView
     return [_span("running", started_at, instant(since, "since")), waits]
 
 
-def _span(kind: str, start: Instant | None, end: Instant | None) -> SpanView:
+def _span(kind: str, start: Timestamp | None, end: Timestamp | None) -> SpanView:
     return SpanView(kind=kind, start=iso(start), end=iso(end))

@@ -10,13 +10,13 @@ from aioflow.model.batch import JournalRow
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import RunRow
 from aioflow.model.states import TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.store import Store
 from aioflow.store.journal import steps_of, unpacked
 
 __all__ = ("Steps", "first_commit_at", "read_steps")
 
-Steps: TypeAlias = dict[TaskNo, list[tuple[Instant, TaskState]]]
+Steps: TypeAlias = dict[TaskNo, list[tuple[Timestamp, TaskState]]]
 
 _COMMITS = 2_000
 _AT_ONCE = 10
@@ -47,7 +47,7 @@ async def read_steps(store: Store, run: RunRow, task_nos: Collection[TaskNo]) ->
         after = rows[-1].commit_no
 
 
-async def first_commit_at(store: Store, at: Instant) -> int | None:
+async def first_commit_at(store: Store, at: Timestamp) -> int | None:
     """Return the number before the first commit at or after an instant, if all since are there.
 
     The instants of commits grow with their numbers, but where the clock was set.

@@ -14,10 +14,10 @@ from aioflow.api.parked import kind_of
 from aioflow.clock import Clock
 from aioflow.core.runs.task_counts import fresh_queued
 from aioflow.core.scheduling.ready import still_waits
-from aioflow.core.state.task_instance import Live
+from aioflow.core.state.task_instance import TaskInstance
 from aioflow.engine.loop import Engine
 from aioflow.model.states import TaskState, TriggerState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("OLDEST", "WAITING", "Looked", "Looking")
 
@@ -33,7 +33,7 @@ _RESTS = 50
 """A look that takes longer than that is good for as many times what it took: all of them together
 take 2 % of the loop."""
 
-_SINCE: dict[TaskState, Callable[[Live], Instant | None]] = {
+_SINCE: dict[TaskState, Callable[[TaskInstance], Timestamp | None]] = {
     TaskState.QUEUED: lambda live: live.queued_at,
     TaskState.SENSING: lambda live: live.started_at,
 }
@@ -60,7 +60,7 @@ class Looked:
         self.states: Counter[str] = Counter()
         self.queued: Counter[str] = Counter()
         self.parked: Counter[str] = Counter()
-        self.oldest: list[tuple[Instant, int, Live]] = []
+        self.oldest: list[tuple[Timestamp, int, TaskInstance]] = []
 
 
 class Looking:
@@ -118,8 +118,8 @@ class Looking:
             yield
 
 
-def _count_tasks(lives: Sequence[Live], found: Looked) -> None:
-    waiting: list[tuple[Instant, int, Live]] = []
+def _count_tasks(lives: Sequence[TaskInstance], found: Looked) -> None:
+    waiting: list[tuple[Timestamp, int, TaskInstance]] = []
     for state, count in Counter(live.state for live in lives).items():
         found.states[state.label] += count
     for live in lives:

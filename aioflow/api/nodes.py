@@ -7,12 +7,12 @@ from aioflow.api.shapes import NodeView
 from aioflow.api.views import iso
 from aioflow.engine.loop import Engine
 from aioflow.model.rows import NodeRow
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("node_view",)
 
 
-def node_view(row: NodeRow, engine: Engine | None, now: Instant) -> NodeView:
+def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
     """Return a node.
 
     Args:

@@ -17,7 +17,7 @@ from aioflow.clock import Clock
 from aioflow.engine.loop import Engine
 from aioflow.model.rows import RunRow
 from aioflow.model.states import RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("Overview",)
 
@@ -92,7 +92,7 @@ class Overview:
         others = [one for one in looked.oldest if one[2].state in WAITING]
         numbers = [row.run_no for row in rows] + [live.run.run_no for _, _, live in others]
         runs = await store.find_runs_by_no(numbers)
-        places: list[tuple[Instant, RunRow, int, int, str]] = []
+        places: list[tuple[Timestamp, RunRow, int, int, str]] = []
         for row in rows:
             run = runs.get(row.run_no)
             place = None if run is None else (await self._reader.layout(run)).find(row.task_no)
@@ -108,7 +108,7 @@ class Overview:
         return await self._views(places[:_SHOWN])
 
     async def _views(
-        self, places: list[tuple[Instant, RunRow, int, int, str]]
+        self, places: list[tuple[Timestamp, RunRow, int, int, str]]
     ) -> list[WaitingView]:
         of_run: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         runs = {run.run_no: run for _, run, _, _, _ in places}

@@ -8,7 +8,7 @@ import msgspec
 
 from aioflow.model.access import HOME, AccountRow, CallerKind, LoginRow, Role, TokenRow
 from aioflow.model.batch import Batch
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.store import Store
 
 __all__ = ("TOKEN_PREFIX", "Caller", "Picture", "digest_of")
@@ -46,7 +46,7 @@ class Picture:
     """
 
     def __init__(self) -> None:
-        self.uses: dict[int, Instant] = {}
+        self.uses: dict[int, Timestamp] = {}
         self._accounts: dict[int, AccountRow] = {}
         self._tokens: dict[int, TokenRow] = {}
         self._logins: dict[int, LoginRow] = {}
@@ -95,7 +95,7 @@ class Picture:
         """Return who has logged in, and from where."""
         return [(login.name, login.address) for login in self._logins.values()]
 
-    def of_token(self, given: str, now: Instant) -> Caller | None:
+    def of_token(self, given: str, now: Timestamp) -> Caller | None:
         """Return whose token that is, if it is good for anything now."""
         if not given.startswith(TOKEN_PREFIX):
             return None
@@ -109,7 +109,7 @@ class Picture:
             name=row.name, role=row.role, kind="token", scopes=row.scopes, number=row.token_no
         )
 
-    def of_cookie(self, name: str, given: str, now: Instant) -> Caller | None:
+    def of_cookie(self, name: str, given: str, now: Timestamp) -> Caller | None:
         """Return whose session that is, if it goes on; and was begun under that name."""
         number = self._login_of.get(digest_of(given, name))
         row = None if number is None else self._logins[number]
@@ -122,7 +122,7 @@ class Picture:
             return None
         return Caller(name=row.name, role=account.role, kind="session", number=row.login_no)
 
-    def is_good(self, caller: Caller, now: Instant) -> bool:
+    def is_good(self, caller: Caller, now: Timestamp) -> bool:
         """Whether a caller who was let in would be let in still."""
         match caller.kind:
             case "home":
@@ -162,5 +162,5 @@ class Picture:
             del self._names[row.name]
 
 
-def _is_token_good(row: TokenRow, now: Instant) -> bool:
+def _is_token_good(row: TokenRow, now: Timestamp) -> bool:
     return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)

@@ -21,7 +21,7 @@ from aioflow.model.damage import Damage
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow
 from aioflow.model.states import TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("GRID_RUNS", "Progress")
 
@@ -35,15 +35,15 @@ _KEPT = 1_000
 _GRID_US = 1_000_000
 """After that a grid leaves out what it has not counted; the next one goes on from there."""
 
-_Key: TypeAlias = tuple[RunNo, Instant | None]
+_Key: TypeAlias = tuple[RunNo, Timestamp | None]
 
 
 class Tally(NamedTuple):
     """How the instances of one task stand."""
 
     counts: dict[str, int]
-    started_at: Instant | None
-    ended_at: Instant | None
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
 
 
 class Progress:
@@ -135,8 +135,8 @@ class Progress:
         counts = _by_position(counted, size)
         first = run.first_task_no
         rows = await self._reader.store.list_tasks_between(first, first + size, limit=size)
-        began: list[Instant | None] = [None] * size
-        ended: list[Instant | None] = [None] * size
+        began: list[Timestamp | None] = [None] * size
+        ended: list[Timestamp | None] = [None] * size
         for row in rows:
             if row.position >= size:
                 continue  # a damaged row
@@ -165,8 +165,8 @@ class Progress:
         """Count the rows of a run; say, too, whether nothing of it goes on any more."""
         size = len(layout.spec.tasks)
         counts: list[dict[TaskState, int]] = [{} for _ in range(size)]
-        began: list[Instant | None] = [None] * size
-        ended: list[Instant | None] = [None] * size
+        began: list[Timestamp | None] = [None] * size
+        ended: list[Timestamp | None] = [None] * size
         is_over = True
         for first, end in _slices(run, layout):
             found = await self._reader.store.count_states_between(first, end)
@@ -219,9 +219,9 @@ def _shown(counts: dict[TaskState, int], width: int, run: RunRow) -> dict[str, i
     return {state.label: count for state, count in sorted(counts.items())}
 
 
-def _least(one: Instant | None, other: Instant | None) -> Instant | None:
+def _least(one: Timestamp | None, other: Timestamp | None) -> Timestamp | None:
     return other if one is None else one if other is None else min(one, other)
 
 
-def _most(one: Instant | None, other: Instant | None) -> Instant | None:
+def _most(one: Timestamp | None, other: Timestamp | None) -> Timestamp | None:
     return other if one is None else one if other is None else max(one, other)

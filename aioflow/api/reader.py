@@ -35,7 +35,7 @@ from aioflow.model.dag_triggers import DagTriggerRow
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import DagRow, ExpansionRow, RunRow, TaskRow
 from aioflow.model.states import RunState, TaskState, Wait
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.model.trigger_description import (
     Describe,
     DescribeSensors,
@@ -86,7 +86,7 @@ class RunReader:
         self.public_fields = PublicFields(tasklog.masks)
         self.results = ShownResults(store, results)
         self._specs: dict[tuple[str, str], DagSpec] = {}
-        self._counted: dict[tuple[RunNo, Instant | None], Counted] = {}
+        self._counted: dict[tuple[RunNo, Timestamp | None], Counted] = {}
 
     # ── DAGs ────────────────────────────────────────────────────────────────────────────
 
@@ -193,7 +193,7 @@ class RunReader:
             tasks=_task_specs(spec),
         )
 
-    async def next_slots(self, dag_id: str, after: Instant, count: int) -> list[str]:
+    async def next_slots(self, dag_id: str, after: Timestamp, count: int) -> list[str]:
         """Return when a DAG's schedule fires next, paused or not.
 
         Those of a DAG that runs again as soon as it has run cannot be known. A timetable of its
@@ -206,7 +206,7 @@ class RunReader:
         spec = await self.spec(row.version, dag_id)
         if spec.trigger is not None and spec.trigger.is_timetable:
             own = (await self.store.find_dag_triggers([dag_id])).get(dag_id)
-            slots: Sequence[Instant] = await foreseen(self.timetables, row, own, after, count)
+            slots: Sequence[Timestamp] = await foreseen(self.timetables, row, own, after, count)
         else:
             slots = calendar_slots(row, spec, after, count)
         return [iso(slot) or "" for slot in slots]

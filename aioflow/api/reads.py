@@ -33,13 +33,13 @@ from aioflow.api.waiting import Waiting
 from aioflow.api.watching import Fires
 from aioflow.clock import Clock
 from aioflow.core.state.memory import Memory
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonAway
 from aioflow.executors.load import HostLoad
 from aioflow.model.batch import Batch
 from aioflow.model.rows import PoolRow
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.model.trigger_description import Describe
 from aioflow.protocol.requests import OF_RUN, Holder, Request, ShowHolders, ShowPools
 
@@ -113,7 +113,7 @@ class Reads:
             raise DaemonAway("")
         return self._engine.memory.commit_no
 
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch, draft: Transaction) -> None:
         """Take what a durable batch changes."""
         self.commits.committed(batch, draft)
         self._reader.catalogue.committed(batch)
@@ -182,7 +182,7 @@ class Reads:
         """Return where the time of the tasks of a run went."""
         return await gantt(self._reader, run_id, offset=offset, limit=limit)
 
-    async def upcoming(self, *, after: Instant, until: Instant) -> list[StartView]:
+    async def upcoming(self, *, after: Timestamp, until: Timestamp) -> list[StartView]:
         """Return when schedules fire next."""
         return await upcoming(self._reader, after=after, until=until)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from aioflow.model.access import Noted
+from aioflow.model.access import AuditEntry
 
 __all__ = ("KINDS", "LINES", "Refusals")
 
@@ -38,7 +38,7 @@ class _Kind(msgspec.Struct):
         due: When they are, monotonic seconds.
     """
 
-    last: Noted
+    last: AuditEntry
     due: float
     seconds: float = _FIRST_SECONDS
     count: int = 0
@@ -66,7 +66,7 @@ class Refusals:
     """Lines that wait to be written. They are bounded, whoever asks and however long that takes."""
 
     def __init__(self) -> None:
-        self._lines: list[Noted] = []
+        self._lines: list[AuditEntry] = []
         self._kinds: dict[tuple[str | None, ...], _Kind] = {}
         self._budgets = {False: _Budget(), True: _Budget()}
         self._told_at: float | None = None
@@ -80,7 +80,7 @@ class Refusals:
     def _missed(self) -> int:
         return sum(budget.missed for budget in self._budgets.values())
 
-    def add(self, line: Noted, now: float) -> None:
+    def add(self, line: AuditEntry, now: float) -> None:
         """Keep a line, or count it.
 
         Args:
@@ -100,7 +100,7 @@ class Refusals:
         self._lines.append(line)
         self._kinds[key] = _Kind(line, now + _FIRST_SECONDS)
 
-    def take(self, now: float, *, is_last: bool = False) -> list[Noted]:
+    def take(self, now: float, *, is_last: bool = False) -> list[AuditEntry]:
         """Return what is to be written now.
 
         Args:
@@ -119,12 +119,12 @@ class Refusals:
             kind.due = now + kind.seconds
         return lines + self._left_out(now, is_last=is_last)
 
-    def lose(self, lines: Iterable[Noted]) -> None:
+    def lose(self, lines: Iterable[AuditEntry]) -> None:
         """Count what could not be written."""
         for line in lines:
             self._budgets[bool(line.actor)].missed += 1
 
-    def _left_out(self, now: float, *, is_last: bool) -> list[Noted]:
+    def _left_out(self, now: float, *, is_last: bool) -> list[AuditEntry]:
         """Return lines that tell how many were left out: once a minute at most."""
         if not self._missed:
             self._told_at = None
@@ -141,20 +141,20 @@ class Refusals:
         return lines
 
 
-def _key(line: Noted) -> tuple[str | None, ...]:
+def _key(line: AuditEntry) -> tuple[str | None, ...]:
     """Return what is told together: of a stranger who reads it matters little what."""
     is_anything = not line.actor and line.action in _READS
     target = "" if is_anything else line.target
     return (line.actor, line.role, line.address, line.action, line.code, target)
 
 
-def _again(kind: _Kind, seconds: float) -> Noted:
+def _again(kind: _Kind, seconds: float) -> AuditEntry:
     return msgspec.structs.replace(kind.last, after=f"{kind.count} more in {seconds:.0f} s")
 
 
-def _left_out(count: int, *, is_known: bool) -> Noted:
+def _left_out(count: int, *, is_known: bool) -> AuditEntry:
     who = "known callers" if is_known else "unknown callers"
-    return Noted(
+    return AuditEntry(
         actor="",
         role="",
         action="refusals.left_out",

@@ -43,7 +43,7 @@ from aioflow.api.views import (
     slow_view,
 )
 from aioflow.clock import Clock, SystemClock
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.engine.metrics import Measures
@@ -56,12 +56,12 @@ from aioflow.errors import (
     UnknownTrigger,
 )
 from aioflow.executors.load import HostLoad
-from aioflow.model.access import Actor, noted_by
+from aioflow.model.access import Actor, audit_entry
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.rows import DagRow, RunRow
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.model.trigger_description import (
     Describe,
     DescribeSensors,
@@ -114,7 +114,7 @@ class Api(Explaining):
         tasklog: TaskLog,
         *,
         clock: Clock,
-        started_at: Instant = 0,
+        started_at: Timestamp = 0,
         home: Path | None = None,
         cycle: Callable[[RunNo, int, int], str] | None = None,
         vault: Vault | None = None,
@@ -178,7 +178,7 @@ class Api(Explaining):
         if self._clean is None:
             raise DaemonAway(str(self._home or ""))
         if self.actor is not None and not dry_run:
-            await self._ask(Note(lines=(noted_by(self.actor, "db.clean", ""),)))
+            await self._ask(Note(lines=(audit_entry(self.actor, "db.clean", ""),)))
         return await self._clean(dry_run)
 
     @classmethod
@@ -368,7 +368,7 @@ class Api(Explaining):
 
     # ── watching over ───────────────────────────────────────────────────────────────────
 
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch, draft: Transaction) -> None:
         """Take a durable batch; called by the engine's outlets."""
         self.access.picture.committed(batch)
         self.reads.committed(batch, draft)

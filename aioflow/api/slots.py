@@ -19,9 +19,9 @@ from aioflow.model.dag_triggers import DagTriggerRow
 from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import DagRow
 from aioflow.model.states import CODE_MISSING, Failure
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.commands import Host
-from aioflow.protocol.reports import Foreseen
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import StartTrigger
+from aioflow.protocol.reports import FireTimesPreviewed
 
 __all__ = (
     "Foreseer",
@@ -41,15 +41,15 @@ _UNANSWERED = frozenset({"timeout", "lost"})
 class Timetables(Protocol):
     """Knows where authors' own timetables live."""
 
-    def expected(self) -> Mapping[str, Instant]:
+    def expected(self) -> Mapping[str, Timestamp]:
         """Return the slot each DAG waits for that has a hosted one."""
 
-    def expected_of(self, dag_id: str) -> Instant | None:
+    def expected_of(self, dag_id: str) -> Timestamp | None:
         """Return that of one DAG."""
 
     async def foresee(
-        self, row: DagTriggerRow, version: str, after: Instant, count: int
-    ) -> Foreseen | None:
+        self, row: DagTriggerRow, version: str, after: Timestamp, count: int
+    ) -> FireTimesPreviewed | None:
         """Have a child say when a timetable has its next slots; ``None`` if there is no child."""
 
 
@@ -57,10 +57,12 @@ class Foreseer(Protocol):
     """A host of triggers, as the daemon knows it."""
 
     @property
-    def expected(self) -> Mapping[TriggerNo, Instant]:
+    def expected(self) -> Mapping[TriggerNo, Timestamp]:
         """See ``Triggerer``."""
 
-    async def foresee(self, host: Host, *, after: Instant, count: int) -> Foreseen | None:
+    async def foresee(
+        self, host: StartTrigger, *, after: Timestamp, count: int
+    ) -> FireTimesPreviewed | None:
         """See ``Triggerer``."""
 
 
@@ -83,14 +85,14 @@ class HostedTimetables:
         self._memory = memory
         self._start = start
 
-    def expected(self) -> Mapping[str, Instant]:
+    def expected(self) -> Mapping[str, Timestamp]:
         """See ``Timetables``."""
         standing = self._memory().standing
         slots = [slot for host in self._hosts.values() for slot in host.expected.items()]
         known = [(standing.get(number), at) for number, at in slots]
         return {one.row.dag_id: at for one, at in known if one is not None}
 
-    def expected_of(self, dag_id: str) -> Instant | None:
+    def expected_of(self, dag_id: str) -> Timestamp | None:
         """See ``Timetables``."""
         one = self._memory().standing.of(dag_id)
         if one is None or not one.hosting:
@@ -99,8 +101,8 @@ class HostedTimetables:
         return None if host is None else host.expected.get(one.row.trigger_no)
 
     async def foresee(
-        self, row: DagTriggerRow, version: str, after: Instant, count: int
-    ) -> Foreseen | None:
+        self, row: DagTriggerRow, version: str, after: Timestamp, count: int
+    ) -> FireTimesPreviewed | None:
         """See ``Timetables``."""
         memory = self._memory()
         one = memory.standing.get(row.trigger_no)
@@ -114,14 +116,14 @@ class HostedTimetables:
         return await asked.foresee(host, after=after, count=count)
 
 
-def host_order(row: DagTriggerRow, version: str, hosting: int) -> Host:
+def host_order(row: DagTriggerRow, version: str, hosting: int) -> StartTrigger:
     """Return what a timetable is made of in a child that is asked.
 
     Args:
         version: The newest of its DAG.
         hosting: In which it is hosted, if it is: what it prints is told where that is.
     """
-    return Host(
+    return StartTrigger(
         trigger_no=row.trigger_no,
         hosting=hosting,
         run_no=row.trigger_no,
@@ -139,9 +141,9 @@ async def foreseen(
     timetables: Timetables | None,
     dag: DagRow,
     own: DagTriggerRow | None,
-    after: Instant,
+    after: Timestamp,
     count: int,
-) -> tuple[Instant, ...]:
+) -> tuple[Timestamp, ...]:
     """Return the next slots of an author's own timetable, as its newest code says.
 
     Args:
@@ -173,7 +175,7 @@ def _why(failure: Failure) -> str:
     return f"{failure.type}: {failure.message}"
 
 
-def calendar_slots(row: DagRow, spec: DagSpec, after: Instant, count: int) -> list[Instant]:
+def calendar_slots(row: DagRow, spec: DagSpec, after: Timestamp, count: int) -> list[Timestamp]:
     """Return the slots of a DAG with a calendar of ours; those that go by what has been have none.
 
     ``@once`` has the one it has not come to.
@@ -191,7 +193,7 @@ def calendar_slots(row: DagRow, spec: DagSpec, after: Instant, count: int) -> li
     )
 
 
-def next_run_at(row: DagRow, spec: DagSpec) -> Instant | None:
+def next_run_at(row: DagRow, spec: DagSpec) -> Timestamp | None:
     """A schedule that has ended, or whose DAG is gone, keeps its place but makes no run.
 
     When one run follows another nobody knows before that has ended.

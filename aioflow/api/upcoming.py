@@ -12,7 +12,7 @@ from aioflow.api.shapes import StartView
 from aioflow.api.views import iso
 from aioflow.core.scheduling import timetable
 from aioflow.model.dag import DagSpec
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("STARTS", "upcoming")
 
@@ -23,7 +23,7 @@ _PER_DAG = 100
 """Of a DAG that fires every second others are to be seen, too."""
 
 
-async def upcoming(reader: RunReader, *, after: Instant, until: Instant) -> list[StartView]:
+async def upcoming(reader: RunReader, *, after: Timestamp, until: Timestamp) -> list[StartView]:
     """Return when the DAGs that are not paused have a run next, the earliest first.
 
     Of an author's own timetable that is the slot it waits for; nobody is asked for others.
@@ -45,11 +45,14 @@ async def upcoming(reader: RunReader, *, after: Instant, until: Instant) -> list
 
 
 def _starts(
-    begins: Mapping[str, Instant], specs: Mapping[str, DagSpec], after: Instant, until: Instant
+    begins: Mapping[str, Timestamp],
+    specs: Mapping[str, DagSpec],
+    after: Timestamp,
+    until: Timestamp,
 ) -> list[StartView]:
-    queue: list[tuple[Instant, str]] = []
+    queue: list[tuple[Timestamp, str]] = []
     for dag_id, spec in specs.items():
-        at: Instant | None = begins[dag_id]
+        at: Timestamp | None = begins[dag_id]
         if at is not None and at < after:
             at = _next(spec, after - 1)
         if at is not None and at <= until:
@@ -69,7 +72,7 @@ def _starts(
     return found
 
 
-def _next(spec: DagSpec, after: Instant) -> Instant | None:
+def _next(spec: DagSpec, after: Timestamp) -> Timestamp | None:
     """Return the slot behind an instant; ``None`` where it cannot be known, or there is none."""
     schedule = spec.schedule
     if schedule is None or schedule.once or schedule.gap_us is not None:

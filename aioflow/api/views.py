@@ -17,11 +17,11 @@ import msgspec
 from aioflow.api.damage import quarantine, run_state
 from aioflow.api.wait_views import ErrorView, WaitView, iso
 from aioflow.author.codec import DEPTH_LIMIT, decode
-from aioflow.core.state.loop_blocking import Staller
+from aioflow.core.state.loop_blocking import LoopBlocker
 from aioflow.errors import RequestError
 from aioflow.model.damage import Damage
 from aioflow.model.rows import RunRow
-from aioflow.model.timestamps import Instant, as_instant
+from aioflow.model.timestamps import Timestamp, to_timestamp
 
 __all__ = (
     "DagDetailView",
@@ -303,7 +303,7 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
     more: bool = False
 
 
-def instant(text: str, what: str) -> Instant:
+def instant(text: str, what: str) -> Timestamp:
     """Return the instant an ISO 8601 text names; without an offset it is taken as UTC.
 
     Raises:
@@ -314,7 +314,7 @@ def instant(text: str, what: str) -> Instant:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as exc:
         raise RequestError(f"{what} {text!r} is no time; write it as 2026-01-31T03:00:00Z") from exc
-    return as_instant(moment)
+    return to_timestamp(moment)
 
 
 def plain_bytes(body: bytes | None) -> Any:
@@ -388,7 +388,7 @@ def _text(value: str) -> str:
     return value.encode(errors="backslashreplace").decode()
 
 
-def slow_view(known: Staller) -> SlowView:
+def slow_view(known: LoopBlocker) -> SlowView:
     """Return what has held up the loop it shares with others."""
     return SlowView(
         kind=known.kind,

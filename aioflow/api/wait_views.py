@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.model.states import Failure, RunState, TaskState, Wait, WaitKind
-from aioflow.model.timestamps import Instant, as_datetime
+from aioflow.model.timestamps import Timestamp, to_datetime
 
 __all__ = (
     "CauseView",
@@ -29,8 +29,8 @@ class LookedWait(Wait, frozen=True, kw_only=True):
         last_check_at, next_check_at: When it is, where that is known.
     """
 
-    last_check_at: Instant | None = None
-    next_check_at: Instant | None = None
+    last_check_at: Timestamp | None = None
+    next_check_at: Timestamp | None = None
 
 
 class WaitView(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,12 +104,12 @@ def shown_state(state: TaskState, run_state: RunState, wait: Wait | None) -> Tas
     return state
 
 
-def iso(at: Instant | None) -> str | None:
+def iso(at: Timestamp | None) -> str | None:
     """Return an instant as ISO 8601 in UTC; ``None`` for one a calendar does not have, too."""
     if at is None:
         return None
     try:
-        moment = as_datetime(at)
+        moment = to_datetime(at)
     except OverflowError:
         return None
     return moment.replace(tzinfo=None).isoformat() + "Z"

@@ -23,7 +23,7 @@ from aioflow.executors.load import HostLoad, resident_bytes
 from aioflow.model.dag_triggers import ASSETS
 from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import RunRow, TriggerRow
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.store.browsed import AGE_SECONDS, WaitCount
 
 __all__ = ("Waiting",)
@@ -38,7 +38,7 @@ _STARTERS = (EVENT_CLASS, ASSETS)
 _STARTED = 100
 
 Kinds: TypeAlias = list[KindView]
-_Shared: TypeAlias = defaultdict[str, tuple[int, Instant | None]]
+_Shared: TypeAlias = defaultdict[str, tuple[int, Timestamp | None]]
 
 
 class _Named(NamedTuple):
@@ -184,7 +184,7 @@ class Waiting:
         self, counted: Sequence[WaitCount], standing: Counter[str], watches: _Shared | None
     ) -> Kinds:
         counts = Counter(standing)
-        oldest: dict[str, Instant] = {}
+        oldest: dict[str, Timestamp] = {}
         for path, since, ages in counted:
             kind = kind_of(path)
             counts[kind] += sum(ages)

@@ -17,7 +17,7 @@ from aioflow.author.airflow_context import ContextValues
 from aioflow.author.binding import FromContext
 from aioflow.author.unknown import Unknown
 from aioflow.model.ids import TaskNo
-from aioflow.model.timestamps import Instant, as_datetime
+from aioflow.model.timestamps import Timestamp, to_datetime
 
 __all__ = (
     "INJECTED",
@@ -63,8 +63,8 @@ class RunContext:
     run_id: str
     dag_id: str
     task_id: str = ""
-    logical_date: Instant | None = None
-    created_at: Instant
+    logical_date: Timestamp | None = None
+    created_at: Timestamp
     timezone: str = "UTC"
     try_number: int = 1
     map_index: int = -1
@@ -74,7 +74,7 @@ class RunContext:
     conf: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     cause: str = "manual"
-    interval: tuple[Instant, Instant] | None = None
+    interval: tuple[Timestamp, Timestamp] | None = None
 
     @property
     def data_interval(self) -> DataInterval:
@@ -106,7 +106,7 @@ class RunContext:
         return f"{self.idempotency_key}/{self.task_no}.{self.clear_number}"
 
 
-_instant = lru_cache(maxsize=_INSTANTS_KEPT)(as_datetime)
+_instant = lru_cache(maxsize=_INSTANTS_KEPT)(to_datetime)
 
 
 @lru_cache(maxsize=_INSTANTS_KEPT)

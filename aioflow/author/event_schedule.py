@@ -13,7 +13,7 @@ from aioflow.author.timetables import is_timetable, slot_trigger
 from aioflow.author.trigger import Trigger, never_yields, serialize
 from aioflow.errors import BadSchedule
 from aioflow.model.dag_triggers import ASSETS, DagTriggerSpec, IfRunning
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("clock_schedule", "dag_trigger_spec")
 
@@ -50,8 +50,8 @@ def dag_trigger_spec(
     if_running: object,
     debounce: Duration | None,
     catchup: bool,
-    begin: Instant | None,
-    end: Instant | None,
+    begin: Timestamp | None,
+    end: Timestamp | None,
 ) -> DagTriggerSpec | None:
     """Return how events start runs; ``None`` for a schedule that is a time, or none.
 

@@ -12,7 +12,7 @@ from aioflow.author.node import Part
 from aioflow.author.ref import Ref
 from aioflow.author.schedule import Schedule, schedule_spec
 from aioflow.author.task import TaskFunction
-from aioflow.model.timestamps import Instant, as_instant
+from aioflow.model.timestamps import Timestamp, to_timestamp
 
 __all__ = ("latest_only",)
 
@@ -44,8 +44,8 @@ def is_latest(
     schedule: Schedule,
     timezone: str,
     *,
-    first: Instant | None,
-    last: Instant | None,
+    first: Timestamp | None,
+    last: Timestamp | None,
     cause: str,
     slot: datetime,
 ) -> bool:
@@ -56,7 +56,7 @@ def is_latest(
     spec = schedule_spec(schedule, timezone=timezone, anchor=first or 0)
     if spec is None or cause != "schedule":
         return True
-    following = next_slot(spec, timezone, after=as_instant(slot))
+    following = next_slot(spec, timezone, after=to_timestamp(slot))
     if following is None or (last is not None and following > last):
         return True
     return following > time.time_ns() // 1_000  # noqa: TID251 - in a process of user code

@@ -11,7 +11,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from aioflow.author.duration import Duration, microseconds
 from aioflow.errors import BadSchedule
 from aioflow.model.schedule import CRON_NAMES, ScheduleSpec
-from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, Instant, as_datetime, as_instant
+from aioflow.model.timestamps import (
+    EARLIEST_DATE,
+    LATEST_DATE,
+    Timestamp,
+    to_datetime,
+    to_timestamp,
+)
 
 __all__ = (
     "Continuous",
@@ -58,8 +64,8 @@ class Cron:
         if moment.tzinfo is None:
             raise BadSchedule(f"moment={moment} needs a time zone")
         spec = _cron(self)
-        slot = next_slot(spec, zone(timezone).key, after=as_instant(moment))
-        return None if slot is None else as_datetime(slot)
+        slot = next_slot(spec, zone(timezone).key, after=to_timestamp(moment))
+        return None if slot is None else to_datetime(slot)
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ Schedule: TypeAlias = (
 )
 
 
-def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Instant) -> ScheduleSpec | None:
+def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Timestamp) -> ScheduleSpec | None:
     """Return a schedule for the engine.
 
     Args:
@@ -141,7 +147,7 @@ def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Instant) -> Sche
             )
 
 
-def _joined(schedule: Sequence[object], *, timezone: str, anchor: Instant) -> ScheduleSpec:
+def _joined(schedule: Sequence[object], *, timezone: str, anchor: Timestamp) -> ScheduleSpec:
     """Several schedules, or dates: what is a slot of one of them is a slot."""
     dates = [part for part in schedule if isinstance(part, date)]
     others = [part for part in schedule if not isinstance(part, date)]
@@ -162,7 +168,7 @@ def _cron(schedule: Cron) -> ScheduleSpec:
     return ScheduleSpec(cron=CRON_NAMES.get(text, text), jitter_us=jitter_us)
 
 
-def _every(schedule: Every, anchor: Instant) -> ScheduleSpec:
+def _every(schedule: Every, anchor: Timestamp) -> ScheduleSpec:
     return ScheduleSpec(
         every_us=microseconds(schedule.interval, "schedule"),
         anchor=anchor,
@@ -190,7 +196,7 @@ def zone(name: str) -> ZoneInfo:
         raise BadSchedule(f"timezone={name!r} is unknown; write one as in 'Asia/Kolkata'") from exc
 
 
-def instant(value: datetime | date | None, timezone: str, what: str) -> Instant | None:
+def instant(value: datetime | date | None, timezone: str, what: str) -> Timestamp | None:
     """Return a date an author wrote, in the zone of the DAG unless it has one of its own.
 
     What no clock there shows is the first instant after it, as in a cron expression; what one
@@ -208,7 +214,7 @@ def instant(value: datetime | date | None, timezone: str, what: str) -> Instant 
             value = _on_the_wall(value, zone(timezone))
         except OverflowError:
             return EARLIEST_DATE if value.year == date.min.year else LATEST_DATE
-    return min(max(as_instant(value), EARLIEST_DATE), LATEST_DATE)
+    return min(max(to_timestamp(value), EARLIEST_DATE), LATEST_DATE)
 
 
 def _on_the_wall(wall: datetime, where: ZoneInfo) -> datetime:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from aioflow.author.trigger import Trigger, TriggerEvent, construct, serialize
 from aioflow.errors import BadSchedule
-from aioflow.model.timestamps import Instant, as_datetime, as_instant
+from aioflow.model.timestamps import Timestamp, to_datetime, to_timestamp
 
 __all__ = (
     "SlotTrigger",
@@ -56,7 +56,7 @@ def is_timetable_class(found: object) -> bool:
 
 
 def slot_trigger(
-    schedule: Timetable, *, catchup: bool, begin: Instant | None, end: Instant | None
+    schedule: Timetable, *, catchup: bool, begin: Timestamp | None, end: Timestamp | None
 ) -> SlotTrigger:
     """Return the trigger that a timetable is hosted as.
 
@@ -93,8 +93,8 @@ class SlotTrigger(Trigger[None]):
     fields: bytes
     code: str
     catchup: bool = False
-    begin: Instant | None = None
-    end: Instant | None = None
+    begin: Timestamp | None = None
+    end: Timestamp | None = None
 
     def __post_init__(self) -> None:
         """Until somebody wants to know, nobody is told what is waited for."""
@@ -115,7 +115,7 @@ class SlotTrigger(Trigger[None]):
         Others on the loop have their turn after each.
         """
         if self.begin is not None:
-            after = max(after, as_datetime(self.begin - 1))
+            after = max(after, to_datetime(self.begin - 1))
         slots: list[datetime] = []
         while len(slots) < count and (slot := self._slot(after)) is not None:
             slots.append(slot)
@@ -132,7 +132,7 @@ class SlotTrigger(Trigger[None]):
             self._tell(slot)
             if await self._has_come(slot, after):
                 after = slot
-                yield TriggerEvent(None, key=str(as_instant(slot)))
+                yield TriggerEvent(None, key=str(to_timestamp(slot)))
             else:
                 after = self._from_now_on()
         self._tell(None)
@@ -140,17 +140,17 @@ class SlotTrigger(Trigger[None]):
 
     def _begins_after(self) -> datetime:
         if self.last is not None and self.last.key is not None:
-            return as_datetime(int(self.last.key))
+            return to_datetime(int(self.last.key))
         since = self.since
         if self.begin is None:
             return since
-        first = as_datetime(self.begin - 1)
+        first = to_datetime(self.begin - 1)
         if self.catchup or first >= since:
             return first
         return since if self._is_over(since) else self._before_latest(first, since)
 
     def _is_over(self, moment: datetime) -> bool:
-        return self.end is not None and as_instant(moment) > self.end
+        return self.end is not None and to_timestamp(moment) > self.end
 
     def _before_latest(self, first: datetime, since: datetime) -> datetime:
         """Return an instant behind which the last slot up to ``since`` comes, and few before it.
@@ -179,7 +179,7 @@ class SlotTrigger(Trigger[None]):
 
     def _from_now_on(self) -> datetime:
         """Return where slots begin once the clock was set back; a known key has no second run."""
-        return _now() if self.begin is None else max(_now(), as_datetime(self.begin - 1))
+        return _now() if self.begin is None else max(_now(), to_datetime(self.begin - 1))
 
     async def _next(self, after: datetime) -> datetime | None:
         """Return the next slot that counts."""
@@ -203,7 +203,7 @@ class SlotTrigger(Trigger[None]):
         if slot <= after:
             raise BadSchedule(f"{self.timetable} gave {slot} as the slot after {after}")
         end = self.end
-        return None if end is not None and as_instant(slot) > end else slot
+        return None if end is not None and to_timestamp(slot) > end else slot
 
 
 def _nobody(_slot: datetime | None) -> None:

@@ -54,7 +54,7 @@ from aioflow.clock import Clock
 from aioflow.filesystem import find_writable, how_to_mend
 from aioflow.model.rows import DagFileRow
 from aioflow.processes import Children, NoRoom
-from aioflow.protocol.inputs import FileBroken, FileGone, FileParsed, Input
+from aioflow.protocol.inputs import FileBroken, FileDeleted, FileParsed, Input
 from aioflow.protocol.parse_results import DagFailure, Parsed
 
 __all__ = ("Catalog", "Limits", "ParsePace")
@@ -290,7 +290,7 @@ class Catalog:
         self._snapshots.let_go(file)
         if file in self._told:
             self._told.discard(file)
-            self._report([FileGone(file)])
+            self._report([FileDeleted(file)])
 
     # ── one file ────────────────────────────────────────────────────────────────────────
 
@@ -373,7 +373,7 @@ class Catalog:
 
     async def _keep(
         self, file: str, parsed: Parsed, before: dict[str, Seen]
-    ) -> FileParsed | FileBroken | FileGone | None:
+    ) -> FileParsed | FileBroken | FileDeleted | None:
         """Return what to tell of a file, its code kept; ``None`` if it has to be parsed again."""
         unknown = set(parsed.modules) - before.keys()
         if unknown:
@@ -395,7 +395,7 @@ class Catalog:
 
     async def _keep_code(
         self, file: str, parsed: Parsed, before: dict[str, Seen]
-    ) -> FileParsed | FileBroken | FileGone | None:
+    ) -> FileParsed | FileBroken | FileDeleted | None:
         folder, names = before[file].folder, parsed.modules
         sources, digests = await in_thread(read_sources, folder, names, limiter=self._threads)
         changed = [name for name in names if digests.get(name) != before[name].digest]
@@ -404,7 +404,7 @@ class Catalog:
             return None
         if not parsed.dags and not parsed.failures:
             # A module that only uses us. If it once was more, its DAGs are gone.
-            return FileGone(file)
+            return FileDeleted(file)
         asked = Asked(folder, parsed.beside, frozenset(names))
         is_unsteady = self._unsettled.get(file, 0) >= _UNSTEADY
         take = partial(self._beside.take, file, asked, as_it_is=is_unsteady)
@@ -449,7 +449,7 @@ class Catalog:
         age = (self._clock.now() - seen.stamp[0] // 1000) / 1e6
         return 0 <= age < WRITING_SECONDS
 
-    def _tell(self, file: str, found: FileParsed | FileBroken | FileGone) -> None:
+    def _tell(self, file: str, found: FileParsed | FileBroken | FileDeleted) -> None:
         """Report what is new."""
         match found:
             case FileBroken():
@@ -457,7 +457,7 @@ class Catalog:
                     return
                 self._broken[file] = found
                 self._told.add(file)
-            case FileGone():
+            case FileDeleted():
                 self._tell_gone(file)
                 return
             case _:

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.clock import Clock
 from aioflow.processes import Child, Children, describe_ending
-from aioflow.protocol.commands import Inspect, Parse, ParserLimits, Welcome
+from aioflow.protocol.commands import Hello, Inspect, Parse, ParserLimits
 from aioflow.protocol.parse_results import NO_ROOM, DagFailure, Inspected, Named, Parsed, ParserDied
 from aioflow.protocol.reports import Report
 
@@ -59,7 +59,7 @@ class Parser:
         self._limits = ParserLimits(
             limits.wall_seconds, limits.memory_bytes, limits.output_bytes, limits.processes
         )
-        self._welcome = Welcome(
+        self._welcome = Hello(
             "parser",
             str(code),
             "",
@@ -137,7 +137,7 @@ class _Forker:
         self._answer: Parsed | Inspected | ParserDied | None = None
 
     async def run(
-        self, children: Children, welcome: Welcome, *, task_status: TaskStatus[None]
+        self, children: Children, welcome: Hello, *, task_status: TaskStatus[None]
     ) -> None:
         """Live until nobody has asked for long, or it dies.
 

@@ -12,10 +12,10 @@ from aioflow.api.slots import host_order
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.executors.foresight import Foresight
 from aioflow.model.dag_triggers import DagTriggerRow
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.processes import Child, Children
-from aioflow.protocol.commands import Welcome
-from aioflow.protocol.reports import Foreseen, Report
+from aioflow.protocol.commands import Hello
+from aioflow.protocol.reports import FireTimesPreviewed, Report
 from aioflow.store import Store
 
 __all__ = ("LoneHost",)
@@ -35,17 +35,17 @@ class LoneHost:
         self._store = store
         self._allowed = allowed
 
-    def expected(self) -> Mapping[str, Instant]:
+    def expected(self) -> Mapping[str, Timestamp]:
         """Nothing is hosted: nobody waits for a slot."""
         return {}
 
-    def expected_of(self, _dag_id: str) -> Instant | None:
+    def expected_of(self, _dag_id: str) -> Timestamp | None:
         """See ``expected``."""
         return None
 
     async def foresee(
-        self, row: DagTriggerRow, version: str, after: Instant, count: int
-    ) -> Foreseen | None:
+        self, row: DagTriggerRow, version: str, after: Timestamp, count: int
+    ) -> FireTimesPreviewed | None:
         """See ``Timetables``."""
         with tempfile.TemporaryDirectory(prefix="aioflow-next-") as home:
             code = Path(home) / "code"
@@ -62,19 +62,19 @@ class LoneHost:
 
 
 async def _ask(
-    children: Children, code: Path, row: DagTriggerRow, version: str, after: Instant, count: int
-) -> Foreseen:
+    children: Children, code: Path, row: DagTriggerRow, version: str, after: Timestamp, count: int
+) -> FireTimesPreviewed:
     process: list[Child] = []
     foresight = Foresight(lambda order: process[0].send([order]))
 
     def take(reports: list[Report]) -> None:
         for report in reports:
-            if isinstance(report, Foreseen):
+            if isinstance(report, FireTimesPreviewed):
                 foresight.answered(report)
 
     async with children.child("triggers", on_reports=take, on_output=_let_go_by) as child:
         process.append(child)
-        child.send([Welcome("triggers", str(code), str(code))])
+        child.send([Hello("triggers", str(code), str(code))])
         async with anyio.create_task_group() as group:
 
             async def tell_of_its_end() -> None:

@@ -162,9 +162,9 @@ def _now() -> int:
 def _instant(text: str) -> int:
     from datetime import datetime
 
-    from aioflow.model.timestamps import as_instant
+    from aioflow.model.timestamps import to_timestamp
 
-    return as_instant(datetime.fromisoformat(text))
+    return to_timestamp(datetime.fromisoformat(text))
 
 
 def _length_text(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import (
     AccountExists,
     AccountRefused,
@@ -42,7 +42,7 @@ LOGINS = 100
 
 
 def answer_of_access(
-    request: AccessRequest, draft: Draft
+    request: AccessRequest, draft: Transaction
 ) -> AccountRow | TokenRow | LoginRow | int | None:
     """Do what is asked.
 
@@ -82,14 +82,14 @@ def answer_of_access(
 # ── accounts ────────────────────────────────────────────────────────────────────────────
 
 
-def _account(name: str, draft: Draft) -> AccountRow:
+def _account(name: str, draft: Transaction) -> AccountRow:
     row = draft.memory.admitted.account(name)
     if row is None:
         raise UnknownAccount(name)
     return row
 
 
-def _create_account(request: CreateAccount, draft: Draft) -> AccountRow:
+def _create_account(request: CreateAccount, draft: Transaction) -> AccountRow:
     admitted = draft.memory.admitted
     if request.name == HOME or admitted.account(request.name) is not None:
         raise AccountExists(request.name)
@@ -108,7 +108,7 @@ def _create_account(request: CreateAccount, draft: Draft) -> AccountRow:
     return row
 
 
-def _set_account(request: SetAccount, draft: Draft) -> AccountRow:
+def _set_account(request: SetAccount, draft: Transaction) -> AccountRow:
     """Change an account: whoever has a session of it logs in again, and is what it is now."""
     was = _account(request.name, draft)
     if request.seen is not None and (was.secret != request.seen or was.is_disabled):
@@ -132,13 +132,13 @@ def _set_account(request: SetAccount, draft: Draft) -> AccountRow:
 # ── sessions ────────────────────────────────────────────────────────────────────────────
 
 
-def _end_logins(name: str, draft: Draft, *, but: int | None = None) -> None:
+def _end_logins(name: str, draft: Transaction, *, but: int | None = None) -> None:
     for login in [row for row in draft.memory.admitted.logins.values() if row.name == name]:
         if login.login_no != but:
             draft.access.drop_login(login)
 
 
-def _open_login(request: OpenLogin, draft: Draft) -> LoginRow:
+def _open_login(request: OpenLogin, draft: Transaction) -> LoginRow:
     """Begin a session, unless the account is another one than its password was compared with."""
     admitted = draft.memory.admitted
     if request.name != HOME:
@@ -169,13 +169,13 @@ def _open_login(request: OpenLogin, draft: Draft) -> LoginRow:
 # ── tokens ──────────────────────────────────────────────────────────────────────────────
 
 
-def _is_over(row: TokenRow, draft: Draft) -> bool:
+def _is_over(row: TokenRow, draft: Transaction) -> bool:
     return row.revoked_at is not None or (
         row.expires_at is not None and row.expires_at <= draft.now
     )
 
 
-def _cap_tokens(name: str, role: Role | None, draft: Draft) -> int:
+def _cap_tokens(name: str, role: Role | None, draft: Transaction) -> int:
     """Leave the tokens somebody has made this role at most; ``None`` revokes them.
 
     Returns:
@@ -203,7 +203,7 @@ def _made_by(name: str, tokens: Mapping[int, TokenRow]) -> Iterator[TokenRow]:
             yield row
 
 
-def _create_token(request: CreateToken, draft: Draft) -> TokenRow:
+def _create_token(request: CreateToken, draft: Transaction) -> TokenRow:
     tokens = draft.memory.admitted.tokens
     over = sorted(number for number, row in tokens.items() if _is_over(row, draft))
     if any(row.name == request.name and not _is_over(row, draft) for row in tokens.values()):
@@ -226,7 +226,7 @@ def _create_token(request: CreateToken, draft: Draft) -> TokenRow:
     return row
 
 
-def _revoke_token(number: int, draft: Draft) -> TokenRow:
+def _revoke_token(number: int, draft: Transaction) -> TokenRow:
     row = draft.memory.admitted.tokens.get(number)
     if row is None:
         raise UnknownToken(number)
@@ -236,7 +236,7 @@ def _revoke_token(number: int, draft: Draft) -> TokenRow:
     return row
 
 
-def _note_use(request: NoteUse, draft: Draft) -> None:
+def _note_use(request: NoteUse, draft: Transaction) -> None:
     for number, at in request.uses:
         row = draft.memory.admitted.tokens.get(number)
         if row is not None and at > (row.last_used_at or 0):

@@ -8,10 +8,18 @@ import msgspec
 
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
-from aioflow.model.access import AccountRow, Actor, LoginRow, Noted, TokenRow, noted_by, told
+from aioflow.model.access import (
+    AccountRow,
+    Actor,
+    AuditEntry,
+    LoginRow,
+    TokenRow,
+    audit_entry,
+    told,
+)
 from aioflow.model.rows import PoolRow
 from aioflow.model.states import RunState
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import (
     CancelBackfill,
     CancelRun,
@@ -66,7 +74,7 @@ def before(request: Request, memory: Memory, slots: Slots) -> str | None:
             return None
 
 
-def line_of(asked: Asked, by: Actor, was: str | None, said: Any) -> Noted | None:
+def line_of(asked: RequestReceived, by: Actor, was: str | None, said: Any) -> AuditEntry | None:
     """Return the line of a request that was met; ``None`` for one that changes nothing.
 
     Args:
@@ -78,7 +86,7 @@ def line_of(asked: Asked, by: Actor, was: str | None, said: Any) -> Noted | None
     if line is None:
         return None
     return msgspec.structs.replace(
-        noted_by(by, line.action, line.target),
+        audit_entry(by, line.action, line.target),
         before=was,
         after=None if line.after is None else told(line.after),
     )

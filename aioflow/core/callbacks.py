@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from aioflow.core.state.task_instance import Live, Run
+from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.model.dag import CallbackSpec
 from aioflow.model.states import MARKED, RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import Callback
 
 __all__ = ("of_deadline", "of_run", "of_task")
@@ -30,7 +30,7 @@ _RUN_EVENTS: Mapping[RunState, str] = MappingProxyType(
 )
 
 
-def of_task(live: Live, callbacks: CallbackSpec, now: Instant) -> Callback | None:
+def of_task(live: TaskInstance, callbacks: CallbackSpec, now: Timestamp) -> Callback | None:
     """Return what is owed for the state a task has just gone into."""
     event = _EVENTS.get(live.state)
     is_unstarted = live.state is TaskState.SKIPPED and not live.try_number
@@ -50,11 +50,11 @@ def of_task(live: Live, callbacks: CallbackSpec, now: Instant) -> Callback | Non
     )
 
 
-def _is_marked(live: Live) -> bool:
+def _is_marked(live: TaskInstance) -> bool:
     return live.failure is not None and live.failure.reason == MARKED
 
 
-def of_run(run: Run, state: RunState, now: Instant) -> Callback | None:
+def of_run(run: Run, state: RunState, now: Timestamp) -> Callback | None:
     """Return what is owed for the state a run goes into."""
     callbacks, event = run.spec.callbacks, _RUN_EVENTS.get(state)
     if callbacks is None or event not in callbacks.events:
@@ -62,7 +62,7 @@ def of_run(run: Run, state: RunState, now: Instant) -> Callback | None:
     return Callback(event=event, run_no=run.run_no, position=-1, state=state.label, at=now)
 
 
-def of_deadline(run: Run, position: int, now: Instant) -> Callback | None:
+def of_deadline(run: Run, position: int, now: Timestamp) -> Callback | None:
     """Return what is owed where a task, or at -1 the run, has not ended by its deadline."""
     spec = run.spec if position < 0 else run.spec.tasks[position]
     if spec.callbacks is None or "deadline" not in spec.callbacks.events:

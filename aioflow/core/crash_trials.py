@@ -28,14 +28,14 @@ from msgspec.structs import replace
 
 from aioflow.core.scheduling.ready import is_start, still_waits
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import Live
+from aioflow.core.state.task_instance import TaskInstance
 from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_OWN
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.ids import TaskNo, TriggerNo
 from aioflow.model.states import Failure, TaskState, TriggerState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.effects import WakeAt, Warn
-from aioflow.protocol.inputs import Due
+from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.outbox import TRIAL, Span, Trial
 
 __all__ = (
@@ -83,7 +83,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def crashed(
-    process: str, running: Sequence[Live], draft: Draft, hosted: Iterable[TriggerNo] = ()
+    process: str,
+    running: Sequence[TaskInstance],
+    draft: Transaction,
+    hosted: Iterable[TriggerNo] = (),
 ) -> None:
     """A process died: decide which tasks and triggers begin again first.
 
@@ -128,7 +131,7 @@ def crashed(
 
 
 def _counted(
-    before: Trial, hosted: Iterable[TriggerNo], draft: Draft
+    before: Trial, hosted: Iterable[TriggerNo], draft: Transaction
 ) -> tuple[Trial, list[TriggerNo]]:
     """Return a trial with one more death, if the daemon had triggers, and those suspected of it.
 
@@ -149,7 +152,7 @@ def _counted(
     return replace(before, deaths=deaths), triggers if deaths >= TRIGGER_DEATHS else []
 
 
-def _without_groups(trial: Trial, draft: Draft) -> Trial:
+def _without_groups(trial: Trial, draft: Transaction) -> Trial:
     """Return a trial of which everything may begin now."""
     return replace(
         trial,
@@ -161,7 +164,7 @@ def _without_groups(trial: Trial, draft: Draft) -> Trial:
     )
 
 
-def _acquit(after: Trial, draft: Draft, *, is_of_triggers: bool) -> None:
+def _acquit(after: Trial, draft: Transaction, *, is_of_triggers: bool) -> None:
     """It died while none of those it suspects ran.
 
     Args:
@@ -173,10 +176,10 @@ def _acquit(after: Trial, draft: Draft, *, is_of_triggers: bool) -> None:
 
 
 def _divided(
-    tasks: Sequence[Live],
+    tasks: Sequence[TaskInstance],
     triggers: Sequence[TriggerNo],
     trial: Trial,
-    draft: Draft,
+    draft: Transaction,
     *,
     are_held: bool,
 ) -> Trial:
@@ -227,7 +230,9 @@ def _span(trial: Trial) -> Span:
     return trial.spans[0] if trial.spans else _NO_TRIGGERS
 
 
-def _proof_us(running: Iterable[Live], before: Trial, draft: Draft, *, times: int) -> int:
+def _proof_us(
+    running: Iterable[TaskInstance], before: Trial, draft: Transaction, *, times: int
+) -> int:
     """Return how long a group has to run until it is cleared.
 
     That is as long as any task had run when the process died, this time or before, or triggers
@@ -245,7 +250,7 @@ def _proof_us(running: Iterable[Live], before: Trial, draft: Draft, *, times: in
     return min(max(max(lengths) + _MARGIN_US, before.proof_us, _MARGIN_US), bearable_us)
 
 
-def _began(live: Live, draft: Draft) -> Instant:
+def _began(live: TaskInstance, draft: Transaction) -> Timestamp:
     """Return when a task that runs began, in steady time; long ago, if the clock was set back."""
     started_at = draft.now if live.started_at is None else live.started_at
     return started_at - draft.at.shift if started_at <= draft.now else 0
@@ -260,7 +265,7 @@ def process_on_trial(memory: Memory) -> str | None:
     return None if trial is None or not trial.groups else trial.process
 
 
-def on_trial(memory: Memory) -> list[Live]:
+def on_trial(memory: Memory) -> list[TaskInstance]:
     """Return the suspects that may begin and wait for that."""
     trial = memory.trial
     if trial is None or not trial.groups:
@@ -296,18 +301,18 @@ def is_barred(number: TriggerNo, memory: Memory) -> bool:
     return row is not None and row.version == version
 
 
-def bar(number: TriggerNo, version: str, draft: Draft) -> None:
+def bar(number: TriggerNo, version: str, draft: Transaction) -> None:
     """Have the trigger of a DAG not hosted again as a version has it."""
     trial = draft.memory.trial or Trial(DAEMON)
     alone = tuple(pair for pair in trial.alone if pair[0] != number)
     _put(replace(trial, alone=alone, barred=(*trial.barred, (number, version))), draft)
 
 
-def _known(numbers: Iterable[TaskNo], memory: Memory) -> list[Live]:
+def _known(numbers: Iterable[TaskNo], memory: Memory) -> list[TaskInstance]:
     return [live for n in numbers if (live := memory.live.objects.get(n)) is not None]
 
 
-def _waits(live: Live) -> bool:
+def _waits(live: TaskInstance) -> bool:
     return still_waits(live) and not is_start(live)
 
 
@@ -329,7 +334,7 @@ def guilty_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
     return [(number, failure) for number, failure in found if failure is not None]
 
 
-def go_on(draft: Draft, *, is_open: bool) -> None:
+def go_on(draft: Transaction, *, is_open: bool) -> None:
     """Let the next group begin once the first has been cleared; in the end, everything.
 
     Args:
@@ -357,7 +362,7 @@ def go_on(draft: Draft, *, is_open: bool) -> None:
     _put(trial, draft)
 
 
-def _note_whether_it_may_begin(trial: Trial, draft: Draft, *, is_open: bool) -> None:
+def _note_whether_it_may_begin(trial: Trial, draft: Transaction, *, is_open: bool) -> None:
     """Have the patience with the first group begin once its process takes work, not before."""
     memory = draft.memory
     if not (is_open and (trial.process == DAEMON or trial.process in memory.hosts_up)):
@@ -374,7 +379,7 @@ def _first_look_us(group: Collection[int], trial: Trial) -> int:
     return min(trial.proof_us, _PATIENCE_US) if group else trial.proof_us
 
 
-def _judged(trial: Trial, draft: Draft) -> Trial:
+def _judged(trial: Trial, draft: Transaction) -> Trial:
     """Return a trial as it stands now: unchanged while its first group has to go on."""
     memory, (first, *others), now = draft.memory, trial.groups, draft.steady
     has_triggers = _has_triggers(_span(trial), memory)
@@ -427,13 +432,13 @@ def _is_trigger(memory: Memory, number: TriggerNo) -> bool:
     return wait.state is TriggerState.WAITING and wait.live is not None
 
 
-def stop(draft: Draft) -> None:
+def stop(draft: Transaction) -> None:
     """The daemon is stopped by people: that proves nothing of any task."""
     if draft.memory.trial is not None:
         _put(_without_groups(draft.memory.trial, draft), draft)
 
 
-def _put(trial: Trial | None, draft: Draft) -> None:
+def _put(trial: Trial | None, draft: Transaction) -> None:
     """Keep a trial, and have its instant come; one that says nothing any more is over."""
     memory = draft.memory
     if trial is not None and not (trial.groups or trial.alone or trial.deaths or trial.barred):
@@ -449,12 +454,12 @@ def _put(trial: Trial | None, draft: Draft) -> None:
         wake(draft)
 
 
-def wake(draft: Draft) -> None:
+def wake(draft: Transaction) -> None:
     """Have the instant come at which the trial is judged, or its deaths are forgotten."""
     trial = draft.memory.trial
     if trial is not None and (trial.groups or trial.deaths):
         # Its own number is no task's: what comes is a turn.
-        draft.effects.append(WakeAt(Due(trial.until, draft.memory.trial_no)))
+        draft.effects.append(WakeAt(TimerFired(trial.until, draft.memory.trial_no)))
 
 
 def _hosted(trial: Trial | None) -> tuple[Span, bool] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from aioflow.core.runs import previous
-from aioflow.core.state.run_sequence import order_of
-from aioflow.core.transaction import Draft
+from aioflow.core.state.run_sequence import run_key
+from aioflow.core.transaction import Transaction
 from aioflow.errors import DagPresent, DagRunning, RequestError, UnknownDag, UnknownRun
 from aioflow.model.dag_triggers import Fate, FateChange
 from aioflow.model.rows import DeletionRow
@@ -17,7 +17,7 @@ __all__ = ("delete", "delete_dag", "erase")
 _NO_FIELDS = b"\x80"
 
 
-def delete(request: DeleteRun, draft: Draft) -> None:
+def delete(request: DeleteRun, draft: Transaction) -> None:
     """Have nobody see a run any more.
 
     Raises:
@@ -30,13 +30,13 @@ def delete(request: DeleteRun, draft: Draft) -> None:
     if row is None:
         raise UnknownRun(request.run_id)
     draft.memory.touch(request.run_id)
-    order = order_of(row)
+    order = run_key(row)
     if order is not None:
         previous.forget(row.dag_id, order, draft)
     draft.batch.new_deletions.append(DeletionRow(run_no=row.run_no, at=draft.now))
 
 
-def delete_dag(request: DeleteDag, draft: Draft) -> None:
+def delete_dag(request: DeleteDag, draft: Transaction) -> None:
     """Forget a DAG. Its ended runs are deleted before, by whoever asks.
 
     Raises:
@@ -64,7 +64,7 @@ def delete_dag(request: DeleteDag, draft: Draft) -> None:
         draft.batch.gone_dags.append(dag_id)
 
 
-def _forget_trigger(dag_id: str, draft: Draft) -> None:
+def _forget_trigger(dag_id: str, draft: Transaction) -> None:
     """Whatever DAG has that name next, its trigger begins anew; keys are known as long as ever."""
     one = draft.memory.standing.of(dag_id)
     if one is not None:
@@ -78,7 +78,7 @@ def _forget_trigger(dag_id: str, draft: Draft) -> None:
         draft.memory.standing.index(one)
 
 
-def erase(request: EraseRows, draft: Draft) -> None:
+def erase(request: EraseRows, draft: Transaction) -> None:
     """Delete some of the rows that are left of a run.
 
     Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import ASYNC, kind_of
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import dag_triggers
 from aioflow.core.triggers.assignment import host_all, want_own_hosts
 from aioflow.errors import UnknownNode
@@ -18,7 +18,7 @@ from aioflow.protocol.requests import DrainNode
 __all__ = ("recall_claims", "set_drained")
 
 
-def set_drained(request: DrainNode, draft: Draft, slots: Slots) -> bool:
+def set_drained(request: DrainNode, draft: Transaction, slots: Slots) -> bool:
     """Drain a node, or have it take work again; return whether that is new.
 
     Raises:
@@ -45,7 +45,7 @@ def set_drained(request: DrainNode, draft: Draft, slots: Slots) -> bool:
     return True
 
 
-def recall_claims(draft: Draft, slots: Slots) -> None:
+def recall_claims(draft: Transaction, slots: Slots) -> None:
     """Ask for what was sent ahead, and has not begun."""
     for worker in slots.workers:
         if worker.claims:

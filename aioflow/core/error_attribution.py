@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from aioflow.core.state.dag_triggers import DagTrigger
-from aioflow.core.state.task_instance import Group, Live, Run, WaitRecord
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 
 __all__ = ("Culprit", "culprits")
 
@@ -43,7 +43,7 @@ def _about(value: object) -> Culprit | None:
     match value:
         case Run() | DagTrigger():
             return value
-        case Live() | Group() | WaitRecord():
+        case TaskInstance() | MappedTask() | TriggerInstance():
             return value.run
         case _:
             return None

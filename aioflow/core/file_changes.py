@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aioflow.core.runs import versions
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import migration
 from aioflow.model.rows import PoolRow
-from aioflow.protocol.inputs import FileBroken, FileGone, FileParsed
+from aioflow.protocol.inputs import FileBroken, FileDeleted, FileParsed
 
 __all__ = ("take",)
 
 
 def take(
-    entry: FileParsed | FileBroken | FileGone, draft: Draft, pools: Mapping[str, PoolRow]
+    entry: FileParsed | FileBroken | FileDeleted, draft: Transaction, pools: Mapping[str, PoolRow]
 ) -> None:
     """Take a parsed, broken or deleted file."""
     match entry:
@@ -23,5 +23,5 @@ def take(
             migration.file_parsed(entry, draft)
         case FileBroken():
             versions.file_broken(entry, draft)
-        case FileGone():
+        case FileDeleted():
             versions.file_gone(entry, draft)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aioflow.core.state.memory import Memory
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import RunBeingDeleted, RunExists
 from aioflow.model.rows import RunRow
-from aioflow.protocol.inputs import Asked, Input
+from aioflow.protocol.inputs import Input, RequestReceived
 from aioflow.protocol.requests import CreateRun
 
 __all__ = ("asked", "remember", "same_run")
@@ -23,7 +23,7 @@ def asked(inputs: Iterable[Input]) -> tuple[list[str], dict[str, list[str]]]:
     run_ids: list[str] = []
     keys: dict[str, list[str]] = {}
     for entry in inputs:
-        if isinstance(entry, Asked) and isinstance(entry.request, CreateRun):
+        if isinstance(entry, RequestReceived) and isinstance(entry.request, CreateRun):
             if entry.request.run_id is not None:
                 run_ids.append(entry.request.run_id)
             if entry.request.key is not None:
@@ -40,7 +40,7 @@ def remember(found: Iterable[tuple[RunRow, bool]], memory: Memory) -> None:
             memory.taken_keys[row.dag_id, row.key] = row, is_going
 
 
-def same_run(request: CreateRun, draft: Draft) -> str | None:
+def same_run(request: CreateRun, draft: Transaction) -> str | None:
     """Return the id of the run, ended or not, that this request has made before.
 
     Raises:
@@ -61,7 +61,7 @@ def same_run(request: CreateRun, draft: Draft) -> str | None:
     return named.run_id
 
 
-def _keyed(dag_id: str, key: str, draft: Draft) -> RunRow | None:
+def _keyed(dag_id: str, key: str, draft: Transaction) -> RunRow | None:
     memory = draft.memory
     number = memory.run_keys.get((dag_id, key))
     if number is not None:
@@ -69,12 +69,12 @@ def _keyed(dag_id: str, key: str, draft: Draft) -> RunRow | None:
     return _stored(memory.taken_keys.get((dag_id, key)), draft, key)
 
 
-def _named(run_id: str, draft: Draft) -> RunRow | None:
+def _named(run_id: str, draft: Transaction) -> RunRow | None:
     live = draft.memory.find_run(run_id)
     return _stored(draft.memory.taken.get(run_id), draft) if live is None else live.row
 
 
-def _stored(found: tuple[RunRow, bool] | None, draft: Draft, key: str = "") -> RunRow | None:
+def _stored(found: tuple[RunRow, bool] | None, draft: Transaction, key: str = "") -> RunRow | None:
     if found is None:
         return None
     row, is_going = found

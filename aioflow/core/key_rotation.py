@@ -5,7 +5,7 @@ A row that a change of the same turn is about needs no look: that one is sealed 
 
 from __future__ import annotations
 
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.protocol.requests import Reseal, Resealed
 
 __all__ = ("PAGE", "reseal")
@@ -14,7 +14,7 @@ PAGE = 1_000
 """Triggers in one turn."""
 
 
-def reseal(request: Reseal, draft: Draft) -> Resealed:
+def reseal(request: Reseal, draft: Transaction) -> Resealed:
     """Have the page that was read for this request written again.
 
     Asked for twice in one turn, the second time there is nothing to do, and nothing follows.
@@ -39,7 +39,7 @@ def reseal(request: Reseal, draft: Draft) -> Resealed:
     return Resealed(len(opened) + len(readable) + standing, unopened + shut, after)
 
 
-def _reseal_standing(request: Reseal, draft: Draft) -> tuple[int, int]:
+def _reseal_standing(request: Reseal, draft: Transaction) -> tuple[int, int]:
     """Have the triggers that start runs written anew, with the first page: there are few of them.
 
     Returns:

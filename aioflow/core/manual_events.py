@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.task_instance import WaitRecord
-from aioflow.core.transaction import Draft
+from aioflow.core.state.task_instance import TriggerInstance
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import lifecycle
 from aioflow.core.triggers.event_stream import BY_HAND
 from aioflow.errors import RequestError, UnknownTrigger
 from aioflow.model.states import TriggerState
-from aioflow.protocol.commands import End
-from aioflow.protocol.effects import EndHosting
-from aioflow.protocol.reports import Fired
+from aioflow.protocol.commands import StopTrigger
+from aioflow.protocol.effects import ReleaseTrigger
+from aioflow.protocol.reports import TriggerFired
 from aioflow.protocol.requests import FireTrigger
 
 __all__ = ("fire",)
@@ -21,7 +21,7 @@ __all__ = ("fire",)
 _NOTHING = msgspec.msgpack.encode(None)
 
 
-def fire(request: FireTrigger, draft: Draft, slots: Slots) -> tuple[str, str, int]:
+def fire(request: FireTrigger, draft: Transaction, slots: Slots) -> tuple[str, str, int]:
     """Take the event as if the trigger had yielded it. Returns run, task and map index.
 
     One that is no stream is over with it: its host lets go of it, as of a wait that nobody waits
@@ -49,7 +49,7 @@ def fire(request: FireTrigger, draft: Draft, slots: Slots) -> tuple[str, str, in
     return told
 
 
-def _event(wait: WaitRecord, request: FireTrigger, draft: Draft) -> Fired:
+def _event(wait: TriggerInstance, request: FireTrigger, draft: Transaction) -> TriggerFired:
     ends, payload = "", request.payload
     if wait.row.ordinal < 0 and not wait.row.next_method and wait.stream is None:
         if wait.live is not None and wait.live.spec.feeds_limit is not None:
@@ -58,7 +58,7 @@ def _event(wait: WaitRecord, request: FireTrigger, draft: Draft) -> Fired:
                 "which cannot be given by hand; mark the task instead"
             )
         ends, payload = "success", b"" if payload == _NOTHING else payload
-    return Fired(
+    return TriggerFired(
         trigger_no=wait.row.trigger_no,
         hosting=wait.hosting,
         index=BY_HAND,
@@ -69,8 +69,8 @@ def _event(wait: WaitRecord, request: FireTrigger, draft: Draft) -> Fired:
     )
 
 
-def _end_of(wait: WaitRecord) -> EndHosting | None:
+def _end_of(wait: TriggerInstance) -> ReleaseTrigger | None:
     """Return what ends the hosting, if it is to end and there is any."""
     if wait.stream is not None or not wait.hosting:
         return None
-    return EndHosting(End(wait.row.trigger_no, wait.hosting, "finished"), wait.role)
+    return ReleaseTrigger(StopTrigger(wait.row.trigger_no, wait.hosting, "finished"), wait.role)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.rows import ValueRow
 from aioflow.protocol.requests import SetValue
 
 __all__ = ("keep",)
 
 
-def keep(request: SetValue, draft: Draft) -> None:
+def keep(request: SetValue, draft: Transaction) -> None:
     """Have a value be what is asked for, or gone. Of several in one turn the last one counts."""
     row = ValueRow(
         kind=request.kind,

@@ -8,10 +8,10 @@ import msgspec
 from msgspec.structs import replace
 
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.outbox_quota import EMPTY, Lane
+from aioflow.core.state.outbox_quota import EMPTY, OutboxQuota
 from aioflow.model.rows import OutboxRow, RunRow
-from aioflow.protocol.effects import Deliver, Effect
-from aioflow.protocol.inputs import ReadOwed
+from aioflow.protocol.effects import DeliverOutbox, Effect
+from aioflow.protocol.inputs import OutboxLoaded
 from aioflow.protocol.outbox import ALERT, KEPT, Alert, Callback, callback_kind
 
 __all__ = ("Owing", "begin")
@@ -34,7 +34,7 @@ class Owing:
         self._new: dict[int, OutboxRow] = {}
         self._handed: list[int] = []
         self._done: dict[int, tuple[str, bytes]] = {}
-        self._before: dict[str, Lane] = {}
+        self._before: dict[str, OutboxQuota] = {}
 
     @property
     def new(self) -> Iterable[OutboxRow]:
@@ -97,9 +97,9 @@ class Owing:
         lane = self._memory.lanes.get(kind, EMPTY)
         if lane.wants_more:
             self._set(kind, replace(lane, is_reading=True))
-            self._effects.append(ReadOwed(kind))
+            self._effects.append(OutboxLoaded(kind))
 
-    def take_read(self, entry: ReadOwed) -> None:
+    def take_read(self, entry: OutboxLoaded) -> None:
         """Hand out the rows that were read for this turn."""
         kind = entry.kind
         rows, lane = self._memory.found_owed.pop(kind, None), self._memory.lanes.get(kind)
@@ -127,13 +127,13 @@ class Owing:
         self._set(kind, replace(lane, handed=lane.handed + 1, after=number))
         self._handed.append(number)
         self._memory.outbox[number] = (kind, body)
-        self._effects.append(Deliver(number, kind, body))
+        self._effects.append(DeliverOutbox(number, kind, body))
 
-    def _set(self, kind: str, lane: Lane) -> None:
+    def _set(self, kind: str, lane: OutboxQuota) -> None:
         self._before.setdefault(kind, self._memory.lanes.get(kind, EMPTY))
         self._keep(kind, lane)
 
-    def _keep(self, kind: str, lane: Lane) -> None:
+    def _keep(self, kind: str, lane: OutboxQuota) -> None:
         if lane.is_over:
             self._memory.lanes.pop(kind, None)
         else:
@@ -151,5 +151,5 @@ def begin(memory: Memory, rows: Iterable[OutboxRow], others: Mapping[str, tuple[
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows}
     memory.index_outbox()
     memory.lanes = {
-        kind: Lane(waiting=count, after=first - 1) for kind, (count, first) in others.items()
+        kind: OutboxQuota(waiting=count, after=first - 1) for kind, (count, first) in others.items()
     }

@@ -7,7 +7,7 @@ from itertools import islice
 
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import Live
+from aioflow.core.state.task_instance import TaskInstance
 from aioflow.model.states import TaskState
 from aioflow.protocol.requests import Holder
 
@@ -19,7 +19,7 @@ def holders(pool: str, memory: Memory, slots: Slots, *, limit: int) -> list[Hold
     return [_holder(live, memory) for live in islice(_having(pool, memory, slots), limit)]
 
 
-def _having(pool: str, memory: Memory, slots: Slots) -> Iterator[Live]:
+def _having(pool: str, memory: Memory, slots: Slots) -> Iterator[TaskInstance]:
     for worker in slots.workers:
         if worker.current is not None and worker.pool == pool:
             yield worker.current
@@ -34,7 +34,7 @@ def _having(pool: str, memory: Memory, slots: Slots) -> Iterator[Live]:
             yield kept
 
 
-def _holder(live: Live, memory: Memory) -> Holder:
+def _holder(live: TaskInstance, memory: Memory) -> Holder:
     row = live.run.row
     is_waiting = live.state is TaskState.DEFERRED
     since = live.started_at if live.started_at is not None else live.queued_at

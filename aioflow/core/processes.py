@@ -7,10 +7,10 @@ from aioflow.core.draining import recall_claims
 from aioflow.core.runs.restart import restarted
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import ASYNC, is_own, kind_of
-from aioflow.core.state.task_instance import Live
+from aioflow.core.state.task_instance import TaskInstance
 from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.tasks.tries import cut_short, fail_or_retry, interrupt, requeue, stop_of, unpark
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import dag_triggers, event_runs, isolation, lifecycle
 from aioflow.core.triggers.assignment import (
     REASSIGNED,
@@ -20,14 +20,22 @@ from aioflow.core.triggers.assignment import (
     want_own_hosts,
 )
 from aioflow.model.states import Failure, TaskState
-from aioflow.protocol.inputs import Drain, HandOver, HostLost, HostUp, Noticed, Restarted, Stalled
+from aioflow.protocol.inputs import (
+    AlertRaised,
+    AssignTriggers,
+    Drain,
+    HostLost,
+    HostUp,
+    LoopBlocked,
+    Restarted,
+)
 
 __all__ = ("take",)
 
 
 def take(
-    entry: HostUp | HostLost | HandOver | Stalled | Restarted | Drain | Noticed,
-    draft: Draft,
+    entry: HostUp | HostLost | AssignTriggers | LoopBlocked | Restarted | Drain | AlertRaised,
+    draft: Transaction,
     slots: Slots,
 ) -> None:
     """Take word of a process."""
@@ -38,24 +46,24 @@ def take(
             _host_up(entry.role, draft)
         case HostLost():
             _host_lost(entry, draft, slots)
-        case HandOver():
+        case AssignTriggers():
             hand_over(entry, draft)
-        case Stalled():
+        case LoopBlocked():
             isolation.stalled(entry, draft)
         case Restarted():
             restarted(entry, draft, slots)
-        case Noticed():
+        case AlertRaised():
             draft.owing.alert(entry.reason, entry.message[:1_000], run_id="")
 
 
-def _host_up(role: str, draft: Draft) -> None:
+def _host_up(role: str, draft: Transaction) -> None:
     draft.memory.hosts_up.add(role)
     if kind_of(role) != ASYNC:
         host_all(role, draft)
         dag_triggers.host_all(role, draft)
 
 
-def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
+def _host_lost(lost: HostLost, draft: Transaction, slots: Slots) -> None:
     memory = draft.memory
     memory.hosts_up.discard(lost.role)
     if kind_of(lost.role) != ASYNC:
@@ -93,7 +101,7 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
             slots.offer(live)
 
 
-def _give_back(live: Live, draft: Draft, slots: Slots) -> None:
+def _give_back(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
     """A try was handed to a process that had ended before it came there: it has not begun."""
     slots.release(live)
     slots.unblock(live)
@@ -101,7 +109,7 @@ def _give_back(live: Live, draft: Draft, slots: Slots) -> None:
     requeue(live, draft, slots)
 
 
-def _drain(drain: Drain, draft: Draft, slots: Slots) -> None:
+def _drain(drain: Drain, draft: Transaction, slots: Slots) -> None:
     """Start nothing more; when the time of grace is over, cut short what still runs."""
     slots.is_open = False
     recall_claims(draft, slots)

@@ -15,14 +15,14 @@ from aioflow.core.runs.task_counts import counted
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import isolation, named_events
 from aioflow.core.why import explain_run, explain_task
 from aioflow.core.why_children import explain_children
 from aioflow.errors import RequestError, RunQuarantined, UnknownRun
 from aioflow.model.states import Wait, WaitKind
 from aioflow.protocol.effects import Acknowledge
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import (
     CancelBackfill,
     CancelRun,
@@ -63,7 +63,7 @@ from aioflow.protocol.requests import (
 __all__ = ("answer",)
 
 
-def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
+def answer(asked: RequestReceived, draft: Transaction, slots: Slots) -> Acknowledge:
     """Do what is asked, and say what came of it; what cannot be done changes nothing.
 
     What somebody has changed is in the audit then, in the same commit.
@@ -80,7 +80,7 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
     return Acknowledge(asked.ticket, said)
 
 
-def _answer(request: Request, draft: Draft, slots: Slots) -> object:
+def _answer(request: Request, draft: Transaction, slots: Slots) -> object:
     match request:
         case (
             CreateRun()
@@ -116,7 +116,7 @@ def _answer(request: Request, draft: Draft, slots: Slots) -> object:
     return None
 
 
-def _erase(request: EraseOld | EraseVersions | DeleteDag, draft: Draft) -> int | None:
+def _erase(request: EraseOld | EraseVersions | DeleteDag, draft: Transaction) -> int | None:
     """Delete what belongs to no run."""
     match request:
         case EraseOld():
@@ -158,7 +158,7 @@ def _answer_of_run(
     | Mark
     | DeleteRun
     | EraseRows,
-    draft: Draft,
+    draft: Transaction,
     slots: Slots,
 ) -> object:
     match request:
@@ -182,7 +182,7 @@ def _answer_of_run(
 
 
 def _answer_of_waits(
-    request: EmitEvent | FireTrigger | Unquarantine, draft: Draft, slots: Slots
+    request: EmitEvent | FireTrigger | Unquarantine, draft: Transaction, slots: Slots
 ) -> object:
     match request:
         case EmitEvent():
@@ -193,7 +193,7 @@ def _answer_of_waits(
             return isolation.release(class_path, draft)
 
 
-def _set_pool(request: SetPool, draft: Draft, slots: Slots) -> bool:
+def _set_pool(request: SetPool, draft: Transaction, slots: Slots) -> bool:
     name = request.name
     before = slots.pools.get(name)
     draft.pools_before.setdefault(name, before)

@@ -8,11 +8,11 @@ from itertools import takewhile
 import msgspec
 
 from aioflow.core.state.memory import Memory
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import RequestError
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.requests import DAG_EVENTS, EVENTS, EraseOld, EraseVersions
 
 __all__ = (
@@ -38,7 +38,7 @@ class Aged(msgspec.Struct, frozen=True):
     after: RunRow | None
 
 
-def may_go(found: Iterable[Aged], *, before: Instant, newest: RunNo) -> Iterator[RunRow]:
+def may_go(found: Iterable[Aged], *, before: Timestamp, newest: RunNo) -> Iterator[RunRow]:
     """Yield the runs of a DAG that may be deleted, which ended before an instant.
 
     The one that ended last stays, so that people see how the DAG fared. So do those that
@@ -58,7 +58,7 @@ def may_go(found: Iterable[Aged], *, before: Instant, newest: RunNo) -> Iterator
 
 
 def old_numbers(
-    rows: Sequence[tuple[int, Instant]], *, before: Instant, below: int | None = None
+    rows: Sequence[tuple[int, Timestamp]], *, before: Timestamp, below: int | None = None
 ) -> list[int]:
     """Return the numbers of those rows, in order, that are old enough to go.
 
@@ -73,7 +73,7 @@ def old_numbers(
     return [number for number, _ in is_old]
 
 
-def erase_old(request: EraseOld, draft: Draft) -> None:
+def erase_old(request: EraseOld, draft: Transaction) -> None:
     """Delete old rows that belong to no run; what is gone already is.
 
     Raises:
@@ -90,7 +90,7 @@ def erase_old(request: EraseOld, draft: Draft) -> None:
     draft.batch.erased.setdefault(request.table, []).extend((number,) for number in numbers)
 
 
-def erase_versions(request: EraseVersions, draft: Draft) -> int:
+def erase_versions(request: EraseVersions, draft: Transaction) -> int:
     """Delete versions, but none that a file, a DAG or a live run has by now; return how many go.
 
     A parse that brings one of them back finds it missing, and stores it anew.
@@ -109,14 +109,14 @@ def needed_versions(memory: Memory) -> set[str]:
     return needed | {version for version, _ in memory.plans}
 
 
-def spare_version(version: str, draft: Draft) -> None:
+def spare_version(version: str, draft: Transaction) -> None:
     """A version comes back in the very turn it was to go in."""
     going = draft.batch.erased.get("version", [])
     if (version,) in going:
         going.remove((version,))
 
 
-def _let_go_of_held(numbers: set[int], draft: Draft) -> None:
+def _let_go_of_held(numbers: set[int], draft: Transaction) -> None:
     """What a DAG has held for so long of its assets counts no more."""
     for one in draft.memory.standing:
         if not any(event.event_no in numbers for held in one.pending.values() for event in held):
@@ -128,7 +128,7 @@ def _let_go_of_held(numbers: set[int], draft: Draft) -> None:
         }
 
 
-def _forget_requests(numbers: set[int], draft: Draft) -> None:
+def _forget_requests(numbers: set[int], draft: Transaction) -> None:
     """Whoever repeats one of these events makes a new one."""
     known = draft.memory.event_requests
     for key in [key for key, number in known.items() if number in numbers]:

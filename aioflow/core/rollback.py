@@ -16,13 +16,13 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import NOWHERE, Run
 from aioflow.core.tasks import one_to_one
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import AioflowError
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.rows import DagFileRow, DagRow
 from aioflow.model.states import TaskState
-from aioflow.protocol.inputs import Asked, Continue, Due, Input, Restarted
-from aioflow.protocol.reports import Ended, Fired, TaskReport, TriggerEnded
+from aioflow.protocol.inputs import ContinueRun, Input, RequestReceived, Restarted, TimerFired
+from aioflow.protocol.reports import Ended, TaskReport, TriggerEnded, TriggerFired
 from aioflow.protocol.requests import FireTrigger
 
 __all__ = (
@@ -47,12 +47,12 @@ class Refused(AioflowError):
 
     code = "defect.refused"
 
-    def __init__(self, draft: Draft, cause: str) -> None:
+    def __init__(self, draft: Transaction, cause: str) -> None:
         super().__init__(cause)
         self.draft = draft
 
 
-def forget(memory: Memory, draft: Draft) -> Places:
+def forget(memory: Memory, draft: Transaction) -> Places:
     """Drop the runs a draft touched; return where their tasks are."""
     places: Places = {
         live.task_no: (live.stored_start, live.stored_place) for live in draft.touched
@@ -78,7 +78,7 @@ def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) 
     memory.files = {row.file: row for row in files}
 
 
-def restore_pools(draft: Draft, slots: Slots) -> None:
+def restore_pools(draft: Transaction, slots: Slots) -> None:
     """Have the pools a draft changed be what they were, and the node take work as it did."""
     for name, before in draft.pools_before.items():
         slots.put_pool(name, before, draft.memory)
@@ -87,7 +87,7 @@ def restore_pools(draft: Draft, slots: Slots) -> None:
 
 
 def put_back(
-    runs: list[Run], places: Places, memory: Memory, slots: Slots, draft: Draft
+    runs: list[Run], places: Places, memory: Memory, slots: Slots, draft: Transaction
 ) -> list[Input]:
     """Give restored tasks the places they have, and let the rest wait for theirs.
 
@@ -103,7 +103,7 @@ def put_back(
     count_runs(memory)
     for run in runs:
         _offer(run, slots)
-    unjudged = [Continue(run.run_no) for run in runs if one_to_one.is_unjudged(run)]
+    unjudged = [ContinueRun(run.run_no) for run in runs if one_to_one.is_unjudged(run)]
     return [*previous.doubt({run.row.dag_id for run in draft.runs.values()}, memory), *unjudged]
 
 
@@ -114,22 +114,22 @@ def blamed(entry: Input, memory: Memory) -> list[Run]:
     """
     run: Run | None
     match entry:
-        case Due(run_no=run_no) if run_no >= 0:
+        case TimerFired(run_no=run_no) if run_no >= 0:
             run = memory.runs.get(run_no)
-        case TaskReport() | Due():
+        case TaskReport() | TimerFired():
             live = memory.live.get(entry.task_no)
             run = None if live is None else live.run
-        case Fired() | TriggerEnded():
+        case TriggerFired() | TriggerEnded():
             wait = memory.waits.get(entry.trigger_no)
             run = None if wait is None else memory.runs.get(wait.run.run_no)
-        case Continue():
+        case ContinueRun():
             run = memory.runs.get(entry.run_no)
         case Restarted(runs=(run_no,)):
             run = memory.runs.get(run_no)
-        case Asked(request=FireTrigger(trigger_no=number)):
+        case RequestReceived(request=FireTrigger(trigger_no=number)):
             wait = memory.waits.get(number)
             run = None if wait is None else memory.runs.get(wait.run.run_no)
-        case Asked(request=request):
+        case RequestReceived(request=request):
             run = memory.find_run(getattr(request, "run_id", None) or "")
         case _:
             run = None
@@ -149,7 +149,7 @@ def named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
 def is_of_one_run(entry: Input) -> bool:
     """Whether an input is about one run alone; others are for all of them."""
     match entry:
-        case Due() | TaskReport() | Fired() | TriggerEnded() | Continue():
+        case TimerFired() | TaskReport() | TriggerFired() | TriggerEnded() | ContinueRun():
             return True
         case Restarted(runs=(_,)):
             return True

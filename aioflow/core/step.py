@@ -20,9 +20,9 @@ from aioflow.core.scheduling import clock_steps
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.scheduling.workers import learn_duration
 from aioflow.core.state.dag_triggers import DagTrigger
-from aioflow.core.state.ids import NumberBlock
+from aioflow.core.state.ids import IdBlock
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import Live
+from aioflow.core.state.task_instance import TaskInstance
 from aioflow.core.tasks import child_runs, durable_calls, stream_consumer, stream_producer
 from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.tasks.tries import (
@@ -39,7 +39,7 @@ from aioflow.core.tasks.tries import (
     time_out_sensor,
     wake_due,
 )
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import (
     assets,
     dag_triggers,
@@ -56,58 +56,58 @@ from aioflow.model.states import CODE_MISSING, IMPORT_ERROR, RunState, TaskState
 from aioflow.model.timestamps import Moment
 from aioflow.protocol.effects import Effect, RestoreCode
 from aioflow.protocol.inputs import (
-    Asked,
+    AlertRaised,
+    AssignTriggers,
     ClockStepped,
     CodeRestored,
-    Continue,
+    ContinueBackfill,
+    ContinueRun,
+    CreateMissingRuns,
     DamageFound,
-    Delivered,
     Drain,
-    Due,
     FileBroken,
-    FileGone,
+    FileDeleted,
     FileParsed,
-    FillBack,
-    HandOver,
     HostLost,
     HostUp,
     Input,
     Internal,
-    LookBack,
-    MakeSlots,
-    MoveClass,
-    Noticed,
-    ReadOwed,
-    Rehost,
+    IsolateTriggerClass,
+    LoopBlocked,
+    MigrateTriggers,
+    OutboxDelivered,
+    OutboxLoaded,
+    PauseTriggers,
+    PreviousRunLoaded,
+    RequestReceived,
     Restarted,
-    RoomChanged,
-    Stalled,
-    StopWaits,
-    WorkerSilent,
+    TimerFired,
+    TriggerCapacityChanged,
+    WorkerUnresponsive,
 )
 from aioflow.protocol.reports import (
     Awaiting,
-    Began,
     CallAnswered,
     Deferred,
     Ended,
     EventEmitted,
     EventsHandled,
     Failed,
-    Fired,
-    Item,
+    ItemYielded,
     Labelled,
-    NextWanted,
-    NotParked,
-    NotReadyYet,
+    NextEventRequested,
+    NotSuspended,
     Recalled,
     RecordDropped,
-    ResultKept,
+    ResultWriteFailed,
     RunCalled,
+    SensorNotReady,
     Skipped,
     StreamOpened,
     Succeeded,
+    TaskStarted,
     TriggerEnded,
+    TriggerFired,
 )
 from aioflow.protocol.requests import ClearTasks, Mark
 
@@ -122,7 +122,7 @@ class TurnFailed(AioflowError):
 
     code = "defect.turn"
 
-    def __init__(self, draft: Draft, cause: str) -> None:
+    def __init__(self, draft: Transaction, cause: str) -> None:
         super().__init__(f"a turn over runs {sorted(draft.runs)} raised {cause}")
         self.draft = draft
 
@@ -134,9 +134,9 @@ def decide(
     *,
     at: Moment,
     chance: Callable[[], float],
-    numbers: NumberBlock,
+    numbers: IdBlock,
     granting: bool = True,
-) -> tuple[Batch, list[Effect], Draft]:
+) -> tuple[Batch, list[Effect], Transaction]:
     """Decide one turn.
 
     Args:
@@ -151,7 +151,7 @@ def decide(
     Raises:
         TurnFailed: If a step raised, which is a defect.
     """
-    draft = Draft(memory, at=at, chance=chance, numbers=numbers)
+    draft = Transaction(memory, at=at, chance=chance, numbers=numbers)
     try:
         clock_steps.heed_step(draft)
         for entry in inputs:
@@ -175,12 +175,14 @@ def decide(
 
 def runs_beyond(inputs: Sequence[Input]) -> int:
     """Return how many runs these inputs may make beyond one each."""
-    slots = sum(bool(entry.dag_id) for entry in inputs if isinstance(entry, Due | MakeSlots))
-    filled = {entry.backfill_no for entry in inputs if isinstance(entry, FillBack)}
+    slots = sum(
+        bool(entry.dag_id) for entry in inputs if isinstance(entry, TimerFired | CreateMissingRuns)
+    )
+    filled = {entry.backfill_no for entry in inputs if isinstance(entry, ContinueBackfill)}
     return slots * create.MISSED_SLOTS_AT_ONCE + len(filled) * backfills.SLOTS_AT_ONCE
 
 
-def _settle_ended(draft: Draft, slots: Slots) -> None:
+def _settle_ended(draft: Transaction, slots: Slots) -> None:
     while draft.ended_runs:
         run = draft.ended_runs.pop()
         create.run_ended(run, was=RunState.RUNNING, draft=draft, slots=slots)
@@ -188,7 +190,7 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
         next_runs.settle(draft, slots)
 
 
-def _grant(draft: Draft, slots: Slots) -> None:
+def _grant(draft: Transaction, slots: Slots) -> None:
     """Start what may start; what does not fit into the batch follows in the next turn."""
     crash_trials.go_on(draft, is_open=slots.is_open and not slots.is_held)
     if draft.memory.may_host_more and slots.is_open:
@@ -206,60 +208,91 @@ def _grant(draft: Draft, slots: Slots) -> None:
             return
 
 
-def _let_go_on(draft: Draft, slots: Slots) -> bool:
+def _let_go_on(draft: Transaction, slots: Slots) -> bool:
     """Those that were held may go on where there is room now; whether one waits for a place."""
     for live in (waiting := stream_producer.go_on(draft, slots)):
         stream_consumer.go_on(live, draft, slots)
     return bool(waiting)
 
 
-def _take(entry: Input, draft: Draft, slots: Slots) -> None:
+def _take(entry: Input, draft: Transaction, slots: Slots) -> None:
     match entry:
-        case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred() | Awaiting():
+        case (
+            TaskStarted()
+            | Succeeded()
+            | Failed()
+            | Skipped()
+            | SensorNotReady()
+            | Deferred()
+            | Awaiting()
+        ):
             _take_report(entry, draft, slots)
         case EventsHandled():
             _take_report(entry, draft, slots)
-        case Item() | CallAnswered() | StreamOpened() | NextWanted() | EventEmitted() | RunCalled():
+        case (
+            ItemYielded()
+            | CallAnswered()
+            | StreamOpened()
+            | NextEventRequested()
+            | EventEmitted()
+            | RunCalled()
+        ):
             _take_call(entry, draft, slots)
-        case NotParked() | RecordDropped() | Labelled() | ResultKept():
+        case NotSuspended() | RecordDropped() | Labelled() | ResultWriteFailed():
             _take_call(entry, draft, slots)
-        case Fired() | TriggerEnded() | RoomChanged():
+        case TriggerFired() | TriggerEnded() | TriggerCapacityChanged():
             _take_trigger_report(entry, draft, slots)
-        case Rehost() | MoveClass() | StopWaits() | CodeRestored():
+        case MigrateTriggers() | IsolateTriggerClass() | PauseTriggers() | CodeRestored():
             _move_triggers(entry, draft)
         case Recalled():
             _take_recalled(entry, draft, slots)
-        case FileParsed() | FileBroken() | FileGone():
+        case FileParsed() | FileBroken() | FileDeleted():
             file_changes.take(entry, draft, slots.pools)
-        case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain() | Noticed():
+        case (
+            HostUp()
+            | HostLost()
+            | AssignTriggers()
+            | LoopBlocked()
+            | Restarted()
+            | Drain()
+            | AlertRaised()
+        ):
             processes.take(entry, draft, slots)
-        case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
+        case (
+            RequestReceived()
+            | TimerFired()
+            | OutboxDelivered()
+            | OutboxLoaded()
+            | ContinueRun()
+            | PreviousRunLoaded()
+            | ContinueBackfill()
+        ):
             _take_word(entry, draft, slots)
-        case MakeSlots() | ClockStepped() | WorkerSilent() | DamageFound():
+        case CreateMissingRuns() | ClockStepped() | WorkerUnresponsive() | DamageFound():
             _take_word(entry, draft, slots)
 
 
-def _take_word(entry: Internal, draft: Draft, slots: Slots) -> None:
+def _take_word(entry: Internal, draft: Transaction, slots: Slots) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
-        case Asked():
+        case RequestReceived():
             draft.effects.append(_answered(entry, draft, slots))
-        case Due():
+        case TimerFired():
             _take_due(entry, draft, slots)
-        case Delivered():
+        case OutboxDelivered():
             draft.owing.write_off(entry.outbox_no)
             draft.memory.callbacks_failed += entry.is_failed
-        case ReadOwed():
+        case OutboxLoaded():
             draft.owing.take_read(entry)
-        case Continue():
+        case ContinueRun():
             _take_continue(entry, draft, slots)
-        case LookBack():
+        case PreviousRunLoaded():
             next_runs.looked_back(entry, draft, slots)
-        case FillBack():
+        case ContinueBackfill():
             backfills.go_on(entry, draft, slots)
-        case MakeSlots():
+        case CreateMissingRuns():
             create.make_slots(entry, draft, slots)
-        case WorkerSilent():
+        case WorkerUnresponsive():
             slots.note_silence(entry)
         case DamageFound(damage=damage):
             restart.damage_found(damage, draft)
@@ -267,7 +300,7 @@ def _take_word(entry: Internal, draft: Draft, slots: Slots) -> None:
             pass  # every turn looks at the clock
 
 
-def _answered(entry: Asked, draft: Draft, slots: Slots) -> Effect:
+def _answered(entry: RequestReceived, draft: Transaction, slots: Slots) -> Effect:
     """Return the answer, or the request itself where rows have to be loaded before."""
     match entry.request:
         case ClearTasks() | Mark() as request if has_to_wait(request, draft.memory):
@@ -276,7 +309,7 @@ def _answered(entry: Asked, draft: Draft, slots: Slots) -> Effect:
             return answer(entry, draft, slots)
 
 
-def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
+def _take_continue(entry: ContinueRun, draft: Transaction, slots: Slots) -> None:
     """Starts that were put off go on by themselves, cancels and verdicts do not."""
     run = draft.memory.runs.get(entry.run_no)
     if run is None:
@@ -292,24 +325,24 @@ def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
 # ── reports ─────────────────────────────────────────────────────────────────────────────
 
 
-def _take_report(report: Began | Ended, draft: Draft, slots: Slots) -> None:
+def _take_report(report: TaskStarted | Ended, draft: Transaction, slots: Slots) -> None:
     live = draft.memory.live.get(report.task_no)
     if live is None or live.start_no != report.start_no:
         return  # late: it was cancelled, or started again
     if slots.begin(live):
         if live.started_at is None:  # else it resumes: the time of its try runs on
-            started_at = report.at if isinstance(report, Began) else report.began_at
+            started_at = report.at if isinstance(report, TaskStarted) else report.began_at
             begin_try(live, draft, started_at)
         draft.move(live, TaskState.RUNNING)
     if live.state is not TaskState.RUNNING and not live.is_hosted:
         if isinstance(report, Failed) and live.parked_start == report.start_no:
             lifecycle.fail_parked(live, report, draft, slots)
         return
-    if not isinstance(report, Began):
+    if not isinstance(report, TaskStarted):
         _take_end(report, live, draft, slots)
 
 
-def _take_end(report: Ended, live: Live, draft: Draft, slots: Slots) -> None:
+def _take_end(report: Ended, live: TaskInstance, draft: Transaction, slots: Slots) -> None:
     if report.began_at is not None:
         learn_duration(live, report.at - report.began_at)
     match report:
@@ -320,7 +353,7 @@ def _take_end(report: Ended, live: Live, draft: Draft, slots: Slots) -> None:
         case Skipped():
             keep_try(live, TaskState.SKIPPED, None, draft)
             end(live, TaskState.SKIPPED, draft, slots, at=report.at)
-        case NotReadyYet():
+        case SensorNotReady():
             look_again(live, draft, slots, recheck_in_us=report.recheck_in_us)
         case Deferred():
             lifecycle.defer(live, report, draft, slots)
@@ -331,53 +364,55 @@ def _take_end(report: Ended, live: Live, draft: Draft, slots: Slots) -> None:
 
 
 def _take_call(
-    report: Item
+    report: ItemYielded
     | CallAnswered
     | StreamOpened
-    | NextWanted
+    | NextEventRequested
     | EventEmitted
     | RunCalled
-    | NotParked
+    | NotSuspended
     | RecordDropped
     | Labelled
-    | ResultKept,
-    draft: Draft,
+    | ResultWriteFailed,
+    draft: Transaction,
     slots: Slots,
 ) -> None:
     live = draft.memory.live.get(report.task_no)
     if live is None or live.start_no != report.start_no:
         return  # late
     match report:
-        case Item():
+        case ItemYielded():
             stream_producer.take(live, report, draft, slots)
         case CallAnswered():
             durable_calls.answered(live, report, draft)
         case StreamOpened():
             lifecycle.open_stream(live, report, draft)
-        case NextWanted():
+        case NextEventRequested():
             lifecycle.next_event(live, report, draft, slots)
         case EventEmitted():
             durable_calls.emit(live, report, draft)
         case RunCalled():
             child_runs.call(live, report, draft, slots)
-        case NotParked():
+        case NotSuspended():
             durable_calls.not_parked(live, report, draft, slots)
         case RecordDropped():
             drop_record(live, report, draft, slots)
-        case Labelled() | ResultKept():
+        case Labelled() | ResultWriteFailed():
             _take_note(live, report, draft, slots)
 
 
-def _take_note(live: Live, report: Labelled | ResultKept, draft: Draft, slots: Slots) -> None:
+def _take_note(
+    live: TaskInstance, report: Labelled | ResultWriteFailed, draft: Transaction, slots: Slots
+) -> None:
     match report:
         case Labelled():
             if not live.looks:  # a sensor that looks again has its name already
                 draft.batch.labels.append((live.task_no, live.run.run_no, report.label))
-        case ResultKept():
+        case ResultWriteFailed():
             slots.note_kept_result(live, disk_is_full=report.disk_is_full)
 
 
-def _failed(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
+def _failed(live: TaskInstance, report: Failed, draft: Transaction, slots: Slots) -> None:
     if report.interrupted:
         interrupt(live, report.failure, INTERRUPTION_LIMIT_OWN, draft, slots)
         return
@@ -404,7 +439,7 @@ def _failed(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
         )
 
 
-def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
+def _take_recalled(report: Recalled, draft: Transaction, slots: Slots) -> None:
     for task_no, start_no in report.tries:
         live = draft.memory.live.get(task_no)
         if live is None or live.start_no != start_no or live.worker < 0:
@@ -419,19 +454,21 @@ def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
             requeue(live, draft, slots)
 
 
-def _move_triggers(entry: Rehost | MoveClass | StopWaits | CodeRestored, draft: Draft) -> None:
+def _move_triggers(
+    entry: MigrateTriggers | IsolateTriggerClass | PauseTriggers | CodeRestored, draft: Transaction
+) -> None:
     match entry:
-        case Rehost():
+        case MigrateTriggers():
             migration.rehost(entry, draft)
-        case MoveClass():
+        case IsolateTriggerClass():
             isolation.move_class(entry, draft)
         case CodeRestored():
             _take_restored(entry, draft)
-        case StopWaits():
+        case PauseTriggers():
             pausing.stop_waits(entry, draft)
 
 
-def _take_restored(entry: CodeRestored, draft: Draft) -> None:
+def _take_restored(entry: CodeRestored, draft: Transaction) -> None:
     of_dag = draft.memory.standing.get(entry.trigger_no)
     if of_dag is not None:
         dag_triggers.code_restored(of_dag, draft)
@@ -440,7 +477,7 @@ def _take_restored(entry: CodeRestored, draft: Draft) -> None:
 
 
 def _take_trigger_report(
-    report: Fired | TriggerEnded | RoomChanged, draft: Draft, slots: Slots
+    report: TriggerFired | TriggerEnded | TriggerCapacityChanged, draft: Transaction, slots: Slots
 ) -> None:
     of_dag = draft.memory.standing.get(report.trigger_no)
     if of_dag is not None:
@@ -450,27 +487,30 @@ def _take_trigger_report(
     if wait is None:
         return  # late
     match report:
-        case Fired():
+        case TriggerFired():
             lifecycle.fire(wait, report, draft, slots)
         case TriggerEnded():
             lifecycle.trigger_ended(wait, report, draft, slots)
-        case RoomChanged():
+        case TriggerCapacityChanged():
             migration.room_changed(report, wait)
 
 
 def _take_dag_trigger_report(
-    one: DagTrigger, report: Fired | TriggerEnded | RoomChanged, draft: Draft, slots: Slots
+    one: DagTrigger,
+    report: TriggerFired | TriggerEnded | TriggerCapacityChanged,
+    draft: Transaction,
+    slots: Slots,
 ) -> None:
     match report:
-        case Fired():
+        case TriggerFired():
             event_runs.fire(one, report, draft, slots)
         case TriggerEnded():
             dag_triggers.ended(one, report, draft)
-        case RoomChanged():
+        case TriggerCapacityChanged():
             migration.room_changed(report, one)
 
 
-def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
+def _take_due(due: TimerFired, draft: Transaction, slots: Slots) -> None:
     live = draft.memory.live.get(due.task_no)
     if due.dag_id:
         create.slot_due(due.dag_id, due.at, draft, slots)

@@ -11,15 +11,15 @@ import msgspec
 
 from aioflow.core import callbacks
 from aioflow.core.outbox import Owing
-from aioflow.core.state.accounts import AdmittedChanges
-from aioflow.core.state.dag_triggers import StandingChanges
-from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.accounts import AccountUpdates
+from aioflow.core.state.dag_triggers import DagTriggerUpdates
+from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.execution_timeout import stored_due
 from aioflow.core.state.expansions import Expansions
-from aioflow.core.state.ids import NumberBlock
+from aioflow.core.state.ids import IdBlock
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.packing import Folded, Form
-from aioflow.core.state.task_instance import Fire, Group, Live, Run, WaitRecord
+from aioflow.core.state.packing import PackedTask, TaskShape
+from aioflow.core.state.task_instance import Fire, MappedTask, Run, TaskInstance, TriggerInstance
 from aioflow.core.transitions import IllegalMove, is_legal, is_legal_run
 from aioflow.model.backfill import BackfillRow
 from aioflow.model.batch import Batch
@@ -39,18 +39,18 @@ from aioflow.model.rows import (
     TriggerRow,
 )
 from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
-from aioflow.model.timestamps import Instant, Moment
-from aioflow.protocol.commands import EventsTaken
-from aioflow.protocol.effects import Effect, EndHosting, HostTrigger, TakeEvents, WakeAt
-from aioflow.protocol.inputs import Continue, Due
+from aioflow.model.timestamps import Moment, Timestamp
+from aioflow.protocol.commands import EventsStored
+from aioflow.protocol.effects import AssignTrigger, ConfirmEvents, Effect, ReleaseTrigger, WakeAt
+from aioflow.protocol.inputs import ContinueRun, TimerFired
 
-__all__ = ("BATCH_ROWS", "Draft")
+__all__ = ("BATCH_ROWS", "Transaction")
 
 BATCH_ROWS = 10_000
 """Row changes a batch may hold before the rest is put off to the next."""
 
 
-class Draft:
+class Transaction:
     """One turn being decided.
 
     Attributes:
@@ -77,7 +77,7 @@ class Draft:
     """
 
     def __init__(
-        self, memory: Memory, *, at: Moment, chance: Callable[[], float], numbers: NumberBlock
+        self, memory: Memory, *, at: Moment, chance: Callable[[], float], numbers: IdBlock
     ) -> None:
         self.memory = memory
         self.at, self.now, self.steady = at, at.now, at.steady
@@ -93,30 +93,30 @@ class Draft:
         self.asset_events: list[NamedEventRow] = []
         self.placed_dags: list[str] = []
         self.owing = Owing(memory, numbers.take, self.effects)
-        self.standing = StandingChanges(memory.standing)
+        self.standing = DagTriggerUpdates(memory.standing)
         self.expansions = Expansions(self.batch)
-        self.access = AdmittedChanges(memory.admitted, numbers.take)
+        self.access = AccountUpdates(memory.admitted, numbers.take)
         self.ended_tasks: list[tuple[Run, int]] = []
         self.held_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
         self.was_drained: bool | None = None
         self.judged = 0
         self.strays: list[TriggerRow] = []
-        self.pruned: dict[tuple[str, str], Plan] = {}
+        self.pruned: dict[tuple[str, str], DagVersion] = {}
         self._backfills: dict[int, BackfillRow | None] = {}
         self._refused: dict[str, dict[str, tuple[DagSpec, str]]] | None = None
-        self._tasks: dict[int, Live] = {}
-        self._placed: dict[int, Live] = {}
+        self._tasks: dict[int, TaskInstance] = {}
+        self._placed: dict[int, TaskInstance] = {}
         self._withdrawn: set[int] = set()
         self._new_runs: dict[RunNo, Run] = {}
         self._run_states: dict[RunNo, RunState] = {}
-        self._waits: dict[int, tuple[WaitRecord, TriggerRow | None]] = {}
-        self._dropped: list[tuple[WaitRecord, TriggerRow]] = []
+        self._waits: dict[int, tuple[TriggerInstance, TriggerRow | None]] = {}
+        self._dropped: list[tuple[TriggerInstance, TriggerRow]] = []
         self._put_off: set[RunNo] = set()
-        self._hostings: dict[int, tuple[WaitRecord, tuple[int, str, str, bool]]] = {}
-        self._folded: dict[int, tuple[Folded, Form]] = {}
-        self._streams: dict[int, tuple[WaitRecord, int, int]] = {}
-        self._credits: dict[int, EventsTaken] = {}
+        self._hostings: dict[int, tuple[TriggerInstance, tuple[int, str, str, bool]]] = {}
+        self._folded: dict[int, tuple[PackedTask, TaskShape]] = {}
+        self._streams: dict[int, tuple[TriggerInstance, int, int]] = {}
+        self._credits: dict[int, EventsStored] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
         self._record_changes: dict[tuple[int, int], RecordChange] = {}
 
@@ -125,17 +125,17 @@ class Draft:
         """Whether what can wait should be put off to the next turn."""
         return len(self._tasks) >= BATCH_ROWS
 
-    def touch(self, live: Live) -> None:
+    def touch(self, live: TaskInstance) -> None:
         """Its row changes, whether its state does or not."""
         self._tasks[live.task_no] = live
         self.runs[live.run.run_no] = live.run
 
-    def displace(self, live: Live) -> None:
+    def displace(self, live: TaskInstance) -> None:
         """Its place changes, its row does not."""
         self._placed[live.task_no] = live
         self.runs[live.run.run_no] = live.run
 
-    def move(self, live: Live, state: TaskState) -> None:
+    def move(self, live: TaskInstance, state: TaskState) -> None:
         """Take one step with a task.
 
         Raises:
@@ -164,8 +164,8 @@ class Draft:
         run: Run,
         *,
         state: RunState | None = None,
-        ended_at: Instant | None = None,
-        started_at: Instant | None = None,
+        ended_at: Timestamp | None = None,
+        started_at: Timestamp | None = None,
         quarantine: str | None = None,
         is_told: bool = True,
     ) -> None:
@@ -217,7 +217,7 @@ class Draft:
             backfills[number] = row
         self.batch.backfills.append(row)
 
-    def new_wait(self, wait: WaitRecord) -> None:
+    def new_wait(self, wait: TriggerInstance) -> None:
         """A trigger row begins to exist."""
         self.memory.waits[wait.row.trigger_no] = wait
         self._waits[wait.row.trigger_no] = (wait, None)
@@ -225,7 +225,7 @@ class Draft:
 
     def move_wait(
         self,
-        wait: WaitRecord,
+        wait: TriggerInstance,
         state: TriggerState,
         *,
         event: bytes | None = None,
@@ -239,7 +239,7 @@ class Draft:
             wait.row, state=state, event=event, event_key=key, failure=failure
         )
 
-    def rehost(self, wait: WaitRecord) -> None:
+    def rehost(self, wait: TriggerInstance) -> None:
         """A trigger gets another hosting; if that is taken back, no host hears of it."""
         was = (wait.hosting, wait.role, wait.version, wait.has_room)
         number = wait.row.trigger_no
@@ -247,21 +247,21 @@ class Draft:
         if wait.stream is not None:
             self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.taken))
 
-    def rehost_folded(self, was: Folded, form: Form) -> None:
+    def rehost_folded(self, was: PackedTask, form: TaskShape) -> None:
         """As ``rehost``, of a trigger that stays folded."""
         self._folded.setdefault(was.trigger_no, (was, form))
 
-    def change_stream(self, wait: WaitRecord) -> None:
+    def change_stream(self, wait: TriggerInstance) -> None:
         """Events of a trigger are stored or consumed."""
         self.runs[wait.run.run_no] = wait.run
         if wait.row.trigger_no not in self._streams and wait.stream is not None:
             self._streams[wait.row.trigger_no] = (wait, wait.stream.index, wait.stream.taken)
 
-    def credit(self, taken: EventsTaken) -> None:
+    def credit(self, taken: EventsStored) -> None:
         """Let a trigger go on; of several such words of a turn the last counts."""
         self._credits[taken.trigger_no] = taken
 
-    def drop_wait(self, wait: WaitRecord) -> None:
+    def drop_wait(self, wait: TriggerInstance) -> None:
         """A trigger row is deleted, and forgotten."""
         number = wait.row.trigger_no
         if wait.stream is not None and wait.stream.next_sequence:
@@ -282,33 +282,33 @@ class Draft:
 
     def _is_withdrawn(self, effect: Effect) -> bool:
         match effect:
-            case HostTrigger():
+            case AssignTrigger():
                 return effect.host.trigger_no in self._withdrawn
-            case EndHosting():
+            case ReleaseTrigger():
                 return effect.end.trigger_no in self._withdrawn
             case _:
                 return False
 
-    def change_group(self, group: Group, was: int) -> None:
+    def change_group(self, group: MappedTask, was: int) -> None:
         """An open fan-out of this width begins to exist (-1), grows, or is closed."""
         self.runs[group.run.run_no] = group.run
         self.expansions.change(group, was)
 
-    def new_item(self, live: Live, index: int, payload: bytes) -> None:
+    def new_item(self, live: TaskInstance, index: int, payload: bytes) -> None:
         """A task gives an item on."""
         self.runs[live.run.run_no] = live.run
         number, run_no = live.task_no, live.run.run_no
         item = ItemRow(task_no=number, item_index=index, run_no=run_no, payload=payload)
         self.batch.new_items.append(item)
 
-    def new_record(self, live: Live, row: RecordRow) -> None:
+    def new_record(self, live: TaskInstance, row: RecordRow) -> None:
         """A durable call gets its record."""
         self._new_records[row.task_no, row.ordinal] = row
         self.runs[live.run.run_no] = live.run
         live.recorded = row.ordinal + 1
 
     def answer_record(
-        self, live: Live, answer: bytes | None, failure: Failure | None = None
+        self, live: TaskInstance, answer: bytes | None, failure: Failure | None = None
     ) -> None:
         """The open record of a task, its last, is answered or has failed."""
         state = RecordState.ANSWERED if failure is None else RecordState.FAILED
@@ -316,7 +316,7 @@ class Draft:
         self._record_changes[change.task_no, change.ordinal] = change
         self.runs[live.run.run_no] = live.run
 
-    def drop_records(self, live: Live, first: int = 0) -> None:
+    def drop_records(self, live: TaskInstance, first: int = 0) -> None:
         """The durable calls from ``first`` on are as if they had never been made."""
         for key in ((live.task_no, ordinal) for ordinal in range(first, live.recorded)):
             self._record_changes.pop(key, None)
@@ -328,18 +328,18 @@ class Draft:
             live.first_failed = -1
         live.open_kind = ""
 
-    def wake_task(self, live: Live, at: Instant | None) -> None:
+    def wake_task(self, live: TaskInstance, at: Timestamp | None) -> None:
         """Have an instant come for a task; never, if there is none."""
         if at is not None:
-            self.effects.append(WakeAt(Due(at, live.task_no)))
+            self.effects.append(WakeAt(TimerFired(at, live.task_no)))
 
-    def wake_dag(self, dag_id: str, slot: Instant, at: Instant) -> None:
+    def wake_dag(self, dag_id: str, slot: Timestamp, at: Timestamp) -> None:
         """Have a slot of a DAG's schedule come at an instant."""
-        self.effects.append(WakeAt(Due(slot, dag_id=dag_id), at))
+        self.effects.append(WakeAt(TimerFired(slot, dag_id=dag_id), at))
 
-    def wake_run(self, run_no: RunNo, at: Instant) -> None:
+    def wake_run(self, run_no: RunNo, at: Timestamp) -> None:
         """Have an instant come for a run."""
-        self.effects.append(WakeAt(Due(at, run_no=run_no)))
+        self.effects.append(WakeAt(TimerFired(at, run_no=run_no)))
 
     def task_over(self, run: Run, position: int) -> None:
         """A task has ended, with all its children: the run behind may have waited for that."""
@@ -350,7 +350,7 @@ class Draft:
         """Go on with this run in the next turn."""
         if run.run_no not in self._put_off:
             self._put_off.add(run.run_no)
-            self.effects.append(Continue(run.run_no))
+            self.effects.append(ContinueRun(run.run_no))
 
     @property
     def refused(self) -> dict[str, dict[str, tuple[DagSpec, str]]]:
@@ -360,7 +360,7 @@ class Draft:
         return self.memory.refused
 
     @property
-    def touched(self) -> Iterable[Live]:
+    def touched(self) -> Iterable[TaskInstance]:
         """The tasks whose rows or places it changes."""
         return (*self._tasks.values(), *self._placed.values())
 
@@ -384,7 +384,7 @@ class Draft:
         self.access.close(self.batch, self.now)
         if self._withdrawn:
             self.effects[:] = [one for one in self.effects if not self._is_withdrawn(one)]
-        self.effects.extend(TakeEvents(taken) for taken in self._credits.values())
+        self.effects.extend(ConfirmEvents(taken) for taken in self._credits.values())
         self.batch.new_outbox.extend(self.owing.new)
         self.batch.done_outbox.extend(self.owing.done)
         self.batch.new_records.extend(self._new_records.values())
@@ -440,7 +440,7 @@ class Draft:
         for folded, form in self._folded.values():
             self.memory.parking.change_back(folded, form)
 
-    def _close_task(self, live: Live) -> None:
+    def _close_task(self, live: TaskInstance) -> None:
         if live.stored_state is TaskState.PENDING and not live.stored_start:
             self.batch.new_tasks.append(
                 TaskRow(

@@ -16,7 +16,7 @@ from aioflow.core.state.child_roles import dag_of, is_own
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.state_counts import TALLY
-from aioflow.core.state.task_instance import Group, Live, Run, WaitRecord
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 from aioflow.core.tasks import stream_expand
 from aioflow.core.tasks.stream_producer import full_window
 from aioflow.core.tasks.trigger_rules import Verdict
@@ -128,7 +128,7 @@ def still_waits(memory: Memory, run_no: RunNo, position: int, map_index: int) ->
     return live is not None and (live.state is TaskState.DEFERRED or live.is_hosted)
 
 
-def _explain_child(group: Group, map_index: int, memory: Memory, slots: Slots) -> Wait | None:
+def _explain_child(group: MappedTask, map_index: int, memory: Memory, slots: Slots) -> Wait | None:
     if 0 <= map_index < group.width:
         live = memory.parking.peek_task(group.first_task_no + map_index)
         if live is not None:
@@ -147,7 +147,7 @@ def _explain_child(group: Group, map_index: int, memory: Memory, slots: Slots) -
     return _explain_slot(group, memory, slots)
 
 
-def _explain_follower(group: Group, map_index: int) -> Wait:
+def _explain_follower(group: MappedTask, map_index: int) -> Wait:
     """Name the instances that a child goes along with, as far as they have not ended."""
     run = group.run
     names = [
@@ -158,7 +158,7 @@ def _explain_follower(group: Group, map_index: int) -> Wait:
     return Wait(kind=WaitKind.UPSTREAM, detail=f"{', '.join(names)} at its index")
 
 
-def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
+def _explain_live(live: TaskInstance, memory: Memory, slots: Slots) -> Wait | None:
     match live.state:
         case TaskState.QUEUED:
             return _explain_slot(live, memory, slots)
@@ -186,7 +186,7 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
             return _explain_silence(live, slots) or _explain_window(live, memory, slots)
 
 
-def _explain_silence(live: Live, slots: Slots) -> Wait | None:
+def _explain_silence(live: TaskInstance, slots: Slots) -> Wait | None:
     """Say since when the process of a running task neither answers nor computes."""
     silence = slots.workers[live.worker].silence if live.worker >= 0 else None
     if silence is None:
@@ -195,7 +195,7 @@ def _explain_silence(live: Live, slots: Slots) -> Wait | None:
     return Wait(kind=WaitKind.EXECUTOR, detail=detail, since=silence.since, until=silence.until)
 
 
-def _looks(live: Live) -> str:
+def _looks(live: TaskInstance) -> str:
     """Say how often a host looks; when next is known to that alone."""
     sensor = live.run.spec.tasks[live.position].sensor
     if sensor is None or sensor.backoff != 1:
@@ -203,7 +203,7 @@ def _looks(live: Live) -> str:
     return f"a look every {sensor.interval_us / 1_000_000:g} s"
 
 
-def _explain_window(live: Live, memory: Memory, slots: Slots) -> Wait | None:
+def _explain_window(live: TaskInstance, memory: Memory, slots: Slots) -> Wait | None:
     """A task that gives items on waits for room in the window of whoever takes them."""
     full = full_window(live, slots) if live.task_no in memory.held else None
     if full is None:
@@ -214,7 +214,7 @@ def _explain_window(live: Live, memory: Memory, slots: Slots) -> Wait | None:
     return Wait(kind=WaitKind.WINDOW, detail=detail)
 
 
-def _explain_wait(live: Live, memory: Memory) -> Wait | None:
+def _explain_wait(live: TaskInstance, memory: Memory) -> Wait | None:
     waits = (w for w in live.waits if w.state is TriggerState.WAITING or w.is_handled)
     wait = next(waits, None)
     if wait is None:
@@ -244,7 +244,7 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
     return Wait(kind=kind, detail=detail, since=since, until=until, looks_no=number)
 
 
-def is_unwatched(wait: WaitRecord, memory: Memory) -> bool:
+def is_unwatched(wait: TriggerInstance, memory: Memory) -> bool:
     """Whether nobody looks for its event, because its DAG is paused."""
     is_its_own = wait.row.class_path in HOSTLESS or wait.state is not TriggerState.WAITING
     return not is_its_own and is_stopped(wait.run.row.dag_id, memory)
@@ -257,10 +257,10 @@ def _called(fields: dict[str, str], memory: Memory) -> str:
     return f"run {fields['run_id']} of {fields['dag']}{state}"
 
 
-def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
+def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots) -> Wait:
     run = entry.run
     spec = run.spec.tasks[entry.position]
-    since = entry.queued_at if isinstance(entry, Live) else None
+    since = entry.queued_at if isinstance(entry, TaskInstance) else None
     if memory.is_drained or not slots.is_open or slots.is_held:
         detail = HELD if slots.is_held else STOPPING
         detail = DRAINED if memory.is_drained else detail
@@ -269,7 +269,7 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
         return Wait(kind=WaitKind.SLOT, detail=DISK_FULL.format(unwritten), since=since)
     if (trial := _explain_trial(entry, memory)) is not None:
         return Wait(kind=WaitKind.SLOT, detail=trial, since=since)
-    has_room = isinstance(entry, Live) and entry.task_no in slots.kept
+    has_room = isinstance(entry, TaskInstance) and entry.task_no in slots.kept
     full = None if has_room else _explain_pool(spec, memory, slots)
     if full is not None and is_start(entry) and slots.counts_deferred(spec):
         return Wait(kind=WaitKind.SLOT, detail=full, since=since)
@@ -291,12 +291,12 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
     return Wait(kind=WaitKind.SLOT, detail=f"all {places} slots{name} are taken", since=since)
 
 
-def _explain_trial(entry: Live | Group, memory: Memory) -> str | None:
+def _explain_trial(entry: TaskInstance | MappedTask, memory: Memory) -> str | None:
     """Say how many tasks begin before this one, because one of them may kill its process."""
     trial = memory.trial
     if trial is None or not trial.groups or is_start(entry):
         return None
-    if isinstance(entry, Live) and entry.task_no in trial.groups[0]:
+    if isinstance(entry, TaskInstance) and entry.task_no in trial.groups[0]:
         return None
     role = entry.run.async_role if entry.spec.body is Body.COROUTINE else ""
     return _begins_first(trial) if trial.process in {DAEMON, role} else None

@@ -10,7 +10,7 @@ import msgspec
 from aioflow.core.runs.task_counts import fresh_queued
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import Group, Run
+from aioflow.core.state.task_instance import MappedTask, Run
 from aioflow.core.why import explain_task
 from aioflow.model.states import LIVE_TASK_STATES, TaskState, Wait, WaitKind
 
@@ -79,7 +79,7 @@ def _shared_part(wait: Wait) -> str:
     return class_path if number and wait.looks_no is not None else ""
 
 
-def _sampled(group: Group) -> Iterator[tuple[int, TaskState, int]]:
+def _sampled(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
     """Yield children, how they are shown, and for how many others each stands."""
     for state in (state for state in LIVE_TASK_STATES if state is not TaskState.PENDING):
         for at, index in enumerate(_indices_of(group, state), start=1):
@@ -89,7 +89,7 @@ def _sampled(group: Group) -> Iterator[tuple[int, TaskState, int]]:
     yield from _sampled_fresh(group)
 
 
-def _sampled_fresh(group: Group) -> Iterator[tuple[int, TaskState, int]]:
+def _sampled_fresh(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
     """As ``_sampled``, of those without a row."""
     queued, lockstep = fresh_queued(group), group.lockstep
     if lockstep is not None:
@@ -104,7 +104,7 @@ def _sampled_fresh(group: Group) -> Iterator[tuple[int, TaskState, int]]:
         yield index, TaskState.QUEUED if queued else TaskState.PENDING, stands_for
 
 
-def _indices_of(group: Group, state: TaskState) -> Iterator[int]:
+def _indices_of(group: MappedTask, state: TaskState) -> Iterator[int]:
     """Yield the first children in a state. Finding them costs no step of Python for the others."""
     index, left = -1, min(SAMPLED, group.counts[state])
     while left > 0 and (index := group.states.find(state, index + 1)) >= 0:

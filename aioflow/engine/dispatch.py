@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
 from aioflow.protocol.commands import ForgetRun
 from aioflow.protocol.effects import (
+    AssignTrigger,
     ConfirmCall,
-    Deliver,
-    EndHosting,
-    HostTrigger,
+    ConfirmEvents,
+    DeliverOutbox,
     RecallTries,
+    ReleaseTrigger,
     RestoreCode,
     StartHost,
     StartTry,
     StopTry,
-    TakeEvents,
 )
 
 __all__ = ("Outlets", "send")
@@ -45,30 +45,30 @@ class Outlets(Protocol):
     def start_host(self, effect: StartHost) -> None:
         """Start the own host of a DAG."""
 
-    def host(self, effect: HostTrigger) -> None:
+    def host(self, effect: AssignTrigger) -> None:
         """Hand a trigger to the triggerer."""
 
-    def end_hosting(self, effect: EndHosting) -> None:
+    def end_hosting(self, effect: ReleaseTrigger) -> None:
         """Let go of a trigger."""
 
-    def take_events(self, effect: TakeEvents) -> None:
+    def take_events(self, effect: ConfirmEvents) -> None:
         """Let a trigger go on: its events are stored."""
 
     def restore_code(self, effect: RestoreCode) -> None:
         """Have code on the disk again; then report ``CodeRestored`` where that is asked for."""
 
-    def deliver(self, effect: Deliver) -> None:
-        """Do an owed effect, then report ``Delivered``."""
+    def deliver(self, effect: DeliverOutbox) -> None:
+        """Do an owed effect, then report ``OutboxDelivered``."""
 
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch, draft: Transaction) -> None:
         """A batch is durable: tell those who follow."""
 
 
 Sent: TypeAlias = (
-    HostTrigger
-    | EndHosting
-    | TakeEvents
-    | Deliver
+    AssignTrigger
+    | ReleaseTrigger
+    | ConfirmEvents
+    | DeliverOutbox
     | StartTry
     | StopTry
     | RecallTries
@@ -82,7 +82,7 @@ Sent: TypeAlias = (
 def send(effect: Sent, outlets: Outlets) -> None:
     """Hand an effect to the outlet it is for."""
     match effect:
-        case HostTrigger():  # there may be most of these
+        case AssignTrigger():  # there may be most of these
             outlets.host(effect)
         case StartTry():
             outlets.start_try(effect)
@@ -96,11 +96,11 @@ def send(effect: Sent, outlets: Outlets) -> None:
             outlets.forget(effect.run_no)
         case StartHost():
             outlets.start_host(effect)
-        case EndHosting():
+        case ReleaseTrigger():
             outlets.end_hosting(effect)
-        case TakeEvents():
+        case ConfirmEvents():
             outlets.take_events(effect)
         case RestoreCode():
             outlets.restore_code(effect)
-        case Deliver():
+        case DeliverOutbox():
             outlets.deliver(effect)

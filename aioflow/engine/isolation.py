@@ -23,16 +23,22 @@ from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
 from aioflow.core.step import TurnFailed
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.dag_triggers import REFUSED
 from aioflow.engine.pending_requests import Askers
 from aioflow.engine.timers import Timers
 from aioflow.model.rows import RunRow
 from aioflow.model.states import Failure
 from aioflow.protocol.effects import Acknowledge
-from aioflow.protocol.inputs import Asked, Due, FillBack, Input, MakeSlots
+from aioflow.protocol.inputs import (
+    ContinueBackfill,
+    CreateMissingRuns,
+    Input,
+    RequestReceived,
+    TimerFired,
+)
 from aioflow.protocol.recovery import LiveRun
-from aioflow.protocol.reports import Fired, TriggerEnded
+from aioflow.protocol.reports import TriggerEnded, TriggerFired
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
@@ -74,11 +80,11 @@ class Isolating:
         """Return what the store answers, however long it is away."""
 
     @abstractmethod
-    def _draft(self) -> Draft:
+    def _draft(self) -> Transaction:
         """Return an empty draft."""
 
     @abstractmethod
-    async def _commit_if_any(self, draft: Draft) -> None:
+    async def _commit_if_any(self, draft: Transaction) -> None:
         """Commit a draft and act on it."""
 
     # ── runs that cannot be made of their rows ──────────────────────────────────────────
@@ -112,7 +118,7 @@ class Isolating:
             restart.tell(row, told)
             await self._commit_or_forget(told)
 
-    async def _commit_or_forget(self, draft: Draft) -> bool:
+    async def _commit_or_forget(self, draft: Transaction) -> bool:
         """Commit what is said to people, which the database may refuse too; return whether it is.
 
         Whatever is refused, the engine goes on.
@@ -127,7 +133,7 @@ class Isolating:
 
     # ── when a batch is refused ─────────────────────────────────────────────────────────
 
-    async def _isolate(self, inputs: list[Input], draft: Draft, exc: Exception) -> None:
+    async def _isolate(self, inputs: list[Input], draft: Transaction, exc: Exception) -> None:
         """Take the turn back and repeat its inputs one by one: only the culprit fails."""
         _log.error("turn taken back", error=str(exc), inputs=len(inputs), runs=sorted(draft.runs))
         await self._take_back(draft)
@@ -143,7 +149,7 @@ class Isolating:
             await self._take_back(grants.draft)
             await self._decide_without([], grants)
 
-    async def _take_back(self, draft: Draft) -> None:
+    async def _take_back(self, draft: Transaction) -> None:
         memory = self.memory
         places = rollback.forget(memory, draft)
         rollback.restore_pools(draft, self.slots)
@@ -167,18 +173,18 @@ class Isolating:
         if left is None:
             return
         exc = left
-        if isinstance(entry, Asked):
+        if isinstance(entry, RequestReceived):
             self._askers.answer(Acknowledge(entry.ticket, error=exc))
             return
-        if isinstance(entry, MakeSlots):
-            entry = Due(entry.cursor, dag_id=entry.dag_id)
-        if isinstance(entry, Due) and entry.task_no < 0 and entry.run_no < 0:
+        if isinstance(entry, CreateMissingRuns):
+            entry = TimerFired(entry.cursor, dag_id=entry.dag_id)
+        if isinstance(entry, TimerFired) and entry.task_no < 0 and entry.run_no < 0:
             await self._put_off(entry, exc)
             return
-        if isinstance(entry, FillBack):
+        if isinstance(entry, ContinueBackfill):
             await self._fail_backfill(entry.backfill_no, str(exc))
             return
-        if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
+        if isinstance(entry, TriggerFired) and entry.trigger_no in self.memory.standing:
             failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
             at = (entry.trigger_no, entry.hosting, entry.at)
             self.report([TriggerEnded(*at, failure)])  # it is hosted anew, and yields it again
@@ -203,7 +209,7 @@ class Isolating:
         told.owing.alert("quarantined", message, run_id="", dag_id=row.dag_id)
         await self._commit_or_forget(told)
 
-    async def _put_off(self, due: Due, exc: Exception) -> None:
+    async def _put_off(self, due: TimerFired, exc: Exception) -> None:
         """An instant of a DAG could not be taken, such as a slot: have it come again later."""
         one = self.memory.standing.get(due.trigger_no)
         dag_id = due.dag_id if one is None else one.row.dag_id

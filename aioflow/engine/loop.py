@@ -22,10 +22,10 @@ from aioflow.core.repair.clear import portion
 from aioflow.core.runs.create import has_slot_due
 from aioflow.core.runs.restore import Restoring
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.ids import NumberBlock
+from aioflow.core.state.ids import IdBlock
 from aioflow.core.state.memory import Memory
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide, runs_beyond
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.engine.dispatch import Outlets, send
 from aioflow.engine.isolation import Isolating, undamaged
 from aioflow.engine.metrics import Measures
@@ -37,8 +37,16 @@ from aioflow.model.access import Actor
 from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts, TriggerRow
 from aioflow.model.states import TaskState
-from aioflow.protocol.effects import Acknowledge, Again, Effect, HostTrigger, StartTry, WakeAt, Warn
-from aioflow.protocol.inputs import Asked, DamageFound, Input, Restarted
+from aioflow.protocol.effects import (
+    Acknowledge,
+    Again,
+    AssignTrigger,
+    Effect,
+    StartTry,
+    WakeAt,
+    Warn,
+)
+from aioflow.protocol.inputs import DamageFound, Input, RequestReceived, Restarted
 from aioflow.protocol.recovery import Snapshot, Unfinished
 from aioflow.protocol.requests import Request
 from aioflow.store import Claim, Store
@@ -101,7 +109,7 @@ class Engine(Isolating):
         self._outlets: Outlets | None = None
         self._inbox: deque[Input] = deque()
         self._arrived = anyio.Event()
-        self._numbers = NumberBlock(0, 0)
+        self._numbers = IdBlock(0, 0)
         self._askers = Askers()
         self._turned = anyio.Event()
         self._recalling = Recalling(store)
@@ -132,7 +140,7 @@ class Engine(Isolating):
             DaemonStopping: If the circle has ended.
         """
         return await self._askers.ask(
-            lambda ticket: self.report([Asked(ticket, request, by)]), hears_end=hears_end
+            lambda ticket: self.report([RequestReceived(ticket, request, by)]), hears_end=hears_end
         )
 
     async def wait_until_idle(self) -> None:
@@ -263,9 +271,9 @@ class Engine(Isolating):
                 first = await self._patiently(partial(self._store.lease_numbers, count))
             except BatchRefused as exc:
                 raise StrangeDatabase(f"table number_lease is damaged: {exc}") from exc
-            self._numbers = NumberBlock(first, first + count)
+            self._numbers = IdBlock(first, first + count)
 
-    async def _commit(self, batch: Batch, draft: Draft) -> None:
+    async def _commit(self, batch: Batch, draft: Transaction) -> None:
         """Commit, however long the database is away.
 
         Cancelled between two attempts the batch is dropped, which is the same as a crash:
@@ -329,7 +337,7 @@ class Engine(Isolating):
         out = self._out
         for effect in effects:
             match effect:
-                case HostTrigger() | StartTry():  # there may be most of these
+                case AssignTrigger() | StartTry():  # there may be most of these
                     send(effect, out)
                 case WakeAt():
                     self.timers.arm(effect.due, at=effect.at)
@@ -416,11 +424,11 @@ class Engine(Isolating):
         memory.is_drained = memory.node_no in snapshot.drained
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
 
-    def _draft(self) -> Draft:
+    def _draft(self) -> Transaction:
         numbers, at = self._numbers, self._steady.look()
-        return Draft(self.memory, at=at, chance=self._chance, numbers=numbers)
+        return Transaction(self.memory, at=at, chance=self._chance, numbers=numbers)
 
-    async def _commit_if_any(self, draft: Draft) -> None:
+    async def _commit_if_any(self, draft: Transaction) -> None:
         batch = draft.close()
         if not batch.is_empty:
             await self._commit(batch, draft)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from aioflow.model.batch import Batch
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Moment
-from aioflow.protocol.inputs import Due, Input
-from aioflow.protocol.reports import Fired
+from aioflow.protocol.inputs import Input, TimerFired
+from aioflow.protocol.reports import TriggerFired
 
 __all__ = ("ROWS", "SECONDS", "Histogram", "Measures")
 
@@ -101,9 +101,9 @@ class Measures:
         """A turn has taken these, and acted on them."""
         for entry in inputs:
             kind = type(entry)
-            if kind is Fired:
+            if kind is TriggerFired:
                 self.events.add(max(at.now - entry.at, 0) / 1e6)  # type: ignore[union-attr]
-            elif kind is Due and entry.task_no >= 0:  # type: ignore[union-attr]
+            elif kind is TimerFired and entry.task_no >= 0:  # type: ignore[union-attr]
                 self.timers.add(max(at.steady - entry.at, 0) / 1e6)  # type: ignore[union-attr]
 
     def committed(self, batch: Batch, seconds: float) -> None:

@@ -19,7 +19,7 @@ from aioflow.core.runs.restore import Restoring
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.state import outbox_quota
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.run_sequence import Ended, last_rounds, stored_as
+from aioflow.core.state.run_sequence import EndedRun, last_rounds, stored_as
 from aioflow.core.state.task_instance import Run
 from aioflow.core.triggers import event_runs
 from aioflow.errors import AioflowError, RequestError, UnknownRun
@@ -27,8 +27,16 @@ from aioflow.model.dag import DagSpec, ValueKind
 from aioflow.model.ids import TaskNo, TriggerNo
 from aioflow.model.rows import RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.model.states import RunState
-from aioflow.protocol.inputs import Asked, Continue, FillBack, Input, LookBack, MakeSlots, ReadOwed
-from aioflow.protocol.reports import Fired
+from aioflow.protocol.inputs import (
+    ContinueBackfill,
+    ContinueRun,
+    CreateMissingRuns,
+    Input,
+    OutboxLoaded,
+    PreviousRunLoaded,
+    RequestReceived,
+)
+from aioflow.protocol.reports import TriggerFired
 from aioflow.protocol.requests import ClearTasks, Mark, Reseal
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
@@ -37,7 +45,14 @@ __all__ = ("Recalling",)
 
 _log = Logger(__name__)
 
-_READING = (Asked, Continue, FillBack, LookBack, MakeSlots, ReadOwed)
+_READING = (
+    RequestReceived,
+    ContinueRun,
+    ContinueBackfill,
+    PreviousRunLoaded,
+    CreateMissingRuns,
+    OutboxLoaded,
+)
 """The inputs that may need rows; a turn is full of others."""
 
 _DENSE = 2
@@ -207,7 +222,7 @@ async def _known_keys(
     """Return which keys of events that DAGs' triggers report were there before."""
     if not memory.standing:
         return set()
-    fired = [entry for entry in inputs if isinstance(entry, Fired)]
+    fired = [entry for entry in inputs if isinstance(entry, TriggerFired)]
     asked = event_runs.asked_keys(fired, memory)
     return set(await store.find_event_keys(asked)) if asked else set()
 
@@ -215,7 +230,7 @@ async def _known_keys(
 async def _sealed(store: Store, inputs: Sequence[Input]) -> tuple[list[ValueRow], list[TriggerRow]]:
     """Return a page of what is to be sealed anew; of several requests in one turn the first's."""
     for entry in inputs:
-        if isinstance(entry, Asked) and isinstance(entry.request, Reseal):
+        if isinstance(entry, RequestReceived) and isinstance(entry.request, Reseal):
             if entry.request.after is not None:
                 return [], await store.list_triggers(limit=PAGE, after=entry.request.after)
             return [row for kind in ValueKind for row in await store.list_values(kind)], []
@@ -236,7 +251,7 @@ async def _stored_spec(run: RunRow, store: Store) -> DagSpec | None:
     return next((spec for spec in found if spec.dag_id == run.dag_id), None)
 
 
-async def _ended(row: RunRow | None, store: Store, memory: Memory) -> Ended | None:
+async def _ended(row: RunRow | None, store: Store, memory: Memory) -> EndedRun | None:
     """Return how a run stands that memory does not have; ``None`` of one that it has."""
     if row is None or row.run_no in memory.runs:
         return None

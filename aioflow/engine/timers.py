@@ -21,8 +21,8 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.clock import SteadyClock
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.inputs import ClockStepped, Due, Input
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.inputs import ClockStepped, Input, TimerFired
 
 __all__ = ("LOOK_SECONDS", "TICK_SECONDS", "Timers")
 
@@ -35,7 +35,7 @@ _OF_RUN, _OF_TRIGGER = 1 << 63, 1 << 62
 
 
 class Timers:
-    """Puts each ``Due`` into the inbox when its instant has come.
+    """Puts each ``TimerFired`` into the inbox when its instant has come.
 
     An instant is never disarmed: who receives it looks whether it still matters.
 
@@ -47,7 +47,7 @@ class Timers:
         self.look_seconds = LOOK_SECONDS
         self._clock = clock
         self._report = report
-        self._by_wall: list[tuple[int, int, Due]] = []
+        self._by_wall: list[tuple[int, int, TimerFired]] = []
         self._by_length: list[int] = []
         self._armed = 0
         self._earlier = anyio.Event()
@@ -55,7 +55,7 @@ class Timers:
     def __len__(self) -> int:
         return len(self._by_wall) + len(self._by_length)
 
-    def arm(self, due: Due, *, at: Instant | None = None) -> None:
+    def arm(self, due: TimerFired, *, at: Timestamp | None = None) -> None:
         """Have ``due`` reported at its instant (or ``at``), at once if that has passed."""
         instant = due.at if at is None else at
         if due.dag_id:
@@ -92,14 +92,14 @@ class Timers:
                 await self._earlier.wait()
 
 
-def _take(heap: list[tuple[int, int, Due]], now: int) -> list[Due]:
+def _take(heap: list[tuple[int, int, TimerFired]], now: int) -> list[TimerFired]:
     due = []
     while heap and heap[0][0] <= now:
         due.append(heapq.heappop(heap)[2])
     return due
 
 
-def _take_lengths(heap: list[int], now: int) -> list[Due]:
+def _take_lengths(heap: list[int], now: int) -> list[TimerFired]:
     due = []
     while heap and heap[0] >> 128 <= now:
         length = heapq.heappop(heap)
@@ -107,13 +107,17 @@ def _take_lengths(heap: list[int], now: int) -> list[Due]:
     return due
 
 
-def _whose(due: Due) -> int:
+def _whose(due: TimerFired) -> int:
     if due.run_no >= 0:
         return _OF_RUN | due.run_no
     return due.task_no if due.trigger_no < 0 else _OF_TRIGGER | due.trigger_no
 
 
-def _due(at: Instant, whose: int) -> Due:
+def _due(at: Timestamp, whose: int) -> TimerFired:
     if whose & _OF_RUN:
-        return Due(at, run_no=whose ^ _OF_RUN)
-    return Due(at, trigger_no=whose ^ _OF_TRIGGER) if whose & _OF_TRIGGER else Due(at, whose)
+        return TimerFired(at, run_no=whose ^ _OF_RUN)
+    return (
+        TimerFired(at, trigger_no=whose ^ _OF_TRIGGER)
+        if whose & _OF_TRIGGER
+        else TimerFired(at, whose)
+    )

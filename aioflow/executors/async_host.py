@@ -18,34 +18,34 @@ from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.trigger_description import Watched
-from aioflow.protocol.commands import ForgetRun, RunInfo, Stop
+from aioflow.protocol.commands import ForgetRun, RunInfo, StopTask
 from aioflow.protocol.effects import ConfirmCall, StartTry, StopTry
 from aioflow.protocol.inputs import Input
 from aioflow.protocol.reports import (
-    Ask,
     Awaiting,
     CallAnswered,
+    CancelQuery,
     Deferred,
     Described,
     EventEmitted,
     EventsHandled,
     Failed,
-    Item,
+    ItemYielded,
     Labelled,
-    Left,
-    NextWanted,
-    NotParked,
-    NotReadyYet,
+    NextEventRequested,
+    NotSuspended,
     Output,
+    Query,
     RecordDropped,
     Report,
-    ResultKept,
+    ResultWriteFailed,
     RunCalled,
+    SensorNotReady,
     Skipped,
     StreamOpened,
     Succeeded,
     TaskReport,
-    Withdraw,
+    TaskStopped,
 )
 from aioflow.telemetry.task_log import LogKey, TryLog
 
@@ -55,21 +55,21 @@ _ENDED = (
     Succeeded,
     Failed,
     Skipped,
-    NotReadyYet,
+    SensorNotReady,
     Deferred,
     Awaiting,
     EventsHandled,
-    NotParked,
+    NotSuspended,
 )
 
 _PASSED = (
     CallAnswered,
     EventEmitted,
-    Item,
+    ItemYielded,
     Labelled,
-    NextWanted,
+    NextEventRequested,
     RecordDropped,
-    ResultKept,
+    ResultWriteFailed,
     RunCalled,
     StreamOpened,
 )
@@ -144,7 +144,7 @@ class AsyncExecutor:
     def stop(self, effect: StopTry) -> None:
         """Cancel a coroutine. What it still reports does not count."""
         self._parked.discard((effect.task_no, effect.start_no))
-        self._host.put(Stop(effect.task_no, effect.start_no, effect.reason))
+        self._host.put(StopTask(effect.task_no, effect.start_no, effect.reason))
 
     def forget(self, run_no: RunNo) -> None:
         """A run has ended."""
@@ -198,7 +198,7 @@ class AsyncExecutor:
             if isinstance(report, Output):
                 if (log := self._log((report.task_no, report.start_no))) is not None:
                     log.offer(report.data)
-            elif isinstance(report, Left):
+            elif isinstance(report, TaskStopped):
                 self._close_log(report.task_no, report.start_no)
             elif isinstance(report, _ENDED):
                 self._take_end(report)
@@ -207,10 +207,10 @@ class AsyncExecutor:
                 passed.append(report)
             elif isinstance(report, Described):
                 self._describing.answered(report)
-            elif isinstance(report, Ask):
+            elif isinstance(report, Query):
                 if may_ask(self, report):
                     self._wiring.ask(self, report)
-            elif isinstance(report, Withdraw):
+            elif isinstance(report, CancelQuery):
                 self._wiring.ask(self, report)
             else:
                 _logger.warning("the %s host reported %s", self._role, type(report).__name__)
@@ -231,7 +231,7 @@ class AsyncExecutor:
         _logger.info("the %s host printed: %r", self._role, shown)
 
     def _forget_all(self) -> None:
-        self._wiring.ask(self, Withdraw(-1))
+        self._wiring.ask(self, CancelQuery(-1))
         self._told.clear()
         self._parked.clear()
         for key in list(self._printing):

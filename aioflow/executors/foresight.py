@@ -10,9 +10,9 @@ import msgspec
 
 from aioflow.model.ids import TriggerNo
 from aioflow.model.states import Failure
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.commands import Foresee, Host
-from aioflow.protocol.reports import Foreseen
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import PreviewFireTimes, StartTrigger
+from aioflow.protocol.reports import FireTimesPreviewed
 
 __all__ = ("LIMIT_SECONDS", "Foresight")
 
@@ -29,7 +29,7 @@ class _Asked(msgspec.Struct):
     class_path: str
     number: TriggerNo
     heard: anyio.Event
-    answer: Foreseen | None = None
+    answer: FireTimesPreviewed | None = None
 
 
 class Foresight:
@@ -45,18 +45,20 @@ class Foresight:
         self._asked: dict[int, _Asked] = {}
         self._turn = anyio.Semaphore(_AT_ONCE)
 
-    async def ask(self, host: Host, *, after: Instant, count: int) -> Foreseen:
+    async def ask(self, host: StartTrigger, *, after: Timestamp, count: int) -> FireTimesPreviewed:
         """Return the slots of a timetable behind an instant, or why they cannot be said."""
         number = next(self._numbers)
         try:
             with anyio.fail_after(LIMIT_SECONDS):
                 async with self._turn:
-                    return await self._ask(Foresee(number, host, after, count, LIMIT_SECONDS))
+                    return await self._ask(
+                        PreviewFireTimes(number, host, after, count, LIMIT_SECONDS)
+                    )
         except TimeoutError:
             message = f"it has not answered within {LIMIT_SECONDS:g} s"
-            return Foreseen(number, failure=_failure("TimeoutError", message, "timeout"))
+            return FireTimesPreviewed(number, failure=_failure("TimeoutError", message, "timeout"))
 
-    async def _ask(self, order: Foresee) -> Foreseen:
+    async def _ask(self, order: PreviewFireTimes) -> FireTimesPreviewed:
         asked = _Asked(order.host.class_path, order.host.trigger_no, anyio.Event())
         self._asked[order.question] = asked
         try:
@@ -72,7 +74,7 @@ class Foresight:
         found = (asked.class_path for asked in self._asked.values() if asked.number == number)
         return next(found, "")
 
-    def answered(self, answer: Foreseen) -> None:
+    def answered(self, answer: FireTimesPreviewed) -> None:
         """The host has answered; perhaps nobody waits for that any more."""
         asked = self._asked.get(answer.question)
         if asked is not None:
@@ -83,7 +85,7 @@ class Foresight:
         """The host is gone with what it was asked."""
         for number in list(self._asked):
             failure = _failure("Killed", "its host was lost while it was asked", "lost")
-            self.answered(Foreseen(number, failure=failure))
+            self.answered(FireTimesPreviewed(number, failure=failure))
 
 
 def _failure(kind: str, message: str, reason: str) -> Failure:

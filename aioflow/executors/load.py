@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("HostLoad", "WatchLoad", "resident_bytes")
 
@@ -21,7 +21,7 @@ class WatchLoad(NamedTuple):
 
     class_path: str
     how_many: int
-    next_check_at: Instant | None
+    next_check_at: Timestamp | None
 
 
 class HostLoad(msgspec.Struct, frozen=True, kw_only=True):

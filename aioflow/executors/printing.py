@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from aioflow.model.ids import StartNo, TaskNo
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.telemetry.task_log import Attribution, LogKey, TaskLog, TryLog
 from aioflow.worker.streams import IDLE
 
@@ -22,10 +22,10 @@ class Printing:
     def __init__(self, tasklog: TaskLog, nonce: str) -> None:
         self._tasklog = tasklog
         self._attribution = Attribution(nonce)
-        self._expected: dict[tuple[TaskNo, StartNo], Start] = {}
+        self._expected: dict[tuple[TaskNo, StartNo], StartTask] = {}
         self._log: TryLog | None = None
 
-    def expect(self, start: Start) -> None:
+    def expect(self, start: StartTask) -> None:
         """A try was sent to the process."""
         self._expected[start.task_no, start.start_no] = start
 
@@ -66,7 +66,7 @@ class Printing:
                 del self._expected[earlier]
 
 
-def log_key(start: Start) -> LogKey:
+def log_key(start: StartTask) -> LogKey:
     """Return whose output it is what a start prints."""
     return LogKey(
         run_no=start.run_no,

@@ -22,20 +22,20 @@ from aioflow.protocol.commands import ForgetRun, Ping, Recall, RunInfo
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.inputs import Input
 from aioflow.protocol.reports import (
-    Ask,
-    Began,
     Deferred,
     Ended,
     EventsHandled,
     Failed,
     Labelled,
-    NotReadyYet,
     Pong,
+    Query,
     Recalled,
     Report,
-    ResultKept,
+    ResultWriteFailed,
+    SensorNotReady,
     Skipped,
     Succeeded,
+    TaskStarted,
 )
 
 __all__ = ("NO_PROCESS", "Process", "TryKey", "key_of")
@@ -53,7 +53,7 @@ RUNS_KEPT = 128
 STUCK_FACTOR = 10
 STUCK_FLOOR_US = 5_000
 
-_ENDED = (Succeeded, Failed, Skipped, NotReadyYet, Deferred, EventsHandled)
+_ENDED = (Succeeded, Failed, Skipped, SensorNotReady, Deferred, EventsHandled)
 
 NO_PROCESS = Failure(type="Killed", message="the slot has no process", reason="killed")
 
@@ -77,7 +77,7 @@ class _Try:
 
     def __init__(self, effect: StartTry) -> None:
         self.effect = effect
-        self.began: Began | None = None
+        self.began: TaskStarted | None = None
         self.began_us = 0
         self.has_returned = False
         self.is_recalled = False
@@ -288,15 +288,15 @@ class Process:
         passed: list[Input] = []
         over = {_key_of(report) for report in reports if _tells_begin(report)}
         for report in reports:
-            if isinstance(report, Began):
+            if isinstance(report, TaskStarted):
                 self._take_begin(report, passed, is_told=_key_of(report) in over)
             elif isinstance(report, _ENDED):
                 self._take_end(report, passed)
-            elif isinstance(report, Labelled | ResultKept):
+            elif isinstance(report, Labelled | ResultWriteFailed):
                 self._take_word(report, passed)
             elif isinstance(report, Recalled):
                 self._take_back(report, passed)
-            elif isinstance(report, Ask):
+            elif isinstance(report, Query):
                 if may_ask(self, report):
                     self._wiring.ask(self, report)
             elif not isinstance(report, Pong):
@@ -309,7 +309,7 @@ class Process:
         if not self._sent and self._is_accepting:
             self.on_idle()
 
-    def _take_begin(self, report: Began, passed: list[Input], *, is_told: bool) -> None:
+    def _take_begin(self, report: TaskStarted, passed: list[Input], *, is_told: bool) -> None:
         """Note it; pass it on unless its end, which came along with it, tells the same."""
         found = self._sent.get(_key_of(report))
         if found is None:
@@ -322,11 +322,11 @@ class Process:
         elif not is_told:
             passed.append(report)
 
-    def _take_word(self, report: Labelled | ResultKept, passed: list[Input]) -> None:
+    def _take_word(self, report: Labelled | ResultWriteFailed, passed: list[Input]) -> None:
         found = self._sent.get(_key_of(report))
         if found is None or found.is_stopped:
             return
-        found.has_returned = isinstance(report, ResultKept)
+        found.has_returned = isinstance(report, ResultWriteFailed)
         passed.append(report)
 
     def _take_end(self, report: Ended, passed: list[Input]) -> None:
@@ -436,7 +436,7 @@ def key_of(effect: StartTry) -> TryKey:
     return (effect.start.task_no, effect.start.start_no)
 
 
-def _key_of(report: Began | Ended | Labelled | ResultKept) -> TryKey:
+def _key_of(report: TaskStarted | Ended | Labelled | ResultWriteFailed) -> TryKey:
     return (report.task_no, report.start_no)
 
 

@@ -18,7 +18,7 @@ from aioflow.executors.wiring import Outgoing, Wiring
 from aioflow.model.states import Failure
 from aioflow.processes import Child, NoRoom
 from aioflow.protocol.commands import Ping
-from aioflow.protocol.inputs import HostLost, HostUp, Stalled
+from aioflow.protocol.inputs import HostLost, HostUp, LoopBlocked
 from aioflow.protocol.reports import Pong, Report
 from aioflow.telemetry.log import about
 from aioflow.worker.stalls import Stall, StallLines
@@ -247,8 +247,8 @@ class SharedHost:
         self._blocked = _blocked(seconds, f" at {stall.place}")
         child.kill()
 
-    def _stalled(self, stall: Stall) -> Stalled:
-        return Stalled(
+    def _stalled(self, stall: Stall) -> LoopBlocked:
+        return LoopBlocked(
             role=self._role,
             culprit=stall.number,
             incident=f"{self.pid}.{stall.incident}",

@@ -14,7 +14,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.core.state.child_roles import QUARANTINE, TRIGGERS
-from aioflow.core.state.interner import Shared
+from aioflow.core.state.interner import Interner
 from aioflow.core.state.pages import Numbers, Pages, Rows, packed
 from aioflow.executors.describing import Describing
 from aioflow.executors.foresight import Foresight
@@ -23,21 +23,21 @@ from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.model.trigger_description import Watched
-from aioflow.protocol.commands import End, ForgetRun, Host, RunInfo
-from aioflow.protocol.effects import EndHosting, HostTrigger, TakeEvents
-from aioflow.protocol.inputs import Input, RoomChanged
+from aioflow.protocol.commands import ForgetRun, RunInfo, StartTrigger, StopTrigger
+from aioflow.protocol.effects import AssignTrigger, ConfirmEvents, ReleaseTrigger
+from aioflow.protocol.inputs import Input, TriggerCapacityChanged
 from aioflow.protocol.reports import (
-    Ask,
+    CancelQuery,
     Described,
-    Expects,
-    Fired,
-    Foreseen,
+    FireTimesPreviewed,
+    NextFireTime,
     Output,
+    Query,
     Report,
     TriggerEnded,
-    Withdraw,
+    TriggerFired,
 )
 from aioflow.telemetry.log import about
 from aioflow.telemetry.task_log import LogKey, TryLog
@@ -77,7 +77,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
     class_no: int
 
     @classmethod
-    def of(cls, host: Host, class_no: int) -> Self:
+    def of(cls, host: StartTrigger, class_no: int) -> Self:
         """Return what is kept of an order; its class is one of many that share it."""
         return cls(
             host.hosting,
@@ -103,7 +103,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
 
 
 _decode = msgspec.msgpack.Decoder(_Hosted).decode
-_decode_host = msgspec.msgpack.Decoder(Host).decode
+_decode_host = msgspec.msgpack.Decoder(StartTrigger).decode
 
 
 class Triggerer:
@@ -111,9 +111,9 @@ class Triggerer:
 
     That of the role ``quarantine`` starts its process with the first trigger it is given.
 
-    Over its capacity triggers wait, the higher priority first and then the older one; the engine
-    is told of each, by ``RoomChanged``. Orders given while there is no host are dropped: after
-    ``HostUp`` the engine gives all waiting triggers again.
+    Triggers beyond its capacity wait, ordered by priority and then by age. The engine learns of
+    each by ``TriggerCapacityChanged``. Commands sent while there is no process are dropped: after
+    ``HostUp`` the engine assigns all waiting triggers again.
     """
 
     hosts_triggers = True
@@ -150,12 +150,12 @@ class Triggerer:
         self._order: list[tuple[int, TriggerNo]] = []
         self._logs: dict[TriggerNo, TryLog] = {}
         self._per_run: Pages[int] = Pages(Numbers)
-        self._classes: Shared[str] = Shared()
+        self._classes: Interner[str] = Interner()
         self._told: dict[RunNo, RunInfo] = {}
         self._questions = itertools.count(1)
         self._describing = Describing(self._host.put)
         self._foresight = Foresight(self._host.put)
-        self._expected: dict[TriggerNo, Instant] = {}
+        self._expected: dict[TriggerNo, Timestamp] = {}
 
     @property
     def load(self) -> HostLoad:
@@ -197,7 +197,7 @@ class Triggerer:
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
-    def host(self, effect: HostTrigger) -> None:
+    def host(self, effect: AssignTrigger) -> None:
         """Host a trigger; one that is hosted already is handed over anew."""
         host = effect.host
         if self._is_closing:
@@ -216,21 +216,23 @@ class Triggerer:
             if host.trigger_no not in self._waiting:
                 heapq.heappush(self._order, (-host.priority, host.trigger_no))
             self._waiting.put(host.trigger_no, packed(host))
-            self._wiring.report([RoomChanged(host.trigger_no, host.hosting, has_room=False)])
+            self._wiring.report(
+                [TriggerCapacityChanged(host.trigger_no, host.hosting, has_room=False)]
+            )
 
     def forget(self, run_no: RunNo) -> None:
         """A run has ended."""
         if self._told.pop(run_no, None) is not None:
             self._host.put(ForgetRun(run_no))
 
-    def take_events(self, effect: TakeEvents) -> bool:
+    def take_events(self, effect: ConfirmEvents) -> bool:
         """Let a trigger go on: its events are stored. Return whether it is hosted here."""
         is_here = effect.taken.trigger_no in self._hosted
         if is_here:
             self._host.put(effect.taken)
         return is_here
 
-    def end(self, effect: EndHosting) -> None:
+    def end(self, effect: ReleaseTrigger) -> None:
         """Let go of a trigger, confirmed by ``TriggerEnded``; at once if no host has it."""
         end = effect.end
         if end.trigger_no in self._hosted:
@@ -241,7 +243,9 @@ class Triggerer:
         at = (end.trigger_no, end.hosting, self._wiring.clock.now())
         self._wiring.report([TriggerEnded(*at, reason=end.reason)])
 
-    async def foresee(self, host: Host, *, after: Instant, count: int) -> Foreseen | None:
+    async def foresee(
+        self, host: StartTrigger, *, after: Timestamp, count: int
+    ) -> FireTimesPreviewed | None:
         """Return when a timetable has its next slots, or why not; ``None`` without a process.
 
         Args:
@@ -255,7 +259,7 @@ class Triggerer:
         return await self._foresight.ask(host, after=after, count=count)
 
     @property
-    def expected(self) -> Mapping[TriggerNo, Instant]:
+    def expected(self) -> Mapping[TriggerNo, Timestamp]:
         """Which slot each of the timetables waits for that the host has."""
         return self._expected
 
@@ -268,7 +272,7 @@ class Triggerer:
         self._is_closing = True
         self._waiting = Pages(Rows)
         for number, body in self._hosted.items():
-            self._host.put(End(number, _decode(body).hosting, SHUTDOWN))
+            self._host.put(StopTrigger(number, _decode(body).hosting, SHUTDOWN))
         if self._hosted:
             await self._has_let_go.wait()
 
@@ -302,7 +306,7 @@ class Triggerer:
 
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
-    def _assign(self, host: Host) -> None:
+    def _assign(self, host: StartTrigger) -> None:
         before = self._hosted.take(host.trigger_no)
         if before is None:
             self._per_run.put(host.run_no, (self._per_run.get(host.run_no) or 0) + 1)
@@ -315,7 +319,7 @@ class Triggerer:
     def _take(self, reports: list[Report]) -> None:
         passed: list[Input] = []
         for report in reports:
-            if isinstance(report, Fired):
+            if isinstance(report, TriggerFired):
                 if report.is_last:
                     self._let_go(report)
                 passed.append(report)
@@ -333,21 +337,21 @@ class Triggerer:
         match report:
             case Output():
                 self._keep(report)
-            case Expects():
+            case NextFireTime():
                 self._expect(report)
-            case Foreseen():
+            case FireTimesPreviewed():
                 self._foresight.answered(report)
             case Described():
                 self._describing.answered(report)
-            case Ask():
+            case Query():
                 if may_ask(self, report):
                     self._wiring.ask(self, report)
-            case Withdraw():
+            case CancelQuery():
                 self._wiring.ask(self, report)
             case _:
                 _logger.warning("the %s host reported %s", self._role, type(report).__name__)
 
-    def _expect(self, report: Expects) -> None:
+    def _expect(self, report: NextFireTime) -> None:
         if self._find(report.trigger_no, report.hosting) is None:
             return
         self._expected.pop(report.trigger_no, None)
@@ -360,7 +364,7 @@ class Triggerer:
         hosted = None if body is None else _decode(body)
         return hosted if hosted is not None and hosted.hosting == hosting else None
 
-    def _let_go(self, ended: TriggerEnded | Fired) -> None:
+    def _let_go(self, ended: TriggerEnded | TriggerFired) -> None:
         body = self._hosted.take(ended.trigger_no)
         if body is None:
             return
@@ -389,7 +393,7 @@ class Triggerer:
             if body is not None:  # else it was let go of meanwhile
                 host = _decode_host(body)
                 self._assign(host)
-                self._wiring.report([RoomChanged(number, host.hosting, has_room=True)])
+                self._wiring.report([TriggerCapacityChanged(number, host.hosting, has_room=True)])
                 return
 
     def _forget_places(self) -> None:
@@ -427,9 +431,9 @@ class Triggerer:
         _logger.info("the %s host printed: %r", self._role, shown)
 
     def _forget_all(self) -> None:
-        self._wiring.ask(self, Withdraw(-1))
+        self._wiring.ask(self, CancelQuery(-1))
         self._hosted, self._waiting, self._per_run = Pages(Rows), Pages(Rows), Pages(Numbers)
-        self._classes = Shared()
+        self._classes = Interner()
         self._order.clear()
         for number in list(self._logs):
             self._close_log(number)

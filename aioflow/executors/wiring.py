@@ -12,9 +12,9 @@ import msgspec
 from aioflow.clock import Clock
 from aioflow.model.ids import RunNo
 from aioflow.processes import Child, Children
-from aioflow.protocol.commands import Answer, RunInfo, Welcome
+from aioflow.protocol.commands import Hello, Reply, RunInfo
 from aioflow.protocol.inputs import Input
-from aioflow.protocol.reports import Ask, Withdraw
+from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.worker.questions import refused
 
@@ -45,7 +45,7 @@ class Asker(Protocol):
 ReportSink: TypeAlias = Callable[[Sequence[Input]], None]
 """Takes what children report, at once and from the loop's thread."""
 
-AskSink: TypeAlias = Callable[[Asker, Ask | Withdraw], None]
+AskSink: TypeAlias = Callable[[Asker, Query | CancelQuery], None]
 """Takes what children ask; answers later, by ``Asker.send``, unless that is withdrawn."""
 
 
@@ -65,9 +65,9 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     default_tries: int = 3
     traces: bool = False
 
-    def welcome(self, role: str) -> Welcome:
+    def welcome(self, role: str) -> Hello:
         """Return the first order of a child."""
-        return Welcome(
+        return Hello(
             role,
             str(self.code),
             str(self.results),
@@ -99,7 +99,7 @@ class Outgoing:
         self._child.send(messages)
 
 
-def may_ask(asker: Asker, ask: Ask) -> bool:
+def may_ask(asker: Asker, ask: Query) -> bool:
     """Say whether a child asks on behalf of a run it was given; if not, tell it so."""
     if asker.serves(ask.run_no):
         return True
@@ -107,7 +107,7 @@ def may_ask(asker: Asker, ask: Ask) -> bool:
     return False
 
 
-def refuse(asker: Asker, ask: Ask, why: str) -> None:
+def refuse(asker: Asker, ask: Query, why: str) -> None:
     """Answer that there is no answer."""
     body = refused(ask.kind, ask.body, why)
-    asker.send([Answer(ask.question, body, "" if body else why)])
+    asker.send([Reply(ask.question, body, "" if body else why)])

@@ -15,7 +15,7 @@ from aioflow.executors.processes import Processes
 from aioflow.executors.wiring import Wiring
 from aioflow.model.states import Failure
 from aioflow.protocol.effects import StartTry
-from aioflow.protocol.inputs import WorkerSilent
+from aioflow.protocol.inputs import WorkerUnresponsive
 from aioflow.protocol.reports import Recalled
 
 __all__ = ("Worker",)
@@ -104,11 +104,11 @@ class Worker:
         return heartbeat.survives_kill
 
     def _report_silence(self, heartbeat: Heartbeat) -> None:
-        silent = WorkerSilent(self._number)
+        silent = WorkerUnresponsive(self._number)
         if heartbeat.is_silent:
             now = self._wiring.clock.now()
             since, until = now - heartbeat.silent_us, now + heartbeat.left_us
-            silent = WorkerSilent(self._number, since, until)
+            silent = WorkerUnresponsive(self._number, since, until)
         self._wiring.report([silent])
 
     def _give_back(self, process: Process) -> None:

@@ -20,12 +20,12 @@ from aioflow.api.views import CleanedView
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
 from aioflow.core.retention import Aged, may_go, needed_versions, old_numbers
-from aioflow.core.state.run_sequence import order_of
+from aioflow.core.state.run_sequence import run_key
 from aioflow.engine.loop import Engine
 from aioflow.errors import AioflowError, RequestError, StoreUnavailable
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.requests import (
     AUDIT,
     DAG_EVENTS,
@@ -184,7 +184,7 @@ class Cleaning:
             more=more,
         )
 
-    def _before(self, days: float) -> Instant | None:
+    def _before(self, days: float) -> Timestamp | None:
         """Return the instant before which something is old; ``None`` if nothing ever is."""
         return self._clock.now() - int(days * _DAY_US) if days else None
 
@@ -226,9 +226,9 @@ class Cleaning:
                 break
         return found
 
-    async def _old_runs_of(self, dag_id: str, before: Instant, limit: int) -> list[RunRow]:
+    async def _old_runs_of(self, dag_id: str, before: Timestamp, limit: int) -> list[RunRow]:
         newest = await self._store.newest_ended_run(dag_id)
-        cursor: tuple[Instant, RunNo] = (-sys.maxsize, -1)
+        cursor: tuple[Timestamp, RunNo] = (-sys.maxsize, -1)
         found: list[RunRow] = []
         while newest is not None and len(found) < limit:
             page = await self._store.list_old_runs(
@@ -242,9 +242,9 @@ class Cleaning:
         return found[:limit]
 
     async def _aged(self, dag_id: str, page: list[RunRow]) -> list[Aged]:
-        places = [order for order in map(order_of, page) if order is not None]
+        places = [order for order in map(run_key, page) if order is not None]
         found = iter(await self._store.find_runs_after(dag_id, places))
-        return [Aged(run, None if order_of(run) is None else next(found)) for run in page]
+        return [Aged(run, None if run_key(run) is None else next(found)) for run in page]
 
     # ── rows that belong to no run ──────────────────────────────────────────────────────
 
@@ -373,7 +373,7 @@ class Cleaning:
         counts = [await self._old_logs(no, before, dry_run=True) for no in blocks[:_DRY_BLOCKS]]
         return sum(counts), len(blocks) > _DRY_BLOCKS
 
-    async def _old_logs(self, block: int, before: Instant, *, dry_run: bool = False) -> int:
+    async def _old_logs(self, block: int, before: Timestamp, *, dry_run: bool = False) -> int:
         live, first = self._engine.memory.runs, block * RUNS_IN_BLOCK
         kept = {run_no for run_no in range(first, first + RUNS_IN_BLOCK) if run_no in live}
         return await self._tasklog.delete_old(block, before=before, kept=kept, dry_run=dry_run)

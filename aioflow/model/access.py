@@ -7,21 +7,21 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "HOME",
     "AccountRow",
     "Actor",
+    "AuditEntry",
     "AuditHead",
     "AuditRow",
     "CallerKind",
     "LoginRow",
-    "Noted",
     "Role",
     "TokenRow",
+    "audit_entry",
     "caller_name",
-    "noted_by",
     "told",
 )
 
@@ -71,8 +71,8 @@ class AccountRow(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes
     role: Role
     is_disabled: bool
-    created_at: Instant
-    changed_at: Instant
+    created_at: Timestamp
+    changed_at: Timestamp
 
     def __repr__(self) -> str:
         return f"AccountRow({self.name!r} #{self.account_no})"  # it may come to stand in a log
@@ -92,11 +92,11 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     digest: bytes
     role: Role
     scopes: tuple[str, ...] | None
-    created_at: Instant
+    created_at: Timestamp
     created_by: str
-    expires_at: Instant | None = None
-    revoked_at: Instant | None = None
-    last_used_at: Instant | None = None
+    expires_at: Timestamp | None = None
+    revoked_at: Timestamp | None = None
+    last_used_at: Timestamp | None = None
 
     def __repr__(self) -> str:
         return f"TokenRow({self.name!r} #{self.token_no})"
@@ -114,15 +114,15 @@ class LoginRow(msgspec.Struct, frozen=True, kw_only=True):
     login_no: int
     name: str
     digest: bytes
-    created_at: Instant
-    expires_at: Instant
+    created_at: Timestamp
+    expires_at: Timestamp
     address: str
 
     def __repr__(self) -> str:
         return f"LoginRow({self.name!r} #{self.login_no})"
 
 
-class Noted(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What the audit says of one change, or of one that was refused.
 
     Attributes:
@@ -154,8 +154,8 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     audit_no: int
-    at: Instant
-    noted: Noted
+    at: Timestamp
+    noted: AuditEntry
     previous: bytes
     digest: bytes
 
@@ -187,9 +187,9 @@ def told(text: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in short)
 
 
-def noted_by(actor: Actor, action: str, target: str) -> Noted:
+def audit_entry(actor: Actor, action: str, target: str) -> AuditEntry:
     """Return what the audit says of what somebody has done."""
-    return Noted(
+    return AuditEntry(
         actor=actor.name,
         role=actor.role.label,
         action=action,

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("BackfillRow", "BackfillState", "Reprocess")
 
@@ -35,17 +35,17 @@ class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
 
     backfill_no: int
     dag_id: str
-    first: Instant
-    last: Instant
+    first: Timestamp
+    last: Timestamp
     reprocess: Reprocess
     max_active: int
     is_reverse: bool
     state: BackfillState = "running"
     conf: bytes | None = None
-    next_at: Instant | None = None
+    next_at: Timestamp | None = None
     made: int = 0
     skipped: int = 0
-    created_at: Instant = 0
-    ended_at: Instant | None = None
+    created_at: Timestamp = 0
+    ended_at: Timestamp | None = None
     failure: str | None = None
     key: str | None = None

@@ -33,7 +33,7 @@ from aioflow.model.rows import (
     VersionRow,
 )
 from aioflow.model.states import TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "Batch",
@@ -45,7 +45,7 @@ class JournalRow(msgspec.Struct, frozen=True, kw_only=True):
     """What one batch changed, compactly: the audit, and what a replay rebuilds tables from."""
 
     commit_no: int
-    at: Instant
+    at: Timestamp
     body: bytes
 
 
@@ -77,8 +77,8 @@ class Batch(msgspec.Struct, kw_only=True):
     """
 
     number: int
-    at: Instant
-    steady_at: Instant | None = None
+    at: Timestamp
+    steady_at: Timestamp | None = None
     steps: list[tuple[TaskNo, TaskState]] = msgspec.field(default_factory=list)
     new_runs: list[RunRow] = msgspec.field(default_factory=list)
     run_changes: list[RunChange] = msgspec.field(default_factory=list)
@@ -116,7 +116,7 @@ class Batch(msgspec.Struct, kw_only=True):
     backfills: list[BackfillRow] = msgspec.field(default_factory=list)
     new_deletions: list[DeletionRow] = msgspec.field(default_factory=list)
     erased: dict[str, list[tuple[int | str, ...]]] = msgspec.field(default_factory=dict)
-    drained: list[tuple[int, Instant | None]] = msgspec.field(default_factory=list)
+    drained: list[tuple[int, Timestamp | None]] = msgspec.field(default_factory=list)
     resealed: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(default_factory=list)
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
     of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)

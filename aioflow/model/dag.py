@@ -10,7 +10,7 @@ import msgspec
 from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.model.schedule import Missed, ScheduleSpec
 from aioflow.model.states import TriggerRule
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "DEFAULT_POOL",
@@ -284,8 +284,8 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     schedule: ScheduleSpec | None = None
     trigger: DagTriggerSpec | None = None
     timezone: str = "UTC"
-    start_date: Instant | None = None
-    end_date: Instant | None = None
+    start_date: Timestamp | None = None
+    end_date: Timestamp | None = None
     catchup: bool = False
     skips_missed: bool = False
     max_active_runs: int = 16

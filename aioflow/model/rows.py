@@ -7,7 +7,7 @@ import msgspec
 from aioflow.model.dag import DagSpec, ValueKind
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "FROM_START",
@@ -53,7 +53,7 @@ class DagFileRow(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None
     reason: str | None = None
     message: str | None = None
-    parsed_at: Instant = 0
+    parsed_at: Timestamp = 0
 
 
 class DagRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +70,10 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     version: str
     paused: bool = False
-    next_run_at: Instant | None = None
+    next_run_at: Timestamp | None = None
     gone: bool = False
-    last_slot: Instant | None = None
-    told_late: Instant | None = None
+    last_slot: Timestamp | None = None
+    told_late: Timestamp | None = None
 
 
 class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     dags: tuple[DagSpec, ...]
     sources: dict[str, bytes]
-    created_at: Instant
+    created_at: Timestamp
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,12 +111,12 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     state: RunState
     cause: str
     first_task_no: TaskNo
-    logical_date: Instant | None = None
+    logical_date: Timestamp | None = None
     conf: bytes | None = None
     key: str | None = None
-    created_at: Instant = 0
-    started_at: Instant | None = None
-    ended_at: Instant | None = None
+    created_at: Timestamp = 0
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
     quarantine: str | None = None
     caller: TriggerNo | None = None
     backfill: int | None = None
@@ -143,11 +143,11 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     try_number: int
     start_no: StartNo
     interruptions: int = 0
-    due_at: Instant | None = None
-    deadline_at: Instant | None = None
-    queued_at: Instant | None = None
-    started_at: Instant | None = None
-    ended_at: Instant | None = None
+    due_at: Timestamp | None = None
+    deadline_at: Timestamp | None = None
+    queued_at: Timestamp | None = None
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
     failure: Failure | None = None
 
 
@@ -173,8 +173,8 @@ class TryRow(msgspec.Struct, frozen=True, kw_only=True):
     run_no: RunNo
     try_number: int
     state: TaskState
-    started_at: Instant | None
-    ended_at: Instant
+    started_at: Timestamp | None
+    ended_at: Timestamp
     failure: Failure | None
 
 
@@ -223,8 +223,8 @@ class TriggerRow(msgspec.Struct, frozen=True, kw_only=True):
     state: TriggerState
     class_path: str
     kwargs: bytes | None
-    since: Instant
-    deadline_at: Instant | None = None
+    since: Timestamp
+    deadline_at: Timestamp | None = None
     next_method: str = ""
     next_kwargs: bytes | None = None
     event: bytes | None = None
@@ -289,7 +289,7 @@ class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     key: str | None
     data: bytes
-    at: Instant
+    at: Timestamp
     run_no: RunNo | None = None
     request: str | None = None
 
@@ -331,7 +331,7 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
     kind: ValueKind
     name: str
     value_no: int
-    at: Instant
+    at: Timestamp
     value: bytes | None
 
     def __repr__(self) -> str:
@@ -346,7 +346,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         after: The epoch it takes over from: with any other the claim is refused.
     """
 
-    started_at: Instant
+    started_at: Timestamp
     version: str
     pid: int
     host: str
@@ -367,8 +367,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     commit_no: int
     is_drained: bool = False
-    started_at: Instant | None = None
-    seen_at: Instant | None = None
+    started_at: Timestamp | None = None
+    seen_at: Timestamp | None = None
     version: str | None = None
     pid: int | None = None
     host: str | None = None
@@ -378,7 +378,7 @@ class DeletionRow(msgspec.Struct, frozen=True, kw_only=True):
     """An ended run that is being deleted: nobody sees it, and its rows go a slice at a time."""
 
     run_no: RunNo
-    at: Instant
+    at: Timestamp
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -395,8 +395,8 @@ class RunChange(msgspec.Struct, frozen=True, array_like=True):
     run_no: RunNo
     was: RunState
     state: RunState
-    started_at: Instant | None
-    ended_at: Instant | None
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
     quarantine: str | None
 
 
@@ -410,11 +410,11 @@ class TaskChange(msgspec.Struct, frozen=True, array_like=True):
     try_number: int
     start_no: StartNo
     interruptions: int
-    due_at: Instant | None
-    deadline_at: Instant | None
-    queued_at: Instant | None
-    started_at: Instant | None
-    ended_at: Instant | None
+    due_at: Timestamp | None
+    deadline_at: Timestamp | None
+    queued_at: Timestamp | None
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
     failure: Failure | None
 
 

@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "CODE_MISSING",
@@ -150,8 +150,8 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: WaitKind
     detail: str = ""
-    since: Instant | None = None
-    until: Instant | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
     behind: tuple[str, str] | None = None
     looks_no: int | None = None
 

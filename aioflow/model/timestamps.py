@@ -8,9 +8,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Self, TypeAlias
 
-__all__ = ("EARLIEST_DATE", "LATEST_DATE", "Instant", "Moment", "as_datetime", "as_instant")
+__all__ = ("EARLIEST_DATE", "LATEST_DATE", "Moment", "Timestamp", "to_datetime", "to_timestamp")
 
-Instant: TypeAlias = int
+Timestamp: TypeAlias = int
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -41,12 +41,12 @@ class Moment(NamedTuple):
         return cls(now, now, now)
 
 
-def as_instant(moment: datetime) -> int:
+def to_timestamp(moment: datetime) -> int:
     """Return a datetime, which has a time zone, as an instant; what is finer is cut off."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def as_datetime(instant: int) -> datetime:
+def to_datetime(instant: int) -> datetime:
     """Return an instant in UTC.
 
     Raises:
@@ -55,6 +55,6 @@ def as_datetime(instant: int) -> datetime:
     return _EPOCH + instant * _MICROSECOND
 
 
-EARLIEST_DATE = as_instant(datetime(1, 1, 2, tzinfo=UTC))
-LATEST_DATE = as_instant(datetime(9999, 12, 31, tzinfo=UTC)) - 1
+EARLIEST_DATE = to_timestamp(datetime(1, 1, 2, tzinfo=UTC))
+LATEST_DATE = to_timestamp(datetime(9999, 12, 31, tzinfo=UTC)) - 1
 """Between these the clock of every time zone has a date for an instant."""

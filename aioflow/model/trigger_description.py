@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("Describe", "DescribeSensors", "Watched", "nothing_known", "nothing_of_sensors")
 
@@ -26,8 +26,8 @@ class Watched(msgspec.Struct, frozen=True, array_like=True):
     """
 
     shared_with: int
-    next_check_at: Instant | None
-    last_check_at: Instant | None = None
+    next_check_at: Timestamp | None
+    last_check_at: Timestamp | None = None
     text: str = ""
     note: str = ""
     public: tuple[str, ...] = ()

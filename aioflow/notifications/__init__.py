@@ -21,10 +21,10 @@ from aioflow.notifications.caller import Caller, calling
 from aioflow.notifications.preparing import Impossible, Preparing, Ready, Targets
 from aioflow.notifications.queue import Job, Queue
 from aioflow.processes import NoRoom
-from aioflow.protocol.effects import Deliver
-from aioflow.protocol.inputs import Delivered
+from aioflow.protocol.effects import DeliverOutbox
+from aioflow.protocol.inputs import OutboxDelivered
 from aioflow.protocol.outbox import ALERT, Alert
-from aioflow.protocol.reports import Called
+from aioflow.protocol.reports import CallbackReturned
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
@@ -91,8 +91,8 @@ class Deliveries:
                 self._services.start_soon(self._work)
             task_status.started()
 
-    def put(self, effect: Deliver) -> None:
-        """Take what has been handed out; what comes of it is reported ``Delivered``."""
+    def put(self, effect: DeliverOutbox) -> None:
+        """Take what has been handed out; what comes of it is reported ``OutboxDelivered``."""
         self._put(Job(effect))
 
     def redirect_alerts(self, targets: Targets) -> None:
@@ -189,7 +189,7 @@ class Deliveries:
             return ready
         return None
 
-    def _take_in(self, ready: Ready, called: Called) -> None:
+    def _take_in(self, ready: Ready, called: CallbackReturned) -> None:
         job, failure = ready.job, called.failure
         if failure is None:
             self._done(job)
@@ -205,7 +205,7 @@ class Deliveries:
 
     def _done(self, job: Job, *, is_failed: bool = False) -> None:
         self._at_work -= 1
-        self._wiring.report([Delivered(job.effect.outbox_no, is_failed)])
+        self._wiring.report([OutboxDelivered(job.effect.outbox_no, is_failed)])
         self._tell_of_change()
 
     def _again(self, job: Job, seconds: float, *, attempts: int) -> None:

@@ -13,7 +13,7 @@ from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
 from aioflow.notifications.preparing import Ready
 from aioflow.processes import Child
-from aioflow.protocol.reports import Called, Report
+from aioflow.protocol.reports import CallbackReturned, Report
 from aioflow.telemetry.task_log import Attribution, LogKey, TryLog
 
 __all__ = ("Caller", "calling")
@@ -74,7 +74,7 @@ class Caller:
         self._child: Child | None = None
         self._printed: _Printed | None = None
         self._told: set[RunNo] = set()
-        self._answer: Called | None = None
+        self._answer: CallbackReturned | None = None
         self._answered = anyio.Event()
         self._death: Failure | None = None
 
@@ -83,7 +83,7 @@ class Caller:
         """Whether it takes another order."""
         return self._death is None and len(self._told) < _RUNS_TOLD
 
-    async def call(self, ready: Ready, seconds: float) -> Called:
+    async def call(self, ready: Ready, seconds: float) -> CallbackReturned:
         """Have something done, and return what came of it; it is dead if that took too long."""
         assert self._child is not None  # noqa: S101 - made by ``calling``
         assert self._printed is not None  # noqa: S101
@@ -102,16 +102,18 @@ class Caller:
         if self._answer is not None:
             return self._answer
         if self._death is not None:
-            return Called(number, self._death, may_pass=self._death.reason == "killed")
+            return CallbackReturned(number, self._death, may_pass=self._death.reason == "killed")
         self._child.kill()
         self._death = await self._child.ended()
         message = f"it took longer than {seconds:g} s and was killed"
-        return Called(number, Failure(type="TaskTimeout", message=message, reason="timeout"))
+        return CallbackReturned(
+            number, Failure(type="TaskTimeout", message=message, reason="timeout")
+        )
 
     def take(self, reports: list[Report]) -> None:
         """Take what it reports."""
         for report in reports:
-            if isinstance(report, Called):
+            if isinstance(report, CallbackReturned):
                 self._answer = report
                 self._answered.set()
 

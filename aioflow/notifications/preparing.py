@@ -13,7 +13,7 @@ from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow, VersionRow
 from aioflow.model.states import Failure
 from aioflow.notifications.queue import Job
-from aioflow.protocol.commands import Call, Notify, RunInfo
+from aioflow.protocol.commands import Notify, RunCallback, RunInfo
 from aioflow.protocol.outbox import Callback
 from aioflow.redaction import Masks, secret_texts
 from aioflow.store import Store
@@ -73,7 +73,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     job: Job
-    order: Call | Notify
+    order: RunCallback | Notify
     version: str
     what: dict[str, str]
     info: RunInfo | None = None
@@ -162,7 +162,9 @@ class Preparing:
         if owed.position < 0 and owed.event == "failure" and owed.failure is None:
             failure = await self._failure_of(row, spec)
             body = msgspec.msgpack.encode(msgspec.structs.replace(owed, failure=failure))
-        order = Call(job.effect.outbox_no, row.run_no, body, names, await self._values(names))
+        order = RunCallback(
+            job.effect.outbox_no, row.run_no, body, names, await self._values(names)
+        )
         info = run_info(row, spec.file)
         return Ready(job=job, order=order, version=row.version, what=what, info=info, log=log)
 

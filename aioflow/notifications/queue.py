@@ -6,7 +6,7 @@ from collections import deque
 
 import msgspec
 
-from aioflow.protocol.effects import Deliver
+from aioflow.protocol.effects import DeliverOutbox
 from aioflow.protocol.outbox import ALERT
 
 __all__ = ("Job", "Queue")
@@ -22,7 +22,7 @@ class Job(msgspec.Struct, frozen=True):
         attempts: How often it was tried in vain.
     """
 
-    effect: Deliver
+    effect: DeliverOutbox
     attempts: int = 0
 
 

@@ -12,31 +12,31 @@ import msgspec
 from aioflow.model.dag import ValueKind
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.states import Failure
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
-    "Answer",
-    "Call",
     "CallRecorded",
     "Describe",
-    "End",
-    "EventsTaken",
-    "Foresee",
+    "EventsStored",
     "ForgetRun",
-    "Host",
+    "Hello",
     "Inspect",
-    "ItemsTaken",
+    "ItemsStored",
     "Notify",
     "Order",
     "Parse",
     "ParserLimits",
     "Ping",
+    "PreviewFireTimes",
     "Recall",
-    "Resume",
+    "Reply",
+    "ResumeCoroutine",
+    "RunCallback",
     "RunInfo",
-    "Start",
-    "Stop",
-    "Welcome",
+    "StartTask",
+    "StartTrigger",
+    "StopTask",
+    "StopTrigger",
 )
 
 
@@ -44,7 +44,7 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Crosses the link."""
 
 
-class Welcome(_Wire, frozen=True):
+class Hello(_Wire, frozen=True):
     """The first order of every child.
 
     Attributes:
@@ -103,14 +103,14 @@ class RunInfo(_Wire, frozen=True):
     dag_id: str
     version: str
     file: str
-    logical_date: Instant | None
-    created_at: Instant
+    logical_date: Timestamp | None
+    created_at: Timestamp
     conf: bytes | None
     first_task_no: TaskNo
     cause: str = "manual"
 
 
-class Start(_Wire, frozen=True):
+class StartTask(_Wire, frozen=True):
     """Run one task.
 
     Attributes:
@@ -154,7 +154,7 @@ class Start(_Wire, frozen=True):
     item: bytes | None = None
 
 
-class Resume(_Wire, frozen=True):
+class ResumeCoroutine(_Wire, frozen=True):
     """Let a parked coroutine go on: the call it waits in has its answer, which is stored.
 
     Attributes:
@@ -186,7 +186,7 @@ class CallRecorded(_Wire, frozen=True):
     failure: Failure | None = None
 
 
-class ItemsTaken(_Wire, frozen=True):
+class ItemsStored(_Wire, frozen=True):
     """The items of a task below ``upto`` are stored, and there is room for more."""
 
     task_no: TaskNo
@@ -200,7 +200,7 @@ class Recall(_Wire, frozen=True):
     tries: tuple[tuple[TaskNo, StartNo], ...]
 
 
-class Stop(_Wire, frozen=True):
+class StopTask(_Wire, frozen=True):
     """Cancel one hosted coroutine. It reports nothing that the engine would still heed."""
 
     task_no: TaskNo
@@ -214,7 +214,7 @@ class ForgetRun(_Wire, frozen=True):
     run_no: RunNo
 
 
-class Host(_Wire, frozen=True):
+class StartTrigger(_Wire, frozen=True):
     """Host a trigger.
 
     Attributes:
@@ -242,10 +242,10 @@ class Host(_Wire, frozen=True):
     version: str
     class_path: str
     kwargs: bytes
-    since: Instant
-    logical_date: Instant | None
+    since: Timestamp
+    logical_date: Timestamp | None
     window: int = 0
-    start: Start | None = None
+    start: StartTask | None = None
     newest: str = ""
     last: tuple[bytes, str | None] | None = None
     priority: int = 0
@@ -258,8 +258,8 @@ class Host(_Wire, frozen=True):
     waits_since: int | None = None
 
 
-class Foresee(_Wire, frozen=True):
-    """Say when a timetable has its next slots. Answered by ``Foreseen``.
+class PreviewFireTimes(_Wire, frozen=True):
+    """Say when a timetable has its next slots. Answered by ``FireTimesPreviewed``.
 
     Attributes:
         host: What it is made of, whether it is hosted or not.
@@ -269,13 +269,13 @@ class Foresee(_Wire, frozen=True):
     """
 
     question: int
-    host: Host
-    after: Instant
+    host: StartTrigger
+    after: Timestamp
     count: int
     limit_seconds: float
 
 
-class End(_Wire, frozen=True):
+class StopTrigger(_Wire, frozen=True):
     """Stop hosting a trigger and confirm with ``TriggerEnded``.
 
     Attributes:
@@ -288,7 +288,7 @@ class End(_Wire, frozen=True):
     reason: str
 
 
-class EventsTaken(_Wire, frozen=True):
+class EventsStored(_Wire, frozen=True):
     """The events of a hosting below this index are stored: it may go on."""
 
     trigger_no: TriggerNo
@@ -296,16 +296,16 @@ class EventsTaken(_Wire, frozen=True):
     upto: int
 
 
-class Answer(_Wire, frozen=True):
-    """The daemon's answer to an ``Ask``. ``error`` tells why there is none."""
+class Reply(_Wire, frozen=True):
+    """The daemon's answer to an ``Query``. ``error`` tells why there is none."""
 
     question: int
     body: bytes
     error: str = ""
 
 
-class Call(_Wire, frozen=True):
-    """Call what an author gave for an event. Answered by ``Called``.
+class RunCallback(_Wire, frozen=True):
+    """Call what an author gave for an event. Answered by ``CallbackReturned``.
 
     Attributes:
         number: Of the outbox row; the same where it is called again.
@@ -322,7 +322,7 @@ class Call(_Wire, frozen=True):
 
 
 class Notify(_Wire, frozen=True):
-    """Tell the people on call. Answered by ``Called``.
+    """Tell the people on call. Answered by ``CallbackReturned``.
 
     Attributes:
         number: Of the outbox row.
@@ -332,7 +332,7 @@ class Notify(_Wire, frozen=True):
         signing_secret: The name of the secret to sign with; empty for none.
         email: Addresses.
         connection: The name of the connection to send mail over.
-        names: See ``Call``; so are ``values``.
+        names: See ``RunCallback``; so are ``values``.
     """
 
     number: int
@@ -365,23 +365,23 @@ class Describe(_Wire, frozen=True):
 
 
 Order: TypeAlias = (
-    Welcome
+    Hello
     | Parse
     | Inspect
     | RunInfo
-    | Start
-    | Resume
+    | StartTask
+    | ResumeCoroutine
     | CallRecorded
-    | ItemsTaken
+    | ItemsStored
     | Recall
-    | Stop
+    | StopTask
     | ForgetRun
-    | Host
-    | End
-    | EventsTaken
-    | Foresee
-    | Answer
-    | Call
+    | StartTrigger
+    | StopTrigger
+    | EventsStored
+    | PreviewFireTimes
+    | Reply
+    | RunCallback
     | Notify
     | Ping
     | Describe

@@ -8,46 +8,46 @@ import msgspec
 
 from aioflow.model.dag import Body
 from aioflow.model.ids import StartNo, TaskNo, TriggerNo
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import (
     CallRecorded,
-    End,
-    EventsTaken,
+    EventsStored,
     ForgetRun,
-    Host,
-    ItemsTaken,
-    Resume,
+    ItemsStored,
+    ResumeCoroutine,
     RunInfo,
-    Start,
+    StartTask,
+    StartTrigger,
+    StopTrigger,
 )
 from aioflow.protocol.inputs import (
-    Asked,
-    Continue,
-    Due,
-    FillBack,
-    HandOver,
-    LookBack,
-    MakeSlots,
-    MoveClass,
-    ReadOwed,
-    Rehost,
-    StopWaits,
+    AssignTriggers,
+    ContinueBackfill,
+    ContinueRun,
+    CreateMissingRuns,
+    IsolateTriggerClass,
+    MigrateTriggers,
+    OutboxLoaded,
+    PauseTriggers,
+    PreviousRunLoaded,
+    RequestReceived,
+    TimerFired,
 )
 
 __all__ = (
     "Acknowledge",
     "Again",
+    "AssignTrigger",
     "ConfirmCall",
-    "Deliver",
+    "ConfirmEvents",
+    "DeliverOutbox",
     "Effect",
-    "EndHosting",
-    "HostTrigger",
     "RecallTries",
+    "ReleaseTrigger",
     "RestoreCode",
     "StartHost",
     "StartTry",
     "StopTry",
-    "TakeEvents",
     "WakeAt",
     "Warn",
 )
@@ -70,11 +70,11 @@ class StartTry(msgspec.Struct, frozen=True):
     body: Body
     worker: int
     info: RunInfo
-    start: Start
+    start: StartTask
     claimed: bool = False
     timeout_us: int | None = None
     expected_us: int = 0
-    resume: Resume | None = None
+    resume: ResumeCoroutine | None = None
     role: str = "async"
     limit_us: int | None = None
 
@@ -101,7 +101,7 @@ class RecallTries(msgspec.Struct, frozen=True):
     tries: tuple[tuple[TaskNo, StartNo], ...]
 
 
-class HostTrigger(msgspec.Struct, frozen=True):
+class AssignTrigger(msgspec.Struct, frozen=True):
     """Hand a trigger to the triggerer.
 
     Attributes:
@@ -109,15 +109,15 @@ class HostTrigger(msgspec.Struct, frozen=True):
         role: Of the host that is meant.
     """
 
-    host: Host
+    host: StartTrigger
     info: RunInfo | None = None
     role: str = "triggers"
 
 
-class EndHosting(msgspec.Struct, frozen=True):
+class ReleaseTrigger(msgspec.Struct, frozen=True):
     """Tell the triggerer of a role to let go of a trigger."""
 
-    end: End
+    end: StopTrigger
     role: str = "triggers"
 
 
@@ -128,14 +128,14 @@ class ConfirmCall(msgspec.Struct, frozen=True):
         role: As in ``StartTry``.
     """
 
-    recorded: CallRecorded | ItemsTaken
+    recorded: CallRecorded | ItemsStored
     role: str = "async"
 
 
-class TakeEvents(msgspec.Struct, frozen=True):
+class ConfirmEvents(msgspec.Struct, frozen=True):
     """Tell a trigger that its events are stored, so that it may go on."""
 
-    taken: EventsTaken
+    taken: EventsStored
 
 
 class StartHost(msgspec.Struct, frozen=True):
@@ -151,8 +151,8 @@ class WakeAt(msgspec.Struct, frozen=True):
         at: Instead of the instant it names.
     """
 
-    due: Due
-    at: Instant | None = None
+    due: TimerFired
+    at: Timestamp | None = None
 
 
 class Acknowledge(msgspec.Struct, frozen=True):
@@ -182,8 +182,8 @@ class RestoreCode(msgspec.Struct, frozen=True):
     trigger_no: TriggerNo = -1
 
 
-class Deliver(msgspec.Struct, frozen=True):
-    """Do an owed effect, then say ``Delivered``."""
+class DeliverOutbox(msgspec.Struct, frozen=True):
+    """Do an owed effect, then say ``OutboxDelivered``."""
 
     outbox_no: int
     kind: str
@@ -191,16 +191,16 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 Again: TypeAlias = (
-    Asked
-    | Continue
-    | FillBack
-    | HandOver
-    | LookBack
-    | MakeSlots
-    | MoveClass
-    | ReadOwed
-    | Rehost
-    | StopWaits
+    RequestReceived
+    | ContinueRun
+    | ContinueBackfill
+    | AssignTriggers
+    | PreviousRunLoaded
+    | CreateMissingRuns
+    | IsolateTriggerClass
+    | OutboxLoaded
+    | MigrateTriggers
+    | PauseTriggers
 )
 """What the engine takes again, as an input of a later turn."""
 
@@ -209,13 +209,13 @@ Effect: TypeAlias = (
     | StartTry
     | StopTry
     | RecallTries
-    | HostTrigger
-    | EndHosting
+    | AssignTrigger
+    | ReleaseTrigger
     | ConfirmCall
-    | TakeEvents
+    | ConfirmEvents
     | WakeAt
     | Acknowledge
-    | Deliver
+    | DeliverOutbox
     | ForgetRun
     | RestoreCode
     | StartHost

@@ -16,66 +16,66 @@ from aioflow.model.dag import DagSpec
 from aioflow.model.damage import Damage
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.states import Failure
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.parse_results import DagFailure
 from aioflow.protocol.reports import (
     Awaiting,
-    Began,
     CallAnswered,
     Deferred,
     EventEmitted,
     EventsHandled,
     Failed,
-    Fired,
-    Item,
+    ItemYielded,
     Labelled,
-    NextWanted,
-    NotParked,
-    NotReadyYet,
+    NextEventRequested,
+    NotSuspended,
     Recalled,
     RecordDropped,
-    ResultKept,
+    ResultWriteFailed,
     RunCalled,
+    SensorNotReady,
     Skipped,
     StreamOpened,
     Succeeded,
+    TaskStarted,
     TriggerEnded,
+    TriggerFired,
 )
 from aioflow.protocol.requests import Request
 
 __all__ = (
-    "Asked",
+    "AlertRaised",
+    "AssignTriggers",
     "ClockStepped",
     "CodeRestored",
-    "Continue",
+    "ContinueBackfill",
+    "ContinueRun",
+    "CreateMissingRuns",
     "DamageFound",
-    "Delivered",
     "Drain",
-    "Due",
     "FileBroken",
-    "FileGone",
+    "FileDeleted",
     "FileParsed",
-    "FillBack",
-    "HandOver",
     "HostLost",
     "HostUp",
     "Input",
     "Internal",
-    "LookBack",
-    "MakeSlots",
-    "MoveClass",
-    "Noticed",
-    "ReadOwed",
-    "Rehost",
+    "IsolateTriggerClass",
+    "LoopBlocked",
+    "MigrateTriggers",
+    "OutboxDelivered",
+    "OutboxLoaded",
+    "PauseTriggers",
+    "PreviousRunLoaded",
+    "RequestReceived",
     "Restarted",
-    "RoomChanged",
-    "Stalled",
-    "StopWaits",
-    "WorkerSilent",
+    "TimerFired",
+    "TriggerCapacityChanged",
+    "WorkerUnresponsive",
 )
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestReceived(msgspec.Struct, frozen=True):
     """A request in the inbox. ``ticket`` finds the one who waits for the answer.
 
     Attributes:
@@ -113,13 +113,13 @@ class FileBroken(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class FileGone(msgspec.Struct, frozen=True):
+class FileDeleted(msgspec.Struct, frozen=True):
     """A DAG file was deleted. Its DAGs start no run any more; live runs go on."""
 
     file: str
 
 
-class Due(msgspec.Struct, frozen=True):
+class TimerFired(msgspec.Struct, frozen=True):
     """An instant someone armed has come.
 
     Attributes:
@@ -132,20 +132,20 @@ class Due(msgspec.Struct, frozen=True):
         trigger_no: Which trigger of a DAG is hosted again, or has been quiet for long enough.
     """
 
-    at: Instant
+    at: Timestamp
     task_no: TaskNo = -1
     dag_id: str = ""
     run_no: RunNo = -1
     trigger_no: TriggerNo = -1
 
 
-class Continue(msgspec.Struct, frozen=True):
+class ContinueRun(msgspec.Struct, frozen=True):
     """Go on with what did not fit into the last batch of this run."""
 
     run_no: RunNo
 
 
-class RoomChanged(msgspec.Struct, frozen=True):
+class TriggerCapacityChanged(msgspec.Struct, frozen=True):
     """A trigger waits for room in a host, or has found it."""
 
     trigger_no: TriggerNo
@@ -153,7 +153,7 @@ class RoomChanged(msgspec.Struct, frozen=True):
     has_room: bool
 
 
-class Rehost(msgspec.Struct, frozen=True):
+class MigrateTriggers(msgspec.Struct, frozen=True):
     """Go on moving the triggers of a file to its newest version.
 
     Attributes:
@@ -166,7 +166,7 @@ class Rehost(msgspec.Struct, frozen=True):
     after: TriggerNo = -1
 
 
-class HandOver(msgspec.Struct, frozen=True):
+class AssignTriggers(msgspec.Struct, frozen=True):
     """Go on handing triggers to a host that came up.
 
     Attributes:
@@ -181,7 +181,7 @@ class HandOver(msgspec.Struct, frozen=True):
     at: int = 0
 
 
-class MoveClass(msgspec.Struct, frozen=True):
+class IsolateTriggerClass(msgspec.Struct, frozen=True):
     """Have the triggers of a class live in quarantine, or with the others.
 
     Attributes:
@@ -194,11 +194,11 @@ class MoveClass(msgspec.Struct, frozen=True):
     after: TriggerNo = -1
 
 
-class StopWaits(msgspec.Struct, frozen=True):
+class PauseTriggers(msgspec.Struct, frozen=True):
     """Have the triggers of a DAG leave their hosts, since it is paused; or be hosted again.
 
     Attributes:
-        after: As of ``MoveClass``.
+        after: As of ``IsolateTriggerClass``.
     """
 
     dag_id: str
@@ -218,19 +218,19 @@ class Restarted(msgspec.Struct, frozen=True):
     has_crashed: bool = False
 
 
-class LookBack(msgspec.Struct, frozen=True):
+class PreviousRunLoaded(msgspec.Struct, frozen=True):
     """A task waits for the run before its own, and nobody knows which that is: ask the database."""
 
     run_no: RunNo
 
 
-class FillBack(msgspec.Struct, frozen=True):
+class ContinueBackfill(msgspec.Struct, frozen=True):
     """Go on making the runs of a backfill."""
 
     backfill_no: int
 
 
-class MakeSlots(msgspec.Struct, frozen=True):
+class CreateMissingRuns(msgspec.Struct, frozen=True):
     """Make the runs of slots of a schedule that had none yet; it had run ahead of the clock.
 
     Attributes:
@@ -240,9 +240,9 @@ class MakeSlots(msgspec.Struct, frozen=True):
     """
 
     dag_id: str
-    cursor: Instant
-    slots: tuple[Instant, ...]
-    following: Instant | None
+    cursor: Timestamp
+    slots: tuple[Timestamp, ...]
+    following: Timestamp | None
 
 
 class ClockStepped(msgspec.Struct, frozen=True):
@@ -282,12 +282,12 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     culprit: int
     failure: Failure
-    at: Instant
+    at: Timestamp
     class_path: str = ""
     was_dismissed: bool = False
 
 
-class Stalled(msgspec.Struct, frozen=True, kw_only=True):
+class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
     """A step of user code holds up the loop of a host, or has done so.
 
     Attributes:
@@ -311,7 +311,7 @@ class Stalled(msgspec.Struct, frozen=True, kw_only=True):
     class_path: str = ""
 
 
-class WorkerSilent(msgspec.Struct, frozen=True):
+class WorkerUnresponsive(msgspec.Struct, frozen=True):
     """A slot worker neither answers nor computes, or does so again.
 
     Attributes:
@@ -321,11 +321,11 @@ class WorkerSilent(msgspec.Struct, frozen=True):
     """
 
     worker: int
-    since: Instant | None = None
-    until: Instant | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
 
 
-class Delivered(msgspec.Struct, frozen=True):
+class OutboxDelivered(msgspec.Struct, frozen=True):
     """An owed effect was done, or nothing will come of it any more."""
 
     outbox_no: int
@@ -338,14 +338,14 @@ class CodeRestored(msgspec.Struct, frozen=True):
     trigger_no: TriggerNo
 
 
-class Noticed(msgspec.Struct, frozen=True, kw_only=True):
+class AlertRaised(msgspec.Struct, frozen=True, kw_only=True):
     """The people on call must hear of something that concerns the whole node: an alert."""
 
     reason: str
     message: str
 
 
-class ReadOwed(msgspec.Struct, frozen=True):
+class OutboxLoaded(msgspec.Struct, frozen=True):
     """More of what is owed of a kind may be handed out: its rows have been read."""
 
     kind: str
@@ -358,67 +358,67 @@ class DamageFound(msgspec.Struct, frozen=True):
 
 
 Internal: TypeAlias = (
-    Asked
-    | Due
-    | Delivered
-    | ReadOwed
-    | Continue
-    | LookBack
-    | FillBack
-    | MakeSlots
+    RequestReceived
+    | TimerFired
+    | OutboxDelivered
+    | OutboxLoaded
+    | ContinueRun
+    | PreviousRunLoaded
+    | ContinueBackfill
+    | CreateMissingRuns
     | ClockStepped
-    | WorkerSilent
+    | WorkerUnresponsive
     | DamageFound
 )
 """Inputs that no child process reports: requests, timers, and what the daemon itself notes."""
 
 
 Input: TypeAlias = (
-    Asked
-    | Began
+    RequestReceived
+    | TaskStarted
     | Succeeded
     | Failed
     | Skipped
-    | NotReadyYet
+    | SensorNotReady
     | Deferred
     | Awaiting
     | EventsHandled
-    | Item
+    | ItemYielded
     | CallAnswered
-    | NextWanted
+    | NextEventRequested
     | EventEmitted
     | RunCalled
-    | NotParked
+    | NotSuspended
     | RecordDropped
     | Labelled
-    | ResultKept
+    | ResultWriteFailed
     | StreamOpened
     | Recalled
-    | Fired
+    | TriggerFired
     | TriggerEnded
     | FileParsed
     | FileBroken
-    | FileGone
-    | Due
-    | Continue
-    | FillBack
-    | LookBack
-    | MakeSlots
+    | FileDeleted
+    | TimerFired
+    | ContinueRun
+    | ContinueBackfill
+    | PreviousRunLoaded
+    | CreateMissingRuns
     | ClockStepped
-    | Rehost
-    | RoomChanged
+    | MigrateTriggers
+    | TriggerCapacityChanged
     | Restarted
     | Drain
     | HostUp
     | HostLost
-    | HandOver
-    | MoveClass
-    | StopWaits
-    | Stalled
-    | WorkerSilent
-    | Delivered
-    | ReadOwed
+    | AssignTriggers
+    | IsolateTriggerClass
+    | PauseTriggers
+    | LoopBlocked
+    | WorkerUnresponsive
+    | OutboxDelivered
+    | OutboxLoaded
     | CodeRestored
     | DamageFound
-    | Noticed
+    | AlertRaised
 )

@@ -8,7 +8,7 @@ import msgspec
 
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.states import Failure, RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "ALERT",
@@ -64,7 +64,7 @@ class Deadline(msgspec.Struct, frozen=True, array_like=True):
     """
 
     run_no: RunNo
-    at: Instant
+    at: Timestamp
     length_us: int = 0
 
 
@@ -105,13 +105,13 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
     process: str
     groups: tuple[tuple[TaskNo, ...], ...] = ()
     proof_us: int = 0
-    until: Instant = 0
+    until: Timestamp = 0
     alone: tuple[tuple[TaskNo | TriggerNo, int], ...] = ()
     spans: tuple[Span, ...] = ()
     has_begun: bool = False
     deaths: int = 0
     row_end: TriggerNo = 0
-    since: Instant = 0
+    since: Timestamp = 0
     barred: tuple[tuple[TriggerNo, str], ...] = ()
 
 
@@ -130,7 +130,7 @@ class Callback(msgspec.Struct, frozen=True, array_like=True):
     run_no: RunNo
     position: int
     state: str
-    at: Instant
+    at: Timestamp
     task_no: TaskNo = -1
     map_index: int = -1
     try_number: int = 0
@@ -165,7 +165,7 @@ class Marking(msgspec.Struct, frozen=True, array_like=True):
     places: tuple[tuple[int, int, int], ...]
     changed: tuple[int, ...] = ()
     overtaken: tuple[int, ...] = ()
-    ended: tuple[RunState, Instant] | None = None
+    ended: tuple[RunState, Timestamp] | None = None
     is_cut_short: bool = False
 
 

@@ -15,44 +15,44 @@ import msgspec
 
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.states import Failure
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.model.trigger_description import Watched
 from aioflow.protocol.parse_results import Inspected, Named, Parsed, ParserDied
 
 __all__ = (
-    "Ask",
     "Awaiting",
-    "Began",
     "CallAnswered",
-    "Called",
+    "CallbackReturned",
+    "CancelQuery",
     "Deferred",
     "Described",
     "Ended",
     "EventEmitted",
     "EventsHandled",
-    "Expects",
     "Failed",
-    "Fired",
-    "Foreseen",
-    "Item",
+    "FireTimesPreviewed",
+    "ItemYielded",
     "Labelled",
-    "Left",
-    "NextWanted",
-    "NotParked",
-    "NotReadyYet",
+    "NextEventRequested",
+    "NextFireTime",
+    "NotSuspended",
     "Output",
     "Pong",
+    "Query",
     "Recalled",
     "RecordDropped",
     "Report",
-    "ResultKept",
+    "ResultWriteFailed",
     "RunCalled",
+    "SensorNotReady",
     "Skipped",
     "StreamOpened",
     "Succeeded",
     "TaskReport",
+    "TaskStarted",
+    "TaskStopped",
     "TriggerEnded",
-    "Withdraw",
+    "TriggerFired",
 )
 
 
@@ -70,13 +70,13 @@ class TaskReport(_Wire, frozen=True):
 # ── reports of task hosts ───────────────────────────────────────────────────────────────
 
 
-class Began(TaskReport, frozen=True):
+class TaskStarted(TaskReport, frozen=True):
     """User code of this start begins now, in a worker: a claimed try has its slot from here on.
 
     A coroutine has had its place since it was ordered, and says nothing.
     """
 
-    at: Instant
+    at: Timestamp
 
 
 class Labelled(TaskReport, frozen=True):
@@ -97,8 +97,8 @@ class Succeeded(TaskReport, frozen=True):
         again: The loop it decides over is to go round again.
     """
 
-    began_at: Instant
-    at: Instant
+    began_at: Timestamp
+    at: Timestamp
     body: bytes | None = None
     size: int = 0
     width: int | None = None
@@ -115,8 +115,8 @@ class Failed(TaskReport, frozen=True):
         interrupted: Infrastructure's fault: costs an interruption, not a try.
     """
 
-    began_at: Instant | None
-    at: Instant
+    began_at: Timestamp | None
+    at: Timestamp
     failure: Failure
     retryable: bool = True
     retry_after_us: int | None = None
@@ -126,20 +126,20 @@ class Failed(TaskReport, frozen=True):
 class Skipped(TaskReport, frozen=True):
     """The task asked to be skipped."""
 
-    began_at: Instant
-    at: Instant
+    began_at: Timestamp
+    at: Timestamp
     message: str = ""
 
 
-class NotReadyYet(TaskReport, frozen=True):
+class SensorNotReady(TaskReport, frozen=True):
     """A sensor that looks from a slot found nothing yet.
 
     Attributes:
         recheck_in_us: When to look again, if it said so itself.
     """
 
-    began_at: Instant
-    at: Instant
+    began_at: Timestamp
+    at: Timestamp
     recheck_in_us: int | None = None
 
 
@@ -153,8 +153,8 @@ class Deferred(TaskReport, frozen=True):
         timeout_method: Where it resumes if that is over; empty to fail then.
     """
 
-    began_at: Instant
-    at: Instant
+    began_at: Timestamp
+    at: Timestamp
     class_path: str
     kwargs: bytes
     next_method: str
@@ -172,15 +172,15 @@ class EventsHandled(TaskReport, frozen=True):
         is_last: There are no more events, and with this its task has succeeded.
     """
 
-    began_at: Instant
-    at: Instant
+    began_at: Timestamp
+    at: Timestamp
     upto: int
     items: tuple[bytes, ...] = ()
     is_last: bool = False
 
 
-class Item(TaskReport, frozen=True):
-    """A generator yielded, and goes on when that is stored. Answered by ``ItemsTaken``.
+class ItemYielded(TaskReport, frozen=True):
+    """A generator yielded, and goes on when that is stored. Answered by ``ItemsStored``.
 
     Attributes:
         index: Counts the items of the task from 0, those of earlier tries too.
@@ -219,8 +219,8 @@ class Awaiting(TaskReport, frozen=True):
         timeout_us: After this the call raises, and a ``sleep`` returns.
     """
 
-    began_at: Instant
-    at: Instant
+    began_at: Timestamp
+    at: Timestamp
     ordinal: int
     kind: str
     name: str
@@ -245,10 +245,10 @@ class StreamOpened(TaskReport, frozen=True):
     window: int
 
 
-class NextWanted(TaskReport, frozen=True):
+class NextEventRequested(TaskReport, frozen=True):
     """A coroutine takes the next event of a stream; it is parked until there is one.
 
-    Answered by ``CallRecorded`` if there is one already, else by ``Resume``. An answer of
+    Answered by ``CallRecorded`` if there is one already, else by ``ResumeCoroutine``. An answer of
     ``None`` says that the stream is over.
 
     Attributes:
@@ -256,8 +256,8 @@ class NextWanted(TaskReport, frozen=True):
         timeout_us: After this the call raises.
     """
 
-    began_at: Instant
-    at: Instant
+    began_at: Timestamp
+    at: Timestamp
     ordinal: int
     kind: str
     name: str
@@ -285,15 +285,15 @@ class EventEmitted(TaskReport, frozen=True):
 class RunCalled(TaskReport, frozen=True):
     """A coroutine starts a run of another DAG and is parked until that has ended.
 
-    Answered by ``CallRecorded`` if there can be no such run, else by ``Resume``.
+    Answered by ``CallRecorded`` if there can be no such run, else by ``ResumeCoroutine``.
 
     Attributes:
         conf: msgpack of the parameters that were given; ``None`` if none were.
         waits: Whether it is; else it goes on, answered by ``CallRecorded`` with the run's id.
     """
 
-    began_at: Instant
-    at: Instant
+    began_at: Timestamp
+    at: Timestamp
     ordinal: int
     kind: str
     name: str
@@ -314,11 +314,11 @@ class RecordDropped(TaskReport, frozen=True):
     starts_over: bool
 
 
-class NotParked(TaskReport, frozen=True):
+class NotSuspended(TaskReport, frozen=True):
     """A host was to resume a coroutine, or to confirm its call, and does not have it (any more)."""
 
 
-class ResultKept(TaskReport, frozen=True):
+class ResultWriteFailed(TaskReport, frozen=True):
     """The body has returned, and an attempt to write its result failed: the process keeps it.
 
     Attributes:
@@ -346,20 +346,22 @@ class Output(_Wire, frozen=True):
     data: bytes
 
 
-class Left(_Wire, frozen=True):
+class TaskStopped(_Wire, frozen=True):
     """Nothing is left of a start that was stopped. For its log, never for the engine."""
 
     task_no: TaskNo
     start_no: StartNo
 
 
-Ended: TypeAlias = Succeeded | Failed | Skipped | NotReadyYet | Deferred | Awaiting | EventsHandled
+Ended: TypeAlias = (
+    Succeeded | Failed | Skipped | SensorNotReady | Deferred | Awaiting | EventsHandled
+)
 
 
 # ── reports of trigger hosts ────────────────────────────────────────────────────────────
 
 
-class Fired(_Wire, frozen=True):
+class TriggerFired(_Wire, frozen=True):
     """A hosted trigger yielded.
 
     Attributes:
@@ -376,7 +378,7 @@ class Fired(_Wire, frozen=True):
     trigger_no: TriggerNo
     hosting: int
     index: int
-    at: Instant
+    at: Timestamp
     payload: bytes
     key: str | None = None
     ends: str = ""
@@ -394,12 +396,12 @@ class TriggerEnded(_Wire, frozen=True):
 
     trigger_no: TriggerNo
     hosting: int
-    at: Instant
+    at: Timestamp
     failure: Failure | None = None
     reason: str = ""
 
 
-class Expects(_Wire, frozen=True):
+class NextFireTime(_Wire, frozen=True):
     """A hosted timetable waits for its next slot. For whoever is asked, never the engine.
 
     Attributes:
@@ -408,11 +410,11 @@ class Expects(_Wire, frozen=True):
 
     trigger_no: TriggerNo
     hosting: int
-    slot: Instant | None
+    slot: Timestamp | None
 
 
-class Foreseen(_Wire, frozen=True):
-    """The answer to a ``Foresee``; never for the engine.
+class FireTimesPreviewed(_Wire, frozen=True):
+    """The answer to a ``PreviewFireTimes``; never for the engine.
 
     Attributes:
         slots: In their order.
@@ -420,11 +422,11 @@ class Foreseen(_Wire, frozen=True):
     """
 
     question: int
-    slots: tuple[Instant, ...] = ()
+    slots: tuple[Timestamp, ...] = ()
     failure: Failure | None = None
 
 
-class Ask(_Wire, frozen=True):
+class Query(_Wire, frozen=True):
     """A child asks the daemon.
 
     Attributes:
@@ -440,7 +442,7 @@ class Ask(_Wire, frozen=True):
     body: bytes
 
 
-class Withdraw(_Wire, frozen=True):
+class CancelQuery(_Wire, frozen=True):
     """A child wants no answer any more to what it asked.
 
     Attributes:
@@ -464,7 +466,7 @@ class Pong(_Wire, frozen=True):
 
     late_us: int = 0
     evicted: int = 0
-    watches: tuple[tuple[str, int, Instant | None], ...] | None = None
+    watches: tuple[tuple[str, int, Timestamp | None], ...] | None = None
     changed: str = ""
 
 
@@ -479,8 +481,8 @@ class Described(_Wire, frozen=True):
     triggers: tuple[tuple[TriggerNo, Watched], ...]
 
 
-class Called(_Wire, frozen=True):
-    """The answer to a ``Call`` or a ``Notify``; never for the engine.
+class CallbackReturned(_Wire, frozen=True):
+    """The answer to a ``RunCallback`` or a ``Notify``; never for the engine.
 
     Attributes:
         may_pass: Whether it failed of something that may be over later.
@@ -491,12 +493,21 @@ class Called(_Wire, frozen=True):
     may_pass: bool = False
 
 
-_OfCalls: TypeAlias = CallAnswered | StreamOpened | NextWanted | EventEmitted | RunCalled
+_OfCalls: TypeAlias = CallAnswered | StreamOpened | NextEventRequested | EventEmitted | RunCalled
 _OfTasks: TypeAlias = (
-    Began | Ended | Item | _OfCalls | NotParked | RecordDropped | Labelled | ResultKept
+    TaskStarted
+    | Ended
+    | ItemYielded
+    | _OfCalls
+    | NotSuspended
+    | RecordDropped
+    | Labelled
+    | ResultWriteFailed
 )
-_OfTriggers: TypeAlias = Fired | TriggerEnded | Expects | Foreseen | Described
-_OfProcesses: TypeAlias = Recalled | Output | Left | Ask | Withdraw | Pong | Called
+_OfTriggers: TypeAlias = TriggerFired | TriggerEnded | NextFireTime | FireTimesPreviewed | Described
+_OfProcesses: TypeAlias = (
+    Recalled | Output | TaskStopped | Query | CancelQuery | Pong | CallbackReturned
+)
 _OfParsers: TypeAlias = Parsed | Named | ParserDied | Inspected
 
 Report: TypeAlias = _OfTasks | _OfTriggers | _OfProcesses | _OfParsers

@@ -6,12 +6,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.model.access import Noted, Role
+from aioflow.model.access import AuditEntry, Role
 from aioflow.model.backfill import Reprocess
 from aioflow.model.dag import ValueKind
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "AUDIT",
@@ -77,7 +77,7 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     dag_id: str
     run_id: str | None = None
     conf: bytes | None = None
-    logical_date: Instant | None = None
+    logical_date: Timestamp | None = None
     key: str | None = None
 
 
@@ -91,8 +91,8 @@ class StartBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
 
     dag_id: str
-    first: Instant
-    last: Instant
+    first: Timestamp
+    last: Timestamp
     reprocess: Reprocess = "none"
     max_active: int = 0
     is_reverse: bool = False
@@ -278,7 +278,7 @@ class Holder(msgspec.Struct, frozen=True):
     position: int
     map_index: int
     weight: int
-    since: Instant | None
+    since: Timestamp | None
     is_waiting: bool
 
 
@@ -411,7 +411,7 @@ class OpenLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     name: str
     seen: bytes | None
     digest: bytes
-    expires_at: Instant
+    expires_at: Timestamp
     address: str
     replaces: bytes | None = None
 
@@ -433,7 +433,7 @@ class CreateToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     role: Role
     scopes: tuple[str, ...] | None
     created_by: str
-    expires_at: Instant | None = None
+    expires_at: Timestamp | None = None
 
     def __repr__(self) -> str:
         return f"CreateToken({self.name!r})"
@@ -452,13 +452,13 @@ class NoteUse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         uses: ``(token_no, instant)``.
     """
 
-    uses: tuple[tuple[int, Instant], ...]
+    uses: tuple[tuple[int, Timestamp], ...]
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Put lines into the audit that no other request puts there. Answered ``None``."""
 
-    lines: tuple[Noted, ...]
+    lines: tuple[AuditEntry, ...]
 
 
 AccessRequest: TypeAlias = (

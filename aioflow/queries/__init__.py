@@ -23,8 +23,8 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag import TaskSpec
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
-from aioflow.protocol.commands import Answer, RunInfo
-from aioflow.protocol.reports import Ask, Withdraw
+from aioflow.protocol.commands import Reply, RunInfo
+from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.queries.endings import AWAY_SECONDS, Endings
 from aioflow.queries.events import read_events
 from aioflow.queries.pages import Reader, Refused, read_page, read_records
@@ -70,7 +70,7 @@ class _Question:
 
     __slots__ = ("ask", "asker", "is_queued", "is_stale", "is_withdrawn", "name", "wanted")
 
-    def __init__(self, asker: Asker, ask: Ask, wanted: Wanted) -> None:
+    def __init__(self, asker: Asker, ask: Query, wanted: Wanted) -> None:
         self.asker = asker
         self.ask = ask
         self.wanted = wanted
@@ -116,9 +116,9 @@ class Answers:
         """Say in which cycle of waits a task stands, as ``a -> b -> a``; empty if in none."""
         return self._endings.cycle(run_no, position, map_index)
 
-    def ask(self, asker: Asker, ask: Ask | Withdraw) -> None:
+    def ask(self, asker: Asker, ask: Query | CancelQuery) -> None:
         """Take a question; it is answered by ``asker.send``, some time. Never blocks."""
-        if isinstance(ask, Withdraw):
+        if isinstance(ask, CancelQuery):
             self._endings.withdraw(asker, ask.question, ask.numbers)
             self._withdraw(asker, ask.question)
             return
@@ -226,7 +226,7 @@ class Answers:
         elif answer is not None:
             self._leave(question)
             body = msgspec.msgpack.encode(answer)
-            question.asker.send([Answer(question.ask.question, body)])
+            question.asker.send([Reply(question.ask.question, body)])
 
     def _enter(self, question: _Question, name: str) -> None:
         """Have the question looked into again when there is an event of that name."""

@@ -22,9 +22,9 @@ from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow
 from aioflow.model.states import TaskState
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.commands import Answer
-from aioflow.protocol.reports import Ask
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import Reply
+from aioflow.protocol.reports import Query
 from aioflow.queries.cycles import Cycles
 from aioflow.queries.pages import Reader
 from aioflow.queries.tasks import NoSuchTask, Specs, task_ending
@@ -90,7 +90,7 @@ class Endings:
         """See ``Cycles.of_task``."""
         return self._cycles.of_task(run_no, position, map_index)
 
-    def ask(self, asker: Asker, ask: Ask) -> None:
+    def ask(self, asker: Asker, ask: Query) -> None:
         """Take in further runs that are asked about.
 
         Raises:
@@ -221,8 +221,8 @@ class Endings:
     async def _find(self, looks: Sequence[_Look]) -> None:
         """Find the run each waits for, if there is one."""
         by_id: dict[str, list[_Look]] = defaultdict(list)
-        by_date: dict[str, dict[Instant, list[_Look]]] = defaultdict(lambda: defaultdict(list))
-        by_since: dict[str, dict[Instant, list[_Look]]] = defaultdict(lambda: defaultdict(list))
+        by_date: dict[str, dict[Timestamp, list[_Look]]] = defaultdict(lambda: defaultdict(list))
+        by_since: dict[str, dict[Timestamp, list[_Look]]] = defaultdict(lambda: defaultdict(list))
         for look in looks:
             wait = look.wait
             if wait.run_id is not None:
@@ -241,7 +241,7 @@ class Endings:
         for dag_id, instants in by_since.items():
             await self._find_first_ended(dag_id, instants)
 
-    async def _find_first_ended(self, dag_id: str, instants: dict[Instant, list[_Look]]) -> None:
+    async def _find_first_ended(self, dag_id: str, instants: dict[Timestamp, list[_Look]]) -> None:
         """The run that ended first since an instant is that of all up to its end."""
         rest = sorted(instants)
         while rest:
@@ -362,4 +362,4 @@ def _found(looks: Iterable[_Look], run: RunRow) -> None:
 
 
 def _send(asked: Asked, endings: list[RunEnded]) -> None:
-    asked.asker.send([Answer(asked.question, msgspec.msgpack.encode(endings))])
+    asked.asker.send([Reply(asked.question, msgspec.msgpack.encode(endings))])

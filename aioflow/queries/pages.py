@@ -22,7 +22,7 @@ from aioflow.model.rows import (
     VersionRow,
 )
 from aioflow.model.states import TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import RunInfo
 from aioflow.worker.questions import (
     PAGE_BYTES,
@@ -59,10 +59,10 @@ class Reader(Protocol):
     async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
         """See ``Store``."""
 
-    async def find_runs_at(self, dag_id: str, logical_dates: Collection[Instant]) -> list[RunRow]:
+    async def find_runs_at(self, dag_id: str, logical_dates: Collection[Timestamp]) -> list[RunRow]:
         """See ``Store``."""
 
-    async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
+    async def latest_ended_run(self, dag_id: str, since: Timestamp) -> RunRow | None:
         """See ``Store``."""
 
     async def list_dags(self) -> list[DagRow]:

@@ -13,12 +13,12 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.core.state.digests import Digests, of_text
-from aioflow.core.state.interner import Shared
+from aioflow.core.state.interner import Interner
 from aioflow.core.state.pages import Pages, Rows, packed
 from aioflow.executors.wiring import Asker
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.queries.crowds import Crowds
 from aioflow.queries.mapped import Mapped
 from aioflow.worker.questions import RunWanted
@@ -49,8 +49,8 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
     position: int
     map_index: int
     run_id: str | None
-    logical_date: Instant | None
-    since: Instant
+    logical_date: Timestamp | None
+    since: Timestamp
     awaited: RunNo = -1
     task_no: TaskNo = -1
     leads_to: int = -1
@@ -97,8 +97,8 @@ class Waits:
         self._of: defaultdict[Asker, dict[int, Asked]] = defaultdict(dict)
         self._count = 0
         self._last_asked = 0
-        self._targets: Shared[tuple[str, str | None]] = Shared()
-        self._leads_to: Shared[frozenset[int]] = Shared()
+        self._targets: Interner[tuple[str, str | None]] = Interner()
+        self._leads_to: Interner[frozenset[int]] = Interner()
         self.by_name: Crowds[str] = Crowds(Digests(of_text))
         self.by_run: Crowds[int] = Crowds(Pages())
         self.by_task: Crowds[int] = Crowds(Pages())
@@ -262,7 +262,7 @@ def named(run_id: str) -> str:
     return "=" + run_id
 
 
-def dated(dag_id: str, logical_date: Instant) -> str:
+def dated(dag_id: str, logical_date: Timestamp) -> str:
     """Return where those stand who wait for the run of a DAG that stands for an instant."""
     return f"@{logical_date} {dag_id}"
 

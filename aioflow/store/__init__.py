@@ -42,7 +42,7 @@ from aioflow.model.rows import (
     VersionRow,
 )
 from aioflow.model.states import RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.recovery import LiveRun, Unfinished
 from aioflow.store.browsed import Browsed
 from aioflow.store.damaged import Damages
@@ -82,8 +82,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     node_no: int
     epoch: int
     commit_no: int
-    seen_at: Instant | None = None
-    steady_at: Instant | None = None
+    seen_at: Timestamp | None = None
+    steady_at: Timestamp | None = None
     after_crash: bool = False
 
 
@@ -141,7 +141,7 @@ class Store(Browsed, Protocol):
     async def opens_sealed(self) -> bool:
         """Return whether a key at hand opens any of what is sealed, if there is any."""
 
-    async def beat(self, at: Instant) -> None:
+    async def beat(self, at: Timestamp) -> None:
         """Say that this daemon lives, where others watch for that. Any commit says so, too.
 
         Raises:
@@ -220,18 +220,18 @@ class Store(Browsed, Protocol):
     async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
         """Return those that there are of many runs, in no order; 500 with one statement."""
 
-    async def find_runs_at(self, dag_id: str, logical_dates: Collection[Instant]) -> list[RunRow]:
+    async def find_runs_at(self, dag_id: str, logical_dates: Collection[Timestamp]) -> list[RunRow]:
         """Return the newest run of a DAG for each of these slots that has one, in no order."""
 
     async def find_runs_before(
-        self, dag_id: str, places: Sequence[tuple[Instant, RunNo]]
+        self, dag_id: str, places: Sequence[tuple[Timestamp, RunNo]]
     ) -> list[RunRow | None]:
         """Return for each logical date and number the run of a DAG that comes right before.
 
         All as of one moment; a look at an index for each.
         """
 
-    async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
+    async def latest_ended_run(self, dag_id: str, since: Timestamp) -> RunRow | None:
         """Return the first run of a DAG that ended at or after ``since``."""
 
     async def list_runs(
@@ -389,7 +389,7 @@ class Store(Browsed, Protocol):
         """
 
     async def list_old_runs(
-        self, dag_id: str, *, before: Instant, after: tuple[Instant, RunNo], limit: int
+        self, dag_id: str, *, before: Timestamp, after: tuple[Timestamp, RunNo], limit: int
     ) -> list[RunRow]:
         """Return runs of a DAG that ended before an instant, those first that ended first.
 
@@ -401,14 +401,14 @@ class Store(Browsed, Protocol):
         """Return the run of a DAG that ended last."""
 
     async def find_runs_after(
-        self, dag_id: str, places: Sequence[tuple[Instant, RunNo]]
+        self, dag_id: str, places: Sequence[tuple[Timestamp, RunNo]]
     ) -> list[RunRow | None]:
         """Return for each logical date and number the run of a DAG that comes right after.
 
         A look at an index for each.
         """
 
-    async def list_unneeded_versions(self, *, before: Instant, limit: int) -> list[str]:
+    async def list_unneeded_versions(self, *, before: Timestamp, limit: int) -> list[str]:
         """Return versions made before an instant that no DAG, file or run has, the oldest first."""
 
     async def list_versions(self, *, after: str = "", limit: int = 1000) -> list[str]:
@@ -419,7 +419,7 @@ class Store(Browsed, Protocol):
 
     async def list_numbers(
         self, table: str, *, after: int, limit: int
-    ) -> list[tuple[int, Instant]]:
+    ) -> list[tuple[int, Timestamp]]:
         """Return numbers and instants of rows in a table of ``erasing.AGED``, by number."""
 
     async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:

@@ -14,7 +14,15 @@ from sqlalchemy import Select, literal_column, select
 
 from aioflow.core.state.audit_chain import LOST
 from aioflow.crypto import Vault
-from aioflow.model.access import AccountRow, AuditHead, AuditRow, LoginRow, Noted, Role, TokenRow
+from aioflow.model.access import (
+    AccountRow,
+    AuditEntry,
+    AuditHead,
+    AuditRow,
+    LoginRow,
+    Role,
+    TokenRow,
+)
 from aioflow.model.batch import Batch
 from aioflow.store import access_tables as tables
 from aioflow.store import rows
@@ -193,7 +201,7 @@ def _audit(values: rows.Values) -> AuditRow:
     return AuditRow(
         audit_no=number,
         at=at,
-        noted=Noted(
+        noted=AuditEntry(
             actor=actor,
             role=role,
             action=action,

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Select, literal_column, or_, select
 
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
 from aioflow.store.asking import Asking
 from aioflow.store.erasing import AGED, not_deleted
@@ -99,7 +99,7 @@ class AgingReader(Asking):
     """The part of a store that knows what is old."""
 
     async def list_old_runs(
-        self, dag_id: str, *, before: Instant, after: tuple[Instant, RunNo], limit: int
+        self, dag_id: str, *, before: Timestamp, after: tuple[Timestamp, RunNo], limit: int
     ) -> list[RunRow]:
         """See ``Store``."""
         ended_at, run_no = after
@@ -113,7 +113,7 @@ class AgingReader(Asking):
         return await self._one(rows.run_row, _NEWEST, dag_id=dag_id)
 
     async def find_runs_after(
-        self, dag_id: str, places: Sequence[tuple[Instant, RunNo]]
+        self, dag_id: str, places: Sequence[tuple[Timestamp, RunNo]]
     ) -> list[RunRow | None]:
         """See ``Store``."""
         return [
@@ -127,12 +127,12 @@ class AgingReader(Asking):
 
     async def list_numbers(
         self, table: str, *, after: int, limit: int
-    ) -> list[tuple[int, Instant]]:
+    ) -> list[tuple[int, Timestamp]]:
         """See ``Store``."""
         statement = _numbers(table)
         return await self._all(lambda row: (row[0], row[1]), statement, after=after, limit=limit)
 
-    async def list_unneeded_versions(self, *, before: Instant, limit: int) -> list[str]:
+    async def list_unneeded_versions(self, *, before: Timestamp, limit: int) -> list[str]:
         """See ``Store``."""
         return await self._all(lambda row: str(row[0]), _UNNEEDED, before=before, limit=limit)
 

@@ -8,17 +8,17 @@ from typing import NamedTuple, Protocol, TypeAlias
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
 from aioflow.model.states import TaskState, TriggerState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "WaitCount")
 
 AGE_SECONDS = (60, 600, 3_600, 6 * 3_600, 24 * 3_600)
 """Waits are counted by how old they are: up to these, and older."""
 
-Counted: TypeAlias = tuple[int, TaskState, int, Instant | None, Instant | None]
+Counted: TypeAlias = tuple[int, TaskState, int, Timestamp | None, Timestamp | None]
 """Position, state, count, when the first of them began, and when the last ended."""
 
-WaitCount: TypeAlias = tuple[str, Instant, tuple[int, ...]]
+WaitCount: TypeAlias = tuple[str, Timestamp, tuple[int, ...]]
 """Class path, since when the oldest waits, and the counts by age, see ``AGE_SECONDS``."""
 
 
@@ -73,7 +73,7 @@ class Browsed(Protocol):
     ) -> dict[str, list[RunRow]]:
         """Return the newest runs of each of these DAGs."""
 
-    async def count_failed_since(self, since: Instant, *, limit: int = 1_000) -> int:
+    async def count_failed_since(self, since: Timestamp, *, limit: int = 1_000) -> int:
         """Return how many of the newest failed runs, ``limit`` at most, ended since."""
 
     async def count_versions_of_dag(
@@ -84,7 +84,7 @@ class Browsed(Protocol):
     async def find_live_dags(self) -> set[str]:
         """Return the DAGs that have a run which has not ended."""
 
-    async def find_made_at(self, versions: Collection[str]) -> dict[str, Instant]:
+    async def find_made_at(self, versions: Collection[str]) -> dict[str, Timestamp]:
         """Return when these versions were seen first, those that there are."""
 
     async def find_runs_by_no(self, run_nos: Collection[RunNo]) -> dict[RunNo, RunRow]:
@@ -147,7 +147,7 @@ class Browsed(Protocol):
     async def find_triggers(self, numbers: Collection[TriggerNo]) -> list[TriggerRow]:
         """Return those of these that there are, by number."""
 
-    async def count_waits(self, now: Instant) -> list[WaitCount]:
+    async def count_waits(self, now: Timestamp) -> list[WaitCount]:
         """Return what waits, by class."""
 
     async def find_named_event_no(self, event_no: int) -> NamedEventRow | None:

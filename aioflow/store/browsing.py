@@ -24,7 +24,7 @@ from sqlalchemy import (
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
 from aioflow.model.states import RunState, TaskState, TriggerState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
 from aioflow.store.asking import Asking
 from aioflow.store.browsed import AGE_SECONDS, CommitsAbove, Counted, WaitCount
@@ -249,7 +249,7 @@ class BrowsingReader(Asking):
             for dag_id, answer in zip(known, answers, strict=True)
         }
 
-    async def count_failed_since(self, since: Instant, *, limit: int = 1_000) -> int:
+    async def count_failed_since(self, since: Timestamp, *, limit: int = 1_000) -> int:
         """See ``Store``."""
         (count,) = await self._all(lambda row: row[0], _FAILED_SINCE, since=since, limit=limit)
         return int(count)
@@ -266,9 +266,9 @@ class BrowsingReader(Asking):
         """See ``Store``."""
         return set(await self._all(lambda row: row[0], _LIVE_DAGS))
 
-    async def find_made_at(self, versions: Collection[str]) -> dict[str, Instant]:
+    async def find_made_at(self, versions: Collection[str]) -> dict[str, Timestamp]:
         """See ``Store``."""
-        found: dict[str, Instant] = {}
+        found: dict[str, Timestamp] = {}
         wanted = list(dict.fromkeys(versions))
         for start in range(0, len(wanted), _WIDTH):
             piece = wanted[start : start + _WIDTH]
@@ -367,7 +367,7 @@ class BrowsingReader(Asking):
         found = await self._each(self._trigger, _waits_by_no, "no", dict.fromkeys(numbers))
         return sorted(found, key=lambda row: row.trigger_no)
 
-    async def count_waits(self, now: Instant) -> list[WaitCount]:
+    async def count_waits(self, now: Timestamp) -> list[WaitCount]:
         """See ``Store``."""
         edges = {
             f"since_{index}": now - seconds * 1_000_000 for index, seconds in enumerate(AGE_SECONDS)

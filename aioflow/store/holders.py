@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("Holder",)
 
@@ -20,7 +20,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     home: str
     epoch: int
     commit_no: int
-    seen_at: Instant | None
+    seen_at: Timestamp | None
     host: str | None
     pid: int | None
 

@@ -8,7 +8,7 @@ from sqlalchemy import Select, bindparam, delete, literal_column, select, union_
 from sqlalchemy.dialects import postgresql
 
 from aioflow.crypto import Vault
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.store import access_tables, tables
 from aioflow.store.asking import Asking
 from aioflow.store.fence import NODE_NO
@@ -123,7 +123,7 @@ class HoldingReader(Asking):
             home=home, epoch=epoch, commit_no=commit_no, seen_at=seen_at, host=host, pid=pid
         )
 
-    async def beat(self, at: Instant) -> None:
+    async def beat(self, at: Timestamp) -> None:
         """See ``Store``."""
 
     async def leave(self) -> None:

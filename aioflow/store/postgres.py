@@ -20,7 +20,7 @@ from aioflow.errors import BatchRefused, Fenced, HomeBusy, StoreSlow, StoreUnava
 from aioflow.errors.daemon import ANOTHER_DATABASE
 from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.asking import Question
 from aioflow.store.changes import Changes, bind, named_by
@@ -213,7 +213,7 @@ class PostgresStore(Reading):
         note = compiled(NOTE_HOLDER, POSTGRES)
         await connection.execute(note.sql, *note.placed({"home": about.home}))
 
-    async def beat(self, at: Instant) -> None:
+    async def beat(self, at: Timestamp) -> None:
         """See ``Store``."""
         statement = compiled(BEAT, POSTGRES)
         values = {"of_epoch": self._epoch, "at": at}

@@ -32,7 +32,7 @@ from aioflow.model.rows import (
     VersionRow,
 )
 from aioflow.model.states import RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, selects, tables
 from aioflow.store.access import AccessReader
 from aioflow.store.aging import AgingReader
@@ -101,14 +101,14 @@ class Reading(
         """See ``Store``."""
         return await self._each(rows.run_row, selects.runs_by_id, "id", run_ids)
 
-    async def find_runs_at(self, dag_id: str, logical_dates: Collection[Instant]) -> list[RunRow]:
+    async def find_runs_at(self, dag_id: str, logical_dates: Collection[Timestamp]) -> list[RunRow]:
         """See ``Store``."""
         return await self._each(
             rows.run_row, selects.runs_by_date, "date", logical_dates, dag_id=dag_id
         )
 
     async def find_runs_before(
-        self, dag_id: str, places: Sequence[tuple[Instant, RunNo]]
+        self, dag_id: str, places: Sequence[tuple[Timestamp, RunNo]]
     ) -> list[RunRow | None]:
         """See ``Store``."""
         if not places:
@@ -122,7 +122,7 @@ class Reading(
         before = (self._read(selects.RUN_BEFORE, rows.run_row, row[:1]) for row in found)
         return [row[0] if row else None for row in before]
 
-    async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
+    async def latest_ended_run(self, dag_id: str, since: Timestamp) -> RunRow | None:
         """See ``Store``."""
         return await self._one(rows.run_row, selects.ENDED_RUN, dag_id=dag_id, since=since)
 

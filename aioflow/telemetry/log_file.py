@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from aioflow.model.ids import StartNo
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("ALL", "MAGIC", "LogPart", "LogReader", "header")
 
@@ -56,7 +56,7 @@ class LogPart(NamedTuple):
 ALL = LogPart()
 
 
-def header(map_index: int, try_number: int, start_no: int, at: Instant, length: int) -> bytes:
+def header(map_index: int, try_number: int, start_no: int, at: Timestamp, length: int) -> bytes:
     """Return what stands before the data of a record."""
     fields = _FIELDS.pack(MAGIC, map_index, try_number, start_no, at, length)
     return fields + _CHECK.pack(zlib.crc32(fields))

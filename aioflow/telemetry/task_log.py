@@ -30,7 +30,7 @@ from aioflow._threads import in_thread
 from aioflow.clock import Clock
 from aioflow.filesystem import make_folder
 from aioflow.model.ids import RunNo, StartNo, TaskNo
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.redaction import Masks, Stream
 from aioflow.telemetry.log_file import ALL, LogPart, LogReader, header
 
@@ -272,7 +272,7 @@ class TaskLog:
         return await in_thread(_blocks, self._folder, limiter=self._threads)
 
     async def delete_old(
-        self, block: int, *, before: Instant, kept: Collection[RunNo], dry_run: bool = False
+        self, block: int, *, before: Timestamp, kept: Collection[RunNo], dry_run: bool = False
     ) -> int:
         """Delete the logs of runs of a block; return of how many.
 
@@ -336,7 +336,7 @@ def _blocks(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _delete_old(block: Path, before: Instant, kept: Collection[RunNo], *, dry_run: bool) -> int:
+def _delete_old(block: Path, before: Timestamp, kept: Collection[RunNo], *, dry_run: bool) -> int:
     count = 0
     with contextlib.suppress(FileNotFoundError):
         for run in list(os.scandir(block)):
@@ -345,7 +345,7 @@ def _delete_old(block: Path, before: Instant, kept: Collection[RunNo], *, dry_ru
     return count
 
 
-def _delete_if_old(run: os.DirEntry[str], before: Instant, *, dry_run: bool) -> bool:
+def _delete_if_old(run: os.DirEntry[str], before: Timestamp, *, dry_run: bool) -> bool:
     try:
         if _last_at(run) >= before:
             return False
@@ -359,13 +359,13 @@ def _delete_if_old(run: os.DirEntry[str], before: Instant, *, dry_run: bool) -> 
     return True
 
 
-def _last_at(run: os.DirEntry[str]) -> Instant:
+def _last_at(run: os.DirEntry[str]) -> Timestamp:
     """Return when something was written last into a folder."""
     written = [entry.stat().st_mtime_ns for entry in os.scandir(run)]
     return max(written, default=run.stat().st_mtime_ns) // 1_000
 
 
-def _write(batch: list[_Record], now: Instant) -> None:
+def _write(batch: list[_Record], now: Timestamp) -> None:
     by_path: dict[Path, list[_Record]] = {}
     for record in batch:
         by_path.setdefault(record.path, []).append(record)
@@ -405,7 +405,7 @@ def _append(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _encode(record: _Record, now: Instant) -> bytes:
+def _encode(record: _Record, now: Timestamp) -> bytes:
     key = record.log.key
     start = header(key.map_index, key.try_number, key.start_no, now, len(record.data))
     return start + record.data

@@ -14,13 +14,13 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow._threads import in_thread
-from aioflow.core.state.task_instance import Live
-from aioflow.core.transaction import Draft
+from aioflow.core.state.task_instance import TaskInstance
+from aioflow.core.transaction import Transaction
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RUNNING, StartNo, TaskNo, run_span, span_id, trace_id
 from aioflow.model.rows import RunRow
 from aioflow.model.states import RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("Span", "Traces")
 
@@ -52,8 +52,8 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     trace: int
     span: int
     parent: int
-    began: Instant
-    ended: Instant
+    began: Timestamp
+    ended: Timestamp
     attributes: Mapping[str, str | int]
     links: tuple[int, ...] = ()
     error: str | None = None
@@ -71,10 +71,10 @@ class _Stay(msgspec.Struct):
     """
 
     state: TaskState
-    since: Instant | None
+    since: Timestamp | None
     start_no: StartNo
-    began: Instant | None = None
-    queued: Instant | None = None
+    began: Timestamp | None = None
+    queued: Timestamp | None = None
     after: StartNo = 0
 
 
@@ -117,7 +117,7 @@ class Traces:
 
     # ── what is committed ───────────────────────────────────────────────────────────────
 
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch, draft: Transaction) -> None:
         """A batch is durable. ``draft`` is not settled: what rows said before is in it."""
         steps: dict[TaskNo, list[TaskState]] = {}
         for task_no, state in batch.steps:
@@ -145,7 +145,11 @@ class Traces:
         self._arrived.set()
 
     def _of_task(
-        self, live: Live, states: Sequence[TaskState], at: Instant, since: Mapping[TaskNo, Instant]
+        self,
+        live: TaskInstance,
+        states: Sequence[TaskState],
+        at: Timestamp,
+        since: Mapping[TaskNo, Timestamp],
     ) -> Iterator[Span]:
         stay = self._stays.pop(live.task_no, None) or _recalled(live, states[0], since)
         trace = _trace_of(live.run.row)
@@ -164,7 +168,7 @@ class Traces:
             self._stays[live.task_no] = stay
 
 
-def _recalled(live: Live, first: TaskState, since: Mapping[TaskNo, Instant]) -> _Stay:
+def _recalled(live: TaskInstance, first: TaskState, since: Mapping[TaskNo, Timestamp]) -> _Stay:
     """Return where a task stood whose stay began with another daemon, as far as its row says.
 
     What ran when that daemon died has no span: nobody knows until when it did.
@@ -182,7 +186,7 @@ def _recalled(live: Live, first: TaskState, since: Mapping[TaskNo, Instant]) -> 
 
 
 def _next_stay(
-    stay: _Stay, state: TaskState, at: Instant, start_no: StartNo, started_at: Instant | None
+    stay: _Stay, state: TaskState, at: Timestamp, start_no: StartNo, started_at: Timestamp | None
 ) -> _Stay:
     """Return the stay that follows.
 
@@ -209,7 +213,7 @@ def _ends_try(was: TaskState, state: TaskState) -> bool:
     return state is TaskState.RETRYING or not state.is_live
 
 
-def _of_stay(stay: _Stay, trace: int, task_no: TaskNo, ended: Instant) -> Iterator[Span]:
+def _of_stay(stay: _Stay, trace: int, task_no: TaskNo, ended: Timestamp) -> Iterator[Span]:
     """Yield the span of a stay that is over; of one of no length only if code ran in it."""
     name = _STAYS.get(stay.state)
     if name is None or stay.since is None:
@@ -237,7 +241,7 @@ def _of_stay(stay: _Stay, trace: int, task_no: TaskNo, ended: Instant) -> Iterat
 
 
 def _of_try(
-    stay: _Stay, trace: int, live: Live, state: TaskState, ended: Instant
+    stay: _Stay, trace: int, live: TaskInstance, state: TaskState, ended: Timestamp
 ) -> Iterator[Span]:
     """Yield the span of a try that is over, if it had begun."""
     if stay.began is None or not stay.start_no:

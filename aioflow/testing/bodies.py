@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from aioflow.errors import LinkClosed
-from aioflow.protocol.commands import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
-from aioflow.protocol.reports import Began, Ended, Recalled
+from aioflow.protocol.commands import ForgetRun, Hello, Order, Recall, Reply, RunInfo, StartTask
+from aioflow.protocol.reports import Ended, Recalled, TaskStarted
 from aioflow.testing.loop import napping, virtual_loop
 from aioflow.worker.code import CodeShelf
 from aioflow.worker.outcome import now
@@ -138,20 +138,20 @@ class BodyHost:
     """
 
     def __init__(
-        self, line: Line, welcome: Welcome, shelf: CodeShelf, announce: Callable[[Start], None]
+        self, line: Line, welcome: Hello, shelf: CodeShelf, announce: Callable[[StartTask], None]
     ) -> None:
         self._line = line
         self._loop = asyncio.get_running_loop()
         self._results = Path(welcome.results)
         self._runs = Runs(shelf)
         self._announce = announce
-        self._claimed: dict[tuple[int, int], Start] = {}
+        self._claimed: dict[tuple[int, int], StartTask] = {}
         self._running: Turns[Ended] | None = None
 
     def obey(self, order: Order) -> None:
         """See ``host.shared.Role``."""
         match order:
-            case Start():
+            case StartTask():
                 self._claimed[order.task_no, order.start_no] = order
                 self._begin_next()
             case RunInfo():
@@ -174,7 +174,7 @@ class BodyHost:
         if self._running is not None or not self._claimed:
             return
         start = self._claimed.pop(next(iter(self._claimed)))
-        self._line.report(Began(start.task_no, start.start_no, now()))
+        self._line.report(TaskStarted(start.task_no, start.start_no, now()))
         self._announce(start)
         work = partial(run_body, start, self._runs, self._ask, self._line.report, self._results)
         self._running = Turns(work, self._end)
@@ -185,14 +185,14 @@ class BodyHost:
         self._line.report(ended)
         self._begin_next()
 
-    def _ask(self, run_no: int, kind: str, body: bytes) -> Answer:
+    def _ask(self, run_no: int, kind: str, body: bytes) -> Reply:
         """See ``AskDaemon``; from the thread of the body."""
         running = self._running
         assert running is not None  # noqa: S101 - a body asks
-        got: list[Answer] = []
+        got: list[Reply] = []
 
         def ask(go_on: Callable[[], None]) -> None:
-            def take(of: None, answer: Answer) -> None:
+            def take(of: None, answer: Reply) -> None:
                 got.append(answer)
                 go_on()
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from aioflow.author.notifiers import Notification, outbound
 from aioflow.errors import LinkClosed
-from aioflow.protocol.commands import Call, ForgetRun, Notify, Order, RunInfo
-from aioflow.protocol.reports import Called
+from aioflow.protocol.commands import ForgetRun, Notify, Order, RunCallback, RunInfo
+from aioflow.protocol.reports import CallbackReturned
 from aioflow.testing.bodies import Turns
 from aioflow.worker.callbacks import call, notify
 from aioflow.worker.code import CodeShelf
@@ -39,13 +39,13 @@ class CallingHost:
         self._loop = asyncio.get_running_loop()
         self._runs = Runs(shelf)
         self._announce = announce
-        self._running: Turns[Called] | None = None
+        self._running: Turns[CallbackReturned] | None = None
         outbound.set(on_notification)
 
     def obey(self, order: Order) -> None:
         """See ``host.shared.Role``."""
         match order:
-            case Call():
+            case RunCallback():
                 self._begin(order.number, partial(call, order, self._runs, self._drive))
             case Notify():
                 self._begin(order.number, partial(notify, order))
@@ -61,7 +61,7 @@ class CallingHost:
         if self._running is not None:
             self._running.kill()
 
-    def _begin(self, number: int, work: Callable[[], Called]) -> None:
+    def _begin(self, number: int, work: Callable[[], CallbackReturned]) -> None:
         self._announce(number)
         self._running = Turns(work, self._line.report)
         self._loop.call_soon(self._running.begin)

@@ -18,7 +18,7 @@ from aioflow.author import codec
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.steps import at_once
 from aioflow.author.trigger import Trigger, TriggerEvent, note_last, prepare, serialize
-from aioflow.model.timestamps import as_datetime, as_instant
+from aioflow.model.timestamps import to_datetime, to_timestamp
 from aioflow.testing.loop import VirtualLoop, threads_are_counted
 from aioflow.testing.standstill import Standstill
 from aioflow.testing.wall import VirtualClock, also_in, wall_clock
@@ -68,11 +68,11 @@ async def collect(
     waits_since = aware(since or begins)
     seconds = microseconds(timeout, "timeout") / 1e6
     loop = VirtualLoop()
-    clock = VirtualClock(loop, as_instant(begins))
+    clock = VirtualClock(loop, to_timestamp(begins))
     since_us = (waits_since - begins) // timedelta(microseconds=1)
     prepare(trigger, since=waits_since, since_us=since_us)
     object.__setattr__(trigger, "_hosted_last", None if last is None else _stored(last, trigger))
-    standstill = Standstill(loop, lambda: as_datetime(clock.now()), _logger.warning)
+    standstill = Standstill(loop, lambda: to_datetime(clock.now()), _logger.warning)
     module = sys.modules.get(type(trigger).__module__)
     with (
         ThreadPoolExecutor(1, thread_name_prefix="aioflow-collect") as thread,

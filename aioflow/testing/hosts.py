@@ -19,7 +19,7 @@ import msgspec
 
 from aioflow.author.notifiers import Notification
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import Answer, Order, Ping, Start, Welcome
+from aioflow.protocol.commands import Hello, Order, Ping, Reply, StartTask
 from aioflow.protocol.reports import Pong, Report
 from aioflow.testing.bodies import BodyHost
 from aioflow.testing.calling import CallingHost
@@ -192,20 +192,20 @@ class InlineChild:
             self._obey(order)
 
     def _obey(self, order: Order) -> None:
-        if isinstance(order, Welcome):
+        if isinstance(order, Hello):
             self._begin(order)
             return
         assert self._line is not None  # noqa: S101 - the first order is a welcome
         assert self._role is not None  # noqa: S101
         match order:
-            case Answer():
+            case Reply():
                 self._line.answered(order)
             case Ping():
                 self._line.report(Pong())
             case _:
                 self._role.obey(order)
 
-    def _begin(self, welcome: Welcome) -> None:
+    def _begin(self, welcome: Hello) -> None:
         line = self._line = _InlineLine(self)
         line.connect(cast("Link[Order]", _Link(self)))
         if welcome.role == "slot":
@@ -226,7 +226,7 @@ class InlineChild:
         finally:
             sys.stdout, sys.stderr = before
 
-    def _announce(self, start: Start) -> None:
+    def _announce(self, start: StartTask) -> None:
         self._mark(start.task_no, start.start_no)
 
     def _mark(self, number: int, start_no: int = 0) -> None:

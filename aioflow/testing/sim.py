@@ -22,7 +22,7 @@ from aioflow.author.duration import Duration, microseconds
 from aioflow.author.notifiers import Notification
 from aioflow.errors import DagError
 from aioflow.model.backfill import Reprocess
-from aioflow.model.timestamps import as_datetime, as_instant
+from aioflow.model.timestamps import to_datetime, to_timestamp
 from aioflow.protocol.inputs import FileParsed
 from aioflow.testing.backfill import SimBackfill
 from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
@@ -64,7 +64,7 @@ class Sim:
         on_standstill: Callable[[str], object] = _logger.warning,
     ) -> None:
         self._shelf = ShelfOfOurs()
-        self._world = World(as_instant(aware(at)), self._shelf, on_standstill)
+        self._world = World(to_timestamp(aware(at)), self._shelf, on_standstill)
         self._understudies = Understudies()
         self._dags: dict[str, DAG] = {}
         self._keys = itertools.count(1)
@@ -291,7 +291,7 @@ class Sim:
     @property
     def now(self) -> datetime:
         """What the clock shows, in UTC."""
-        return as_datetime(self._world.clock.now())
+        return to_datetime(self._world.clock.now())
 
     @property
     def notifications(self) -> list[Notification]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.testing.loop import VirtualLoop, nap_here
 
 __all__ = ("VirtualClock", "wall_clock")
@@ -32,11 +32,11 @@ _clocks: list[VirtualClock] = []
 class VirtualClock:
     """See ``Clock``: the time of a loop, and a wall that goes along with it."""
 
-    def __init__(self, loop: VirtualLoop, begins_at: Instant) -> None:
+    def __init__(self, loop: VirtualLoop, begins_at: Timestamp) -> None:
         self._loop = loop
         self._begins_at = begins_at
 
-    def now(self) -> Instant:
+    def now(self) -> Timestamp:
         """See ``Clock``."""
         return self._begins_at + self.monotonic_us()
 

@@ -17,7 +17,7 @@ from aioflow.clock import SystemClock
 from aioflow.crypto import KEY_BYTES, Vault
 from aioflow.errors import DaemonStopping
 from aioflow.model.batch import Batch
-from aioflow.model.timestamps import Instant, as_datetime
+from aioflow.model.timestamps import Timestamp, to_datetime
 from aioflow.store.inline import open_inline
 from aioflow.testing.loop import Stalled, VirtualLoop, nap_here, threads_are_counted
 from aioflow.testing.node import Node
@@ -54,13 +54,15 @@ class World:
         notifications: What notifiers would have sent.
     """
 
-    def __init__(self, begins_at: Instant, shelf: CodeShelf, tell: Callable[[str], object]) -> None:
+    def __init__(
+        self, begins_at: Timestamp, shelf: CodeShelf, tell: Callable[[str], object]
+    ) -> None:
         self._shelf = shelf
         self._closing = stack = ExitStack()
         self._loop = VirtualLoop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aioflow-sim")
         self.clock = VirtualClock(self._loop, begins_at)
-        self._standstill = Standstill(self._loop, lambda: as_datetime(self.clock.now()), tell)
+        self._standstill = Standstill(self._loop, lambda: to_datetime(self.clock.now()), tell)
         self.home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aioflow-sim-")))
         for name in ("code", "logs", "results"):
             (self.home / name).mkdir()

@@ -24,7 +24,7 @@ from aioflow.api.access import SESSION_SECONDS, Access
 from aioflow.api.picture import Caller
 from aioflow.clock import Clock
 from aioflow.errors import AioflowError, DaemonStopping
-from aioflow.model.access import HOME, Noted, Role, told
+from aioflow.model.access import HOME, AuditEntry, Role, told
 from aioflow.telemetry.log import Logger
 from aioflow.web.asking import Asking, put_asking
 from aioflow.web.bodies import BODY_LIMIT, STRANGER_LIMIT, read_body, refused_type
@@ -175,7 +175,7 @@ class Guard:
         if scope["method"] in _SAFE and status not in _SHUT_OUT:
             return
         actor = asking.actor
-        line = Noted(
+        line = AuditEntry(
             actor="" if actor is None else actor.name,
             role="" if actor is None else actor.role.label,
             action=told(scope["method"][:20]),

@@ -20,7 +20,7 @@ import aioflow.author.public
 from aioflow.author.deferrable import set_default_deferrable
 from aioflow.author.retry import set_default_tries
 from aioflow.errors import LinkClosed
-from aioflow.protocol.commands import Order, Welcome
+from aioflow.protocol.commands import Hello, Order
 from aioflow.worker.airflow import finder as airflow
 from aioflow.worker.frames import BlockingLink
 from aioflow.worker.process import die_before_parent, die_with_parent, take_socket
@@ -42,7 +42,7 @@ def main() -> int:
     link = BlockingLink(sock := take_socket("AIOFLOW_LINK_FD"))
     try:
         welcome, *first = link.receive()
-        if not isinstance(welcome, Welcome):
+        if not isinstance(welcome, Hello):
             raise LinkClosed(f"the first order must be Welcome, not {type(welcome).__name__}")
         return _play(welcome, first, link, sock)
     except LinkClosed as exc:
@@ -50,7 +50,7 @@ def main() -> int:
         return 0
 
 
-def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket.socket) -> int:
+def _play(welcome: Hello, first: list[Order], link: BlockingLink, sock: socket.socket) -> int:
     die_before_parent(welcome.role)
     airflow.install()
     set_default_deferrable(value=welcome.default_deferrable)

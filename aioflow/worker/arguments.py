@@ -31,8 +31,8 @@ from aioflow.author.start import START_KWARGS
 from aioflow.errors import Unserializable
 from aioflow.model.dag import TaskSpec
 from aioflow.model.ids import clear_number
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.commands import RunInfo, Start
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.results import read_item, result_path
 from aioflow.worker.fan_in import Pages, Results, decode_item
 from aioflow.worker.items import all_items, one_item
@@ -78,7 +78,7 @@ class KnownRun:
             asks = self._asking[node.position] = _takes_results(self.dag, node)
         return asks
 
-    def context(self, node: Node, start: Start) -> RunContext:
+    def context(self, node: Node, start: StartTask) -> RunContext:
         """Return what this try may know about itself and the run.
 
         Raises:
@@ -115,7 +115,7 @@ class KnownRun:
         return replace(bare, params=parameter_values(self.dag.parameters, bare))
 
 
-def data_interval(dag: DAG, info: RunInfo) -> tuple[Instant, Instant] | None:
+def data_interval(dag: DAG, info: RunInfo) -> tuple[Timestamp, Timestamp] | None:
     """Return from which slot of its schedule to which a run stands, if its DAG wants that.
 
     A run that a person has started stands for the last whole interval; one that has no slots
@@ -143,7 +143,7 @@ def spec_of(node: Node) -> TaskSpec:
     return node.spec
 
 
-def wanted_parents(run: KnownRun, node: Node, start: Start) -> list[int]:
+def wanted_parents(run: KnownRun, node: Node, start: StartTask) -> list[int]:
     """Return whose results have to be asked for, and how: see ``questions.ResultsWanted``."""
     wanted = {
         binding.position
@@ -169,7 +169,7 @@ def is_along(node: Node, position: int) -> bool:
     return mapped is not None and position in mapped.along
 
 
-def wanted_children(node: Node, start: Start) -> list[tuple[int, int]]:
+def wanted_children(node: Node, start: StartTask) -> list[tuple[int, int]]:
     """Return which children's results a child takes, by position and map index."""
     mapped = spec_of(node).mapped
     if mapped is None:
@@ -197,7 +197,7 @@ def _takes_results(dag: DAG, node: Node) -> bool:
     return any(isinstance(part, FromTask | FromRound) for part in bound)
 
 
-def _looks_back(node: Node, start: Start) -> Iterator[FromRound]:
+def _looks_back(node: Node, start: StartTask) -> Iterator[FromRound]:
     """Yield where it takes what the round before gave; nothing in the first one."""
     for argument in node.arguments.values():
         for binding in _bindings(argument, start):
@@ -211,7 +211,7 @@ def _asked_for(run: KnownRun, position: int) -> int:
     return ~(run.info.first_task_no + position) if is_stream else position
 
 
-def streamed_from(run: KnownRun, node: Node, start: Start) -> int | None:
+def streamed_from(run: KnownRun, node: Node, start: StartTask) -> int | None:
     """Return how the item of a child is asked for, if it is one of a stream."""
     mapped = spec_of(node).mapped
     if mapped is None or start.map_index < 0 or len(mapped.sources) != 1:
@@ -222,7 +222,7 @@ def streamed_from(run: KnownRun, node: Node, start: Start) -> int | None:
     return _asked_for(run, position)
 
 
-def _bindings(value: object, start: Start) -> Iterator[object]:
+def _bindings(value: object, start: StartTask) -> Iterator[object]:
     """Yield what counts in this start: in its first round what stands in for the one before."""
     for part in _parts(value):
         if isinstance(part, FromRound) and start.map_index <= 0:
@@ -258,7 +258,7 @@ class Arguments:
     """
 
     def __init__(
-        self, run: KnownRun, node: Node, start: Start, pages: Pages, results: Path
+        self, run: KnownRun, node: Node, start: StartTask, pages: Pages, results: Path
     ) -> None:
         self._run = run
         self._node = node

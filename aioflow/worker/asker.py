@@ -9,7 +9,7 @@ from typing import Any
 from aioflow.author.asking import NamedEvent, RunEnding
 from aioflow.errors import AioflowError, TaskError, UnknownValue
 from aioflow.model.dag import ValueKind
-from aioflow.model.timestamps import Instant, as_instant
+from aioflow.model.timestamps import Timestamp, to_timestamp
 from aioflow.worker import values
 from aioflow.worker.endings import Endings, SingleEndings
 from aioflow.worker.named_events import EventFollower, Subscriptions
@@ -72,7 +72,7 @@ class LineAsker:
         logical_date: datetime | None,
         since: datetime,
     ) -> RunEnding:
-        when = (_instant_or_none(logical_date), as_instant(since))
+        when = (_instant_or_none(logical_date), to_timestamp(since))
         target = (self.run_no, dag_id, task_id)
         return await self._channels.endings.ended(target, run_id, *when, self.place)
 
@@ -170,12 +170,12 @@ class Follower:
         since: datetime,
     ) -> None:
         target = (self._asker.run_no, dag_id, task_id)
-        when = (_instant_or_none(logical_date), as_instant(since))
+        when = (_instant_or_none(logical_date), to_timestamp(since))
         self._endings.ask(of, target, run_id, *when, self._asker.place)
 
     def forget(self, of: Hashable) -> None:
         self._endings.forget(of)
 
 
-def _instant_or_none(moment: datetime | None) -> Instant | None:
-    return None if moment is None else as_instant(moment)
+def _instant_or_none(moment: datetime | None) -> Timestamp | None:
+    return None if moment is None else to_timestamp(moment)

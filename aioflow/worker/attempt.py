@@ -12,8 +12,8 @@ from typing import Any
 from aioflow.author.node import Node
 from aioflow.author.signals import NotReady, sensor_saw
 from aioflow.model.dag import SensorSpec
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.commands import Start
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import Labelled
 from aioflow.worker.arguments import KnownRun, spec_of
 from aioflow.worker.body import Body, PagesOfRun, begin
@@ -41,7 +41,7 @@ class Attempt:
         self,
         run: KnownRun,
         node: Node,
-        start: Start,
+        start: StartTask,
         fetch: FetchPage,
         results: Path,
         expire: Callable[[], None],
@@ -59,8 +59,8 @@ class Attempt:
         self._pages: PagesOfRun = no_page
         self._label: str | None = None
         self.operator: Any = None
-        self.last_look_at: Instant | None = None
-        self.next_look_at: Instant | None = None
+        self.last_look_at: Timestamp | None = None
+        self.next_look_at: Timestamp | None = None
 
     async def value(self) -> Any:
         """Return the result: of the body, or of the sensor's last check."""

@@ -16,7 +16,7 @@ from aioflow.author.node import Node
 from aioflow.author.operator import looks_by_poke
 from aioflow.author.signals import PokeReturnValue
 from aioflow.author.trigger import TriggerEvent
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.worker.arguments import Arguments, KnownRun, spec_of
 from aioflow.worker.items import all_items
 from aioflow.worker.labels import label_of
@@ -43,7 +43,7 @@ class Body(msgspec.Struct, frozen=True):
     label: str | None = None
 
 
-def begin(run: KnownRun, node: Node, start: Start, pages: PagesOfRun, results: Path) -> Body:
+def begin(run: KnownRun, node: Node, start: StartTask, pages: PagesOfRun, results: Path) -> Body:
     """Return the body of a try, its arguments resolved. Runs ``__init__`` of an operator.
 
     Raises:
@@ -87,7 +87,7 @@ async def _waited_for(value: Awaitable[Any]) -> PokeReturnValue[Any]:
 
 
 def _taking_events(
-    operator: Any, node: Node, start: Start, values: Any, kwargs: dict[str, Any]
+    operator: Any, node: Node, start: StartTask, values: Any, kwargs: dict[str, Any]
 ) -> Callable[[], Any]:
     """Return the call that takes a batch of events, or one of them alone."""
     method = getattr(operator, start.method)

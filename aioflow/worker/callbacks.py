@@ -21,10 +21,10 @@ from aioflow.author.values import in_process
 from aioflow.errors import LinkClosed, NotificationFailed
 from aioflow.model.ids import clear_number
 from aioflow.model.states import Failure
-from aioflow.model.timestamps import as_datetime
-from aioflow.protocol.commands import Call, ForgetRun, Notify, Order, RunInfo, Welcome
+from aioflow.model.timestamps import to_datetime
+from aioflow.protocol.commands import ForgetRun, Hello, Notify, Order, RunCallback, RunInfo
 from aioflow.protocol.outbox import Alert, Callback
-from aioflow.protocol.reports import Called
+from aioflow.protocol.reports import CallbackReturned
 from aioflow.worker import values
 from aioflow.worker.arguments import KnownRun
 from aioflow.worker.code import CodeShelf
@@ -44,11 +44,11 @@ class CallbackHost:
     """Serves one version, and alerts.
 
     Args:
-        link: To the daemon; ``Welcome`` has been received from it.
+        link: To the daemon; ``Hello`` has been received from it.
         nonce: Tells our marks in the output from what user code prints.
     """
 
-    def __init__(self, link: BlockingLink, welcome: Welcome, nonce: bytes) -> None:
+    def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
         self._link = link
         self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
         self._descriptors = Descriptors(nonce)
@@ -70,7 +70,7 @@ class CallbackHost:
                 self._runs.tell(order)
             case ForgetRun():
                 self._runs.forget(order.run_no)
-            case Call():
+            case RunCallback():
                 self._descriptors.mark(order.number)
                 self._answer(call(order, self._runs, asyncio.run))
             case Notify():
@@ -79,13 +79,13 @@ class CallbackHost:
             case _:
                 raise LinkClosed(f"a callback host was ordered {type(order).__name__}")
 
-    def _answer(self, answer: Called) -> None:
+    def _answer(self, answer: CallbackReturned) -> None:
         flush()
         self._orphans.kill()
         self._link.send([answer])
 
 
-def call(order: Call, runs: Runs, drive: Drive) -> Called:
+def call(order: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
     """Call what an author gave, each of several whatever became of the others.
 
     Args:
@@ -141,7 +141,7 @@ def _context(run: KnownRun, owed: Callback, number: int) -> dict[str, Any]:
     context |= {
         "event": owed.event,
         "state": owed.state,
-        "at": as_datetime(owed.at),
+        "at": to_datetime(owed.at),
         "error": None if failure is None else msgspec.structs.asdict(failure),
         "exception": None if failure is None else f"{failure.type}: {failure.message}",
         "idempotency_key": f"{key}/{owed.event}/{number}",
@@ -149,7 +149,7 @@ def _context(run: KnownRun, owed: Callback, number: int) -> dict[str, Any]:
     return context
 
 
-def notify(order: Notify) -> Called:
+def notify(order: Notify) -> CallbackReturned:
     """Tell the people on call, over each of the ways there are."""
     alert = msgspec.msgpack.decode(order.body, type=Alert)
     failed: list[BaseException] = []
@@ -197,10 +197,10 @@ def _alerted(alert: Alert, number: int) -> dict[str, Any]:
     }
 
 
-def _called(number: int, failed: Sequence[BaseException]) -> Called:
+def _called(number: int, failed: Sequence[BaseException]) -> CallbackReturned:
     """Return the report; what failed of something that may pass is done again."""
     if not failed:
-        return Called(number)
+        return CallbackReturned(number)
     passing = [exc for exc in failed if isinstance(exc, NotificationFailed) and exc.may_pass]
     failure: Failure = failure_of((passing or failed)[0])
-    return Called(number, failure, may_pass=bool(passing))
+    return CallbackReturned(number, failure, may_pass=bool(passing))

@@ -24,12 +24,12 @@ from aioflow.errors import (
     Unserializable,
 )
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
     EventEmitted,
-    NextWanted,
+    NextEventRequested,
     RecordDropped,
     Report,
     RunCalled,
@@ -54,7 +54,7 @@ _PASSED_ON = (Skip, Fail, RetryAfter, NotReady)
 class Conversation(Protocol):
     """What the calls of a try need of the host it runs in."""
 
-    start: Start
+    start: StartTask
     began_at: int
 
     @property
@@ -182,7 +182,7 @@ class DurableCalls:
             else:
                 start = self._talk.start
                 self._tell(
-                    NextWanted(
+                    NextEventRequested(
                         start.task_no,
                         start.start_no,
                         self._talk.began_at,

@@ -23,23 +23,23 @@ from aioflow.protocol.commands import (
     CallRecorded,
     Describe,
     ForgetRun,
-    ItemsTaken,
+    Hello,
+    ItemsStored,
     Order,
-    Resume,
+    ResumeCoroutine,
     RunInfo,
-    Start,
-    Stop,
-    Welcome,
+    StartTask,
+    StopTask,
 )
 from aioflow.protocol.reports import (
     Awaiting,
     Described,
     Ended,
-    Left,
-    NextWanted,
-    NotParked,
+    NextEventRequested,
+    NotSuspended,
     Report,
     RunCalled,
+    TaskStopped,
 )
 from aioflow.worker import values
 from aioflow.worker.arguments import KnownRun, spec_of
@@ -100,7 +100,7 @@ class HostedTry(Hosted):
         *("giver", "is_reported", "key", "node", "start"),
     )
 
-    def __init__(self, host: CoroutineHost, start: Start) -> None:
+    def __init__(self, host: CoroutineHost, start: StartTask) -> None:
         super().__init__()
         self._host = host
         self.start = start
@@ -152,15 +152,15 @@ class HostedTry(Hosted):
 class CoroutineHost:
     """Hosts tries, each in one task of the nursery.
 
-    A try that was stopped reports nothing more but that it has ``Left``. One that its own time
-    limit ended reports ``timeout`` as soon as it has let go, or when the limit for that has passed.
+    After a stop, a try reports ``TaskStopped`` and nothing else. A try that exceeds its own time
+    limit reports ``timeout`` once it has ended, or when the time allowed for that has passed.
 
     Attributes:
         evicted: See ``shared.Role``.
     """
 
     def __init__(
-        self, line: Line, box: BlackBox, welcome: Welcome, shelf: CodeShelf | None = None
+        self, line: Line, box: BlackBox, welcome: Hello, shelf: CodeShelf | None = None
     ) -> None:
         self._line = line
         self._loop = asyncio.get_running_loop()
@@ -190,17 +190,17 @@ class CoroutineHost:
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
         match order:
-            case Start():
+            case StartTask():
                 self._begin(order)
-            case Resume():
+            case ResumeCoroutine():
                 self._resume(order)
             case CallRecorded():
                 self._confirm(order)
-            case ItemsTaken():
+            case ItemsStored():
                 giving = self._hosted.get((order.task_no, order.start_no))
                 if giving is not None and giving.giver is not None:
                     giving.giver.take(order.upto)
-            case Stop():
+            case StopTask():
                 stopped = self._hosted.get((order.task_no, order.start_no))
                 if stopped is not None:
                     self._nursery.cancel(stopped, order.reason)
@@ -226,7 +226,7 @@ class CoroutineHost:
 
     # ── one try ─────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, start: Start) -> None:
+    def _begin(self, start: StartTask) -> None:
         left = self._parked.pop(start.task_no, None)
         if left is not None:  # nobody knows of it any more
             self._nursery.cancel(left, "reassigned")
@@ -234,11 +234,11 @@ class CoroutineHost:
         self._hosted[hosted.key] = hosted
         self._nursery.start(hosted, self._host(hosted))
 
-    def _resume(self, order: Resume) -> None:
+    def _resume(self, order: ResumeCoroutine) -> None:
         hosted = self._parked.pop(order.task_no, None)
         known = hosted is not None and hosted.key[1] == order.was_start_no
         if hosted is None or hosted.calls is None or not known or not hosted.is_parked:
-            self._line.report(NotParked(order.task_no, order.start_no))
+            self._line.report(NotSuspended(order.task_no, order.start_no))
             return
         del self._hosted[hosted.key]
         hosted.start = msgspec.structs.replace(hosted.start, start_no=order.start_no)
@@ -251,7 +251,7 @@ class CoroutineHost:
         confirmed = self._hosted.get((order.task_no, order.start_no))
         if confirmed is None or confirmed.ending == _EVICTED:
             # It was let go of while it asked for what was there already; else this is late.
-            self._line.report(NotParked(order.task_no, order.start_no))
+            self._line.report(NotSuspended(order.task_no, order.start_no))
             return
         if confirmed.calls is None:
             return
@@ -263,7 +263,7 @@ class CoroutineHost:
         """Tell the engine of a durable call; what was printed before stands in the log first."""
         self._output.flush(hosted.key)
         self._line.report(report)
-        if isinstance(report, Awaiting | NextWanted | RunCalled):
+        if isinstance(report, Awaiting | NextEventRequested | RunCalled):
             self._parked[hosted.start.task_no] = hosted
             self._relieve()
 
@@ -290,7 +290,7 @@ class CoroutineHost:
         if excess:
             self._loop.call_later(LOOK_SECONDS, self._relieve)
 
-    def find_class(self, start: Start, path: str) -> Any:
+    def find_class(self, start: StartTask, path: str) -> Any:
         """Return what a try's version, or an installed package, calls by this name."""
         version = self._runs.of(start).info.version
         return self._shelf.version(version).find_class(path)
@@ -351,14 +351,14 @@ class CoroutineHost:
         steps = ended_badly(node, hosted.start, hosted.began_at, problem, attempt.operator)
         return await self._slices.run(steps)
 
-    async def _values(self, start: Start, names: tuple[tuple[ValueKind, str], ...]) -> Held:
+    async def _values(self, start: StartTask, names: tuple[tuple[ValueKind, str], ...]) -> Held:
         question = values.question(start.position, names)
         try:
             return values.told(names, await self._line.ask(start.run_no, "values", question))
         except TaskError as exc:
             raise UnknownValue(str(exc)) from None
 
-    async def _records(self, start: Start) -> list[RecordItem]:
+    async def _records(self, start: StartTask) -> list[RecordItem]:
         items: list[RecordItem] = []
         while len(items) < start.recorded:
             wanted = RecordsWanted(start.task_no, len(items) - 1)
@@ -387,7 +387,7 @@ class CoroutineHost:
             self._report(hosted, not_begun(hosted.start, LostInHost()))
         if not hosted.is_reported:
             self._output.flush(hosted.key)
-            self._line.report(Left(*hosted.key))
+            self._line.report(TaskStopped(*hosted.key))
 
     def _abandoned(self, hosted: HostedTry) -> None:
         """Report for a try that swallows its cancellation; give up when they are many."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from aioflow.author.trigger import Trigger
-from aioflow.model.timestamps import Instant, as_instant
+from aioflow.model.timestamps import Timestamp, to_timestamp
 from aioflow.model.trigger_description import Watched
 from aioflow.worker.blackbox import BlackBox, signed
 from aioflow.worker.hosted import HostedTrigger, Wait
@@ -45,7 +45,7 @@ class Describer:
     ) -> tuple[tuple[int, Watched], ...]:
         """Return what is known of those of these triggers that are here."""
         until = time.monotonic() + _BUDGET_SECONDS
-        checks: dict[HostedWatch, tuple[Instant | None, Instant | None]] = {}
+        checks: dict[HostedWatch, tuple[Timestamp | None, Timestamp | None]] = {}
         told = []
         for number in numbers:
             one = hosted.get(number)
@@ -56,7 +56,7 @@ class Describer:
         return tuple(told)
 
     def _data(
-        self, wait: Wait, checks: dict[HostedWatch, tuple[Instant | None, Instant | None]]
+        self, wait: Wait, checks: dict[HostedWatch, tuple[Timestamp | None, Timestamp | None]]
     ) -> Watched:
         watch: HostedWatch | None = wait.watch
         if watch is not None and watch not in checks:
@@ -107,5 +107,5 @@ def public_fields_of(trigger: Trigger[Any]) -> tuple[str, ...]:
         return ()
 
 
-def _instant(moment: datetime | None) -> Instant | None:
-    return None if moment is None else as_instant(moment)
+def _instant(moment: datetime | None) -> Timestamp | None:
+    return None if moment is None else to_timestamp(moment)

@@ -20,7 +20,7 @@ from aioflow.core.state.digests import Digests
 from aioflow.core.state.pages import Pages
 from aioflow.errors import AioflowError, TaskError
 from aioflow.model.ids import RunNo
-from aioflow.protocol.commands import Answer
+from aioflow.protocol.commands import Reply
 from aioflow.worker import questions
 from aioflow.worker.failures import print_traceback
 from aioflow.worker.questions import PAGE_ITEMS, RunsWanted, RunWanted, check_name
@@ -142,7 +142,7 @@ class Endings:
                 body = msgspec.msgpack.encode(wanted)
                 self._line.ask_on(self._question, run_no, "runs", body)
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: Reply) -> None:
         if answer.error:
             for number in list(self._told):
                 self._tell_one(number, TaskError(answer.error))

@@ -6,9 +6,9 @@ import asyncio
 
 from aioflow.author.timetables import SlotTrigger
 from aioflow.model.states import Failure
-from aioflow.model.timestamps import as_datetime, as_instant
-from aioflow.protocol.commands import Foresee
-from aioflow.protocol.reports import Expects, Foreseen
+from aioflow.model.timestamps import to_datetime, to_timestamp
+from aioflow.protocol.commands import PreviewFireTimes
+from aioflow.protocol.reports import FireTimesPreviewed, NextFireTime
 from aioflow.worker.failures import failure_of, print_traceback
 from aioflow.worker.nursery import Hosted
 from aioflow.worker.shared import Line
@@ -27,7 +27,7 @@ class Question(Hosted):
 
     __slots__ = ("_order", "_stage")
 
-    def __init__(self, order: Foresee) -> None:
+    def __init__(self, order: PreviewFireTimes) -> None:
         super().__init__()
         self._order = order
         self._stage = LOAD
@@ -52,9 +52,9 @@ class Question(Hosted):
         number, limit = self._order.question, asyncio.timeout(self._order.limit_seconds)
         try:
             async with limit:
-                said = Foreseen(number, await self._slots(maker))
+                said = FireTimesPreviewed(number, await self._slots(maker))
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-            said = Foreseen(number, failure=self._failure(exc, is_late=limit.expired()))
+            said = FireTimesPreviewed(number, failure=self._failure(exc, is_late=limit.expired()))
             print_traceback(exc)
         line.report(said)
 
@@ -64,8 +64,8 @@ class Question(Hosted):
         if not isinstance(trigger, SlotTrigger):
             raise TypeError(f"{order.host.class_path} is no timetable")
         self._enter(_FORESEE)
-        slots = await trigger.foresee(as_datetime(order.after), order.count)
-        return tuple(as_instant(slot) for slot in slots)
+        slots = await trigger.foresee(to_datetime(order.after), order.count)
+        return tuple(to_timestamp(slot) for slot in slots)
 
     def _enter(self, stage: str) -> None:
         self._stage = stage
@@ -81,5 +81,7 @@ def tell_of_slots(trigger: object, of: tuple[int, int], line: Line) -> None:
     """Have the daemon told which slot a hosted timetable waits for; others have none."""
     if isinstance(trigger, SlotTrigger):
         trigger.expect_by(
-            lambda slot: line.report(Expects(*of, None if slot is None else as_instant(slot)))
+            lambda slot: line.report(
+                NextFireTime(*of, None if slot is None else to_timestamp(slot))
+            )
         )

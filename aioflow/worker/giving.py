@@ -8,8 +8,8 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from aioflow.author.steps import Steps
-from aioflow.protocol.commands import Start
-from aioflow.protocol.reports import Item, Report
+from aioflow.protocol.commands import StartTask
+from aioflow.protocol.reports import ItemYielded, Report
 from aioflow.worker.items import encoded
 
 __all__ = ("Giver",)
@@ -18,7 +18,7 @@ __all__ = ("Giver",)
 class Talk(Protocol):
     """The part of a try that a ``Giver`` uses."""
 
-    start: Start
+    start: StartTask
 
     def report(self, report: Report) -> None:
         """Send a report to the engine."""
@@ -53,7 +53,7 @@ class Giver:
 
     async def _give(self, payload: bytes) -> None:
         start = self._talk.start
-        self._talk.report(Item(start.task_no, start.start_no, self._made, payload))
+        self._talk.report(ItemYielded(start.task_no, start.start_no, self._made, payload))
         while self._taken <= self._made:
             self._room = asyncio.get_running_loop().create_future()
             try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from aioflow.author.trigger import Trigger, TriggerEvent, note_last
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import Host, Start
+from aioflow.protocol.commands import StartTask, StartTrigger
 from aioflow.worker.nursery import Hosted
 
 __all__ = ("Flow", "HostedTrigger", "Kind", "Kinds", "Wait")
@@ -42,7 +42,7 @@ class Kinds:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Kind] = {}
 
-    def enter(self, order: Host) -> Kind:
+    def enter(self, order: StartTrigger) -> Kind:
         """Count one more, and return its kind."""
         key = (order.class_path, order.version, order.newest)
         kind = self._known.get(key)
@@ -76,7 +76,7 @@ class Wait:
 
     __slots__ = ("hosting", "kind", "number", "order", "run_no", "wanted", "watch")
 
-    def __init__(self, order: Host, kind: Kind, wanted: Hashable, *, keep: bool) -> None:
+    def __init__(self, order: StartTrigger, kind: Kind, wanted: Hashable, *, keep: bool) -> None:
         self.number = order.trigger_no
         self.hosting = order.hosting
         self.run_no = kind.run_no if kind.run_no == order.run_no else order.run_no
@@ -160,7 +160,7 @@ class HostedTrigger(Hosted):
         "trigger",
     )
 
-    def __init__(self, order: Host, kind: Kind, stage: str) -> None:
+    def __init__(self, order: StartTrigger, kind: Kind, stage: str) -> None:
         super().__init__()
         self._number = order.trigger_no
         self.hosting = order.hosting
@@ -173,7 +173,7 @@ class HostedTrigger(Hosted):
         self.is_data = False
         self.failure: Failure | None = None
         self.flow = Flow(order.window) if order.window else None
-        self.start: Start | None = order.start
+        self.start: StartTask | None = order.start
         self.trigger: Trigger[Any] | None = None
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aioflow.author.node import Node
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.worker.failures import one_line, print_traceback
 from aioflow.worker.values import masks
 
@@ -17,7 +17,7 @@ LABEL_LIMIT = 200
 """Characters."""
 
 
-def label_of(node: Node, start: Start, arguments: Mapping[str, Any]) -> str | None:
+def label_of(node: Node, start: StartTask, arguments: Mapping[str, Any]) -> str | None:
     """Return the label of a child at the beginning of a try; ``None`` where it has none.
 
     Where user code raises, that is printed to the log of the try, which goes on.

@@ -19,7 +19,7 @@ from aioflow.author import codec
 from aioflow.author.asking import NamedEvent
 from aioflow.errors import AioflowError, TaskError
 from aioflow.model.ids import RunNo
-from aioflow.protocol.commands import Answer
+from aioflow.protocol.commands import Reply
 from aioflow.worker.questions import EventItem, EventsPage, EventsWanted, check_name, check_number
 from aioflow.worker.shared import Line
 
@@ -392,7 +392,7 @@ class Subscription:
         body = msgspec.msgpack.encode(wanted)
         return self._line.ask_then(run_no, "events", body, self._answered, take)
 
-    def _answered(self, take: Callable[[EventsPage], None], answer: Answer) -> None:
+    def _answered(self, take: Callable[[EventsPage], None], answer: Reply) -> None:
         if answer.error:
             self._fail(answer.error)
         else:

@@ -32,13 +32,13 @@ from aioflow.errors import (
     ValueTooLarge,
 )
 from aioflow.model.states import CODE_MISSING, IMPORT_ERROR, Failure
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import (
     Deferred,
     Ended,
     EventsHandled,
     Failed,
-    NotReadyYet,
+    SensorNotReady,
     Skipped,
     Succeeded,
 )
@@ -126,7 +126,7 @@ _NOTHING = Packed()
 _ITEMS_PER_STEP = 8
 
 
-def pack(node: Node, start: Start, value: object, results: Path) -> Steps[Packed]:
+def pack(node: Node, start: StartTask, value: object, results: Path) -> Steps[Packed]:
     """Encode what a task returned, within the limits; runs user code if it is a generator.
 
     Raises:
@@ -148,7 +148,7 @@ def pack(node: Node, start: Start, value: object, results: Path) -> Steps[Packed
     return msgspec.structs.replace(made, skips=skips) if skips else made
 
 
-def _pack(node: Node, start: Start, value: object, results: Path) -> Steps[Packed]:
+def _pack(node: Node, start: StartTask, value: object, results: Path) -> Steps[Packed]:
     limit = spec_of(node).feeds_limit
     if limit is not None:
         return (yield from _pack_list(node, start, value, results, limit))
@@ -162,7 +162,9 @@ def _pack(node: Node, start: Start, value: object, results: Path) -> Steps[Packe
     return Packed(None, size, None, lambda: write_value(path, body))
 
 
-def _pack_list(node: Node, start: Start, value: object, results: Path, limit: int) -> Steps[Packed]:
+def _pack_list(
+    node: Node, start: StartTask, value: object, results: Path, limit: int
+) -> Steps[Packed]:
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | dict):
         raise NotAList(node.task_id, value)
     if isinstance(value, list | tuple):
@@ -193,7 +195,7 @@ def _check(count: int, limit: int, *, is_whole: bool = True) -> None:
         raise capped
 
 
-def succeeded(start: Start, began_at: int, packed: Packed) -> Succeeded:
+def succeeded(start: StartTask, began_at: int, packed: Packed) -> Succeeded:
     """Return the report of a result that has been written."""
     return Succeeded(
         start.task_no,
@@ -208,12 +210,12 @@ def succeeded(start: Start, began_at: int, packed: Packed) -> Succeeded:
     )
 
 
-def gives_items(node: Node, start: Start) -> bool:
+def gives_items(node: Node, start: StartTask) -> bool:
     """Whether what a start returns is added to its task's output, not its result."""
     return bool(start.upto) or (start.is_closing and spec_of(node).streams)
 
 
-def handled(node: Node, start: Start, began_at: int, value: object) -> Steps[EventsHandled]:
+def handled(node: Node, start: StartTask, began_at: int, value: object) -> Steps[EventsHandled]:
     """Return the report of a start that took events, or came at their end.
 
     Raises:
@@ -225,7 +227,7 @@ def handled(node: Node, start: Start, began_at: int, value: object) -> Steps[Eve
     return EventsHandled(*ended, start.upto, items, start.is_closing)
 
 
-def not_begun(start: Start, problem: BaseException) -> Failed:
+def not_begun(start: StartTask, problem: BaseException) -> Failed:
     """Return the report of a start whose run or code could not be had."""
     reason = IMPORT_ERROR
     if isinstance(problem, CodeMissing):
@@ -244,7 +246,7 @@ def not_begun(start: Start, problem: BaseException) -> Failed:
 
 
 def ended_badly(
-    node: Node, start: Start, began_at: int, problem: BaseException, operator: object = None
+    node: Node, start: StartTask, began_at: int, problem: BaseException, operator: object = None
 ) -> Steps[Ended]:
     """Return the report of a try whose user code raised, signals of ours included."""
     try:
@@ -260,13 +262,13 @@ def ended_badly(
         return _failed(start, began_at, exc)
 
 
-def _ended_badly(node: Node, start: Start, began_at: int, problem: BaseException) -> Ended:
+def _ended_badly(node: Node, start: StartTask, began_at: int, problem: BaseException) -> Ended:
     match problem:
         case Skip():
             message = failure_of(problem).message
             return Skipped(start.task_no, start.start_no, began_at, now(), message)
         case NotReady() if node.sensor is not None and not start.method:
-            return NotReadyYet(
+            return SensorNotReady(
                 start.task_no, start.start_no, began_at, now(), problem.recheck_in_us
             )
         case NotReady():
@@ -277,7 +279,7 @@ def _ended_badly(node: Node, start: Start, began_at: int, problem: BaseException
             return _failed(start, began_at, problem, retry_after_us=problem.delay_us)
         case _ if is_ignored(node, problem):
             print_traceback(problem)
-            return NotReadyYet(start.task_no, start.start_no, began_at, now())
+            return SensorNotReady(start.task_no, start.start_no, began_at, now())
         case _:
             return _plainly_failed(node, start, began_at, problem)
 
@@ -293,7 +295,7 @@ def is_ignored(node: Node, problem: BaseException) -> bool:
     return ignores and isinstance(problem, Exception) and not isinstance(problem, known)
 
 
-def _plainly_failed(node: Node, start: Start, began_at: int, problem: BaseException) -> Failed:
+def _plainly_failed(node: Node, start: StartTask, began_at: int, problem: BaseException) -> Failed:
     for kind, (reason, retryable) in _KNOWN.items():
         if isinstance(problem, kind):
             return _failed(start, began_at, problem, reason, retryable=retryable)
@@ -321,7 +323,7 @@ _KNOWN: dict[type[BaseException], tuple[str, bool]] = {
 
 
 def _failed(
-    start: Start,
+    start: StartTask,
     began_at: int,
     problem: BaseException,
     reason: str = "",
@@ -342,7 +344,7 @@ def _failed(
 
 
 def _deferred(
-    node: Node, start: Start, began_at: int, wish: TaskDeferred, operator: object
+    node: Node, start: StartTask, began_at: int, wish: TaskDeferred, operator: object
 ) -> Steps[Ended]:
     events = spec_of(node).events
     if start.upto:

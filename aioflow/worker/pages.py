@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.author.node import Node
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.worker.arguments import KnownRun, streamed_from, wanted_children, wanted_parents
 from aioflow.worker.body import PagesOfRun
 from aioflow.worker.questions import ResultsPage, ResultsWanted, only
@@ -30,7 +30,7 @@ async def fetch_page(line: Line, run_no: int, position: int, after: int) -> Resu
     return msgspec.msgpack.decode(await line.ask(run_no, "results", wanted), type=ResultsPage)
 
 
-async def fetch_ahead(run: KnownRun, node: Node, start: Start, fetch: FetchPage) -> PagesOfRun:
+async def fetch_ahead(run: KnownRun, node: Node, start: StartTask, fetch: FetchPage) -> PagesOfRun:
     """Fetch all pages of parents now: a sequence on a loop cannot wait when it is read."""
     if not (start.is_closing or run.asks_for_results(node)):
         return no_page

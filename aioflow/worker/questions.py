@@ -1,4 +1,4 @@
-"""What a child may ask the daemon over its link: the bodies of ``Ask`` and ``Answer``.
+"""What a child may ask the daemon over its link: the bodies of ``Query`` and ``Reply``.
 
 A child is told what its own run holds, how other runs ended, and of named events; nothing else.
 """
@@ -10,7 +10,7 @@ import msgspec
 from aioflow.errors import Unserializable
 from aioflow.model.dag import ValueKind
 from aioflow.model.states import Failure, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "NAME_LIMIT",
@@ -180,8 +180,8 @@ class RunWanted(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     run_id: str | None
-    logical_date: Instant | None
-    since: Instant
+    logical_date: Timestamp | None
+    since: Timestamp
     position: int = -1
     map_index: int = -1
 
@@ -190,7 +190,7 @@ class RunsWanted(msgspec.Struct, frozen=True, array_like=True):
     """``Ask.kind == "runs"``: how runs end, or one task in each.
 
     The question goes on: asked again under the same number it is about further runs too. Each
-    is told when it has reached a final state, in an ``Answer`` whose body is a list of
+    is told when it has reached a final state, in an ``Reply`` whose body is a list of
     ``RunEnded``.
 
     Attributes:

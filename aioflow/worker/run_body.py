@@ -16,8 +16,8 @@ from aioflow.author.values import Held, in_process
 from aioflow.errors import TaskError, UnknownValue
 from aioflow.model.dag import ValueKind
 from aioflow.model.ids import RunNo
-from aioflow.protocol.commands import Answer, Start
-from aioflow.protocol.reports import Ended, Labelled, NotReadyYet, ResultKept
+from aioflow.protocol.commands import Reply, StartTask
+from aioflow.protocol.reports import Ended, Labelled, ResultWriteFailed, SensorNotReady
 from aioflow.worker import values
 from aioflow.worker.arguments import spec_of
 from aioflow.worker.body import begin
@@ -36,13 +36,13 @@ from aioflow.worker.writing import kept, write_out
 
 __all__ = ("AskDaemon", "run_body")
 
-Tell: TypeAlias = Callable[[Labelled | ResultKept], None]
+Tell: TypeAlias = Callable[[Labelled | ResultWriteFailed], None]
 
-AskDaemon: TypeAlias = Callable[[RunNo, str, bytes], Answer]
+AskDaemon: TypeAlias = Callable[[RunNo, str, bytes], Reply]
 """``(run, kind, body)`` to the answer; see ``questions``."""
 
 
-def run_body(start: Start, runs: Runs, ask: AskDaemon, tell: Tell, results: Path) -> Ended:
+def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: Path) -> Ended:
     """Run it in this thread, and return what is to be reported, whatever user code does.
 
     Args:
@@ -75,7 +75,7 @@ def run_body(start: Start, runs: Runs, ask: AskDaemon, tell: Tell, results: Path
         if body.is_check:
             done, value = sensor_saw(value)
             if not done:
-                return NotReadyYet(start.task_no, start.start_no, began_at, now())
+                return SensorNotReady(start.task_no, start.start_no, began_at, now())
         if gives_items(node, start):
             return at_once(handled(node, start, began_at, value))
         packed = at_once(pack(node, start, value, results))
@@ -96,7 +96,7 @@ def _page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPa
     return msgspec.msgpack.decode(got.body, type=ResultsPage)
 
 
-def _values(ask: AskDaemon, start: Start, names: tuple[tuple[ValueKind, str], ...]) -> Held:
+def _values(ask: AskDaemon, start: StartTask, names: tuple[tuple[ValueKind, str], ...]) -> Held:
     if not names:
         return {}
     got = ask(start.run_no, "values", values.question(start.position, names))

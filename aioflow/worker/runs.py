@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from aioflow.protocol.commands import RunInfo, Start
+from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.worker.arguments import KnownRun
 from aioflow.worker.code import CodeShelf
 
@@ -35,7 +35,7 @@ class Runs:
         self._infos.pop(run_no, None)
         self._known.pop(run_no, None)
 
-    def of(self, start: Start) -> KnownRun:
+    def of(self, start: StartTask) -> KnownRun:
         """Return the run of a start. Imports its DAG file the first time: user code.
 
         Raises:

@@ -19,8 +19,8 @@ import msgspec
 import uvloop
 
 from aioflow.errors import TaskError
-from aioflow.protocol.commands import Answer, Order, Ping, Welcome
-from aioflow.protocol.reports import Ask, Pong, Report, Withdraw
+from aioflow.protocol.commands import Hello, Order, Ping, Reply
+from aioflow.protocol.reports import CancelQuery, Pong, Query, Report
 from aioflow.worker.blackbox import BlackBox
 from aioflow.worker.frames import packed
 from aioflow.worker.installed import InstalledPackages
@@ -61,8 +61,8 @@ class Line:
         self._link: Link[Order] | None = None
         self._reports: list[msgspec.Raw] = []
         self._gathering: list[Callable[[], None]] = []
-        self._questions: dict[int, tuple[Callable[[Any, Answer], None], Any]] = {}
-        self._going_on: dict[int, Callable[[Answer], None]] = {}
+        self._questions: dict[int, tuple[Callable[[Any, Reply], None], Any]] = {}
+        self._going_on: dict[int, Callable[[Reply], None]] = {}
         # No number of this process is one of an earlier process, which may be answered late.
         self._numbers = itertools.count(time.monotonic_ns())
 
@@ -133,7 +133,7 @@ class Line:
             TaskError: If it has none to give.
             Unserializable: If the question cannot travel.
         """
-        answer: asyncio.Future[Answer] = self._loop.create_future()
+        answer: asyncio.Future[Reply] = self._loop.create_future()
         number = self.ask_then(run_no, kind, body, _settle, answer)
         try:
             got = await answer
@@ -144,7 +144,7 @@ class Line:
         return got.body
 
     def ask_then(
-        self, run_no: int, kind: str, body: bytes, then: Callable[[Of, Answer], None], of: Of
+        self, run_no: int, kind: str, body: bytes, then: Callable[[Of, Reply], None], of: Of
     ) -> int:
         """Ask, and have ``then`` called with ``of`` and the answer, however late that comes.
 
@@ -155,11 +155,11 @@ class Line:
             Unserializable: If the question cannot travel.
         """
         number = next(self._numbers)
-        self.report(Ask(number, run_no, kind, body))
+        self.report(Query(number, run_no, kind, body))
         self._questions[number] = (then, of)
         return number
 
-    def follow(self, take: Callable[[Answer], None]) -> int:
+    def follow(self, take: Callable[[Reply], None]) -> int:
         """Return the number of a question that goes on: every answer to it is taken."""
         number = next(self._numbers)
         self._going_on[number] = take
@@ -167,7 +167,7 @@ class Line:
 
     def ask_on(self, number: int, run_no: int, kind: str, body: bytes) -> None:
         """Ask further things under the number of a question that goes on."""
-        self.report(Ask(number, run_no, kind, body))
+        self.report(Query(number, run_no, kind, body))
 
     def withdraw(self, number: int, parts: tuple[int, ...] = ()) -> None:
         """Have a question forgotten that has no answer yet; else nothing is left to do.
@@ -180,9 +180,9 @@ class Line:
         if not parts:
             self._questions.pop(number, None)
             self._going_on.pop(number, None)
-        self.report(Withdraw(number, parts))
+        self.report(CancelQuery(number, parts))
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: Reply) -> None:
         """Hand an answer to whoever asked, if that one still waits."""
         take = self._going_on.get(answer.question)
         if take is not None:
@@ -194,7 +194,7 @@ class Line:
             then(of, answer)
 
 
-def _settle(waiting: asyncio.Future[Answer], answer: Answer) -> None:
+def _settle(waiting: asyncio.Future[Reply], answer: Reply) -> None:
     if not waiting.done():
         waiting.set_result(answer)
 
@@ -220,10 +220,10 @@ def _pong(ping: Ping, role: Role, installed: InstalledPackages) -> Pong:
     return Pong(max(late_us, 0), role.evicted, role.watches(), installed.changed)
 
 
-RoleFactory: TypeAlias = Callable[[Line, BlackBox, Welcome], Role]
+RoleFactory: TypeAlias = Callable[[Line, BlackBox, Hello], Role]
 
 
-def serve(role: RoleFactory, welcome: Welcome, first: Sequence[Order], sock: socket.socket) -> int:
+def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socket.socket) -> int:
     """Serve on one event loop until the daemon closes the link; return the exit status.
 
     The callbacks and tasks of user code may raise ``SystemExit`` or ``KeyboardInterrupt``,
@@ -260,7 +260,7 @@ def serve(role: RoleFactory, welcome: Welcome, first: Sequence[Order], sock: soc
     os._exit(0)
 
 
-def _watch(box: BlackBox, welcome: Welcome) -> None:
+def _watch(box: BlackBox, welcome: Hello) -> None:
     """Have a thread name what holds up the loop of this one."""
     nonce = os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()
     if nonce:
@@ -271,7 +271,7 @@ def _watch(box: BlackBox, welcome: Welcome) -> None:
 async def _serve(
     role: RoleFactory,
     box: BlackBox,
-    welcome: Welcome,
+    welcome: Hello,
     first: Sequence[Order],
     sock: socket.socket,
     on_closed: Callable[[str], None],
@@ -283,7 +283,7 @@ async def _serve(
 
     def obey(orders: Sequence[Order]) -> None:
         for order in orders:
-            if isinstance(order, Answer):
+            if isinstance(order, Reply):
                 line.answered(order)
             elif isinstance(order, Ping):
                 line.report(_pong(order, served, installed))

@@ -19,16 +19,24 @@ import msgspec
 
 from aioflow.errors import LinkClosed
 from aioflow.protocol.commands import (
-    Answer,
     ForgetRun,
+    Hello,
     Order,
     Ping,
     Recall,
+    Reply,
     RunInfo,
-    Start,
-    Welcome,
+    StartTask,
 )
-from aioflow.protocol.reports import Ask, Began, Ended, Labelled, Pong, Recalled, ResultKept
+from aioflow.protocol.reports import (
+    Ended,
+    Labelled,
+    Pong,
+    Query,
+    Recalled,
+    ResultWriteFailed,
+    TaskStarted,
+)
 from aioflow.worker.code import CodeShelf
 from aioflow.worker.frames import BlockingLink
 from aioflow.worker.installed import InstalledPackages
@@ -55,11 +63,11 @@ class Slot:
     """One slot worker.
 
     Args:
-        link: To the daemon; ``Welcome`` has been received from it.
+        link: To the daemon; ``Hello`` has been received from it.
         nonce: Tells our marks in the output from what user code prints.
     """
 
-    def __init__(self, link: BlockingLink, welcome: Welcome, nonce: bytes) -> None:
+    def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
         self._link = link
         self._send_lock = threading.Lock()
         self._results = Path(welcome.results)
@@ -67,8 +75,8 @@ class Slot:
         self._installed = InstalledPackages(welcome.code)
         self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
         self._queue: SimpleQueue[Key | None] = SimpleQueue()
-        self._claimed: dict[Key, Start] = {}
-        self._questions: dict[int, SimpleQueue[Answer]] = {}
+        self._claimed: dict[Key, StartTask] = {}
+        self._questions: dict[int, SimpleQueue[Reply]] = {}
         self._asked = 0
         self._busy = False
         self._pid = os.getpid()
@@ -76,7 +84,7 @@ class Slot:
         self._orphans = Orphans()
 
     def run(self, first: Sequence[Order] = ()) -> None:
-        """Serve until the daemon closes the link; ``first`` came along with ``Welcome``."""
+        """Serve until the daemon closes the link; ``first`` came along with ``Hello``."""
         line_by_line()
         configure_logging()
         for order in first:
@@ -84,20 +92,20 @@ class Slot:
         threading.Thread(target=self._read, name="aioflow-link", daemon=True).start()
         start = self._next(block=True)
         if start is not None:
-            self._send([Began(start.task_no, start.start_no, now())])
+            self._send([TaskStarted(start.task_no, start.start_no, now())])
         while start is not None:
             ended = self._run_one(start)
             start = self._next(block=False)
             if start is not None:
                 # One frame tells the end of the one and the beginning of the other.
-                self._send([ended, Began(start.task_no, start.start_no, now())])
+                self._send([ended, TaskStarted(start.task_no, start.start_no, now())])
                 continue
             self._busy = False
             self._descriptors.mark(*IDLE)
             self._send([ended])
             start = self._next(block=True)
             if start is not None:
-                self._send([Began(start.task_no, start.start_no, now())])
+                self._send([TaskStarted(start.task_no, start.start_no, now())])
 
     # ── the reading thread ──────────────────────────────────────────────────────────────
 
@@ -115,7 +123,7 @@ class Slot:
 
     def _obey(self, order: Order) -> None:
         match order:
-            case Start():
+            case StartTask():
                 key = (order.task_no, order.start_no)
                 self._claimed[key] = order
                 self._queue.put(key)
@@ -128,7 +136,7 @@ class Slot:
             case Recall():
                 back = tuple(key for key in order.tries if self._claimed.pop(key, None))
                 self._send([Recalled(back)])
-            case Answer():
+            case Reply():
                 waiting = self._questions.pop(order.question, None)
                 if waiting is not None:
                     waiting.put(order)
@@ -137,7 +145,7 @@ class Slot:
 
     # ── the main thread ─────────────────────────────────────────────────────────────────
 
-    def _next(self, *, block: bool) -> Start | None:
+    def _next(self, *, block: bool) -> StartTask | None:
         """Return the next try that was not recalled; begun from this moment on.
 
         ``None`` means the end of the link if ``block`` is set, else that nothing waits. If
@@ -160,7 +168,7 @@ class Slot:
             self._busy = False
         return None
 
-    def _run_one(self, start: Start) -> Ended:
+    def _run_one(self, start: StartTask) -> Ended:
         self._descriptors.mark(start.task_no, start.start_no)
         stdout, stderr = sys.stdout, sys.stderr
         try:
@@ -188,15 +196,15 @@ class Slot:
         with self._send_lock:
             self._link.send(messages)
 
-    def _tell(self, report: Labelled | ResultKept) -> None:
+    def _tell(self, report: Labelled | ResultWriteFailed) -> None:
         self._send([report])
 
-    def _ask(self, run_no: int, kind: str, body: bytes) -> Answer:
+    def _ask(self, run_no: int, kind: str, body: bytes) -> Reply:
         """See ``AskDaemon``."""
-        answer: SimpleQueue[Answer] = SimpleQueue()
+        answer: SimpleQueue[Reply] = SimpleQueue()
         with self._send_lock:
             self._asked += 1
             question = self._asked
             self._questions[question] = answer
-            self._link.send([Ask(question, run_no, kind, body)])
+            self._link.send([Query(question, run_no, kind, body)])
         return answer.get()

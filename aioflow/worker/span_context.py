@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from aioflow.model.ids import RUNNING, span_id, trace_id, traceparent
-from aioflow.protocol.commands import RunInfo, Start
+from aioflow.protocol.commands import RunInfo, StartTask
 
 __all__ = ("enter", "within")
 
@@ -20,7 +20,7 @@ _VARIABLE = "TRACEPARENT"
 
 
 @contextmanager
-def within(info: RunInfo | None, start: Start) -> Iterator[None]:
+def within(info: RunInfo | None, start: StartTask) -> Iterator[None]:
     """Have what runs in this process meanwhile belong to a start."""
     if info is None:
         yield
@@ -38,7 +38,7 @@ def within(info: RunInfo | None, start: Start) -> Iterator[None]:
             detach(token)
 
 
-def enter(info: RunInfo, start: Start) -> Any:
+def enter(info: RunInfo, start: StartTask) -> Any:
     """Have what runs in this context from here on belong to a start; return how to leave it."""
     try:
         from opentelemetry.context import attach

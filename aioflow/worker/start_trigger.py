@@ -15,7 +15,7 @@ from aioflow.author.start import START_KWARGS, StartTriggerArgs, TaskSkippedEven
 from aioflow.author.steps import Steps
 from aioflow.author.trigger import FIELDS_LIMIT, Trigger, TriggerEvent
 from aioflow.errors import ValueTooLarge
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.worker.arguments import Arguments, KnownRun
 from aioflow.worker.failures import failure_of
 from aioflow.worker.pages import FetchPage, fetch_ahead
@@ -42,7 +42,7 @@ class Skipping(Trigger[None]):
 async def start_trigger(
     run: KnownRun,
     node: Node,
-    start: Start,
+    start: StartTask,
     fetch: FetchPage,
     results: Path,
     find_class: Callable[[str], Any],

@@ -11,7 +11,7 @@ from aioflow.author.annotations import hints
 from aioflow.author.node import Node, Source
 from aioflow.core.tasks.expand import pick
 from aioflow.model.dag import MapSpec
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 
 __all__ = ("Fetch", "MapRaised", "Taking")
 
@@ -30,7 +30,7 @@ class MapRaised(Exception):
 class Taking:
     """Takes the items of one child."""
 
-    def __init__(self, node: Node, spec: MapSpec, start: Start) -> None:
+    def __init__(self, node: Node, spec: MapSpec, start: StartTask) -> None:
         self._sources = node.sources
         self._picks: Sequence[int] = (start.map_index,)
         if start.widths:  # a child of a stream takes what stands at its own index

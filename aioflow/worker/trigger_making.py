@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from aioflow.author.timetables import SlotTrigger, is_timetable_class
 from aioflow.author.trigger import Trigger, class_path, construct
-from aioflow.protocol.commands import Host, Start
+from aioflow.protocol.commands import StartTask, StartTrigger
 from aioflow.worker.code import CodeShelf
 from aioflow.worker.failures import print_traceback
 from aioflow.worker.loader import CodeMissing
@@ -56,13 +56,13 @@ class TriggerMaker:
         self._classes: dict[tuple[str, str], type[Trigger[Any]]] = {}
         self.runs = Runs(self._shelf)
 
-    def known(self, order: Host) -> type[Trigger[Any]] | None:
+    def known(self, order: StartTrigger) -> type[Trigger[Any]] | None:
         """Return the class of an order, if it is at hand already and the order itself says all."""
         if order.is_made_there:
             return None
         return self._classes.get((order.newest or order.version, order.class_path))
 
-    async def make(self, order: Host, enter: Callable[[str], None]) -> Trigger[Any]:
+    async def make(self, order: StartTrigger, enter: Callable[[str], None]) -> Trigger[Any]:
         """Return the trigger of an order. Runs user code, so it may raise anything.
 
         Args:
@@ -94,7 +94,7 @@ class TriggerMaker:
             raise TriggerWrong(LOAD, f"{path} is no timetable")
         return cast("type", found)
 
-    def _of_newest(self, order: Host, path: str, kwargs: bytes) -> Trigger[Any] | None:
+    def _of_newest(self, order: StartTrigger, path: str, kwargs: bytes) -> Trigger[Any] | None:
         try:
             return self._constructed(order.newest, self._class(order.newest, path), kwargs)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
@@ -106,7 +106,7 @@ class TriggerMaker:
             return None
 
     async def _of_start(
-        self, order: Host, start: Start, enter: Callable[[str], None]
+        self, order: StartTrigger, start: StartTask, enter: Callable[[str], None]
     ) -> tuple[type[Trigger[Any]], bytes]:
         run = self.runs.of(start)
         node = run.dag.nodes[start.position]

@@ -16,20 +16,20 @@ from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare, sh
 from aioflow.core.tasks.retry import TRIGGER_FAIL
 from aioflow.errors import LinkClosed, Unserializable
 from aioflow.model.states import CODE_MISSING, Failure
-from aioflow.model.timestamps import as_datetime
+from aioflow.model.timestamps import to_datetime
 from aioflow.protocol.commands import (
     Describe,
-    End,
-    EventsTaken,
-    Foresee,
+    EventsStored,
     ForgetRun,
-    Host,
+    Hello,
     Order,
+    PreviewFireTimes,
     RunInfo,
-    Start,
-    Welcome,
+    StartTask,
+    StartTrigger,
+    StopTrigger,
 )
-from aioflow.protocol.reports import Described, Fired, TriggerEnded
+from aioflow.protocol.reports import Described, TriggerEnded, TriggerFired
 from aioflow.worker.asker import Channels, GuestAsker
 from aioflow.worker.blackbox import BlackBox, signed
 from aioflow.worker.code import CodeShelf
@@ -66,7 +66,7 @@ _PAUSED = "paused"
 class TriggerHost:
     """Hosts each trigger in one task of the nursery, or as data in a watch it shares.
 
-    A hosting ends after the first event, on ``End``, or when the trigger fails; then its
+    A hosting ends after the first event, on ``StopTrigger``, or when the trigger fails; then its
     ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing is left of it here. What
     was data has nothing to let go of, so its event tells that, too.
     """
@@ -75,7 +75,7 @@ class TriggerHost:
     """Nothing is parked here."""
 
     def __init__(
-        self, line: Line, box: BlackBox, welcome: Welcome, shelf: CodeShelf | None = None
+        self, line: Line, box: BlackBox, welcome: Hello, shelf: CodeShelf | None = None
     ) -> None:
         self._line = line
         self._box = box
@@ -96,9 +96,9 @@ class TriggerHost:
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
         match order:
-            case Host():
+            case StartTrigger():
                 self._take(order)
-            case End():
+            case StopTrigger():
                 hosted = self._hosted.get(order.trigger_no)
                 if hosted is None or hosted.hosting != order.hosting:
                     # It ended by itself on the way: the confirmation has been sent, or is
@@ -107,11 +107,11 @@ class TriggerHost:
                     self._line.report(TriggerEnded(*at, reason=order.reason))
                 else:
                     self._end(hosted, order.reason)
-            case EventsTaken():
+            case EventsStored():
                 stream = self._hosted.get(order.trigger_no)
                 if isinstance(stream, HostedTrigger) and stream.hosting == order.hosting:
                     stream.take(order.upto)
-            case Foresee():
+            case PreviewFireTimes():
                 question = Question(order)
                 self._nursery.start(question, question.answer(self._maker, self._line))
             case RunInfo():
@@ -131,7 +131,7 @@ class TriggerHost:
         triggers = self._describer.describe(order.numbers, self._hosted)
         self._line.report(Described(order.question, triggers))
 
-    def _take(self, order: Host) -> None:
+    def _take(self, order: StartTrigger) -> None:
         known = self._hosted.get(order.trigger_no)
         if known is not None:
             if known.hosting >= order.hosting:
@@ -141,7 +141,7 @@ class TriggerHost:
         if not self._keep_as_data(hosted, order):
             self._nursery.start(hosted, self._host(hosted, order))
 
-    def _enter(self, order: Host) -> HostedTrigger:
+    def _enter(self, order: StartTrigger) -> HostedTrigger:
         hosted = HostedTrigger(order, self._kinds.enter(order), LOAD)
         self._hosted[order.trigger_no] = hosted
         return hosted
@@ -158,7 +158,7 @@ class TriggerHost:
 
     # ── shared ──────────────────────────────────────────────────────────────────────────
 
-    def _keep_as_data(self, hosted: HostedTrigger, order: Host) -> bool:
+    def _keep_as_data(self, hosted: HostedTrigger, order: StartTrigger) -> bool:
         """Make a trigger of a class that is at hand, and let it wait in the watch it shares.
 
         Whether that could be done; what is in the way comes to light where it is made in full.
@@ -180,7 +180,7 @@ class TriggerHost:
             word[0] = before
             guest.reset(token)
 
-    def _join(self, hosted: HostedTrigger, order: Host, trigger: Trigger[Any]) -> bool:
+    def _join(self, hosted: HostedTrigger, order: StartTrigger, trigger: Trigger[Any]) -> bool:
         """Let a trigger of a class that shares wait in its watch; only its data is kept."""
         share = trigger.share()
         if share is None:
@@ -200,7 +200,7 @@ class TriggerHost:
         payload, fail = b"", None
         try:
             payload = await self._slices.run(payload_of(event, name))
-            packed(Fired(0, 0, 0, 0, payload, event.key, ends))
+            packed(TriggerFired(0, 0, 0, 0, payload, event.key, ends))
         except Exception as exc:  # noqa: BLE001 - what an event holds is user code
             fail = self.failed(exc)
 
@@ -214,7 +214,7 @@ class TriggerHost:
             else:
                 self._forget(wait)
                 at = (*wait.key, 0, now())
-                self._line.report(Fired(*at, payload, event.key, ends, is_last=True))
+                self._line.report(TriggerFired(*at, payload, event.key, ends, is_last=True))
 
         return tell
 
@@ -259,7 +259,7 @@ class TriggerHost:
         self._output.flush(wait.key)
 
     async def _let_go(
-        self, hosted: HostedTrigger, order: Host, event: TriggerEvent[object] | None
+        self, hosted: HostedTrigger, order: StartTrigger, event: TriggerEvent[object] | None
     ) -> None:
         """Make a shared trigger anew to tell its event, if there is one, and to clean up."""
         try:
@@ -277,7 +277,7 @@ class TriggerHost:
 
     # ── one hosting ─────────────────────────────────────────────────────────────────────
 
-    async def _host(self, hosted: HostedTrigger, order: Host) -> None:
+    async def _host(self, hosted: HostedTrigger, order: StartTrigger) -> None:
         # All that is parked for days stands in this one frame, and in that of `run`.
         try:
             events = await self._begin(hosted, order)
@@ -310,7 +310,9 @@ class TriggerHost:
         if await self._line.is_outdated():
             await asyncio.get_running_loop().create_future()
 
-    async def _begin(self, hosted: HostedTrigger, order: Host) -> AsyncIterator[object] | None:
+    async def _begin(
+        self, hosted: HostedTrigger, order: StartTrigger
+    ) -> AsyncIterator[object] | None:
         """Make a trigger and have it run; ``None`` if it goes on as data."""
         try:
             trigger = self._told(await self._maker.make(order, hosted.enter), order)
@@ -328,8 +330,8 @@ class TriggerHost:
         tell_of_slots(trigger, hosted.key, self._line)
         return await events_of(trigger.run(), type(trigger).__name__)
 
-    def _told(self, trigger: Trigger[Any], order: Host) -> Trigger[Any]:
-        since, last = as_datetime(order.since), None if order.last is None else _last(*order.last)
+    def _told(self, trigger: Trigger[Any], order: StartTrigger) -> Trigger[Any]:
+        since, last = to_datetime(order.since), None if order.last is None else _last(*order.last)
         number, since_us = order.trigger_no, order.waits_since
         return prepare(trigger, since=since, since_us=since_us, last=last, number=number)
 
@@ -358,7 +360,7 @@ class TriggerHost:
             ends = checked.ends if isinstance(checked, EndEvent) else ""
             at = (*hosted.key, sent, now())
             payload = await self._slices.run(payload_of(checked, name))
-            fired = Fired(*at, payload, checked.key, ends)
+            fired = TriggerFired(*at, payload, checked.key, ends)
         self._output.flush(hosted.key)
         self._line.report(fired)
         hosted.enter(_RUN)
@@ -371,8 +373,8 @@ class TriggerHost:
         return True
 
     async def _success(
-        self, hosted: HostedTrigger, start: Start, event: TaskSuccessEvent, sent: int
-    ) -> Fired:
+        self, hosted: HostedTrigger, start: StartTask, event: TaskSuccessEvent, sent: int
+    ) -> TriggerFired:
         """Write the result as the task itself would have; what says so succeeds it."""
         node = self._maker.runs.of(start).dag.nodes[start.position]
         packed = await self._slices.run(pack(node, start, event.result, self._results))
@@ -381,7 +383,7 @@ class TriggerHost:
         body = b"" if packed.body is None else packed.body
         size = 0 if packed.body is not None else packed.size
         at = (*hosted.key, sent, now())
-        return Fired(*at, body, event.key, event.ends, size, packed.width)
+        return TriggerFired(*at, body, event.key, event.ends, size, packed.width)
 
     async def _clean_up(self, trigger: Trigger[Any], reason: str) -> None:
         """Let the trigger let go, whatever it does, within the time for that."""

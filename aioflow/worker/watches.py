@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 
 from aioflow.author.trigger import TriggerEvent
 from aioflow.author.watch import Share, Watch, show_wanted
-from aioflow.model.timestamps import Instant, as_instant
+from aioflow.model.timestamps import Timestamp, to_timestamp
 from aioflow.worker.blackbox import BlackBox, signed
 from aioflow.worker.failures import print_traceback
 from aioflow.worker.hosted import Wait
@@ -159,19 +159,19 @@ class HostedWatch(Hosted):
         self.count -= len(waits)
         return waits
 
-    def next_check(self, box: BlackBox) -> Instant | None:
+    def next_check(self, box: BlackBox) -> Timestamp | None:
         """Return when it looks next, if that is known. Runs user code, and does not raise."""
         return None if self.watch is None else self._instant(box, self.watch.next_check)
 
-    def last_check(self, box: BlackBox) -> Instant | None:
+    def last_check(self, box: BlackBox) -> Timestamp | None:
         """Return when it looked last, if that is known. Runs user code, and does not raise."""
         return None if self.watch is None else self._instant(box, self.watch.last_check)
 
-    def _instant(self, box: BlackBox, check: Callable[[], datetime | None]) -> Instant | None:
+    def _instant(self, box: BlackBox, check: Callable[[], datetime | None]) -> Timestamp | None:
         try:
             with signed(box, self.number):
                 moment = check()
-            return None if moment is None else as_instant(moment)
+            return None if moment is None else to_timestamp(moment)
         except BaseException:  # noqa: BLE001 - user code may raise anything, and it is only shown
             return None
 
@@ -180,7 +180,7 @@ class HostedWatch(Hosted):
         return [wait for wanted in list(self.wants) for wait in self.take(wanted)]
 
 
-Told: TypeAlias = tuple[tuple[str, int, Instant | None], ...]
+Told: TypeAlias = tuple[tuple[str, int, Timestamp | None], ...]
 
 
 class Finder(Protocol):
@@ -457,7 +457,7 @@ class Watches:
                 act(wait)
 
 
-def _first(watches: Iterable[HostedWatch], box: BlackBox) -> Instant | None:
+def _first(watches: Iterable[HostedWatch], box: BlackBox) -> Timestamp | None:
     """Return when the first of these looks next, as far as they know."""
     known = (watch.next_check(box) for watch in watches)
     return min((at for at in known if at is not None), default=None)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import TypeAlias
 
-from aioflow.protocol.commands import Start
-from aioflow.protocol.reports import ResultKept
+from aioflow.protocol.commands import StartTask
+from aioflow.protocol.reports import ResultWriteFailed
 
 __all__ = ("OnKept", "kept", "write_out", "written")
 
@@ -25,9 +25,11 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0  # seconds between two attempts
 
 
-def kept(start: Start, report: Callable[[ResultKept], None]) -> OnKept:
+def kept(start: StartTask, report: Callable[[ResultWriteFailed], None]) -> OnKept:
     """Return a function that reports each attempt to write the result of a start that fails."""
-    return lambda disk_is_full: report(ResultKept(start.task_no, start.start_no, disk_is_full))
+    return lambda disk_is_full: report(
+        ResultWriteFailed(start.task_no, start.start_no, disk_is_full)
+    )
 
 
 def write_out(

@@ -7,8 +7,8 @@ from typing import Self
 
 import msgspec
 
-from aioflow.protocol.commands import Host
-from aioflow.protocol.reports import Fired
+from aioflow.protocol.commands import StartTrigger
+from aioflow.protocol.reports import TriggerFired
 
 
 @dataclass
@@ -23,18 +23,18 @@ class Hosting:
     window: int = 64
 
     @classmethod
-    def of(cls, order: Host, back: int = 0) -> Self:
+    def of(cls, order: StartTrigger, back: int = 0) -> Self:
         first = 0 if order.last is None else msgspec.msgpack.decode(order.last[0])["n"] + 1
         begins = max(0, first - back)
         return cls(order.trigger_no, order.hosting, begins, window=order.window)
 
-    def reports(self, count: int, upto: int, now: int) -> list[Fired]:
+    def reports(self, count: int, upto: int, now: int) -> list[TriggerFired]:
         """The next events, as many as are wanted, there are, and the window allows."""
         found = []
         while len(found) < count and self.next < upto and self.sent - self.taken < self.window:
             payload = msgspec.msgpack.encode({"n": self.next})
             at = (self.number, self.hosting, self.sent, now)
-            found.append(Fired(*at, payload, str(self.next)))
+            found.append(TriggerFired(*at, payload, str(self.next)))
             self.next += 1
             self.sent += 1
         return found

@@ -34,7 +34,7 @@ from aioflow.model.states import RecordState, TaskState
 from aioflow.protocol.inputs import Input
 from aioflow.protocol.outbox import KEPT
 from aioflow.protocol.recovery import LiveRun, Progress
-from aioflow.protocol.reports import Fired
+from aioflow.protocol.reports import TriggerFired
 
 __all__ = ("Rows", "recall", "rows_of")
 
@@ -337,7 +337,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
     """What ``recalling`` does with a database."""
     memory.answered = {}
     memory.known_keys = set()
-    if any(isinstance(entry, Fired) for entry in inputs):
+    if any(isinstance(entry, TriggerFired) for entry in inputs):
         events = rows.dag_events.values()
         memory.known_keys = {(row.trigger_no, row.key) for row in events if row.key is not None}
     run_ids, keys = idempotency.asked(inputs)

@@ -15,8 +15,8 @@ from aioflow.errors import (
     UnknownToken,
     WrongPassword,
 )
-from aioflow.model.access import HOME, Actor, AuditHead, Noted, Role
-from aioflow.protocol.inputs import Asked
+from aioflow.model.access import HOME, Actor, AuditEntry, AuditHead, Role
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import (
     CreateAccount,
     CreateToken,
@@ -222,11 +222,11 @@ def test_a_use_is_written_down_and_never_goes_back(world, admitted):
 
 
 def test_what_somebody_changes_is_in_the_audit_of_the_same_batch(world):
-    batch, _, _ = world.decide([Asked(1, SetPool(name="db", slots=3), BY)])
+    batch, _, _ = world.decide([RequestReceived(1, SetPool(name="db", slots=3), BY)])
 
     (row,) = batch.audit
     assert (len(batch.pools), row.previous) == (1, BEGINNING)
-    assert row.noted == Noted(
+    assert row.noted == AuditEntry(
         actor="root",
         role="admin",
         action="pool.set",
@@ -238,9 +238,9 @@ def test_what_somebody_changes_is_in_the_audit_of_the_same_batch(world):
 
 def test_what_the_daemon_does_itself_or_what_only_asks_is_not(world):
     asked = [
-        Asked(1, SetPool(name="db", slots=3)),
-        Asked(2, ShowPools(), BY),
-        Asked(3, SetAccount(name="x"), BY),
+        RequestReceived(1, SetPool(name="db", slots=3)),
+        RequestReceived(2, ShowPools(), BY),
+        RequestReceived(3, SetAccount(name="x"), BY),
     ]
 
     batch, _, _ = world.decide(asked)
@@ -251,10 +251,10 @@ def test_what_the_daemon_does_itself_or_what_only_asks_is_not(world):
 def test_lines_are_chained_over_turns_also_over_one_that_is_taken_back(world):
     rows = []
     for n in range(3):
-        batch, _, draft = world.decide([Asked(n, SetPool(name="db", slots=n + 1), BY)])
+        batch, _, draft = world.decide([RequestReceived(n, SetPool(name="db", slots=n + 1), BY)])
         rows += batch.audit
         draft.settle()
-        taken_back, _, gone = world.decide([Asked(9, account("bob"), BY)])
+        taken_back, _, gone = world.decide([RequestReceived(9, account("bob"), BY)])
         assert len(taken_back.audit) == 1
         world.take_back(gone)
         assert world.memory.admitted.accounts == {}
@@ -267,7 +267,9 @@ def lines(world, count):
     """Put lines into the audit, one a turn; return their rows and where it ends then."""
     rows, head = [], None
     for slots in range(1, count + 1):
-        batch, _, draft = world.decide([Asked(slots, SetPool(name="db", slots=slots), BY)])
+        batch, _, draft = world.decide(
+            [RequestReceived(slots, SetPool(name="db", slots=slots), BY)]
+        )
         draft.settle()
         rows += batch.audit
         head = batch.audit_head
@@ -292,7 +294,7 @@ def test_lines_that_are_old_go_and_each_counts_once(world):
     numbers = [row.audit_no for row in rows]
     heads = []
     for gone in (numbers[:1], numbers[:2], numbers):
-        batch, _, draft = world.decide([Asked(9, EraseOld(table="audit", numbers=gone))])
+        batch, _, draft = world.decide([RequestReceived(9, EraseOld(table="audit", numbers=gone))])
         draft.settle()
         heads.append(batch.audit_head)
 
@@ -304,10 +306,10 @@ def test_lines_that_are_old_go_and_each_counts_once(world):
 def test_a_change_of_the_key_seals_anew_where_the_audit_ends(world, admitted):
     _, head = lines(world, 1)
 
-    batch, _, draft = world.decide([Asked(9, Reseal())])
+    batch, _, draft = world.decide([RequestReceived(9, Reseal())])
     assert batch.audit_head == head
     draft.settle()
-    batch, _, _ = world.decide([Asked(9, SetPool(name="db", slots=1))])
+    batch, _, _ = world.decide([RequestReceived(9, SetPool(name="db", slots=1))])
     assert batch.audit_head is None
 
 
@@ -325,9 +327,9 @@ def test_where_its_end_was_not_known_the_audit_says_so_in_its_chain_from_then_on
 
 
 def test_a_line_of_others_is_kept_as_it_is(world):
-    said = Noted(actor="", role="", action="POST", target="/x", address="::1", is_refused=True)
+    said = AuditEntry(actor="", role="", action="POST", target="/x", address="::1", is_refused=True)
 
-    batch, _, _ = world.decide([Asked(1, Note(lines=(said, said)))])
+    batch, _, _ = world.decide([RequestReceived(1, Note(lines=(said, said)))])
 
     assert [row.noted for row in batch.audit] == [said, said]
 

@@ -12,7 +12,7 @@ from aioflow.core.triggers import assets, event_runs
 from aioflow.core.triggers.assets import is_met
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec, Fate
-from aioflow.protocol.inputs import Asked, FileGone
+from aioflow.protocol.inputs import FileDeleted, RequestReceived
 from aioflow.protocol.requests import ClearTasks, EmitEvent, SetPaused
 from tests.core.test_event_runs import fates, packed
 from tests.core.world import SECOND, World
@@ -140,7 +140,7 @@ def test_what_is_held_outlives_a_restart():
 def test_a_turn_that_is_refused_holds_nothing():
     world = world_of(A_AND_B)
     tell(world, "a")
-    world.refuse(Asked(77, EmitEvent(name="asset:b", key=None, data=NOTHING)))
+    world.refuse(RequestReceived(77, EmitEvent(name="asset:b", key=None, data=NOTHING)))
 
     assert counts(world) == [{"a": 1, "b": 1}]
 
@@ -172,7 +172,7 @@ def test_another_condition_goes_by_what_is_held_already():
 
 def test_a_dag_that_is_gone_takes_nothing():
     world = world_of(AssetCondition(True, ("a",)))
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     tell(world, "a")
 
     assert started(world) == []
@@ -253,10 +253,10 @@ def test_what_was_held_starts_a_run_when_a_queued_run_is_cleared_over_several_tu
     for name in names:
         world.succeed(name)
     tell(world, "a")
-    world.turn(Asked(1, ClearTasks(run_id=first.row.run_id, tasks=("t0",))))
+    world.turn(RequestReceived(1, ClearTasks(run_id=first.row.run_id, tasks=("t0",))))
     tell(world, "a")
     assert world.run_state(first.row.run_no) == "queued"
     assert fates(world)[-1] is Fate.HELD
 
-    world.turn(Asked(2, ClearTasks(run_id=first.row.run_id)))
+    world.turn(RequestReceived(2, ClearTasks(run_id=first.row.run_id)))
     assert fates(world) == [Fate.RUN] * 3

@@ -21,7 +21,7 @@ from aioflow.errors import (
 from aioflow.model.backfill import BackfillRow
 from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.schedule import ScheduleSpec
-from aioflow.protocol.inputs import FileGone, FillBack
+from aioflow.protocol.inputs import ContinueBackfill, FileDeleted
 from aioflow.protocol.reports import Deferred, Succeeded
 from aioflow.protocol.requests import (
     CancelBackfill,
@@ -261,7 +261,7 @@ def test_a_turn_that_is_taken_back_makes_each_run_once_all_the_same():
     world.ask(CancelRun(run_id=world.rows.runs[ended.run_no].run_id))
     world.starts.pop(ended.task_no, None)
 
-    world.refuse(FillBack(number))
+    world.refuse(ContinueBackfill(number))
     world.finish_all()
 
     assert slots(world, number) == [4, 3, 2, 1, 0]
@@ -318,7 +318,7 @@ def test_a_dag_is_not_deleted_while_a_run_of_an_old_backfill_goes_on_again():
     number = backfill(world, max_active=1)
     world.finish_all()
     world.ask(ClearTasks(run_id=runs_of(world, number)[0].run_id))
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
 
     with pytest.raises(DagRunning, match="1 runs"):
         world.ask(DeleteDag(dag_id="dag"))
@@ -327,7 +327,7 @@ def test_a_dag_is_not_deleted_while_a_run_of_an_old_backfill_goes_on_again():
 def test_it_waits_while_its_dag_is_gone_and_goes_on_when_that_comes_back():
     world = world_of()
     number = backfill(world, max_active=1)
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     world.finish_all()
     waiting = slots(world, number)
 
@@ -337,7 +337,7 @@ def test_it_waits_while_its_dag_is_gone_and_goes_on_when_that_comes_back():
     assert waiting == [4]
     assert slots(world, number) == [4, 3, 2, 1, 0]
     assert [run.version for run in runs_of(world, number)] == ["v1", *["v2"] * 4]
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     with pytest.raises(DagBroken):
         backfill(world)
 
@@ -345,7 +345,7 @@ def test_it_waits_while_its_dag_is_gone_and_goes_on_when_that_comes_back():
 def test_a_dag_is_deleted_once_no_run_of_its_backfill_goes_on_and_that_with_it():
     world = world_of()
     number = backfill(world, max_active=1)
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
 
     with pytest.raises(DagRunning, match="1 runs"):
         world.ask(DeleteDag(dag_id="dag"))

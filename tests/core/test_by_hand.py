@@ -9,15 +9,15 @@ import pytest
 
 from aioflow.errors import RequestError
 from aioflow.model.dag import Body, MapSource, MapSpec, RetryPolicy, StartTriggerSpec, TaskSpec
-from aioflow.protocol.commands import Host, Start
-from aioflow.protocol.effects import EndHosting, HostTrigger
+from aioflow.protocol.commands import StartTask, StartTrigger
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
 from aioflow.protocol.reports import (
     Awaiting,
     Deferred,
-    Fired,
-    NextWanted,
+    NextEventRequested,
     StreamOpened,
     TriggerEnded,
+    TriggerFired,
 )
 from aioflow.protocol.requests import FireTrigger
 from tests.core.world import World
@@ -31,7 +31,7 @@ def begun(**fields: Any) -> tuple[World, int]:
     return world, world.begin(TaskSpec(task_id="t", retry=RetryPolicy(tries=1), **fields))
 
 
-def start_of(world: World) -> Start:
+def start_of(world: World) -> StartTask:
     effect = world.started("t")
     assert effect is not None, "it has not been started"
     return effect.start
@@ -43,7 +43,7 @@ def parked(world: World) -> tuple[int, int, int, int]:
     return start.task_no, start.start_no, world.now, world.now
 
 
-def deferred() -> tuple[World, int, Host]:
+def deferred() -> tuple[World, int, StartTrigger]:
     world, run = begun()
     world.turn(Deferred(*parked(world), "m:T", b"\x80", "after"))
     return world, run, hosts(world)[0]
@@ -56,16 +56,16 @@ def awaiting(kind: str, *classes: str) -> World:
     return world
 
 
-def hosts(world: World) -> list[Host]:
-    return [effect.host for effect in world.effects if isinstance(effect, HostTrigger)]
+def hosts(world: World) -> list[StartTrigger]:
+    return [effect.host for effect in world.effects if isinstance(effect, AssignTrigger)]
 
 
 def let_go(world: World) -> list[tuple[int, str]]:
-    ended = [effect.end for effect in world.effects if isinstance(effect, EndHosting)]
+    ended = [effect.end for effect in world.effects if isinstance(effect, ReleaseTrigger)]
     return [(end.trigger_no, end.reason) for end in ended]
 
 
-def give(world: World, host: Host, payload: bytes = GIVEN, key: str | None = None) -> Any:
+def give(world: World, host: StartTrigger, payload: bytes = GIVEN, key: str | None = None) -> Any:
     return world.ask(FireTrigger(trigger_no=host.trigger_no, payload=payload, key=key))
 
 
@@ -92,7 +92,9 @@ def test_what_the_trigger_yields_afterwards_is_late():
     give(world, host)
     at = (host.trigger_no, host.hosting)
 
-    world.turn(Fired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now, reason="finished"))
+    world.turn(
+        TriggerFired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now, reason="finished")
+    )
 
     assert start_of(world).event == GIVEN
     world.succeed("t")
@@ -139,12 +141,12 @@ def test_a_wait_for_all_goes_on_with_the_last_whoever_gives_it():
     give(world, first)
     assert world.started("t") is None
     assert let_go(world) == [(first.trigger_no, "finished")]
-    world.turn(Fired(second.trigger_no, second.hosting, 0, world.now, b"\x02"))
+    world.turn(TriggerFired(second.trigger_no, second.hosting, 0, world.now, b"\x02"))
 
     assert resumed(world) == [{"by": "mia"}, 2]
 
 
-def with_stream() -> tuple[World, Host]:
+def with_stream() -> tuple[World, StartTrigger]:
     """A coroutine that has opened a stream, and what its host was told of that."""
     world, _ = begun(body=Body.COROUTINE)
     start = start_of(world)
@@ -158,7 +160,7 @@ def test_a_stream_goes_on_behind_it_and_misses_nothing_of_its_host():
     world, host = with_stream()
 
     give(world, host)
-    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
 
     assert let_go(world) == []
     assert [row.payload for row in world.rows.events.values()] == [GIVEN, b"\x01"]
@@ -175,7 +177,7 @@ def test_a_stream_drops_it_where_its_key_is_known():
 
 def test_a_parked_coroutine_takes_it_as_the_next_of_its_stream():
     world, host = with_stream()
-    world.turn(NextWanted(*parked(world), 1, "next", "T#0", "f.py:3", 0, timeout_us=None))
+    world.turn(NextEventRequested(*parked(world), 1, "next", "T#0", "f.py:3", 0, timeout_us=None))
 
     give(world, host)
 

@@ -9,19 +9,19 @@ import pytest
 
 from aioflow.model.dag import Body, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, RecordState, TriggerState
-from aioflow.protocol.commands import ForgetRun, Start
-from aioflow.protocol.effects import ConfirmCall, EndHosting, HostTrigger, StartTry, StopTry
-from aioflow.protocol.inputs import Asked, HostLost, HostUp
+from aioflow.protocol.commands import ForgetRun, StartTask
+from aioflow.protocol.effects import AssignTrigger, ConfirmCall, ReleaseTrigger, StartTry, StopTry
+from aioflow.protocol.inputs import HostLost, HostUp, RequestReceived
 from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
     Deferred,
     Failed,
-    Fired,
-    NotParked,
+    NotSuspended,
     RecordDropped,
     Succeeded,
     TriggerEnded,
+    TriggerFired,
 )
 from aioflow.protocol.requests import CancelRun, ClearTasks, Explain
 from tests.core.world import SECOND, World
@@ -39,7 +39,7 @@ def begun(world: World | None = None, **fields: Any) -> tuple[World, int]:
     return world, world.begin(TaskSpec(task_id="c", body=Body.COROUTINE, **fields))
 
 
-def start_of(world: World) -> Start:
+def start_of(world: World) -> StartTask:
     effect = world.started("c")
     assert effect is not None, "it has not been started"
     return effect.start
@@ -91,14 +91,14 @@ def await_(
 
 def hosted(world: World, name: str) -> Any:
     """The last hosting of the trigger of this class."""
-    hosts = [e.host for e in world.effects if isinstance(e, HostTrigger)]
+    hosts = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
     return next(host for host in reversed(hosts) if host.class_path == name)
 
 
 def fire(world: World, name: str, payload: object = None) -> None:
     host = hosted(world, name)
     body = msgspec.msgpack.encode(payload)
-    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, body))
+    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, body))
 
 
 def answers(world: World) -> list[Any]:
@@ -237,7 +237,7 @@ def test_the_first_of_several_answers_and_the_others_are_let_go_in_the_same_comm
     assert answers(world) == [[1, "b"]]
     assert world.rows.commit_no == before + 1
     assert {row.state for row in world.rows.triggers.values()} == {TriggerState.ENDING}
-    assert len(of_kind(world.effects, EndHosting)) == 2
+    assert len(of_kind(world.effects, ReleaseTrigger)) == 2
 
 
 def test_the_rows_of_losers_are_gone_when_their_host_has_let_go():
@@ -298,7 +298,7 @@ def test_a_sleep_is_hosted_by_nobody_and_over_in_its_time():
     assert world.state(run, "c") == "deferred"
     world.pass_time(2)
 
-    assert not of_kind(world.effects, HostTrigger)
+    assert not of_kind(world.effects, AssignTrigger)
     assert (resumed(world).answer, resumed(world).failure) == (None, None)
     assert world.rows.triggers == {}
 
@@ -324,7 +324,7 @@ def test_a_timeout_is_raised_in_the_call_and_lets_go_of_its_triggers(kind):
     failure = resumed(world).failure
     assert (failure.type, failure.reason) == ("TimeoutError", "timeout")
     assert world.state(run, "c") == "running"
-    assert [end.end.reason for end in of_kind(world.effects, EndHosting)] == ["timeout"]
+    assert [end.end.reason for end in of_kind(world.effects, ReleaseTrigger)] == ["timeout"]
 
 
 def test_a_timeout_lets_go_of_what_had_fired_of_a_call_for_all():
@@ -376,7 +376,7 @@ def test_a_trigger_that_fails_fails_the_try_and_the_coroutine_is_stopped():
 
     assert world.state(run, "c") == "failed"
     assert [stop.start_no for stop in of_kind(world.effects, StopTry)] == [parked.start_no]
-    assert [end.end.trigger_no for end in of_kind(world.effects, EndHosting)] == [
+    assert [end.end.trigger_no for end in of_kind(world.effects, ReleaseTrigger)] == [
         hosted(world, "m:B").trigger_no
     ]
 
@@ -525,7 +525,7 @@ def test_a_coroutine_its_host_no_longer_has_runs_again_from_the_top_uncharged():
     fire(world, "m:T", "here")
     asked = start_of(world)
 
-    world.turn(NotParked(asked.task_no, asked.start_no))
+    world.turn(NotSuspended(asked.task_no, asked.start_no))
 
     start = start_of(world)
     assert resumed(world) is None
@@ -541,7 +541,7 @@ def test_word_of_an_earlier_start_that_is_not_parked_is_late():
     fire(world, "m:T")
     asked = start_of(world)
 
-    world.turn(NotParked(asked.task_no, asked.start_no - 1))
+    world.turn(NotSuspended(asked.task_no, asked.start_no - 1))
 
     assert start_of(world) == asked
 
@@ -564,7 +564,7 @@ def test_a_wait_goes_on_when_the_trigger_host_is_replaced():
     first = hosted(world, "m:T")
 
     lose(world, "triggers")
-    world.turn(Fired(first.trigger_no, first.hosting, 0, world.now, b"\x01"))  # late
+    world.turn(TriggerFired(first.trigger_no, first.hosting, 0, world.now, b"\x01"))  # late
     assert world.started("c") is None
     fire(world, "m:T", "here")
 
@@ -632,7 +632,7 @@ def test_a_cancelled_run_stops_the_parked_coroutine_and_lets_its_triggers_go():
     assert world.state(run, "c") == "cancelled"
     assert [stop.start_no for stop in of_kind(world.effects, StopTry)] == [parked.start_no]
     assert [row.class_path for row in world.rows.triggers.values()] == ["m:B"]
-    assert len(of_kind(world.effects, EndHosting)) == 1
+    assert len(of_kind(world.effects, ReleaseTrigger)) == 1
     assert world.rows.records == {}
 
 
@@ -663,7 +663,7 @@ def test_a_body_that_ends_while_its_call_waits_fails_and_its_trigger_is_let_go()
 
     assert world.state(run, "c") == "failed"
     assert not of_kind(world.effects, StopTry)  # it is gone already
-    assert len(of_kind(world.effects, EndHosting)) == 1
+    assert len(of_kind(world.effects, ReleaseTrigger)) == 1
     assert world.rows.records == {}
 
 
@@ -723,7 +723,8 @@ def test_only_what_a_person_ends_is_told_that_it_is_cancelled(end, reason):
             world.ask(CancelRun(run_id=run_id))
 
     told = {
-        effect.end.trigger_no: effect.end.reason for effect in of_kind(world.effects, EndHosting)
+        effect.end.trigger_no: effect.end.reason
+        for effect in of_kind(world.effects, ReleaseTrigger)
     }
     assert told[hosted(world, "m:B").trigger_no] == reason
     assert set(told.values()) == {reason}
@@ -831,7 +832,7 @@ def test_a_refused_event_answers_once_when_it_is_repeated():
     fire(world, "m:A", "a")
     host = hosted(world, "m:B")
 
-    world.refuse(Fired(host.trigger_no, host.hosting, 0, world.now, b"\xa1b"))
+    world.refuse(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\xa1b"))
 
     assert answers(world) == [["a", "b"]]
     assert start_of(world).recorded == 1
@@ -841,7 +842,7 @@ def test_a_refused_event_answers_once_when_it_is_repeated():
 def test_the_host_hears_of_the_end_of_a_run_whose_coroutine_was_forgotten_parked():
     world, run = begun()
     await_(world, 0, "m:T")
-    cancel = Asked(99, CancelRun(run_id=world.rows.runs[run].run_id))
+    cancel = RequestReceived(99, CancelRun(run_id=world.rows.runs[run].run_id))
 
     world.refuse(cancel)
 
@@ -852,7 +853,7 @@ def test_the_host_hears_of_the_end_of_a_run_whose_coroutine_was_forgotten_parked
 def test_a_parked_coroutine_forgotten_in_a_refused_turn_runs_again_from_the_top():
     world, run = begun()
     await_(world, 0, "m:T")
-    _, _, draft = world.decide([Asked(99, CancelRun(run_id=world.rows.runs[run].run_id))])
+    _, _, draft = world.decide([RequestReceived(99, CancelRun(run_id=world.rows.runs[run].run_id))])
 
     world.take_back(draft)
     fire(world, "m:T", "here")

@@ -9,8 +9,8 @@ import pytest
 
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import RecordState
-from aioflow.protocol.effects import ConfirmCall, HostTrigger
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.effects import AssignTrigger, ConfirmCall
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import RunCalled
 from aioflow.protocol.requests import CancelRun, Explain
 from tests.core.test_calls import NOW_AND_THEN, answers, begun, of_kind, resumed, start_of
@@ -63,7 +63,7 @@ def test_the_run_its_record_and_the_wait_are_one_commit():
     assert (child.cause, child.caller) == ("task", wait.trigger_no)
     assert [row.state for row in world.rows.records.values()] == [RecordState.OPEN]
     assert world.state(run_no, "c") == "deferred"
-    assert of_kind(world.effects, HostTrigger) == []
+    assert of_kind(world.effects, AssignTrigger) == []
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
@@ -262,7 +262,10 @@ def test_a_request_in_the_same_turn_as_the_end_sees_one_answer():
     effect = world.started("work")
     assert effect is not None
 
-    world.turn(Asked(1, CancelRun(run_id=child.run_id)), Asked(2, CancelRun(run_id=child.run_id)))
+    world.turn(
+        RequestReceived(1, CancelRun(run_id=child.run_id)),
+        RequestReceived(2, CancelRun(run_id=child.run_id)),
+    )
 
     assert resumed(world).failure.type == "aioflow.errors:DagRunFailed"
     assert len(of_kind(world.effects, ConfirmCall)) == 0

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.model.dag import Body, Chooses, MapSource, MapSpec, RetryPolicy
 from aioflow.model.ids import after_clear, clear_number
 from aioflow.model.states import RunState, TaskState, TriggerRule
-from aioflow.protocol.effects import EndHosting, StopTry
-from aioflow.protocol.inputs import Asked
-from aioflow.protocol.reports import Began, Deferred, Succeeded
+from aioflow.protocol.effects import ReleaseTrigger, StopTry
+from aioflow.protocol.inputs import RequestReceived
+from aioflow.protocol.reports import Deferred, Succeeded, TaskStarted
 from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun
 from tests.core.specs import mapped, task
 from tests.core.world import World
@@ -167,7 +167,7 @@ def test_a_task_that_runs_is_stopped_first():
     world = World()
     run = world.begin(task("a"), task("b", 0))
     started = world.started("a").start
-    world.turn(Began(started.task_no, started.start_no, world.now))
+    world.turn(TaskStarted(started.task_no, started.start_no, world.now))
 
     assert clear(world, run, "a") == 1
 
@@ -198,7 +198,7 @@ def test_a_wait_is_let_go_of():
 
     clear(world, run, "a")
 
-    assert [e.end.reason for e in world.effects if isinstance(e, EndHosting)] == ["cancelled"]
+    assert [e.end.reason for e in world.effects if isinstance(e, ReleaseTrigger)] == ["cancelled"]
     assert world.state(run, "a") == "running"
 
 
@@ -504,12 +504,12 @@ def test_a_restart_goes_on_with_what_was_cleared():
 
 def test_a_refused_clear_of_an_ended_run_leaves_it_ended():
     world, run = chain()
-    asked = Asked(1, ClearTasks(run_id=world.rows.runs[run].run_id))
+    asked = RequestReceived(1, ClearTasks(run_id=world.rows.runs[run].run_id))
 
     _, _, draft = world.decide([asked])
     world.take_back(draft)
 
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, Transaction)
     assert not world.memory.runs
     assert world.run_state(run) == "success"
     world.turn(asked)
@@ -520,7 +520,7 @@ def test_a_refused_clear_of_a_live_run_leaves_it_as_it_was():
     world = World()
     run = world.begin(task("a"), task("b", 0))
     world.succeed("a")
-    asked = Asked(1, ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("a",)))
+    asked = RequestReceived(1, ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("a",)))
 
     _, _, draft = world.decide([asked])
     world.take_back(draft)
@@ -536,7 +536,7 @@ def test_a_run_that_is_being_cancelled_is_not_cleared(monkeypatch):
     world = World()
     run = world.begin(task("a"), task("b"))
     run_id = world.rows.runs[run].run_id
-    batch, _, draft = world.decide([Asked(1, CancelRun(run_id=run_id))])
+    batch, _, draft = world.decide([RequestReceived(1, CancelRun(run_id=run_id))])
     world.rows.apply(batch)
     world.memory.commit_no = batch.number
     draft.settle()

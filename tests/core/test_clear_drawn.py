@@ -11,7 +11,7 @@ from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
 from aioflow.model.dag import DagSpec, EdgeGroup, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, TaskState, TriggerRule
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import Failed, Succeeded
 from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.world import World
@@ -89,7 +89,7 @@ class Drawn:
         match rng.choice(("end", "end", "end", "end", "clear", "clear", "cancel", "restart")):
             case "clear":
                 if rng.random() < 0.2:
-                    world.refuse(Asked(0, self.request()))
+                    world.refuse(RequestReceived(0, self.request()))
                 else:
                     cleared, _ = world.ask(self.request())
                     self.cleared += cleared

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from aioflow.core.repair import execution
 from aioflow.core.repair.clear import portion
-from aioflow.core.state.siblings import Siblings
+from aioflow.core.state.siblings import MappedChildren
 from aioflow.errors import RequestError
 from aioflow.model.dag import Body, MapSource, MapSpec, StartTriggerSpec, TaskSpec
 from aioflow.model.rows import ExpansionRow
 from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.effects import Acknowledge, Again
-from aioflow.protocol.inputs import Asked, Continue, HostLost, HostUp, Input, Restarted
-from aioflow.protocol.reports import Item, Succeeded, TriggerEnded
+from aioflow.protocol.inputs import ContinueRun, HostLost, HostUp, Input, RequestReceived, Restarted
+from aioflow.protocol.reports import ItemYielded, Succeeded, TriggerEnded
 from aioflow.protocol.requests import CancelRun, ClearTasks, Mark
 from tests.core.specs import task
 from tests.core.test_clear import ONCE, clear, fan_out
@@ -51,12 +51,12 @@ class Sliced:
 
     def ask(self, **fields: Any) -> None:
         run_id = self.world.rows.runs[self.run].run_id
-        self.turn(Asked(len(self.answers), ClearTasks(run_id=run_id, **fields)))
+        self.turn(RequestReceived(len(self.answers), ClearTasks(run_id=run_id, **fields)))
 
     def mark(self, state: TaskState, *tasks: str) -> None:
         run_id = self.world.rows.runs[self.run].run_id
         request = Mark(run_id=run_id, state=state, tasks=tasks)
-        self.turn(Asked(len(self.answers), request))
+        self.turn(RequestReceived(len(self.answers), request))
 
     @property
     def counts(self) -> list[int]:
@@ -174,7 +174,7 @@ def test_a_run_is_cancelled_between_two_slices_and_cleared_once_more(named, slic
     sliced.ask(tasks=named, downstream=True)
     many(slices)(sliced)
 
-    sliced.turn(Asked(9, CancelRun(run_id=sliced.world.rows.runs[sliced.run].run_id)))
+    sliced.turn(RequestReceived(9, CancelRun(run_id=sliced.world.rows.runs[sliced.run].run_id)))
     sliced.go_on_to_the_end()
 
     assert sliced.world.rows.runs[sliced.run].ended_at is not None
@@ -196,7 +196,7 @@ def test_children_of_a_run_that_was_cancelled_in_between_may_be_cleared_alone(sl
     sliced = wide()
     sliced.ask()
     many(slices)(sliced)
-    sliced.turn(Asked(9, CancelRun(run_id=sliced.world.rows.runs[sliced.run].run_id)))
+    sliced.turn(RequestReceived(9, CancelRun(run_id=sliced.world.rows.runs[sliced.run].run_id)))
     sliced.go_on_to_the_end()
 
     sliced.ask(failed=True)
@@ -344,8 +344,8 @@ def test_a_slice_and_a_request_are_taken_alone():
     sliced = wide()
     sliced.ask(tasks=("work",))
     memory = sliced.world.memory
-    other, mine = Continue(99), Continue(sliced.run)
-    asked = Asked(1, ClearTasks(run_id="x"))
+    other, mine = ContinueRun(99), ContinueRun(sliced.run)
+    asked = RequestReceived(1, ClearTasks(run_id="x"))
 
     assert portion([mine, other], 9, memory) == 1
     assert portion([other, other, mine], 9, memory) == 2
@@ -362,7 +362,7 @@ def test_what_a_stream_left_open_when_its_run_was_cancelled_is_closed_by_a_clear
     )
     world.turn(HostUp("async"))
     start = world.started("pages").start
-    world.turn(Item(start.task_no, start.start_no, 0, b"\x01"))
+    world.turn(ItemYielded(start.task_no, start.start_no, 0, b"\x01"))
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
     assert [row.is_open for row in world.rows.expansions.values()] == [True]
 
@@ -403,7 +403,7 @@ def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_anew(mar
 
 def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
     row = ExpansionRow(run_no=1, position=0, width=4, first_task_no=1)
-    siblings = Siblings(row)
+    siblings = MappedChildren(row)
     for _ in range(4):
         siblings.note(siblings.take_fresh(), TaskState.RUNNING)
     siblings.note(1, TaskState.PENDING)
@@ -435,7 +435,7 @@ def test_what_waits_for_its_slice_is_not_hosted_again(what, how, monkeypatch):
     elif what == "mark":
         sliced.mark(TaskState.FAILED, "list", "work")
     else:
-        sliced.turn(Asked(0, CancelRun(run_id=world.rows.runs[run].run_id)))
+        sliced.turn(RequestReceived(0, CancelRun(run_id=world.rows.runs[run].run_id)))
     assert children(sliced).count("deferred") > 1
     world.effects.clear()
 

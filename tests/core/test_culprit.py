@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aioflow.core.error_attribution import culprits
 from aioflow.core.state.dag_triggers import DagTrigger
-from aioflow.core.state.task_instance import Group, Live, Run, WaitRecord
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 
 
 def bare(kind: type) -> Any:
@@ -50,9 +50,9 @@ def with_local(value: object, inner: Callable[[], None]) -> Callable[[], None]:
 RUN = bare(Run)
 KNOWN = {
     "run": (RUN, RUN),
-    "task": (about(Live, RUN), RUN),
-    "mapped task": (about(Group, RUN), RUN),
-    "wait": (about(WaitRecord, RUN), RUN),
+    "task": (about(TaskInstance, RUN), RUN),
+    "mapped task": (about(MappedTask, RUN), RUN),
+    "wait": (about(TriggerInstance, RUN), RUN),
 }
 UNKNOWN = [None, 5, "no run", [RUN], SimpleNamespace(run=RUN)]
 
@@ -95,7 +95,10 @@ def test_of_all_that_frames_know_the_innermost_counts(kinds):
         if kind == "run":
             value = run
         elif kind != "nothing":
-            value = about({"task": Live, "mapped task": Group, "wait": WaitRecord}[kind], run)
+            value = about(
+                {"task": TaskInstance, "mapped task": MappedTask, "wait": TriggerInstance}[kind],
+                run,
+            )
         if value is not None and not expected:
             expected = [run]
         work = with_local(value, work)

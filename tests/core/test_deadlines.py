@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
-from aioflow.protocol.effects import Deliver, EndHosting, StopTry
-from aioflow.protocol.inputs import Delivered, Due
+from aioflow.protocol.effects import DeliverOutbox, ReleaseTrigger, StopTry
+from aioflow.protocol.inputs import OutboxDelivered, TimerFired
 from aioflow.protocol.outbox import Alert
 from aioflow.protocol.reports import Deferred
 from aioflow.protocol.requests import CancelRun, ClearTasks
@@ -27,7 +27,7 @@ def told(world: World) -> list[tuple[str, str]]:
 
 
 def deliver_all(world: World) -> None:
-    world.turn(*(Delivered(effect.outbox_no) for effect in world.alerts()))
+    world.turn(*(OutboxDelivered(effect.outbox_no) for effect in world.alerts()))
 
 
 # ── run_timeout ─────────────────────────────────────────────────────────────────────────
@@ -97,7 +97,7 @@ def test_what_waits_for_a_trigger_is_let_go():
     world.pass_time(5)
 
     assert world.state(run, "a") == "cancelled"
-    assert [effect for effect in world.effects if isinstance(effect, EndHosting)]
+    assert [effect for effect in world.effects if isinstance(effect, ReleaseTrigger)]
 
 
 def test_the_time_of_a_run_goes_on_over_a_restart():
@@ -165,7 +165,10 @@ def test_an_instant_that_comes_late_or_twice_changes_nothing():
     world = World()
     run = world.begin(task("a"), run_timeout_us=5 * SECOND)
     world.succeed("a")
-    world.turn(Due(world.now + 5 * SECOND, run_no=run), Due(world.now + 5 * SECOND, run_no=run))
+    world.turn(
+        TimerFired(world.now + 5 * SECOND, run_no=run),
+        TimerFired(world.now + 5 * SECOND, run_no=run),
+    )
 
     assert world.run_state(run) == "success"
     assert not told(world)
@@ -285,4 +288,4 @@ def test_tasks_with_one_deadline_owe_one_row():
 
     assert len(world.rows.outbox) == 1
     world.pass_time(5)
-    assert len([effect for effect in world.effects if isinstance(effect, Deliver)]) == 50
+    assert len([effect for effect in world.effects if isinstance(effect, DeliverOutbox)]) == 50

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from aioflow.model.dag import Body, RetryPolicy, TaskSpec
-from aioflow.protocol.commands import Host, Start
-from aioflow.protocol.effects import EndHosting, HostTrigger
-from aioflow.protocol.reports import Deferred, Fired, Succeeded, TriggerEnded
+from aioflow.protocol.commands import StartTask, StartTrigger
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
+from aioflow.protocol.reports import Deferred, Succeeded, TriggerEnded, TriggerFired
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)
@@ -21,26 +21,26 @@ def begun(**fields: Any) -> tuple[World, int]:
     return world, world.begin(TaskSpec(task_id="w", **fields))
 
 
-def start_of(world: World) -> Start:
+def start_of(world: World) -> StartTask:
     effect = world.started("w")
     assert effect is not None, "it has not been started"
     return effect.start
 
 
-def defer(world: World, method: str = "after", **fields: Any) -> Host:
+def defer(world: World, method: str = "after", **fields: Any) -> StartTrigger:
     start = world.starts.pop(start_of(world).task_no).start
     at = (start.task_no, start.start_no, world.now, world.now)
     effects = world.turn(Deferred(*at, "m:T", b"\x80", method, **fields))
-    return next(effect.host for effect in effects if isinstance(effect, HostTrigger))
+    return next(effect.host for effect in effects if isinstance(effect, AssignTrigger))
 
 
-def fire(world: World, host: Host, payload: bytes) -> None:
+def fire(world: World, host: StartTrigger, payload: bytes) -> None:
     at = (host.trigger_no, host.hosting)
-    world.turn(Fired(*at, 0, world.now, payload), TriggerEnded(*at, world.now))
+    world.turn(TriggerFired(*at, 0, world.now, payload), TriggerEnded(*at, world.now))
 
 
 def reasons(world: World) -> list[str]:
-    return [effect.end.reason for effect in world.effects if isinstance(effect, EndHosting)]
+    return [effect.end.reason for effect in world.effects if isinstance(effect, ReleaseTrigger)]
 
 
 def test_a_task_may_wait_any_number_of_times_within_one_try():
@@ -73,7 +73,9 @@ def test_a_wait_with_a_method_for_it_resumes_there_when_its_time_is_over(is_rest
     start = start_of(world)
     assert (start.method, start.event, start.kwargs) == ("too_late", None, b"\x81\xa1n\x01")
     assert (start.try_number, reasons(world)) == (1, ["timeout"])
-    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))  # it comes too late
+    world.turn(
+        TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01")
+    )  # it comes too late
     world.succeed("w")
     assert world.run_state(run) == "success"
 

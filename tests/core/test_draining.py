@@ -6,8 +6,8 @@ import pytest
 
 from aioflow.errors import UnknownNode
 from aioflow.model.dag import TaskSpec
-from aioflow.protocol.effects import HostTrigger, RecallTries, StartTry
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.effects import AssignTrigger, RecallTries, StartTry
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import Deferred
 from aioflow.protocol.requests import DrainNode, Explain
 from tests.core.world import World
@@ -58,12 +58,12 @@ def test_no_further_trigger_is_hosted_until_the_node_takes_work_again():
         Deferred(start.task_no, start.start_no, world.now, world.now, "m:T", b"\x80", "next")
     )
     assert world.state(run, "a") == "deferred"
-    assert not effects_of(world, HostTrigger)
+    assert not effects_of(world, AssignTrigger)
     wait = world.ask(Explain(run_id=world.memory.runs[run].row.run_id, tasks=((0, -1),)))
     assert "drained" in wait[0, -1].detail
 
     drain(world, drained=False)
-    assert len(effects_of(world, HostTrigger)) == 1
+    assert len(effects_of(world, AssignTrigger)) == 1
 
 
 def test_a_restart_finds_the_node_drained():
@@ -95,7 +95,7 @@ def test_what_was_sent_ahead_is_called_back():
 def test_a_turn_that_is_taken_back_leaves_the_node_as_it_was():
     world = World()
     world.load()
-    _, _, draft = world.decide([Asked(99, DrainNode(node_no=1, is_drained=True))])
+    _, _, draft = world.decide([RequestReceived(99, DrainNode(node_no=1, is_drained=True))])
     assert world.memory.is_drained
     world.take_back(draft)
 

@@ -14,18 +14,18 @@ from aioflow.core.why import explain_dag_trigger
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.dag_triggers import DagTriggerSpec, Fate
 from aioflow.model.states import CODE_MISSING, Failure, WaitKind
-from aioflow.protocol.effects import EndHosting, HostTrigger, RestoreCode, TakeEvents, Warn
+from aioflow.protocol.effects import AssignTrigger, ConfirmEvents, ReleaseTrigger, RestoreCode, Warn
 from aioflow.protocol.inputs import (
     CodeRestored,
-    Due,
-    FileGone,
+    FileDeleted,
     FileParsed,
     HostLost,
     HostUp,
-    MoveClass,
-    Stalled,
+    IsolateTriggerClass,
+    LoopBlocked,
+    TimerFired,
 )
-from aioflow.protocol.reports import Fired, TriggerEnded
+from aioflow.protocol.reports import TriggerEnded, TriggerFired
 from aioflow.protocol.requests import CancelRun, DeleteDag, SetPaused
 from tests.core.world import SECOND, World, instant
 
@@ -61,26 +61,26 @@ def waiting(trigger: DagTriggerSpec | None = None, **fields: Any) -> World:
 
 
 def host(world: World) -> Any:
-    found = [effect.host for effect in world.effects if isinstance(effect, HostTrigger)]
+    found = [effect.host for effect in world.effects if isinstance(effect, AssignTrigger)]
     return found[-1] if found else None
 
 
 def hostings(world: World) -> int:
-    return sum(isinstance(effect, HostTrigger) for effect in world.effects)
+    return sum(isinstance(effect, AssignTrigger) for effect in world.effects)
 
 
 def told_to_end(world: World) -> list[str]:
-    return [effect.end.reason for effect in world.effects if isinstance(effect, EndHosting)]
+    return [effect.end.reason for effect in world.effects if isinstance(effect, ReleaseTrigger)]
 
 
 def one(world: World) -> Any:
     return world.memory.standing.of("dag")
 
 
-def fired(world: World, payload: Any, key: str | None = None, ahead: int = 0) -> Fired:
+def fired(world: World, payload: Any, key: str | None = None, ahead: int = 0) -> TriggerFired:
     had = one(world)
     at = (had.row.trigger_no, had.hosting, had.index + ahead, world.now)
-    return Fired(*at, packed(payload), key)
+    return TriggerFired(*at, packed(payload), key)
 
 
 def fire(world: World, *payloads: Any, keys: bool = True) -> list[Any]:
@@ -239,7 +239,7 @@ def test_another_class_begins_anew_but_knows_the_keys_there_were():
 def test_a_dag_that_is_gone_has_no_trigger_hosted_and_comes_back_with_what_it_knew():
     world = waiting()
     fire(world, {"n": 1})
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     assert told_to_end(world) == ["finished"]
     fire(world, {"n": 2})  # it is not lost: the trigger goes on behind the one before it
     end(world, reason="finished")
@@ -256,7 +256,7 @@ def test_a_dag_that_was_deleted_has_left_nothing_to_the_next_of_its_name_but_the
     world = waiting()
     fire(world, {"n": 1})
     world.finish_all()
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     end(world, reason="finished")
     world.ask(DeleteDag(dag_id="dag"))
     world.restart()
@@ -349,7 +349,7 @@ def test_the_host_goes_on_when_its_events_are_stored():
     world = waiting()
     effects = fire(world, {"n": 1}, {"n": 2}, {"n": 3})
 
-    assert [e.taken.upto for e in effects if isinstance(e, TakeEvents)] == [3]
+    assert [e.taken.upto for e in effects if isinstance(e, ConfirmEvents)] == [3]
 
 
 def test_a_turn_that_is_refused_is_as_if_it_had_never_been():
@@ -463,12 +463,12 @@ def test_too_many_runs_that_wait_hold_the_trigger_back(monkeypatch):
     assert one(world).taken == one(world).index == ahead
 
     effects = fire(world, {"n": ahead})
-    assert not [e for e in effects if isinstance(e, TakeEvents)]
+    assert not [e for e in effects if isinstance(e, ConfirmEvents)]
     assert len(world.rows.runs) == ahead + 1
 
     effects = world.succeed("t")
     effects += world.succeed("t")
-    assert [e.taken.upto for e in effects if isinstance(e, TakeEvents)] == [ahead + 1]
+    assert [e.taken.upto for e in effects if isinstance(e, ConfirmEvents)] == [ahead + 1]
 
 
 def test_a_run_that_is_cancelled_while_it_waits_lets_the_trigger_go_on(monkeypatch):
@@ -551,7 +551,7 @@ def test_a_clock_set_back_as_it_is_to_be_hosted_again_puts_nothing_off(is_up):
     end(world, BROKEN)
     if not is_up:
         world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
-    came = Due(one(world).retry_at, trigger_no=one(world).row.trigger_no)
+    came = TimerFired(one(world).retry_at, trigger_no=one(world).row.trigger_no)
 
     world.now -= 7_200 * SECOND
     world.turn(came)
@@ -629,12 +629,12 @@ def test_the_one_that_took_its_host_down_waits_before_it_is_hosted_again():
 
 def test_a_class_in_quarantine_moves_with_its_events_in_order():
     world = waiting()
-    world.turn(MoveClass("m:Ticks", is_quarantined=True))
+    world.turn(IsolateTriggerClass("m:Ticks", is_quarantined=True))
     assert told_to_end(world) == ["reassigned"]
     fire(world, {"n": 1})
     end(world, reason="reassigned")
 
-    moved = [e.role for e in world.effects if isinstance(e, HostTrigger)]
+    moved = [e.role for e in world.effects if isinstance(e, AssignTrigger)]
     assert moved == ["triggers", "quarantine"]
     world.turn(HostUp("quarantine"))
     assert host(world).last is not None
@@ -642,7 +642,7 @@ def test_a_class_in_quarantine_moves_with_its_events_in_order():
 
 def test_one_whose_quarantine_host_may_be_up_already_is_asked_to_leave_it():
     world = waiting(if_paused="stop")
-    world.turn(MoveClass("m:Ticks", is_quarantined=True))
+    world.turn(IsolateTriggerClass("m:Ticks", is_quarantined=True))
     end(world, reason="reassigned")
     assert "quarantine" not in world.memory.hosts_up
 
@@ -657,7 +657,7 @@ def test_one_that_holds_up_its_loop_is_named_with_its_dag():
     world = waiting()
     number = one(world).row.trigger_no
     effects = world.turn(
-        Stalled(role="triggers", culprit=number, incident="i", milliseconds=900, place="f.py:3")
+        LoopBlocked(role="triggers", culprit=number, incident="i", milliseconds=900, place="f.py:3")
     )
 
     (told,) = [effect for effect in effects if isinstance(effect, Warn)]
@@ -767,7 +767,7 @@ def test_what_waits_for_quiet_outlives_a_restart():
 def test_what_waits_for_quiet_while_its_dag_goes_starts_nothing():
     world = quiet()
     fire(world, {"n": 1})
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     world.pass_time(10)
 
     assert confs(world) == []

@@ -11,9 +11,9 @@ import pytest
 from aioflow.model.dag import DagSpec, IfPaused, TaskSpec
 from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.model.states import Failure
-from aioflow.protocol.effects import EndHosting, HostTrigger, TakeEvents
-from aioflow.protocol.inputs import FileGone, HostLost, HostUp
-from aioflow.protocol.reports import Fired, TriggerEnded
+from aioflow.protocol.effects import AssignTrigger, ConfirmEvents, ReleaseTrigger
+from aioflow.protocol.inputs import FileDeleted, HostLost, HostUp
+from aioflow.protocol.reports import TriggerEnded, TriggerFired
 from aioflow.protocol.requests import SetPaused
 from tests.core.dag_trigger_host import Hosting
 from tests.core.world import World
@@ -58,7 +58,7 @@ class Life:
         )
 
     def lose_file(self) -> None:
-        self.world.turn(FileGone("dag.py"))
+        self.world.turn(FileDeleted("dag.py"))
 
     def pause(self) -> None:
         self.world.ask(SetPaused(dag_id="dag", paused=self.dice.random() < 0.5))
@@ -112,14 +112,14 @@ class Life:
         ended: list[Any] = []
         for order in orders:
             match order:
-                case HostTrigger(host=host):
+                case AssignTrigger(host=host):
                     self.hosting = Hosting.of(host, self.dice.randint(0, 3))
-                case EndHosting(end=end):
+                case ReleaseTrigger(end=end):
                     of = (end.trigger_no, end.hosting, self.world.now)
                     ended.append(TriggerEnded(*of, reason=end.reason))
                     if self.hosting is not None and self.hosting.hosting == end.hosting:
                         self.hosting = None
-                case TakeEvents(taken=taken):
+                case ConfirmEvents(taken=taken):
                     if self.hosting is not None and self.hosting.hosting == taken.hosting:
                         self.hosting.taken = taken.upto
                 case _:
@@ -160,6 +160,6 @@ def test_what_is_drawn_is_reported_as_a_host_would():
     fired = Hosting(7, 3).reports(2, EVENTS, 5)
 
     assert fired == [
-        Fired(7, 3, 0, 5, msgspec.msgpack.encode({"n": 0}), "0"),
-        Fired(7, 3, 1, 5, msgspec.msgpack.encode({"n": 1}), "1"),
+        TriggerFired(7, 3, 0, 5, msgspec.msgpack.encode({"n": 0}), "0"),
+        TriggerFired(7, 3, 1, 5, msgspec.msgpack.encode({"n": 1}), "1"),
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioflow.core.state.task_instance import Fire
-from aioflow.protocol.reports import Fired
+from aioflow.protocol.reports import TriggerFired
 from tests.core import test_calls as calls
 from tests.core import test_event_runs as event_runs
 from tests.core import test_streams as streams
@@ -20,9 +20,9 @@ def fires(world: World, *reports: Any) -> list[Fire]:
     return draft.fires
 
 
-def of(world: World, name: str, key: str | None, index: int = 0) -> Fired:
+def of(world: World, name: str, key: str | None, index: int = 0) -> TriggerFired:
     host = calls.hosted(world, name)
-    return Fired(host.trigger_no, host.hosting, index, world.now, b"\x01", key)
+    return TriggerFired(host.trigger_no, host.hosting, index, world.now, b"\x01", key)
 
 
 @pytest.mark.parametrize("kind", ["wait", "any_of", "all_of"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aioflow.model.dag import Body, DagSpec, SensorSpec, TaskSpec
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import Explain, SetPool
 from tests.core.world import World
 
@@ -92,7 +92,7 @@ def test_what_else_is_wrong_with_a_file_is_said_first():
 def test_a_pool_that_changes_twice_in_a_turn_writes_the_file_once():
     world = World()
     load(world, wide())
-    asked = [Asked(number, SetPool(name="ledger", slots=number)) for number in (1, 2)]
+    asked = [RequestReceived(number, SetPool(name="ledger", slots=number)) for number in (1, 2)]
 
     batch, _, _ = world.decide(asked)
 

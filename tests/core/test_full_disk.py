@@ -9,7 +9,7 @@ import pytest
 from aioflow.core.why import explain_task
 from aioflow.model.dag import Body, TaskSpec
 from aioflow.model.states import WaitKind
-from aioflow.protocol.reports import ResultKept
+from aioflow.protocol.reports import ResultWriteFailed
 from aioflow.protocol.requests import CancelRun
 from tests.core.world import World
 
@@ -17,7 +17,7 @@ from tests.core.world import World
 def keep(world: World, name: str, *, disk_is_full: bool = True) -> None:
     """The process of a running task could not write its result."""
     start = world.started(name).start
-    world.turn(ResultKept(start.task_no, start.start_no, disk_is_full))
+    world.turn(ResultWriteFailed(start.task_no, start.start_no, disk_is_full))
 
 
 def world_with_a_kept_result(body: Body = Body.FUNCTION) -> tuple[World, int]:
@@ -88,7 +88,7 @@ def test_what_a_process_says_late_holds_nobody_back():
     late = world.started("a").start
     world.succeed("a")
 
-    world.turn(ResultKept(late.task_no, late.start_no, disk_is_full=True))
+    world.turn(ResultWriteFailed(late.task_no, late.start_no, disk_is_full=True))
 
     assert world.slots.count_unwritten(world.memory) == 0
     assert world.started("b") is not None

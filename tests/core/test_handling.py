@@ -17,10 +17,10 @@ from aioflow.model.dag import (
     TaskSpec,
 )
 from aioflow.model.states import Failure, WaitKind
-from aioflow.protocol.commands import Start
-from aioflow.protocol.effects import EndHosting, HostTrigger, TakeEvents
+from aioflow.protocol.commands import StartTask
+from aioflow.protocol.effects import AssignTrigger, ConfirmEvents, ReleaseTrigger
 from aioflow.protocol.inputs import HostLost, HostUp
-from aioflow.protocol.reports import Deferred, EventsHandled, Fired, TriggerEnded
+from aioflow.protocol.reports import Deferred, EventsHandled, TriggerEnded, TriggerFired
 from aioflow.protocol.requests import CancelRun, Explain
 from tests.core.world import SECOND, World
 
@@ -63,7 +63,7 @@ def deferred(
     return world
 
 
-def start_of(world: World) -> Start:
+def start_of(world: World) -> StartTask:
     effect = world.started("o")
     assert effect is not None, "it has not been started"
     return effect.start
@@ -71,7 +71,7 @@ def start_of(world: World) -> Start:
 
 def hosting(world: World) -> tuple[int, int]:
     """The trigger, and the hosting it is in."""
-    host = next(e for e in reversed(world.effects) if isinstance(e, HostTrigger)).host
+    host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
     return host.trigger_no, host.hosting
 
 
@@ -81,7 +81,9 @@ def fire(world: World, *events: int, key: bool = True) -> list[Any]:
     first = world.memory.waits[number].stream.index
     return world.turn(
         *(
-            Fired(number, hosted, first + n, world.now, bytes([event]), str(event) if key else None)
+            TriggerFired(
+                number, hosted, first + n, world.now, bytes([event]), str(event) if key else None
+            )
             for n, event in enumerate(events)
         )
     )
@@ -131,8 +133,8 @@ def test_a_full_batch_waits_for_nothing():
 def test_its_trigger_goes_on_and_is_told_what_is_stored():
     world = deferred()
 
-    [host] = [e.host for e in world.effects if isinstance(e, HostTrigger)]
-    [taken] = [e.taken for e in fire(world, 1, 2) if isinstance(e, TakeEvents)]
+    [host] = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
+    [taken] = [e.taken for e in fire(world, 1, 2) if isinstance(e, ConfirmEvents)]
 
     assert (host.window, taken.upto) == (8, 2)
 
@@ -411,7 +413,7 @@ def test_a_cancelled_run_tells_the_trigger_so():
     fire(world, 1, 2, 3)
     world.ask(CancelRun(run_id=next(iter(world.rows.runs.values())).run_id))
 
-    [ended] = [e.end for e in world.effects if isinstance(e, EndHosting)]
+    [ended] = [e.end for e in world.effects if isinstance(e, ReleaseTrigger)]
     assert ended.reason == "cancelled"
     world.turn(TriggerEnded(*hosting(world), world.now))
     assert not world.rows.triggers
@@ -425,7 +427,7 @@ def test_one_that_fails_for_good_lets_its_trigger_go():
     world.fail("o")
 
     assert state(world) == "failed"
-    [ended] = [e.end for e in world.effects if isinstance(e, EndHosting)]
+    [ended] = [e.end for e in world.effects if isinstance(e, ReleaseTrigger)]
     assert ended.reason == "finished"
     world.turn(TriggerEnded(*hosting(world), world.now))
     assert not world.rows.triggers
@@ -471,7 +473,7 @@ def test_a_trigger_made_of_a_task_is_hosted_again_as_from_its_beginning():
     world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
     world.turn(HostUp("triggers"))
 
-    host = next(e for e in reversed(world.effects) if isinstance(e, HostTrigger)).host
+    host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
     assert (host.start.method, host.start.events, host.is_made_there) == ("", (), True)
 
 
@@ -482,9 +484,9 @@ def test_one_that_takes_no_events_resumes_from_the_first_as_ever():
     world.turn(
         Deferred(start.task_no, start.start_no, world.now, world.now, "m:T", b"\x80", "after")
     )
-    [host] = [e.host for e in world.effects if isinstance(e, HostTrigger)]
+    [host] = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
 
-    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x07"))
+    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x07"))
 
     assert (host.window, start_of(world).event, start_of(world).events) == (0, b"\x07", ())
 

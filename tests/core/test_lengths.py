@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioflow.model.dag import Body, RetryPolicy, SensorSpec, StartTriggerSpec, TaskSpec
-from aioflow.protocol.commands import Start
-from aioflow.protocol.effects import HostTrigger
-from aioflow.protocol.reports import Awaiting, Deferred, Fired, NotReadyYet, TriggerEnded
+from aioflow.protocol.commands import StartTask
+from aioflow.protocol.effects import AssignTrigger
+from aioflow.protocol.reports import Awaiting, Deferred, SensorNotReady, TriggerEnded, TriggerFired
 from tests.core.world import SECOND, World
 
 HOUR = 3600
@@ -25,7 +25,7 @@ ONCE = RetryPolicy(tries=1)
 LIMIT = LENGTH * SECOND
 
 
-def start_of(world: World) -> Start:
+def start_of(world: World) -> StartTask:
     found = world.started("a")
     assert found is not None
     return world.starts.pop(found.start.task_no).start
@@ -62,7 +62,7 @@ def a_look_of_a_sensor(world: World) -> Over:
     sensor = SensorSpec(interval_us=LIMIT, timeout_us=10 * LIMIT)
     world.begin(TaskSpec(task_id="a", sensor=sensor))
     start = start_of(world)
-    world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+    world.turn(SensorNotReady(start.task_no, start.start_no, world.now, world.now))
     return lambda: world.started("a") is not None
 
 
@@ -74,7 +74,7 @@ def the_timeout_of_a_sensor(world: World) -> Over:
     def looks_again() -> bool:
         if world.started("a") is not None:
             start = start_of(world)
-            world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+            world.turn(SensorNotReady(start.task_no, start.start_no, world.now, world.now))
         return is_over()
 
     looks_again()
@@ -102,7 +102,7 @@ def the_time_of_a_try(world: World) -> Over:
 def the_time_of_a_try_that_resumes(world: World) -> Over:
     world.begin(TaskSpec(task_id="a", retry=ONCE, execution_timeout_us=LIMIT))
     deferred(world)
-    last = [e.host for e in world.effects if isinstance(e, HostTrigger)][-1]
+    last = [e.host for e in world.effects if isinstance(e, AssignTrigger)][-1]
     began = world.moment.monotonic
 
     def resumes_with_what_is_left() -> bool:
@@ -110,9 +110,9 @@ def the_time_of_a_try_that_resumes(world: World) -> Over:
         passed = (world.moment.monotonic - began) // SECOND
         if passed != LENGTH - 10:
             return passed > LENGTH
-        newest = [e.host for e in world.effects if isinstance(e, HostTrigger)][-1]
+        newest = [e.host for e in world.effects if isinstance(e, AssignTrigger)][-1]
         at = (newest.trigger_no, newest.hosting)
-        world.turn(Fired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now))
+        world.turn(TriggerFired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now))
         assert start_of(world).timeout_us == 10 * SECOND
         return False
 

@@ -9,13 +9,13 @@ import pytest
 
 from aioflow.errors import RequestError
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, as_datetime, as_instant
+from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, to_datetime, to_timestamp
 from tests.core.world import World
 
 DAG = DagSpec(dag_id="dag", file="dag.py", tasks=(TaskSpec(task_id="a"),))
 BEYOND = [
-    as_instant(datetime.max.replace(tzinfo=UTC)),  # rounded to seconds it is in the year 10000
-    as_instant(datetime.min.replace(tzinfo=UTC)),
+    to_timestamp(datetime.max.replace(tzinfo=UTC)),  # rounded to seconds it is in the year 10000
+    to_timestamp(datetime.min.replace(tzinfo=UTC)),
     LATEST_DATE + 1,
     EARLIEST_DATE - 1,
     2**62,
@@ -47,7 +47,7 @@ def test_the_first_and_the_last_date_are_dates_of_runs():
 
 def test_every_time_zone_has_the_first_and_the_last_date():
     years = {
-        (zone, as_datetime(at).astimezone(ZoneInfo(zone)).year)
+        (zone, to_datetime(at).astimezone(ZoneInfo(zone)).year)
         for zone in available_timezones()
         for at in (EARLIEST_DATE, LATEST_DATE)
     }

@@ -11,7 +11,7 @@ from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.model.dag import Body, Chooses, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.ids import after_clear
 from aioflow.model.states import RunState, TaskState, TriggerRule
-from aioflow.protocol.effects import EndHosting, StopTry
+from aioflow.protocol.effects import ReleaseTrigger, StopTry
 from aioflow.protocol.reports import Deferred, Skipped, Succeeded
 from aioflow.protocol.requests import CancelRun, ClearTasks, Mark
 from tests.core.specs import mapped, task
@@ -83,7 +83,7 @@ def test_a_wait_is_let_go_of():
 
     mark(world, run, "a")
 
-    assert [e.end.reason for e in world.effects if isinstance(e, EndHosting)] == ["cancelled"]
+    assert [e.end.reason for e in world.effects if isinstance(e, ReleaseTrigger)] == ["cancelled"]
     assert world.run_state(run) == "success"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from aioflow.core.repair import execution
 from aioflow.model.states import TaskState
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import Mark
 from tests.core.test_clear_drawn import Drawn, ends_well
 from tests.seeds import seeds
@@ -34,7 +34,7 @@ class Marked(Drawn):
         if not request.tasks and self.rng.random() < 0.8:
             return  # whole runs seldom
         if self.rng.random() < 0.2:
-            self.world.refuse(Asked(0, request))
+            self.world.refuse(RequestReceived(0, request))
         else:
             self.world.ask(request)
             self.stands_as_marked(request)

@@ -7,7 +7,7 @@ import pytest
 from aioflow.core.repair import execution
 from aioflow.model.dag import Chooses, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import RunState, TaskState
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import Skipped, Succeeded
 from aioflow.protocol.requests import CancelRun, Mark
 from tests.core.specs import mapped, task
@@ -114,7 +114,7 @@ def test_a_run_is_cancelled_between_two_slices_with_what_was_marked_by_then(slic
     many(slices)(sliced)
     before = children(sliced)
 
-    sliced.turn(Asked(9, CancelRun(run_id=sliced.world.rows.runs[sliced.run].run_id)))
+    sliced.turn(RequestReceived(9, CancelRun(run_id=sliced.world.rows.runs[sliced.run].run_id)))
     sliced.go_on_to_the_end()
 
     assert children(sliced) == before
@@ -126,7 +126,7 @@ def test_a_run_is_cancelled_between_two_slices_with_what_was_marked_by_then(slic
 def test_a_run_that_was_cut_short_stays_so_while_it_is_marked_and_after(crash_after):
     world, run = gated()
     sliced = Sliced(world, run)
-    sliced.turn(Asked(0, CancelRun(run_id=world.rows.runs[run].run_id)))
+    sliced.turn(RequestReceived(0, CancelRun(run_id=world.rows.runs[run].run_id)))
     sliced.go_on_to_the_end()
     before = world.rows.runs[run]
     world.pass_time(60)
@@ -234,7 +234,7 @@ def test_of_what_follows_child_by_child_only_that_is_stopped_which_may_not_run(c
     sliced = Sliced(world, run)
     run_id = world.rows.runs[run].run_id
 
-    sliced.turn(Asked(0, Mark(run_id=run_id, state=FAILED, tasks=("a",), map_index=3)))
+    sliced.turn(RequestReceived(0, Mark(run_id=run_id, state=FAILED, tasks=("a",), map_index=3)))
     sliced.go_on_over(crash_after)
 
     assert world.state(run, "b", 3) == "upstream_failed"

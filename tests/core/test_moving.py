@@ -11,8 +11,8 @@ from aioflow.core.runs.version_diff import differences
 from aioflow.errors import DagBroken, VersionDiffers
 from aioflow.model.dag import Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState, TriggerRule
-from aioflow.protocol.inputs import Asked, FileGone
-from aioflow.protocol.reports import Began
+from aioflow.protocol.inputs import FileDeleted, RequestReceived
+from aioflow.protocol.reports import TaskStarted
 from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.specs import mapped, task
 from tests.core.world import World
@@ -109,7 +109,7 @@ def test_a_turn_that_is_taken_back_leaves_the_version():
     world, run = failed_chain()
     request = ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("b",), latest=True)
 
-    world.refuse(Asked(99, request))
+    world.refuse(RequestReceived(99, request))
 
     assert version(world, run) == "v2"
     assert sum(len(batch.run_versions) for batch in world.batches) == 1
@@ -143,7 +143,7 @@ def test_nothing_under_way_changes_its_code():
     run = world.begin(task("a", retry=ONCE), task("slow"))
     start = world.started("slow")
     assert start is not None
-    world.turn(Began(start.start.task_no, start.start.start_no, world.now))
+    world.turn(TaskStarted(start.start.task_no, start.start.start_no, world.now))
     world.fail("a")
     world.load(dag(task("a"), task("slow")), version="v2")
 
@@ -193,7 +193,7 @@ def test_a_wide_fan_out_moves_at_once_and_is_cleared_in_slices(monkeypatch: pyte
     world.load(dag(task("list", feeds_limit=99), mapped("work", 0)), version="v2")
     request = ClearTasks(run_id=world.rows.runs[run].run_id, failed=True, latest=True)
 
-    batch, _, draft = world.decide([Asked(0, request)])
+    batch, _, draft = world.decide([RequestReceived(0, request)])
     world._commit(batch, draft)
     assert version(world, run) == "v2"
     world.restart()  # kill -9 between two slices
@@ -318,7 +318,7 @@ def test_a_conf_that_the_newest_version_does_not_take_is_refused():
 
 def test_a_dag_without_a_file_has_no_newest_version():
     world, run = failed_chain()
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
 
     with pytest.raises(DagBroken, match="no longer defines it"):
         clear(world, run, "b", latest=True)

@@ -10,7 +10,7 @@ import pytest
 from aioflow.core.triggers import named_events
 from aioflow.model.states import RecordState
 from aioflow.protocol.effects import Acknowledge, ConfirmCall
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import EventEmitted
 from aioflow.protocol.requests import EmitEvent
 from tests.core.test_calls import begun, of_kind, start_of, step
@@ -112,7 +112,7 @@ def test_an_event_without_an_idempotency_key_is_a_new_one_each_time():
 @pytest.mark.parametrize("at_once", [True, False])
 def test_the_same_idempotency_key_of_a_name_is_one_event(at_once):
     world = World()
-    asked = [Asked(100 + number, request(again="r")) for number in range(2)]
+    asked = [RequestReceived(100 + number, request(again="r")) for number in range(2)]
 
     effects = world.turn(*asked) if at_once else [*world.turn(asked[0]), *world.turn(asked[1])]
 
@@ -132,7 +132,7 @@ def test_the_same_idempotency_key_of_another_name_is_another_event():
 
 def test_a_key_of_a_turn_that_is_taken_back_is_not_remembered():
     world = World()
-    _, _, draft = world.decide([Asked(1, request(again="r"))])
+    _, _, draft = world.decide([RequestReceived(1, request(again="r"))])
     world.take_back(draft)
 
     assert world.ask(request(again="r"))[1]

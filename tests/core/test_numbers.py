@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.core.state.ids import NumberBlock
+from aioflow.core.state.ids import IdBlock
 
 
 def test_numbers_follow_each_other_to_the_end_of_the_block():
-    block = NumberBlock(10, 14)
+    block = IdBlock(10, 14)
 
     assert [block.take(), block.take(2), block.take()] == [10, 11, 13]
     assert block.left == 0
@@ -16,7 +16,7 @@ def test_numbers_follow_each_other_to_the_end_of_the_block():
 
 @pytest.mark.parametrize("count", [5, -1], ids=["more-than-are-left", "fewer-than-none"])
 def test_what_was_not_leased_is_not_given(count):
-    block = NumberBlock(10, 14)
+    block = IdBlock(10, 14)
 
     with pytest.raises(ValueError, match=str(count)):
         block.take(count)

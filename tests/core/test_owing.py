@@ -10,8 +10,8 @@ import pytest
 from aioflow.core.state import outbox_quota
 from aioflow.model.dag import CallbackSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState, TriggerRule
-from aioflow.protocol.effects import Deliver
-from aioflow.protocol.inputs import Delivered, ReadOwed
+from aioflow.protocol.effects import DeliverOutbox
+from aioflow.protocol.inputs import OutboxDelivered, OutboxLoaded
 from aioflow.protocol.outbox import Callback, is_callback
 from aioflow.protocol.requests import CancelRun, ClearTasks, Mark
 from tests.core.world import World
@@ -31,7 +31,7 @@ def called(world: World) -> list[tuple[int, str]]:
 
 
 def handed(world: World) -> list[int]:
-    return [effect.outbox_no for effect in world.effects if isinstance(effect, Deliver)]
+    return [effect.outbox_no for effect in world.effects if isinstance(effect, DeliverOutbox)]
 
 
 def fan_out(world: World, width: int) -> None:
@@ -129,7 +129,7 @@ def test_what_is_owed_beyond_the_window_is_handed_out_in_order(monkeypatch):
 
     for number in rows:
         assert number in handed(world)
-        world.turn(Delivered(number))
+        world.turn(OutboxDelivered(number))
 
     assert handed(world) == rows
     assert not world.rows.outbox
@@ -141,7 +141,7 @@ def test_a_restart_hands_out_what_was_not_done_and_no_more_at_once(monkeypatch):
     world = World()
     fan_out(world, 9)
     rows = sorted(world.rows.outbox)
-    world.turn(Delivered(rows[1]))
+    world.turn(OutboxDelivered(rows[1]))
 
     world.restart()
 
@@ -150,7 +150,7 @@ def test_a_restart_hands_out_what_was_not_done_and_no_more_at_once(monkeypatch):
     assert (lane.handed, lane.waiting) == (4, 4)
 
 
-@pytest.mark.parametrize("entry", [Delivered(4711), ReadOwed("callback:dag")])
+@pytest.mark.parametrize("entry", [OutboxDelivered(4711), OutboxLoaded("callback:dag")])
 def test_a_word_about_nothing_that_is_owed_changes_nothing(entry):
     world = World()
     world.begin(task("a"))
@@ -167,7 +167,7 @@ def test_a_turn_taken_back_owes_and_hands_out_what_was_before(monkeypatch):
     before = dict(world.memory.outbox), dict(world.memory.lanes)
     first = min(world.rows.outbox)
 
-    _, _, draft = world.decide([Delivered(first)])
+    _, _, draft = world.decide([OutboxDelivered(first)])
     world.take_back(draft)
 
     assert (world.memory.outbox, world.memory.lanes) == before

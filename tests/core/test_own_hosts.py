@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 
 from aioflow.core.state.child_roles import ASKED_FOR, async_role, is_own, kind_of, own_role
-from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.triggers.assignment import role_of
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.model.states import Failure
-from aioflow.protocol.effects import HostTrigger, StartHost, StartTry, StopTry, Warn
-from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, MoveClass, Restarted, Stalled
+from aioflow.protocol.effects import AssignTrigger, StartHost, StartTry, StopTry, Warn
+from aioflow.protocol.inputs import (
+    FileParsed,
+    HostLost,
+    HostUp,
+    IsolateTriggerClass,
+    LoopBlocked,
+    Restarted,
+)
 from aioflow.protocol.reports import Awaiting, Deferred, TriggerEnded
 from aioflow.protocol.requests import CancelRun, DrainNode, Explain
 from tests.core.world import World
@@ -99,7 +106,7 @@ def test_a_trigger_is_of_the_own_host_if_either_version_that_it_imports_is_isola
         world.load(spec, version=version)
     world.memory.stalls.find("trigger", "dag:T").is_quarantined = is_quarantined
 
-    plan = world.memory.plans.get(("v1", "own")) or Plan("v1", own() if was else dag("own"))
+    plan = world.memory.plans.get(("v1", "own")) or DagVersion("v1", own() if was else dag("own"))
 
     assert role_of("dag:T", plan, world.memory) == expected
 
@@ -201,9 +208,9 @@ def test_a_trigger_is_hosted_once_the_own_host_that_it_asks_for_is_up():
     defer_all(world)
 
     assert roles(world, StartHost) == [OWN_TRIGGERS]
-    assert roles(world, HostTrigger) == ["triggers"]
+    assert roles(world, AssignTrigger) == ["triggers"]
     up(world, OWN_TRIGGERS)
-    assert roles(world, HostTrigger) == ["triggers", OWN_TRIGGERS]
+    assert roles(world, AssignTrigger) == ["triggers", OWN_TRIGGERS]
 
 
 def test_after_a_restart_the_own_hosts_are_started_that_something_waits_for():
@@ -214,7 +221,7 @@ def test_after_a_restart_the_own_hosts_are_started_that_something_waits_for():
     effects = world.turn(Restarted())
 
     assert [e.role for e in effects if isinstance(e, StartHost)] == [OWN_TRIGGERS]
-    assert [e.host.class_path for e in up(world, OWN_TRIGGERS) if isinstance(e, HostTrigger)]
+    assert [e.host.class_path for e in up(world, OWN_TRIGGERS) if isinstance(e, AssignTrigger)]
 
 
 def test_an_own_host_that_left_as_it_was_given_a_trigger_is_started_again():
@@ -227,7 +234,7 @@ def test_an_own_host_that_left_as_it_was_given_a_trigger_is_started_again():
 
     assert roles(world, StartHost) == [OWN_TRIGGERS]
     up(world, OWN_TRIGGERS)
-    assert roles(world, HostTrigger) == [OWN_TRIGGERS]
+    assert roles(world, AssignTrigger) == [OWN_TRIGGERS]
 
 
 def test_an_own_host_that_left_with_nothing_stays_away():
@@ -256,7 +263,7 @@ def test_the_trigger_of_a_dag_goes_where_its_newest_version_belongs():
     world = World()
     trigger = DagTriggerSpec(class_path="dag:Events", kwargs=b"\x80")
     world.load(dag("own", trigger=trigger))
-    [host] = [e for e in world.effects if isinstance(e, HostTrigger)]
+    [host] = [e for e in world.effects if isinstance(e, AssignTrigger)]
     assert host.role == "triggers"
 
     world.load(own(trigger=trigger), version="v2")
@@ -265,7 +272,7 @@ def test_the_trigger_of_a_dag_goes_where_its_newest_version_belongs():
 
     assert roles(world, StartHost) == [OWN_TRIGGERS]
     up(world, OWN_TRIGGERS)
-    assert roles(world, HostTrigger) == ["triggers", OWN_TRIGGERS]
+    assert roles(world, AssignTrigger) == ["triggers", OWN_TRIGGERS]
 
 
 def test_what_blocks_its_own_host_fails_and_nothing_is_quarantined():
@@ -275,9 +282,9 @@ def test_what_blocks_its_own_host_fails_and_nothing_is_quarantined():
     number = next(
         e.host.trigger_no
         for e in world.effects
-        if isinstance(e, HostTrigger) and e.role == OWN_TRIGGERS
+        if isinstance(e, AssignTrigger) and e.role == OWN_TRIGGERS
     )
-    stalled = Stalled(
+    stalled = LoopBlocked(
         role=OWN_TRIGGERS, culprit=number, incident="1.1", milliseconds=9_000, place="dag.py:7"
     )
     effects = world.turn(
@@ -286,7 +293,7 @@ def test_what_blocks_its_own_host_fails_and_nothing_is_quarantined():
     )
 
     assert world.state(run, "work") == "failed"
-    assert not [e for e in effects if isinstance(e, MoveClass)]
+    assert not [e for e in effects if isinstance(e, IsolateTriggerClass)]
 
 
 # ── what people are told ────────────────────────────────────────────────────────────────

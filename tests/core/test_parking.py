@@ -15,14 +15,21 @@ from aioflow.core.runs.restart import give_up
 from aioflow.core.runs.restore import Restoring, restore
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.pages import Numbers, Pages, Rows
-from aioflow.core.state.task_instance import Live, Run, WaitRecord
+from aioflow.core.state.task_instance import Run, TaskInstance, TriggerInstance
 from aioflow.core.triggers.assignment import HANDED_AT_ONCE
 from aioflow.core.why import explain_task
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import Failure
-from aioflow.protocol.effects import HostTrigger, StartTry
-from aioflow.protocol.inputs import Asked, HandOver, HostLost, HostUp, Restarted, RoomChanged
-from aioflow.protocol.reports import Awaiting, Deferred, Fired, TriggerEnded
+from aioflow.protocol.effects import AssignTrigger, StartTry
+from aioflow.protocol.inputs import (
+    AssignTriggers,
+    HostLost,
+    HostUp,
+    RequestReceived,
+    Restarted,
+    TriggerCapacityChanged,
+)
+from aioflow.protocol.reports import Awaiting, Deferred, TriggerEnded, TriggerFired
 from aioflow.protocol.requests import CancelRun, CreateRun, Explain
 from tests.core.world import SECOND, World
 from tests.seeds import seeds
@@ -57,7 +64,7 @@ def defer_all(world: World, class_path: str = "m:T", **options: Any) -> list[Any
 
 
 def handed(effects: list[Any]) -> list[int]:
-    return [effect.host.trigger_no for effect in effects if isinstance(effect, HostTrigger)]
+    return [effect.host.trigger_no for effect in effects if isinstance(effect, AssignTrigger)]
 
 
 def lost(role: str, culprit: int = -1) -> HostLost:
@@ -68,7 +75,7 @@ def folded(world: World) -> int:
     return len(world.memory.live.folded())
 
 
-def fields_of(thing: Live | WaitRecord) -> dict[str, Any]:
+def fields_of(thing: TaskInstance | TriggerInstance) -> dict[str, Any]:
     """All that is in it, but for what leads to other objects."""
     skipped = {"run", "live", "waits"}
     return {name: getattr(thing, name) for name in thing.__slots__ if name not in skipped}
@@ -120,9 +127,9 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     looked_at = {"resumed", "streams", "answer", "stored_place", "worker", "is_hosted"}
     without_meaning = {"is_claimed", "ended_at"}  # of a task that has no place, and has not ended
 
-    assert {*Live.__slots__} == links | folded | looked_at | without_meaning
+    assert {*TaskInstance.__slots__} == links | folded | looked_at | without_meaning
     hosted = {"hosting", "has_room", "role", "version"}
-    assert {*WaitRecord.__slots__} == hosted | {"row", "run", "live", "stream"}
+    assert {*TriggerInstance.__slots__} == hosted | {"row", "run", "live", "stream"}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +161,7 @@ def test_a_task_goes_on_from_where_it_was_folded():
 
     for number in numbers:
         hosting = world.memory.waits[number].hosting
-        world.turn(Fired(number, hosting, 0, world.now, b"\x01"))
+        world.turn(TriggerFired(number, hosting, 0, world.now, b"\x01"))
     world.finish_all()
 
     assert world.run_state(run) == "success"
@@ -238,7 +245,7 @@ def test_what_was_folded_when_its_host_died_is_hosted_by_nobody():
 
     assert folded(world) == 2, "it is all the same whether they are objects"
     assert not any(world.memory.waits[number].hosting for number in numbers)
-    world.turn(Fired(numbers[0], was[numbers[0]], 0, world.now, b"\x01"))
+    world.turn(TriggerFired(numbers[0], was[numbers[0]], 0, world.now, b"\x01"))
     assert world.state(run, "a", 0) == "deferred", "a dead host was heard"
     assert handed(world.turn(HostUp("triggers"))) == numbers
 
@@ -263,7 +270,7 @@ def test_a_coroutine_that_died_with_its_host_runs_again_from_the_top():
 
     world.turn(lost("async"), HostUp("async"))
     hosting = world.memory.waits[number].hosting
-    effects = world.turn(Fired(number, hosting, 0, world.now, b"\x01"))
+    effects = world.turn(TriggerFired(number, hosting, 0, world.now, b"\x01"))
 
     [again] = [effect for effect in effects if isinstance(effect, StartTry)]
     assert again.resume is None
@@ -277,7 +284,7 @@ def test_a_host_that_comes_up_is_handed_many_in_several_turns():
     effects = world.turn(HostUp("triggers"))
 
     assert handed(effects) == sorted(world.rows.triggers)
-    assert sum(isinstance(effect, HandOver) for effect in effects) == 2
+    assert sum(isinstance(effect, AssignTriggers) for effect in effects) == 2
     assert folded(world) == count
 
 
@@ -330,7 +337,7 @@ def test_what_was_handed_over_meanwhile_is_not_handed_over_again():
     world.turn(lost("triggers"))
     _, effects, draft = world.decide([HostUp("triggers")])
     draft.settle()
-    [more] = [effect for effect in effects if isinstance(effect, HandOver)]
+    [more] = [effect for effect in effects if isinstance(effect, AssignTriggers)]
 
     once = handed(world.turn(more))
 
@@ -367,7 +374,7 @@ def test_that_a_host_has_no_room_is_remembered_of_what_is_folded():
     number = max(world.rows.triggers)
     hosting = world.memory.waits[number].hosting
 
-    world.turn(RoomChanged(number, hosting, has_room=False))
+    world.turn(TriggerCapacityChanged(number, hosting, has_room=False))
 
     assert folded(world) == 2
     explained = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, 0), (0, 1))))
@@ -392,7 +399,7 @@ def test_a_refused_turn_leaves_what_it_had_unfolded_as_it_was():
     number = min(world.rows.triggers)
     hosting = world.memory.waits[number].hosting
 
-    world.refuse(Fired(number, hosting, 0, world.now, b"\x01"))
+    world.refuse(TriggerFired(number, hosting, 0, world.now, b"\x01"))
 
     assert world.state(run, "a", 0) == "running"
     assert folded(world) == 1
@@ -429,8 +436,8 @@ def test_what_was_folded_is_gone_without_a_collection(uncollected: Callable[[typ
     world, _ = wide(50)
 
     assert folded(world) == 50
-    assert uncollected(Live) == 0
-    assert uncollected(WaitRecord) == 0
+    assert uncollected(TaskInstance) == 0
+    assert uncollected(TriggerInstance) == 0
 
 
 # ── whole runs ─────────────────────────────────────────────────────────────────────────
@@ -493,7 +500,7 @@ def test_a_run_that_only_waited_goes_on_to_its_end():
 
     hosting = world.memory.parking.peek(number).hosting
     assert not world.memory.runs.objects, "it was only looked at"
-    world.turn(Fired(number, hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(number, hosting, 0, world.now, b"\x01"))
     world.finish_all()
 
     assert world.run_state(run_no) == "success"
@@ -534,7 +541,7 @@ def test_runs_that_only_wait_count_against_the_limit_of_their_dag():
     late = world.trigger()
     assert len(world.memory.runs.objects) == 1
 
-    world.refuse(Asked(77, CreateRun(dag_id="dag", run_id="one more")))
+    world.refuse(RequestReceived(77, CreateRun(dag_id="dag", run_id="one more")))
 
     assert world.memory.active_runs == {"dag": 2}
     assert world.run_state(late) == "queued"
@@ -607,7 +614,7 @@ def test_a_restart_folds_what_waits_and_hands_it_over_folded():
     assert handed(effects) == before
     assert folded(world) == 3
     for effect in effects:
-        if isinstance(effect, HostTrigger):
+        if isinstance(effect, AssignTrigger):
             wait = world.memory.parking.peek(effect.host.trigger_no)
             assert wait is not None
             assert (wait.hosting, wait.role) == (effect.host.hosting, "triggers")
@@ -619,7 +626,7 @@ def test_what_is_handed_over_folded_is_told_as_what_is_whole():
     [first, second] = sorted(world.rows.triggers)
     assert world.memory.waits[first].hosting == 0  # whoever looks has it whole
 
-    hosts = [e.host for e in world.turn(HostUp("triggers")) if isinstance(e, HostTrigger)]
+    hosts = [e.host for e in world.turn(HostUp("triggers")) if isinstance(e, AssignTrigger)]
 
     assert [host.trigger_no for host in hosts] == [first, second]
     own = {"trigger_no": 0, "task_no": 0, "hosting": 0, "map_index": 0}
@@ -646,7 +653,7 @@ def test_a_turn_taken_back_that_handed_a_trigger_over_and_then_unfolded_it():
     [number] = world.rows.triggers
 
     _, effects, draft = world.decide([HostUp("triggers")])
-    [host] = [e.host for e in effects if isinstance(e, HostTrigger)]
+    [host] = [e.host for e in effects if isinstance(e, AssignTrigger)]
     assert world.memory.waits[number].hosting == host.hosting
     world.take_back(draft)
 

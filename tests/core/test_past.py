@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.state.run_sequence import NEXT, Ended, Line, Unknown
+from aioflow.core.state.run_sequence import NEXT, EndedRun, NotLoaded, RunSequence
 from aioflow.errors import RequestError
 from aioflow.model.dag import Body, Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.protocol.effects import Again
-from aioflow.protocol.inputs import Asked, LookBack
-from aioflow.protocol.reports import Item, Succeeded
+from aioflow.protocol.inputs import PreviousRunLoaded, RequestReceived
+from aioflow.protocol.reports import ItemYielded, Succeeded
 from aioflow.protocol.requests import CancelRun, ClearTasks, DeleteRun, Explain, Mark
 from tests.core.world import SECOND, World
 
@@ -229,7 +229,7 @@ def test_children_that_ended_before_their_stream_let_the_next_run_go_on_when_it_
     world = loaded(pages, after("load", 0, mapped=over, depends_on_past=True))
     first, second = day(world, 1), day(world, 2)
     for start in [effect.start for effect in world.starts.values()]:
-        world.turn(Item(start.task_no, start.start_no, 0, b"\x01"))
+        world.turn(ItemYielded(start.task_no, start.start_no, 0, b"\x01"))
 
     report(world, first, "load", index=0)
     assert world.started("load", 0) is None
@@ -295,7 +295,7 @@ def test_a_cancelled_run_holds_its_next_up():
 
 def cut_short(world: World, request: Any, reports: Callable[[], None]) -> None:
     """Have a run be over in more than one turn, and reports of it come between these."""
-    again = [e for e in world._turn([Asked(-1, request)]) if isinstance(e, Again)]
+    again = [e for e in world._turn([RequestReceived(-1, request)]) if isinstance(e, Again)]
     assert again
     reports()
     world.turn(*again)
@@ -386,7 +386,7 @@ def test_what_took_a_stream_counts_if_that_ended_well_while_its_run_was_cancelle
             for effect in world.starts.values()
             if effect.info.run_no == number and effect.start.position == 1
         )
-        world.turn(Item(start.task_no, start.start_no, 0, b"\x01"))
+        world.turn(ItemYielded(start.task_no, start.start_no, 0, b"\x01"))
     report(world, first, "load", index=0)
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 1)
     request = CancelRun(run_id=world.rows.runs[first].run_id)
@@ -458,7 +458,7 @@ def test_a_stream_that_is_marked_lets_go_on_what_waited_for_those_who_take_it():
     world = loaded(pages, after("load", 0, mapped=over, depends_on_past=True))
     first, second = day(world, 1), day(world, 2)
     for start in [effect.start for effect in world.starts.values()]:
-        world.turn(Item(start.task_no, start.start_no, 0, b"\x01"))
+        world.turn(ItemYielded(start.task_no, start.start_no, 0, b"\x01"))
     report(world, first, "load", index=0)
     assert world.state(second, "load", 0) == "pending"
 
@@ -558,7 +558,7 @@ def test_a_schedule_that_goes_on_asks_the_database_once():
     for number in range(1, 5):
         world.effects.clear()
         run = day(world, number)
-        asked.append(sum(isinstance(effect, LookBack) for effect in world.effects))
+        asked.append(sum(isinstance(effect, PreviousRunLoaded) for effect in world.effects))
         report(world, run, "load")
 
     assert asked == [1, 0, 0, 0]
@@ -591,21 +591,21 @@ def test_clearing_an_older_run_of_nothing_changes_nothing():
 # ── the line itself ─────────────────────────────────────────────────────────────────────
 
 
-def ended(at: int, **bad: Any) -> Ended:
-    return Ended((at, at), f"run{at}", bad)
+def ended(at: int, **bad: Any) -> EndedRun:
+    return EndedRun((at, at), f"run{at}", bad)
 
 
 def test_a_line_knows_nothing_of_ended_runs_until_it_was_told():
-    line = Line()
+    line = RunSequence()
     line.enter((5, 5))
 
-    assert isinstance(line.before((5, 5)), Unknown)
+    assert isinstance(line.before((5, 5)), NotLoaded)
     line.learn((5, 5), ended(3))
     assert line.before((5, 5)) == ended(3)
 
 
 def test_a_run_that_enters_between_takes_the_place_before_its_next():
-    line = Line()
+    line = RunSequence()
     line.enter((5, 5))
     line.learn((5, 5), ended(3))
     line.enter((4, 4))
@@ -617,29 +617,29 @@ def test_a_run_that_enters_between_takes_the_place_before_its_next():
 
 
 def test_a_run_that_enters_before_a_known_end_has_to_ask():
-    line = Line()
+    line = RunSequence()
     line.enter((5, 5))
     line.learn((5, 5), ended(3))
     line.enter((2, 2))
 
-    assert isinstance(line.before((2, 2)), Unknown)
+    assert isinstance(line.before((2, 2)), NotLoaded)
     assert line.before((5, 5)) == ended(3)
     line.leave((2, 2), ended(2))
     assert line.before((5, 5)) == ended(3)
 
 
 def test_a_run_that_comes_back_is_before_its_next_as_a_live_one():
-    line = Line()
+    line = RunSequence()
     line.enter((5, 5))
     line.learn((5, 5), ended(3))
     line.enter((3, 3))
 
     assert line.before((5, 5)) == 3
-    assert isinstance(line.before((3, 3)), Unknown)
+    assert isinstance(line.before((3, 3)), NotLoaded)
 
 
 def test_a_run_that_was_never_made_leaves_a_doubt():
-    line = Line()
+    line = RunSequence()
     line.learn(NEXT, None)
     line.enter((5, 5))
     line.leave((5, 5))
@@ -648,7 +648,7 @@ def test_a_run_that_was_never_made_leaves_a_doubt():
 
 
 def test_of_a_run_that_is_gone_its_next_knows_nothing_more():
-    line = Line()
+    line = RunSequence()
     line.enter((5, 5))
     line.learn((5, 5), ended(3))
 

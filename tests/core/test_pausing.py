@@ -9,9 +9,9 @@ import pytest
 from aioflow.core.triggers import pausing
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import Failure, WaitKind
-from aioflow.protocol.effects import EndHosting, HostTrigger
-from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, StopWaits
-from aioflow.protocol.reports import Deferred, Fired, TriggerEnded
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
+from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, PauseTriggers
+from aioflow.protocol.reports import Deferred, TriggerEnded, TriggerFired
 from aioflow.protocol.requests import CancelRun, Explain, SetPaused
 from tests.core.world import SECOND, World
 
@@ -44,8 +44,8 @@ def parked(if_paused: str = "stop", **fields: Any) -> World:
     return world
 
 
-def hosted(world: World) -> HostTrigger:
-    return next(e for e in reversed(world.effects) if isinstance(e, HostTrigger))
+def hosted(world: World) -> AssignTrigger:
+    return next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger))
 
 
 def said(world: World, kind: type) -> list[Any]:
@@ -61,7 +61,7 @@ def pause(world: World, *, paused: bool = True, dag_id: str = "dag") -> None:
 
 def confirm(world: World, reason: str = pausing.PAUSED) -> None:
     """Its host lets go of whatever it was asked for."""
-    ends = [(e.end.trigger_no, e.end.hosting) for e in said(world, EndHosting)]
+    ends = [(e.end.trigger_no, e.end.hosting) for e in said(world, ReleaseTrigger)]
     world.turn(*(TriggerEnded(*end, world.now, reason=reason) for end in ends))
 
 
@@ -76,31 +76,31 @@ def test_where_nothing_is_said_they_stay_and_what_they_yield_is_stored():
 
     pause(world)
 
-    assert said(world, EndHosting) == []
+    assert said(world, ReleaseTrigger) == []
     assert waits_for(world).kind is WaitKind.TRIGGER
     host = hosted(world).host
-    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\xc0"))
+    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\xc0"))
     assert world.started("a") is not None  # pausing holds back scheduled runs, and nothing else
 
 
 def test_they_leave_their_hosts_and_are_hosted_again_as_they_were():
     world = parked(timeout_us=60 * SECOND)
     before = hosted(world).host
-    said(world, HostTrigger)
+    said(world, AssignTrigger)
 
     pause(world)
-    (end,) = [e.end for e in world.effects if isinstance(e, EndHosting)]
+    (end,) = [e.end for e in world.effects if isinstance(e, ReleaseTrigger)]
     confirm(world)
 
     assert (end.trigger_no, end.reason) == (before.trigger_no, "paused")
-    assert said(world, HostTrigger) == []
+    assert said(world, AssignTrigger) == []
     assert waits_for(world).kind is WaitKind.PAUSED
     assert "DAG dag is paused" in waits_for(world).detail
     assert waits_for(world).until == before.since + 60 * SECOND
 
     world.now += 30 * SECOND
     pause(world, paused=False)
-    (again,) = [e.host for e in said(world, HostTrigger)]
+    (again,) = [e.host for e in said(world, AssignTrigger)]
     assert (again.trigger_no, again.since, again.kwargs) == (
         before.trigger_no,
         before.since,
@@ -115,7 +115,7 @@ def test_what_is_yielded_before_they_have_left_counts():
     host = hosted(world).host
     pause(world)
 
-    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\xc0"))
+    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\xc0"))
     confirm(world)
 
     assert world.started("a") is not None
@@ -125,13 +125,13 @@ def test_what_is_yielded_before_they_have_left_counts():
 
 def test_resumed_before_they_have_left_they_are_hosted_when_they_have():
     world = parked()
-    said(world, HostTrigger)
+    said(world, AssignTrigger)
     pause(world)
     pause(world, paused=False)
 
-    assert said(world, HostTrigger) == []  # never twice at once
+    assert said(world, AssignTrigger) == []  # never twice at once
     confirm(world)
-    assert len(said(world, HostTrigger)) == 1
+    assert len(said(world, AssignTrigger)) == 1
 
 
 def test_a_deadline_holds_meanwhile():
@@ -165,7 +165,7 @@ def test_what_begins_to_wait_while_its_dag_is_paused_has_no_host():
     world.trigger()
     park(world)
 
-    assert said(world, HostTrigger) == []
+    assert said(world, AssignTrigger) == []
     assert waits_for(world).kind is WaitKind.PAUSED
 
 
@@ -184,7 +184,7 @@ def test_triggers_of_other_dags_stay():
 
     pause(world, dag_id="other")
 
-    (end,) = said(world, EndHosting)
+    (end,) = said(world, ReleaseTrigger)
     assert world.rows.triggers[end.end.trigger_no].run_no == max(world.rows.runs)
 
 
@@ -197,28 +197,28 @@ def test_a_restart_leaves_them_without_a_host(confirmed):
 
     world.restart()
 
-    assert said(world, HostTrigger) == []
+    assert said(world, AssignTrigger) == []
     assert waits_for(world).kind is WaitKind.PAUSED
     pause(world, paused=False)
-    assert len(said(world, HostTrigger)) == 1
+    assert len(said(world, AssignTrigger)) == 1
 
 
 def test_a_host_that_comes_up_again_is_not_handed_them():
     world = parked()
-    said(world, HostTrigger)
+    said(world, AssignTrigger)
     pause(world)
     died = Failure(type="HostDied", message="gone", reason="host")
 
     world.turn(HostLost(role="triggers", culprit=-1, failure=died, at=world.now))
     world.turn(HostUp("triggers"))
 
-    assert said(world, HostTrigger) == []
+    assert said(world, AssignTrigger) == []
 
 
 @pytest.mark.parametrize(("was", "now"), [("stay", "stop"), ("stop", "stay")])
 def test_a_saved_file_says_it_otherwise(was, now):
     world = parked(was)
-    said(world, HostTrigger)
+    said(world, AssignTrigger)
     pause(world)
     confirm(world)
 
@@ -227,7 +227,7 @@ def test_a_saved_file_says_it_otherwise(was, now):
     confirm(world)
 
     assert waits_for(world).kind is (WaitKind.PAUSED if now == "stop" else WaitKind.TRIGGER)
-    assert len(said(world, HostTrigger)) == (now == "stay")
+    assert len(said(world, AssignTrigger)) == (now == "stay")
 
 
 def test_however_many_they_are_each_turn_takes_some(monkeypatch):
@@ -238,17 +238,17 @@ def test_however_many_they_are_each_turn_takes_some(monkeypatch):
     world.succeed("list", size=10, width=10)
     for index in range(10):
         park(world, map_index=index)
-    numbers = {e.host.trigger_no for e in said(world, HostTrigger)}
+    numbers = {e.host.trigger_no for e in said(world, AssignTrigger)}
     assert len(numbers) == 10
 
     pause(world)
-    left = {e.end.trigger_no for e in world.effects if isinstance(e, EndHosting)}
+    left = {e.end.trigger_no for e in world.effects if isinstance(e, ReleaseTrigger)}
     confirm(world)
 
     assert left == numbers
     assert waits_for(world, 9, 1).kind is WaitKind.PAUSED
     pause(world, paused=False)
-    assert {e.host.trigger_no for e in said(world, HostTrigger)} == numbers
+    assert {e.host.trigger_no for e in said(world, AssignTrigger)} == numbers
 
 
 def test_a_pause_that_is_over_before_its_turns_are_stops_none():
@@ -256,9 +256,9 @@ def test_a_pause_that_is_over_before_its_turns_are_stops_none():
     pause(world)
     pause(world, paused=False)
     confirm(world)
-    said(world, HostTrigger)
+    said(world, AssignTrigger)
 
-    world.turn(StopWaits("dag", is_stopped=True))  # late
+    world.turn(PauseTriggers("dag", is_stopped=True))  # late
 
-    assert said(world, EndHosting) == []
+    assert said(world, ReleaseTrigger) == []
     assert waits_for(world).kind is WaitKind.TRIGGER

@@ -9,9 +9,9 @@ import pytest
 from aioflow.core.why import still_waits
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.states import Failure, TaskState, WaitKind
-from aioflow.protocol.effects import HostTrigger
-from aioflow.protocol.inputs import Asked, HostLost, HostUp, Restarted
-from aioflow.protocol.reports import Awaiting, Deferred, Fired, TriggerEnded
+from aioflow.protocol.effects import AssignTrigger
+from aioflow.protocol.inputs import HostLost, HostUp, RequestReceived, Restarted
+from aioflow.protocol.reports import Awaiting, Deferred, TriggerEnded, TriggerFired
 from aioflow.protocol.requests import CancelRun, ClearTasks, Explain, Mark, SetPool, ShowPools
 from tests.core.world import SECOND, World
 
@@ -35,7 +35,7 @@ def used(world: World) -> int:
     return taken
 
 
-def defer(world: World, name: str) -> HostTrigger:
+def defer(world: World, name: str) -> AssignTrigger:
     """A task that runs waits for a trigger, from its method or in the middle of its body."""
     effect = world.started(name)
     assert effect is not None
@@ -45,13 +45,13 @@ def defer(world: World, name: str) -> HostTrigger:
         world.turn(Deferred(*said, "m:T", b"\x80", "next"))
     else:
         world.turn(Awaiting(*said, 0, "wait", "m:T", "dag.py:1", (("m:T", b"\x80"),)))
-    return [effect for effect in world.effects if isinstance(effect, HostTrigger)][-1]
+    return [effect for effect in world.effects if isinstance(effect, AssignTrigger)][-1]
 
 
-def fire(world: World, hosted: HostTrigger) -> None:
+def fire(world: World, hosted: AssignTrigger) -> None:
     host = hosted.host
     world.turn(
-        Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"),
+        TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"),
         TriggerEnded(host.trigger_no, host.hosting, world.now),
     )
 
@@ -112,7 +112,7 @@ def test_what_waits_weighs_the_same_after_a_restart(body):
     restart(world)
 
     assert (used(world), world.state(run, "second")) == (1, "queued")
-    fire(world, [effect for effect in world.effects if isinstance(effect, HostTrigger)][-1])
+    fire(world, [effect for effect in world.effects if isinstance(effect, AssignTrigger)][-1])
     assert (world.state(run, "first"), world.state(run, "second")) == ("running", "queued")
 
 
@@ -123,11 +123,11 @@ def test_a_refused_turn_leaves_the_rooms_as_they_were(body):
     world.begin(task("first", body=body), task("second", body=body))
     host = defer(world, "first").host
 
-    _, _, draft = world.decide([Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01")])
+    _, _, draft = world.decide([TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01")])
     world.take_back(draft)
 
     assert used(world) == 1
-    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
     assert (used(world), world.started("first") is not None) == (1, True)
 
 
@@ -272,7 +272,9 @@ def test_of_several_wishes_for_a_pool_in_one_turn_the_last_one_is_stored(wishes)
     a_pool(world, 1)
 
     asked = [SetPool(name="ledger", slots=slots, include_deferred=True) for slots in wishes]
-    batch, _, _ = world.decide(Asked(100 + at, request) for at, request in enumerate(asked))
+    batch, _, _ = world.decide(
+        RequestReceived(100 + at, request) for at, request in enumerate(asked)
+    )
 
     stored = [(row.name, row.slots) for row in batch.pools], batch.gone_pools
     lifted, limited = ([], ["ledger"]), ([("ledger", wishes[-1])], [])

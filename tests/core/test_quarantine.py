@@ -6,15 +6,21 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.state.loop_blocking import NAMES_KEPT, WITHIN_US, Stalls
+from aioflow.core.state.loop_blocking import NAMES_KEPT, WITHIN_US, LoopBlockers
 from aioflow.core.triggers import isolation
 from aioflow.errors import RequestError
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, TriggerState
-from aioflow.protocol.commands import Host
-from aioflow.protocol.effects import EndHosting, HostTrigger, Warn
-from aioflow.protocol.inputs import Asked, HostLost, HostUp, MoveClass, Stalled
-from aioflow.protocol.reports import Awaiting, Deferred, Fired, StreamOpened, TriggerEnded
+from aioflow.protocol.commands import StartTrigger
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger, Warn
+from aioflow.protocol.inputs import (
+    HostLost,
+    HostUp,
+    IsolateTriggerClass,
+    LoopBlocked,
+    RequestReceived,
+)
+from aioflow.protocol.reports import Awaiting, Deferred, StreamOpened, TriggerEnded, TriggerFired
 from aioflow.protocol.requests import CancelRun, FireTrigger, Unquarantine
 from tests.core.world import SECOND, World
 
@@ -51,17 +57,17 @@ def waiting(*class_paths: str) -> tuple[World, int]:
 
 def hosted(effects: list[Any]) -> list[tuple[str, str]]:
     """Which classes were handed to hosts of which role."""
-    return [(e.host.class_path, e.role) for e in effects if isinstance(e, HostTrigger)]
+    return [(e.host.class_path, e.role) for e in effects if isinstance(e, AssignTrigger)]
 
 
-def host_of(world: World, class_path: str) -> Host:
+def host_of(world: World, class_path: str) -> StartTrigger:
     """The last order to host a trigger of a class."""
-    orders = [e.host for e in world.effects if isinstance(e, HostTrigger)]
+    orders = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
     return next(host for host in reversed(orders) if host.class_path == class_path)
 
 
 def ended(effects: list[Any]) -> list[tuple[int, str, str]]:
-    return [(e.end.hosting, e.end.reason, e.role) for e in effects if isinstance(e, EndHosting)]
+    return [(e.end.hosting, e.end.reason, e.role) for e in effects if isinstance(e, ReleaseTrigger)]
 
 
 def told(effects: list[Any]) -> list[str]:
@@ -72,7 +78,7 @@ def stall(world: World, incident: int, milliseconds: int = 120, **fields: Any) -
     """The trigger of class ``Slow`` holds up its loop."""
     number = fields.pop("culprit", None) or host_of(world, SLOW).trigger_no
     return world.turn(
-        Stalled(
+        LoopBlocked(
             role=fields.pop("role", "triggers"),
             culprit=number,
             incident=f"1.{incident}",
@@ -83,7 +89,7 @@ def stall(world: World, incident: int, milliseconds: int = 120, **fields: Any) -
     )
 
 
-def left(world: World, host: Host) -> list[Any]:
+def left(world: World, host: StartTrigger) -> list[Any]:
     """The host confirms that a trigger has left as it was told."""
     at = (host.trigger_no, host.hosting, world.now)
     return world.turn(TriggerEnded(*at, None, "reassigned"))
@@ -128,7 +134,7 @@ def test_coroutines_are_counted_by_task_and_stay_where_they_are():
 
     for incident in range(5):
         effects = stall(world, incident, 9_000, role="async", culprit=effect.start.task_no)
-        assert not any(isinstance(effect, MoveClass) for effect in effects)
+        assert not any(isinstance(effect, IsolateTriggerClass) for effect in effects)
 
     [known] = world.memory.stalls.all()
     assert (known.kind, known.name, known.count) == ("task", "dag.a", 5)
@@ -193,7 +199,7 @@ def test_what_stalls_all_the_time_is_told_once_a_second():
 
 
 def test_no_more_names_are_kept_than_anybody_reads():
-    stalls = Stalls()
+    stalls = LoopBlockers()
     stalls.find("trigger", SLOW).is_quarantined = True
     for number in range(2 * NAMES_KEPT):
         stalls.find("task", f"dag.t{number}")
@@ -243,7 +249,7 @@ def test_importing_is_told_and_no_offence():
 
 def test_a_stall_whose_turn_was_taken_back_counts_once():
     world, _ = waiting(SLOW)
-    stalled = Stalled(
+    stalled = LoopBlocked(
         role="triggers", culprit=host_of(world, SLOW).trigger_no, incident="1.1",
         milliseconds=5_000, place="dag.py:7",
     )  # fmt: skip
@@ -267,7 +273,7 @@ def test_an_offender_moves_once_it_has_left_and_the_others_stay():
     after = host_of(world, SLOW)
     assert after.trigger_no == before.trigger_no
     assert after.since == before.since
-    world.turn(Fired(after.trigger_no, after.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(after.trigger_no, after.hosting, 0, world.now, b"\x01"))
     world.succeed("t0")
     assert world.state(run, "t0") == "success"
 
@@ -276,7 +282,7 @@ def test_what_a_moved_trigger_says_from_its_old_host_is_late():
     world, run = quarantined()
     now = host_of(world, SLOW)
 
-    world.turn(Fired(now.trigger_no, now.hosting - 1, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(now.trigger_no, now.hosting - 1, 0, world.now, b"\x01"))
 
     assert world.state(run, "t0") == "deferred"
 
@@ -310,7 +316,7 @@ def test_a_class_with_many_triggers_moves_in_several_turns(monkeypatch):
     effects = stall(world, 1, 5_000)
 
     assert len(ended(effects)) == 25
-    moves = [effect for effect in effects if isinstance(effect, MoveClass)]
+    moves = [effect for effect in effects if isinstance(effect, IsolateTriggerClass)]
     assert [move.after < 0 for move in moves] == [True, False]
 
 
@@ -323,7 +329,7 @@ def test_a_stream_that_moves_goes_on_where_it_was():
     start = effect.start
     world.turn(StreamOpened(start.task_no, start.start_no, 0, "stream", "s", "p", SLOW, b"\x80", 4))
     before = host_of(world, SLOW)
-    world.turn(Fired(before.trigger_no, before.hosting, 0, world.now, b"\x01", "one"))
+    world.turn(TriggerFired(before.trigger_no, before.hosting, 0, world.now, b"\x01", "one"))
     stall(world, 1, 5_000)
 
     left(world, before)
@@ -341,7 +347,7 @@ def test_a_task_that_is_cancelled_tells_the_host_that_has_its_trigger():
     assert (now.hosting, "cancelled", "quarantine") in ended(world.effects)
 
 
-def is_on_its_way() -> tuple[World, int, Host]:
+def is_on_its_way() -> tuple[World, int, StartTrigger]:
     """A slow trigger handed to the quarantine host, whose word that it is up is not read yet."""
     world, run = waiting(SLOW)
     stall(world, 1, milliseconds=5_000)
@@ -371,7 +377,7 @@ def test_a_trigger_handed_over_and_let_go_of_in_one_turn_stays_stored():
 
     world.turn(
         TriggerEnded(before.trigger_no, before.hosting, world.now, None, "reassigned"),
-        Asked(1, cancel),
+        RequestReceived(1, cancel),
     )
 
     now = host_of(world, SLOW)

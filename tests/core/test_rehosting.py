@@ -9,10 +9,22 @@ import pytest
 from aioflow.core.triggers.migration import REHOST_AT_ONCE
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, WaitKind
-from aioflow.protocol.commands import Host
-from aioflow.protocol.effects import EndHosting, HostTrigger
-from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, Rehost, RoomChanged
-from aioflow.protocol.reports import Deferred, Fired, NextWanted, StreamOpened, TriggerEnded
+from aioflow.protocol.commands import StartTrigger
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
+from aioflow.protocol.inputs import (
+    FileParsed,
+    HostLost,
+    HostUp,
+    MigrateTriggers,
+    TriggerCapacityChanged,
+)
+from aioflow.protocol.reports import (
+    Deferred,
+    NextEventRequested,
+    StreamOpened,
+    TriggerEnded,
+    TriggerFired,
+)
 from tests.core.test_past import why
 from tests.core.world import World
 
@@ -56,16 +68,16 @@ def waiting(class_path: str = "dag:T") -> tuple[World, int]:
     return world, run
 
 
-def hosts(effects: list[Any]) -> list[Host]:
-    return [effect.host for effect in effects if isinstance(effect, HostTrigger)]
+def hosts(effects: list[Any]) -> list[StartTrigger]:
+    return [effect.host for effect in effects if isinstance(effect, AssignTrigger)]
 
 
 def told_to_end(effects: list[Any]) -> list[tuple[int, str]]:
-    ends = [effect.end for effect in effects if isinstance(effect, EndHosting)]
+    ends = [effect.end for effect in effects if isinstance(effect, ReleaseTrigger)]
     return [(end.hosting, end.reason) for end in ends]
 
 
-def left(world: World, host: Host, failure: Failure | None = None) -> list[Any]:
+def left(world: World, host: StartTrigger, failure: Failure | None = None) -> list[Any]:
     """The host confirms that a trigger has left as it was told."""
     at = (host.trigger_no, host.hosting, world.now)
     return world.turn(TriggerEnded(*at, failure, "reassigned"))
@@ -76,7 +88,7 @@ def test_a_trigger_is_handed_over_by_the_turn_that_defers_its_task():
     [host] = hosts(world.effects)
     assert world.state(run, "a") == "deferred"
 
-    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x05"))
+    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x05"))
 
     assert world.started("a").start.method == "after"
 
@@ -149,7 +161,7 @@ def test_an_event_on_its_way_while_the_class_was_saved_counts():
     [before] = hosts(world.effects)
     save(world, "v2", "d2")
 
-    world.turn(Fired(before.trigger_no, before.hosting, 0, world.now, b"\x05"))
+    world.turn(TriggerFired(before.trigger_no, before.hosting, 0, world.now, b"\x05"))
     assert not hosts(left(world, before))
 
     assert world.started("a").start.event == b"\x05"
@@ -245,14 +257,14 @@ def test_many_triggers_move_in_batches_each_once():
 
     ends = [number for number, _ in told_to_end(batches)]
     assert len(ends) == len(set(ends)) == width
-    assert sum(isinstance(effect, Rehost) for effect in batches) == 3
+    assert sum(isinstance(effect, MigrateTriggers) for effect in batches) == 3
 
 
 def test_a_move_that_a_newer_version_supersedes_stops():
     world, wide = fan(3)
     effects = world._turn([FileParsed(file="dag.py", version="v2", dags=(wide,), sources={},
                                       triggers={"dag:T": "d2"})])  # fmt: skip
-    [behind] = [effect for effect in effects if isinstance(effect, Rehost)]
+    [behind] = [effect for effect in effects if isinstance(effect, MigrateTriggers)]
     world._turn([FileParsed(file="dag.py", version="v3", dags=(wide,), sources={},
                             triggers={"dag:T": "d1"})])  # fmt: skip
 
@@ -281,7 +293,7 @@ def test_a_refused_turn_moves_its_triggers_when_it_is_repeated():
 # ── streams ─────────────────────────────────────────────────────────────────────────────
 
 
-def stream() -> tuple[World, Host]:
+def stream() -> tuple[World, StartTrigger]:
     world = World()
     world.turn(HostUp("async"), HostUp("triggers"))
     save(world, "v1", spec=spec(TaskSpec(task_id="a", body=Body.COROUTINE, retry=ONCE)))
@@ -293,14 +305,16 @@ def stream() -> tuple[World, Host]:
     return world, host
 
 
-def fire(world: World, host: Host, index: int, payload: bytes, key: str | None = None) -> None:
-    world.turn(Fired(host.trigger_no, host.hosting, index, world.now, payload, key))
+def fire(
+    world: World, host: StartTrigger, index: int, payload: bytes, key: str | None = None
+) -> None:
+    world.turn(TriggerFired(host.trigger_no, host.hosting, index, world.now, payload, key))
 
 
 def take(world: World, ordinal: int) -> None:
     start = world.started("a").start
     at = (start.task_no, start.start_no, world.now, world.now)
-    world.turn(NextWanted(*at, ordinal, "next", "T#0", "f.py:3", 0))
+    world.turn(NextEventRequested(*at, ordinal, "next", "T#0", "f.py:3", 0))
 
 
 def test_a_stream_goes_on_in_newer_code_with_its_last_event_and_without_a_close():
@@ -349,9 +363,9 @@ def test_what_waits_for_room_says_so_until_it_has_it():
     [host] = hosts(world.effects)
     assert why(world, run).kind is WaitKind.TRIGGER
 
-    world.turn(RoomChanged(host.trigger_no, host.hosting, has_room=False))
+    world.turn(TriggerCapacityChanged(host.trigger_no, host.hosting, has_room=False))
     assert why(world, run).kind is WaitKind.TRIGGER_CAPACITY
-    world.turn(RoomChanged(host.trigger_no, host.hosting, has_room=True))
+    world.turn(TriggerCapacityChanged(host.trigger_no, host.hosting, has_room=True))
     assert why(world, run).kind is WaitKind.TRIGGER
 
 
@@ -361,7 +375,7 @@ def test_word_of_room_from_an_earlier_hosting_is_late():
     world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
     world.turn(HostUp("triggers"))
 
-    world.turn(RoomChanged(before.trigger_no, before.hosting, has_room=False))
+    world.turn(TriggerCapacityChanged(before.trigger_no, before.hosting, has_room=False))
 
     assert why(world, run).kind is WaitKind.TRIGGER
 

@@ -9,8 +9,8 @@ import pytest
 from aioflow.errors import BadConf
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TriggerRule
-from aioflow.protocol.effects import HostTrigger
-from aioflow.protocol.reports import Began, Deferred, Fired, Succeeded, TriggerEnded
+from aioflow.protocol.effects import AssignTrigger
+from aioflow.protocol.reports import Deferred, Succeeded, TaskStarted, TriggerEnded, TriggerFired
 from aioflow.protocol.requests import CancelRun, CreateRun, SetPool, ShowPools
 from tests.core.specs import task
 from tests.core.world import SECOND, World
@@ -170,8 +170,8 @@ def test_a_deferred_task_gives_its_pool_back_and_takes_it_again():
         Deferred(start.task_no, start.start_no, world.now, world.now, "m:T", b"\x80", "next")
     )
     assert pool_use(world) == 0
-    host = next(e for e in world.effects if isinstance(e, HostTrigger)).host
-    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    host = next(e for e in world.effects if isinstance(e, AssignTrigger)).host
+    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
     assert pool_use(world) == 1
 
     world.succeed("wait")
@@ -211,7 +211,7 @@ def test_a_claim_never_crosses_into_another_pool():
         world.succeed(worker.current.spec.task_id, worker.current.map_index)
         if worker.current is None and worker.claims:
             begins = worker.claims[0]
-            world.turn(Began(begins.task_no, begins.start_no, world.now))
+            world.turn(TaskStarted(begins.task_no, begins.start_no, world.now))
 
     assert pools == {"one", "two"}
     assert not world.memory.runs

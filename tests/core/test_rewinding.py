@@ -12,7 +12,7 @@ from aioflow.core.state.memory import Memory
 from aioflow.errors import RequestError, UnknownRound
 from aioflow.model.dag import MapSource, MapSpec
 from aioflow.model.states import TaskState, TriggerRule
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.test_clear_slices import Sliced
@@ -327,7 +327,7 @@ def test_a_run_that_is_cancelled_between_two_slices_has_a_loop_that_can_go_on(sl
     sliced.ask(tasks=("check",), round=1, downstream=True)
     for _ in range(slices):
         sliced.go_on()
-    sliced.turn(Asked(9, CancelRun(run_id=world.rows.runs[run].run_id)))
+    sliced.turn(RequestReceived(9, CancelRun(run_id=world.rows.runs[run].run_id)))
     sliced.go_on_to_the_end()
     assert world.rows.runs[run].ended_at is not None
     assert even(world)
@@ -384,7 +384,7 @@ def test_going_back_in_a_turn_that_is_taken_back_is_done_once():
     world, run = ended()
     run_id = world.rows.runs[run].run_id
 
-    world.refuse(Asked(0, ClearTasks(run_id=run_id, tasks=("try",), round=2)))
+    world.refuse(RequestReceived(0, ClearTasks(run_id=run_id, tasks=("try",), round=2)))
 
     rows_tell_it_all(world)
     go_round(world, again=False)

@@ -14,7 +14,7 @@ from aioflow.core.runs.schedule_alerts import REASON
 from aioflow.core.scheduling.timetable import starts_at
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.schedule import ScheduleSpec
-from aioflow.protocol.inputs import FileGone
+from aioflow.protocol.inputs import FileDeleted
 from aioflow.protocol.outbox import Alert
 from aioflow.protocol.requests import SetPaused
 from tests.core.world import SECOND, World
@@ -76,7 +76,7 @@ def test_what_runs_once_runs_as_soon_as_it_is_known_and_never_again():
     world.finish_all()
     world.load(spec(ScheduleSpec(once=True), tags=("edited",)), version="v2")
     come_back(world, DAY)
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     world.load(spec(ScheduleSpec(once=True)), version="v3")
     world.load(spec(ScheduleSpec(once=True), timezone="Europe/Berlin"), version="v4")
     world.pass_time(60)
@@ -497,7 +497,7 @@ def test_what_people_let_rest_is_not_late():
     world.ask(SetPaused(dag_id="dag", paused=False))
     world.pass_time(0)
     assert len(slots_run(world)) == 1
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     world.pass_time(3600)
     world.load(spec(MINUTELY))
     world.pass_time(0)
@@ -571,7 +571,7 @@ def test_nor_is_one_that_is_paused_or_gone():
     world.ask(SetPaused(dag_id="dag", paused=False))
     assert has_slot_due(world.memory, world.now + DAY)
 
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
 
     assert not has_slot_due(world.memory, world.now + DAY)
 

@@ -9,9 +9,9 @@ import pytest
 from aioflow.model.dag import Body, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.rows import TaskRow
 from aioflow.model.states import Failure, Wait
-from aioflow.protocol.commands import Host
-from aioflow.protocol.effects import HostTrigger
-from aioflow.protocol.reports import Deferred, Failed, Fired, NotReadyYet, TriggerEnded
+from aioflow.protocol.commands import StartTrigger
+from aioflow.protocol.effects import AssignTrigger
+from aioflow.protocol.reports import Deferred, Failed, SensorNotReady, TriggerEnded, TriggerFired
 from aioflow.protocol.requests import Explain
 from tests.core.world import SECOND, World
 
@@ -33,7 +33,7 @@ def finds_nothing(world: World, body: Body) -> None:
     """It looks, and finds nothing; a hosted one keeps that to itself and looks again."""
     if body is Body.FUNCTION:
         start = world.starts.pop(world.started("look").start.task_no).start
-        world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+        world.turn(SensorNotReady(start.task_no, start.start_no, world.now, world.now))
 
 
 def raises(world: World) -> None:
@@ -139,15 +139,15 @@ def test_an_exception_in_a_check_costs_a_try_or_skips(body, on_error, state, try
 # ── errors that are ignored ─────────────────────────────────────────────────────────────
 
 
-def defers(world: World) -> Host:
+def defers(world: World) -> StartTrigger:
     start = world.starts.pop(world.started("look").start.task_no).start
     assert start.method == ""
     at = (start.task_no, start.start_no, world.now, world.now)
     effects = world.turn(Deferred(*at, "m:T", b"\x80", "resumed"))
-    return next(effect.host for effect in effects if isinstance(effect, HostTrigger))
+    return next(effect.host for effect in effects if isinstance(effect, AssignTrigger))
 
 
-def raised_in(host: Host, world: World, reason: str = "trigger") -> TriggerEnded:
+def raised_in(host: StartTrigger, world: World, reason: str = "trigger") -> TriggerEnded:
     failure = Failure(type="OSError", message="no", reason=reason)
     return TriggerEnded(host.trigger_no, host.hosting, world.now, failure)
 
@@ -193,11 +193,11 @@ def test_who_ignores_what_it_raised_behind_its_trigger_looks_again_from_the_begi
     world, run = looking(body, on_error="ignore")
     host = defers(world)
     at = (host.trigger_no, host.hosting)
-    world.turn(Fired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now))
+    world.turn(TriggerFired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now))
     start = world.starts.pop(world.started("look").start.task_no).start
     assert start.method == "resumed"
 
-    world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+    world.turn(SensorNotReady(start.task_no, start.start_no, world.now, world.now))
     assert world.state(run, "look") == "sensing"
     assert world.started("look") is None
     world.pass_time(61)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aioflow.core.why import explain_task
 from aioflow.model.dag import TaskSpec
 from aioflow.model.states import Failure, Wait, WaitKind
-from aioflow.protocol.inputs import WorkerSilent
+from aioflow.protocol.inputs import WorkerUnresponsive
 from aioflow.protocol.reports import Failed, Succeeded
 from tests.core.world import World
 
@@ -22,7 +22,7 @@ def silent_world() -> tuple[World, int]:
     """Two tasks run in two slots, and the worker of the first is silent."""
     world = World(cpu_slots=2)
     run = world.begin(TaskSpec(task_id="a"), TaskSpec(task_id="b"))
-    world.turn(WorkerSilent(world.started("a").worker, SINCE, UNTIL))
+    world.turn(WorkerUnresponsive(world.started("a").worker, SINCE, UNTIL))
     return world, run
 
 
@@ -37,7 +37,7 @@ def test_what_runs_there_waits_for_its_executor_since_then():
 
 def test_it_waits_for_nothing_once_the_worker_answers():
     world, run = silent_world()
-    world.turn(WorkerSilent(world.started("a").worker))
+    world.turn(WorkerUnresponsive(world.started("a").worker))
 
     assert why(world, run) is None
 
@@ -66,7 +66,7 @@ def test_a_report_that_comes_after_the_end_is_dropped():
     start = world.started("a").start
     world.turn(
         Succeeded(start.task_no, start.start_no, world.now, world.now),
-        WorkerSilent(0, SINCE, UNTIL),
+        WorkerUnresponsive(0, SINCE, UNTIL),
     )
 
     assert why(world, run, 1) is None

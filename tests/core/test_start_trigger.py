@@ -17,10 +17,10 @@ from aioflow.model.dag import (
     TaskSpec,
 )
 from aioflow.model.states import Failure, TriggerRule, WaitKind
-from aioflow.protocol.commands import Host
-from aioflow.protocol.effects import EndHosting, HostTrigger
+from aioflow.protocol.commands import StartTrigger
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
 from aioflow.protocol.inputs import HostLost, HostUp
-from aioflow.protocol.reports import Awaiting, Deferred, Fired, Succeeded, TriggerEnded
+from aioflow.protocol.reports import Awaiting, Deferred, Succeeded, TriggerEnded, TriggerFired
 from aioflow.protocol.requests import CancelRun, Explain, SetPool
 from tests.core.world import SECOND, World
 
@@ -42,18 +42,20 @@ def waiting(name: str = "a", *parents: int, **fields: Any) -> TaskSpec:
     return TaskSpec(task_id=name, parents=parents, start_trigger=StartTriggerSpec(**said), **fields)
 
 
-def hosts(world: World) -> list[Host]:
-    return [effect.host for effect in world.effects if isinstance(effect, HostTrigger)]
+def hosts(world: World) -> list[StartTrigger]:
+    return [effect.host for effect in world.effects if isinstance(effect, AssignTrigger)]
 
 
-def fire(world: World, host: Host, payload: bytes = b"\x07", **fields: Any) -> list[Any]:
+def fire(world: World, host: StartTrigger, payload: bytes = b"\x07", **fields: Any) -> list[Any]:
     return world.turn(
-        Fired(host.trigger_no, host.hosting, 0, world.now, payload, **fields),
+        TriggerFired(host.trigger_no, host.hosting, 0, world.now, payload, **fields),
         TriggerEnded(host.trigger_no, host.hosting, world.now),
     )
 
 
-def ends(world: World, host: Host, how: str, payload: bytes = b"", **fields: Any) -> list[Any]:
+def ends(
+    world: World, host: StartTrigger, how: str, payload: bytes = b"", **fields: Any
+) -> list[Any]:
     return fire(world, host, payload, ends=how, **fields)
 
 
@@ -65,7 +67,7 @@ def test_it_is_hosted_at_once_and_no_worker_is_touched():
     assert not world.starts
     [host] = hosts(world)
     assert (host.start.position, host.start.try_number) == (0, 1)
-    [effect] = [effect for effect in world.effects if isinstance(effect, HostTrigger)]
+    [effect] = [effect for effect in world.effects if isinstance(effect, AssignTrigger)]
     assert effect.info.run_no == run
 
 
@@ -253,7 +255,7 @@ def test_a_wait_that_takes_too_long_fails_the_try(limits):
     world.pass_time(2)
 
     assert world.state(run, "a") == "failed"
-    assert [e.end.reason for e in effects if isinstance(e, EndHosting)] == ["timeout"]
+    assert [e.end.reason for e in effects if isinstance(e, ReleaseTrigger)] == ["timeout"]
     assert [row.failure.reason for row in world.rows.tries] == ["timeout"]
 
 
@@ -330,7 +332,7 @@ def test_a_cancel_lets_go_of_its_trigger():
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
     assert world.state(run, "a") == "cancelled"
-    assert [e.end.reason for e in world.effects if isinstance(e, EndHosting)] == ["cancelled"]
+    assert [e.end.reason for e in world.effects if isinstance(e, ReleaseTrigger)] == ["cancelled"]
 
 
 def test_a_full_pool_does_not_keep_it_from_waiting_but_from_resuming():
@@ -390,7 +392,7 @@ def test_ten_thousand_children_wait_without_a_slot_between_them():
     for first in range(0, width, 1_000):
         world.turn(
             *(
-                Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01", ends="success")
+                TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01", ends="success")
                 for host in hosted[first : first + 1_000]
             )
         )

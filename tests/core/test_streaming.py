@@ -9,9 +9,16 @@ import pytest
 from aioflow.core.state import streams
 from aioflow.model.dag import Body, EventsSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TriggerRule, WaitKind
-from aioflow.protocol.commands import ItemsTaken, Start
+from aioflow.protocol.commands import ItemsStored, StartTask
 from aioflow.protocol.effects import ConfirmCall, StopTry
-from aioflow.protocol.reports import Deferred, EventsHandled, Fired, Item, Skipped, TriggerEnded
+from aioflow.protocol.reports import (
+    Deferred,
+    EventsHandled,
+    ItemYielded,
+    Skipped,
+    TriggerEnded,
+    TriggerFired,
+)
 from aioflow.protocol.requests import CancelRun, Explain, SetPool
 from tests.core.world import SECOND, World
 
@@ -45,7 +52,7 @@ def run_of(world: World) -> int:
     return next(iter(world.rows.runs))
 
 
-def start_of(world: World, name: str = "pages", index: int = -1) -> Start:
+def start_of(world: World, name: str = "pages", index: int = -1) -> StartTask:
     effect = world.started(name, index)
     assert effect is not None, f"{name}[{index}] has not been started"
     return effect.start
@@ -57,14 +64,14 @@ def give(world: World, *indexes: int, payload: bytes | None = None) -> list[Any]
     effects: list[Any] = []
     for index in indexes:
         body = bytes([index]) if payload is None else payload
-        effects += world.turn(Item(start.task_no, start.start_no, index, body))
+        effects += world.turn(ItemYielded(start.task_no, start.start_no, index, body))
     return effects
 
 
 def taken(effects: list[Any]) -> list[int]:
     """What the generator was told to be stored."""
     found = [effect.recorded for effect in effects if isinstance(effect, ConfirmCall)]
-    return [word.upto for word in found if isinstance(word, ItemsTaken)]
+    return [word.upto for word in found if isinstance(word, ItemsStored)]
 
 
 def children(world: World, name: str = "load") -> list[int]:
@@ -105,7 +112,7 @@ def test_an_item_is_stored_before_its_child_and_its_generator_learn_of_it():
     world = streaming()
     start = start_of(world)
 
-    batch, effects, _ = world.decide([Item(start.task_no, start.start_no, 0, b"\x09")])
+    batch, effects, _ = world.decide([ItemYielded(start.task_no, start.start_no, 0, b"\x09")])
 
     assert [row.payload for row in batch.new_items] == [b"\x09"]
     assert [row.width for row in batch.new_expansions] == [1]
@@ -431,7 +438,7 @@ def test_a_refused_turn_with_items_is_taken_back_whole():
     world = streaming(World(cpu_slots=4))
     give(world, 0)
     start = start_of(world)
-    items = [Item(start.task_no, start.start_no, n, bytes([n])) for n in (1, 2)]
+    items = [ItemYielded(start.task_no, start.start_no, n, bytes([n])) for n in (1, 2)]
 
     world.refuse(*items)
 
@@ -444,7 +451,7 @@ def test_a_refused_turn_with_items_is_taken_back_whole():
 def test_a_generator_whose_confirmation_was_taken_back_is_told_again():
     world = streaming(World(cpu_slots=4), pages(), load(window=1), total())
     give(world, 0)
-    world.refuse(Item(start_of(world).task_no, start_of(world).start_no + 9, 0, b""))
+    world.refuse(ItemYielded(start_of(world).task_no, start_of(world).start_no + 9, 0, b""))
     load_start = world.starts.pop(start_of(world, "load", 0).task_no).start
     _, _, draft = world.decide(
         [Skipped(load_start.task_no, load_start.start_no, world.now, world.now)]
@@ -463,7 +470,7 @@ def test_an_item_of_an_earlier_start_is_late():
     world.starts.clear()
     world.restart()
 
-    world.turn(Item(start.task_no, start.start_no, 1, b"\x01"))
+    world.turn(ItemYielded(start.task_no, start.start_no, 1, b"\x01"))
 
     assert len(world.rows.items) == 1
 
@@ -473,7 +480,7 @@ def test_a_gap_between_items_is_a_defect_that_holds_the_run_still():
     start = start_of(world)
 
     with pytest.raises(Exception, match="item 3"):
-        world.turn(Item(start.task_no, start.start_no, 3, b""))
+        world.turn(ItemYielded(start.task_no, start.start_no, 3, b""))
 
 
 # ── operators ───────────────────────────────────────────────────────────────────────────────
@@ -501,7 +508,7 @@ def fire(world: World, *events: int) -> list[Any]:
     first = wait.stream.index
     return world.turn(
         *(
-            Fired(row.trigger_no, wait.hosting, first + n, world.now, bytes([event]))
+            TriggerFired(row.trigger_no, wait.hosting, first + n, world.now, bytes([event]))
             for n, event in enumerate(events)
         )
     )

@@ -10,16 +10,16 @@ import pytest
 from aioflow.core.triggers import event_stream
 from aioflow.model.dag import Body, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import Start
-from aioflow.protocol.effects import ConfirmCall, EndHosting, HostTrigger, TakeEvents
+from aioflow.protocol.commands import StartTask
+from aioflow.protocol.effects import AssignTrigger, ConfirmCall, ConfirmEvents, ReleaseTrigger
 from aioflow.protocol.inputs import HostLost, HostUp
 from aioflow.protocol.reports import (
     CallAnswered,
     Failed,
-    Fired,
-    NextWanted,
+    NextEventRequested,
     StreamOpened,
     TriggerEnded,
+    TriggerFired,
 )
 from aioflow.protocol.requests import CancelRun
 from tests.core.world import SECOND, World
@@ -42,7 +42,7 @@ def opened(world: World | None = None, **fields: Any) -> World:
     return world
 
 
-def start_of(world: World) -> Start:
+def start_of(world: World) -> StartTask:
     effect = world.started("c")
     assert effect is not None, "it has not been started"
     return effect.start
@@ -50,7 +50,7 @@ def start_of(world: World) -> Start:
 
 def hosting(world: World) -> tuple[int, int]:
     """The stream's trigger, and the hosting it is in."""
-    host = next(e for e in reversed(world.effects) if isinstance(e, HostTrigger)).host
+    host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
     return host.trigger_no, host.hosting
 
 
@@ -60,7 +60,9 @@ def fire(world: World, *events: int, index: int | None = None, key: bool = True)
     first = world.memory.waits[number].stream.index if index is None else index
     return world.turn(
         *(
-            Fired(number, hosted, first + n, world.now, bytes([event]), str(event) if key else None)
+            TriggerFired(
+                number, hosted, first + n, world.now, bytes([event]), str(event) if key else None
+            )
             for n, event in enumerate(events)
         )
     )
@@ -71,7 +73,7 @@ def want(world: World, ordinal: int, timeout_us: int | None = None) -> list[Any]
     start = start_of(world)
     at = (start.task_no, start.start_no, world.now, world.now)
     return world.turn(
-        NextWanted(*at, ordinal, "next", "Ticks#0", "f.py:3", 0, timeout_us=timeout_us)
+        NextEventRequested(*at, ordinal, "next", "Ticks#0", "f.py:3", 0, timeout_us=timeout_us)
     )
 
 
@@ -89,7 +91,7 @@ def resumed(world: World) -> Any:
 def test_a_stream_is_hosted_while_its_coroutine_goes_on():
     world = opened()
 
-    assert [e.host.window for e in world.effects if isinstance(e, HostTrigger)] == [4]
+    assert [e.host.window for e in world.effects if isinstance(e, AssignTrigger)] == [4]
     assert told(world.effects) == [None]
     assert world.state(next(iter(world.rows.runs)), "c") == "running"
 
@@ -156,7 +158,7 @@ def test_an_event_of_an_earlier_hosting_is_late():
     world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
     world.turn(HostUp("triggers"))
 
-    world.turn(Fired(number, before, 0, world.now, b"\x05", None))
+    world.turn(TriggerFired(number, before, 0, world.now, b"\x05", None))
 
     assert not world.rows.events
 
@@ -164,7 +166,7 @@ def test_an_event_of_an_earlier_hosting_is_late():
 def test_the_trigger_is_told_what_is_stored():
     world = opened()
 
-    [taken] = [e.taken for e in fire(world, 1, 2, 3) if isinstance(e, TakeEvents)]
+    [taken] = [e.taken for e in fire(world, 1, 2, 3) if isinstance(e, ConfirmEvents)]
 
     assert taken.upto == 3
 
@@ -172,13 +174,13 @@ def test_the_trigger_is_told_what_is_stored():
 def test_a_trigger_that_is_far_ahead_is_not_asked_for_more_until_events_are_consumed(monkeypatch):
     monkeypatch.setattr(event_stream, "EVENTS_AHEAD", 3)
     world = opened()
-    assert any(isinstance(e, TakeEvents) for e in fire(world, 1, 2))
-    assert not any(isinstance(e, TakeEvents) for e in fire(world, 3, 4))
+    assert any(isinstance(e, ConfirmEvents) for e in fire(world, 1, 2))
+    assert not any(isinstance(e, ConfirmEvents) for e in fire(world, 3, 4))
 
     want(world, 1)
     effects = want(world, 2)
 
-    [taken] = [e.taken for e in effects if isinstance(e, TakeEvents)]
+    [taken] = [e.taken for e in effects if isinstance(e, ConfirmEvents)]
     assert taken.upto == 4
 
 
@@ -186,7 +188,7 @@ def test_large_events_are_bounded_by_their_bytes(monkeypatch):
     monkeypatch.setattr(event_stream, "BYTES_AHEAD", 2)
     world = opened()
 
-    [taken] = [e.taken for e in fire(world, 1, 2, 3) if isinstance(e, TakeEvents)]
+    [taken] = [e.taken for e in fire(world, 1, 2, 3) if isinstance(e, ConfirmEvents)]
 
     assert taken.upto == 1
 
@@ -243,7 +245,7 @@ def test_a_trigger_that_ended_is_not_hosted_again_after_a_restart():
     world.turn(TriggerEnded(number, hosted, world.now))
     world.restart()
 
-    assert not any(isinstance(e, HostTrigger) for e in world.effects)
+    assert not any(isinstance(e, AssignTrigger) for e in world.effects)
     assert told(want(world, 1)) == [None]
 
 
@@ -270,7 +272,7 @@ def test_nothing_is_left_of_a_stream_when_its_task_has_ended():
     fire(world, 1, 2)
     world.succeed("c")
     number, hosted = hosting(world)
-    assert any(isinstance(e, EndHosting) for e in world.effects)
+    assert any(isinstance(e, ReleaseTrigger) for e in world.effects)
 
     world.turn(TriggerEnded(number, hosted, world.now))
 
@@ -286,7 +288,7 @@ def test_a_cancelled_run_lets_its_streams_go_with_that_reason(waits):
         want(world, 1)
     world.ask(CancelRun(run_id=next(iter(world.rows.runs.values())).run_id))
 
-    [ended] = [e.end for e in world.effects if isinstance(e, EndHosting)]
+    [ended] = [e.end for e in world.effects if isinstance(e, ReleaseTrigger)]
     number, hosted = hosting(world)
     assert (ended.trigger_no, ended.reason) == (number, "cancelled")
     assert world.rows.triggers[number].state.name == "ENDING"
@@ -328,7 +330,9 @@ def test_a_refused_turn_with_events_is_taken_back_whole():
     fire(world, 1)
     number, hosted = hosting(world)
 
-    world.refuse(*(Fired(number, hosted, n, world.now, bytes([n + 1]), None) for n in (1, 2)))
+    world.refuse(
+        *(TriggerFired(number, hosted, n, world.now, bytes([n + 1]), None) for n in (1, 2))
+    )
 
     assert [row.payload for row in world.rows.events.values()] == [b"\x01", b"\x02", b"\x03"]
     assert [told(want(world, n)) for n in (1, 2, 3)] == [[b"\x01"], [b"\x02"], [b"\x03"]]

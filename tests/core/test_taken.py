@@ -9,7 +9,7 @@ import pytest
 from aioflow.errors import RequestError, RunBeingDeleted, RunExists
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.protocol.effects import Acknowledge
-from aioflow.protocol.inputs import Asked
+from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import CreateRun, DeleteRun
 from tests.core.world import World
 
@@ -64,7 +64,8 @@ def test_what_is_deleted_in_the_same_turn_is_refused_as_well(fields):
     (run,) = world.rows.runs.values()
 
     effects = world.turn(
-        Asked(90, DeleteRun(run_id=run.run_id)), Asked(91, CreateRun(dag_id="dag", **fields))
+        RequestReceived(90, DeleteRun(run_id=run.run_id)),
+        RequestReceived(91, CreateRun(dag_id="dag", **fields)),
     )
 
     said = {e.ticket: e.error for e in effects if isinstance(e, Acknowledge)}

@@ -8,9 +8,15 @@ import pytest
 
 from aioflow.model.dag import Body, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import Start
-from aioflow.protocol.effects import HostTrigger
-from aioflow.protocol.reports import Began, Deferred, Fired, NotReadyYet, TriggerEnded
+from aioflow.protocol.commands import StartTask
+from aioflow.protocol.effects import AssignTrigger
+from aioflow.protocol.reports import (
+    Deferred,
+    SensorNotReady,
+    TaskStarted,
+    TriggerEnded,
+    TriggerFired,
+)
 from tests.core.world import SECOND, World
 
 LIMIT = 30 * SECOND
@@ -22,26 +28,26 @@ def limited(name: str, **fields: Any) -> TaskSpec:
     return TaskSpec(task_id=name, execution_timeout_us=LIMIT, **fields)
 
 
-def taken(world: World, name: str) -> Start:
+def taken(world: World, name: str) -> StartTask:
     """What a task was started with; it is no longer at it."""
     effect = world.started(name)
     assert effect is not None, f"{name} has not been started"
     return world.starts.pop(effect.start.task_no).start
 
 
-def defer(world: World, name: str, **fields: Any) -> HostTrigger:
+def defer(world: World, name: str, **fields: Any) -> AssignTrigger:
     start = taken(world, name)
     effects = world.turn(
         Deferred(
             start.task_no, start.start_no, world.now, world.now, "m:T", b"\x80", "next", **fields
         )
     )
-    return next(effect for effect in effects if isinstance(effect, HostTrigger))
+    return next(effect for effect in effects if isinstance(effect, AssignTrigger))
 
 
-def fire(world: World, hosted: HostTrigger) -> None:
+def fire(world: World, hosted: AssignTrigger) -> None:
     host = hosted.host
-    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
 
 
 def test_each_look_of_a_sensor_has_all_of_its_time():
@@ -49,7 +55,7 @@ def test_each_look_of_a_sensor_has_all_of_its_time():
     world.begin(limited("look", sensor=SENSOR))
     for _ in range(3):
         start = taken(world, "look")
-        world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+        world.turn(SensorNotReady(start.task_no, start.start_no, world.now, world.now))
         world.pass_time(61)
 
         effect = world.started("look")
@@ -123,7 +129,7 @@ def test_one_that_resumes_behind_another_gets_no_more_time():
     assert claimed is not None
     assert claimed.claimed
     world.succeed("busy")
-    world.turn(Began(claimed.start.task_no, claimed.start.start_no, world.now))
+    world.turn(TaskStarted(claimed.start.task_no, claimed.start.start_no, world.now))
     defer(world, "a")
 
     world.pass_time(11)

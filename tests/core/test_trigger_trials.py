@@ -14,7 +14,7 @@ from aioflow.core.why import explain_dag_trigger, explain_task
 from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.model.rows import TaskRow
-from aioflow.protocol.effects import EndHosting, HostTrigger, StartHost
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger, StartHost
 from aioflow.protocol.inputs import Drain, HostUp, Restarted
 from aioflow.protocol.outbox import ALERT, TRIAL
 from aioflow.protocol.reports import Deferred, TriggerEnded
@@ -114,11 +114,11 @@ class Machine:
             self._seen += 1
             if isinstance(effect, StartHost) and effect.role not in world.memory.hosts_up:
                 world.turn(HostUp(effect.role))
-            elif isinstance(effect, HostTrigger):
+            elif isinstance(effect, AssignTrigger):
                 host = effect.host
                 name = host.class_path.removeprefix("m:")
                 self._hosted[host.trigger_no] = host.hosting, name, world.now
-            elif isinstance(effect, EndHosting):
+            elif isinstance(effect, ReleaseTrigger):
                 end = effect.end
                 if self._hosted.get(end.trigger_no, (0,))[0] == end.hosting:
                     del self._hosted[end.trigger_no]

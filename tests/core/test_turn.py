@@ -27,35 +27,35 @@ from aioflow.model.rows import PoolRow
 from aioflow.model.schedule import ScheduleSpec
 from aioflow.model.states import Failure, TriggerRule, WaitKind
 from aioflow.protocol.effects import (
-    EndHosting,
-    HostTrigger,
+    AssignTrigger,
     RecallTries,
+    ReleaseTrigger,
     RestoreCode,
     StartTry,
     StopTry,
 )
 from aioflow.protocol.inputs import (
-    Asked,
+    AlertRaised,
     CodeRestored,
     Drain,
     FileBroken,
-    FileGone,
+    FileDeleted,
     FileParsed,
     HostLost,
     HostUp,
-    Noticed,
+    RequestReceived,
 )
 from aioflow.protocol.reports import (
-    Began,
     CallAnswered,
     Deferred,
     Failed,
-    Fired,
     Labelled,
-    NotReadyYet,
     Recalled,
+    SensorNotReady,
     Succeeded,
+    TaskStarted,
     TriggerEnded,
+    TriggerFired,
 )
 from aioflow.protocol.requests import (
     CancelRun,
@@ -330,7 +330,7 @@ def test_who_ended_while_a_limit_kept_it_takes_nobodys_place():
     )
     world.fail("urgent")
     look = world.starts.pop(world.started("file").start.task_no).start
-    world.turn(NotReadyYet(look.task_no, look.start_no, world.now, world.now))
+    world.turn(SensorNotReady(look.task_no, look.start_no, world.now, world.now))
     world.pass_time(2)
     world.pass_time(2)
     world.succeed("long")
@@ -401,7 +401,7 @@ def test_a_claimed_try_begins_in_the_slot_of_the_one_before_it():
 
     world.turn(
         Succeeded(first.task_no, first.start_no, world.now, world.now + 9),
-        Began(second.task_no, second.start_no, world.now + 9),
+        TaskStarted(second.task_no, second.start_no, world.now + 9),
     )
 
     states = [world.rows.tasks[start.task_no].state.label for start in (first, second)]
@@ -498,7 +498,7 @@ def test_max_active_tasks_keeps_the_rest_waiting():
 # ── deferring ───────────────────────────────────────────────────────────────────────────
 
 
-def defer(world: World, name: str, **fields: Any) -> HostTrigger | None:
+def defer(world: World, name: str, **fields: Any) -> AssignTrigger | None:
     start = world.starts.pop(world.started(name).start.task_no).start
     effects = world.turn(
         Deferred(
@@ -512,7 +512,7 @@ def defer(world: World, name: str, **fields: Any) -> HostTrigger | None:
             **fields,
         )
     )
-    return next((e for e in effects if isinstance(e, HostTrigger)), None)
+    return next((e for e in effects if isinstance(e, AssignTrigger)), None)
 
 
 def test_a_deferred_task_holds_no_slot_and_resumes_first():
@@ -523,7 +523,7 @@ def test_a_deferred_task_holds_no_slot_and_resumes_first():
     assert world.started("x")
     assert len(world.rows.triggers) == 1
 
-    world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
     world.succeed("x")
 
     start = world.started("wait").start
@@ -538,11 +538,11 @@ def test_an_event_of_an_old_hosting_is_late():
     run = world.begin(task("wait"))
     hosted = defer(world, "wait")
     world.turn(HostLost(role="triggers", culprit=-1, failure=SEGFAULT, at=world.now))
-    again = next(e for e in world.turn(HostUp("triggers")) if isinstance(e, HostTrigger))
+    again = next(e for e in world.turn(HostUp("triggers")) if isinstance(e, AssignTrigger))
 
-    world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
     assert world.state(run, "wait") == "deferred"
-    world.turn(Fired(again.host.trigger_no, again.host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(again.host.trigger_no, again.host.hosting, 0, world.now, b"\x01"))
 
     assert world.state(run, "wait") == "running"
 
@@ -553,14 +553,14 @@ def test_a_wait_that_begins_and_ends_in_the_turn_in_which_its_host_is_lost_is_ho
     start = world.starts.pop(world.started("wait").start.task_no).start
     effects = world.turn(
         Deferred(start.task_no, start.start_no, world.now, world.now, "m:T", b"\x80", "resumed"),
-        Asked(1, CancelRun(run_id=world.rows.runs[run].run_id)),
+        RequestReceived(1, CancelRun(run_id=world.rows.runs[run].run_id)),
         HostLost(role="triggers", culprit=-1, failure=SEGFAULT, at=world.now),
         HostUp("triggers"),
     )
 
     assert world.state(run, "wait") == "cancelled"
     assert not world.rows.triggers
-    assert not [one for one in effects if isinstance(one, HostTrigger | EndHosting)]
+    assert not [one for one in effects if isinstance(one, AssignTrigger | ReleaseTrigger)]
 
 
 def test_the_end_of_an_old_hosting_is_late():
@@ -568,7 +568,7 @@ def test_the_end_of_an_old_hosting_is_late():
     run = world.begin(task("wait", retry=RetryPolicy(tries=1)))
     hosted = defer(world, "wait")
     world.turn(HostLost(role="triggers", culprit=-1, failure=SEGFAULT, at=world.now))
-    again = next(e for e in world.turn(HostUp("triggers")) if isinstance(e, HostTrigger))
+    again = next(e for e in world.turn(HostUp("triggers")) if isinstance(e, AssignTrigger))
 
     world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.hosting, world.now, SEGFAULT))
     assert world.state(run, "wait") == "deferred"
@@ -581,7 +581,7 @@ def test_the_same_event_twice_resumes_once():
     world = World()
     run = world.begin(task("wait"))
     hosted = defer(world, "wait")
-    fired = Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01")
+    fired = TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01")
 
     world.turn(fired, fired)
     world.turn(fired)
@@ -598,7 +598,7 @@ def test_a_wait_that_lasts_too_long_fails_its_task_and_is_let_go():
     world.pass_time(5.1)
 
     assert world.state(run, "wait") == "failed"
-    assert any(isinstance(e, EndHosting) and e.end.reason == "timeout" for e in world.effects)
+    assert any(isinstance(e, ReleaseTrigger) and e.end.reason == "timeout" for e in world.effects)
     world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.hosting, world.now))
     assert not world.rows.triggers
 
@@ -618,7 +618,7 @@ def test_a_new_try_begins_at_the_beginning_not_where_it_was_resumed():
     world = World()
     world.begin(task("wait", retry=RetryPolicy(tries=2, delay_us=0, jitter=False)))
     hosted = defer(world, "wait")
-    world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
 
     world.fail("wait")
     world.pass_time(1)
@@ -632,7 +632,7 @@ def test_an_interrupted_resume_is_resumed_again_with_its_event():
     world = World()
     world.begin(task("wait"))
     hosted = defer(world, "wait")
-    world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
 
     world.restart()
 
@@ -671,7 +671,7 @@ def test_a_sensor_in_a_slot_looks_again_after_its_interval():
     run = world.begin(task("look", sensor=HOURLY))
     start = world.starts.pop(world.started("look").start.task_no).start
 
-    world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+    world.turn(SensorNotReady(start.task_no, start.start_no, world.now, world.now))
     assert world.state(run, "look") == "sensing"
     world.pass_time(61)
 
@@ -847,7 +847,7 @@ def test_a_cancel_cut_short_by_a_crash_is_finished_at_the_next_start(monkeypatch
         mapped("work", 0, map_limit=300, body=Body.COROUTINE),
     )
     world.succeed("list", size=9, width=250)
-    world._turn([Asked(99, CancelRun(run_id=world.rows.runs[run].run_id))])
+    world._turn([RequestReceived(99, CancelRun(run_id=world.rows.runs[run].run_id))])
     assert [row for row in world.rows.tasks.values() if row.state.is_live]
 
     world.restart()
@@ -1024,7 +1024,7 @@ def test_a_broken_file_keeps_its_last_good_version():
 def test_what_is_noticed_of_the_whole_node_is_told_to_the_people_on_call():
     world = World()
 
-    world.turn(Noticed(reason="damaged", message="page 7"))
+    world.turn(AlertRaised(reason="damaged", message="page 7"))
 
     [alert] = world.alerts()
     assert b"page 7" in alert.body
@@ -1099,7 +1099,7 @@ def test_a_trigger_whose_code_is_missing_is_hosted_again_when_it_is_back():
     found = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, -1),)))
     assert found[0, -1].kind is WaitKind.CODE_MISSING
     effects = world.turn(CodeRestored(hosted.trigger_no))
-    (again,) = [e.host for e in effects if isinstance(e, HostTrigger)]
+    (again,) = [e.host for e in effects if isinstance(e, AssignTrigger)]
     assert again.trigger_no == hosted.trigger_no
     assert again.hosting != hosted.hosting
 
@@ -1110,7 +1110,7 @@ def test_a_dag_is_deleted_when_its_file_is_gone_and_no_run_goes_on():
 
     with pytest.raises(DagPresent, match=r"dag\.py"):
         world.ask(DeleteDag(dag_id="dag"))
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     with pytest.raises(DagRunning, match="1 runs"):
         world.ask(DeleteDag(dag_id="dag"))
     world.succeed("a")
@@ -1131,7 +1131,7 @@ def test_a_deleted_file_starts_no_run_but_its_live_runs_go_on():
     world = World()
     run = world.begin(task("a"))
 
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     with pytest.raises(DagBroken):
         world.trigger()
     world.succeed("a")
@@ -1324,7 +1324,7 @@ def test_a_sensor_that_waits_for_a_slot_times_out_there():
     world.turn()
     world.succeed("busy")
     sensing = world.starts.pop(world.started("look").start.task_no).start
-    world.turn(NotReadyYet(sensing.task_no, sensing.start_no, world.now, world.now))
+    world.turn(SensorNotReady(sensing.task_no, sensing.start_no, world.now, world.now))
     world.trigger()
     world.pass_time(2)
     assert world.state(run, "look") == "queued"
@@ -1340,7 +1340,7 @@ def test_a_sensors_deadline_is_armed_once_so_that_a_clock_that_is_set_does_not_m
     number = world.started("look").start.task_no
     for _ in range(3):
         start = world.starts.pop(number).start
-        world.turn(NotReadyYet(number, start.start_no, world.now, world.now))
+        world.turn(SensorNotReady(number, start.start_no, world.now, world.now))
         world.pass_time(2)
 
     deadline = world.rows.tasks[number].deadline_at
@@ -1369,7 +1369,7 @@ def test_each_look_of_a_sensor_in_a_slot_has_its_whole_time():
     for _ in range(3):
         assert world.started("look").timeout_us == 30 * SECOND
         start = world.starts.pop(world.started("look").start.task_no).start
-        world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+        world.turn(SensorNotReady(start.task_no, start.start_no, world.now, world.now))
         world.pass_time(61)
 
     assert world.state(run, "look") == "running"
@@ -1382,7 +1382,7 @@ def test_a_sensor_that_deferred_waits_as_long_as_a_sensor_may_and_then_has_its_w
     world.pass_time(500)
     assert world.state(run, "look") == "deferred"
 
-    world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
 
     assert world.started("look").timeout_us == 30 * SECOND
 
@@ -1413,7 +1413,9 @@ def test_instants_that_no_longer_matter_are_not_armed_again():
     for number in range(20):
         hosted = defer(world, "wait", timeout_us=7200 * SECOND)
         world.pass_time(60)
-        world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, number, world.now, b"\x01"))
+        world.turn(
+            TriggerFired(hosted.host.trigger_no, hosted.host.hosting, number, world.now, b"\x01")
+        )
     assert len(world.armed) == 20
 
     world.pass_time(9000)
@@ -1449,7 +1451,7 @@ def test_a_catchup_dag_that_comes_back_goes_on_where_it_was():
     for _ in range(5):
         world.pass_time(60)
         world.finish_all()
-    world.turn(FileGone("dag.py"))
+    world.turn(FileDeleted("dag.py"))
     world.pass_time(120)
     world.load(spec)
     for _ in range(3):
@@ -1609,7 +1611,7 @@ def test_a_pool_made_smaller_drains_though_short_tasks_follow_each_other():
         world.succeed("work", worker.current.map_index)
         if worker.current is None and worker.claims:
             begins = worker.claims[0]
-            world.turn(Began(begins.task_no, begins.start_no, world.now))
+            world.turn(TaskStarted(begins.task_no, begins.start_no, world.now))
 
     assert world.ask(ShowPools())[0][1] == 1
 
@@ -1643,7 +1645,10 @@ def test_who_comes_back_in_the_midst_of_a_look_is_looked_at_before_it_starts():
     other = DagSpec(dag_id="other", file="other.py", tasks=(task("z", body=Body.COROUTINE),))
     world.load(other, version="v2", file="other.py")
 
-    world.turn(Asked(100, CreateRun(dag_id="other")), Asked(101, SetPool(name="narrow", slots=1)))
+    world.turn(
+        RequestReceived(100, CreateRun(dag_id="other")),
+        RequestReceived(101, SetPool(name="narrow", slots=1)),
+    )
 
     assert world.state(run, "busy") == "running"
     assert world.state(run, "kept") == "queued"

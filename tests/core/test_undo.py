@@ -11,17 +11,24 @@ from aioflow.core import rollback
 from aioflow.core.step import TurnFailed, decide
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.states import Failure, TaskState
-from aioflow.protocol.effects import HostTrigger, StartTry, StopTry
-from aioflow.protocol.inputs import Asked, FileGone, FileParsed, HostLost, HostUp, Restarted
+from aioflow.protocol.effects import AssignTrigger, StartTry, StopTry
+from aioflow.protocol.inputs import (
+    FileDeleted,
+    FileParsed,
+    HostLost,
+    HostUp,
+    RequestReceived,
+    Restarted,
+)
 from aioflow.protocol.reports import (
-    Began,
     Deferred,
     Failed,
-    Fired,
-    NotReadyYet,
     Recalled,
+    SensorNotReady,
     Succeeded,
+    TaskStarted,
     TriggerEnded,
+    TriggerFired,
 )
 from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, Mark, SetPool
 from tests.core.world import World
@@ -51,7 +58,7 @@ def ended(world: World, name: str, index: int = -1) -> Succeeded:
 def test_a_refused_begin_of_a_claimed_try_is_taken_when_it_is_repeated():
     world, run = claiming_world()
     second = world.started("work", 2).start
-    inputs = (ended(world, "work", 1), Began(second.task_no, second.start_no, world.now))
+    inputs = (ended(world, "work", 1), TaskStarted(second.task_no, second.start_no, world.now))
 
     world.refuse(*inputs)
 
@@ -93,7 +100,7 @@ def test_a_refused_cancel_still_stops_what_runs_when_it_is_repeated():
     world = World()
     run = world.begin(task("a"))
 
-    world.refuse(Asked(7, CancelRun(run_id=world.rows.runs[run].run_id)))
+    world.refuse(RequestReceived(7, CancelRun(run_id=world.rows.runs[run].run_id)))
 
     assert world.run_state(run) == "cancelled"
     assert [e.task_no for e in world.effects if isinstance(e, StopTry)]
@@ -104,7 +111,7 @@ def test_a_running_task_keeps_its_slot_through_a_refusal():
     world = World(cpu_slots=1)
     run = world.begin(task("a"), task("b"))
 
-    world.refuse(Asked(7, CancelRun(run_id="nobody")), ended(world, "a"))
+    world.refuse(RequestReceived(7, CancelRun(run_id="nobody")), ended(world, "a"))
 
     assert world.state(run, "a") == "success"
     assert world.state(run, "b") == "running"
@@ -121,7 +128,7 @@ def test_a_refused_clear_or_mark_leaves_what_runs_in_its_place(request_of, body)
     place = live.worker, live.is_hosted
     request = request_of(run_id=world.rows.runs[run].run_id, tasks=("a",))
 
-    _, _, draft = world.decide([Asked(0, request)])
+    _, _, draft = world.decide([RequestReceived(0, request)])
     world.take_back(draft)
 
     live = world.memory.live[live.task_no]
@@ -140,7 +147,7 @@ def test_a_refused_end_of_a_trigger_is_not_late_when_it_is_repeated():
     world = World()
     run = world.begin(task("wait", retry=RetryPolicy(tries=1)))
     world.turn(defer(world, "wait"))
-    host = next(e for e in world.effects if isinstance(e, HostTrigger)).host
+    host = next(e for e in world.effects if isinstance(e, AssignTrigger)).host
 
     world.refuse(TriggerEnded(host.trigger_no, host.hosting, world.now, SEGFAULT))
 
@@ -162,9 +169,9 @@ def test_a_refused_event_resumes_once_when_it_is_repeated():
     world = World()
     run = world.begin(task("wait"))
     world.turn(defer(world, "wait"))
-    host = next(e for e in world.effects if isinstance(e, HostTrigger)).host
+    host = next(e for e in world.effects if isinstance(e, AssignTrigger)).host
 
-    world.refuse(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    world.refuse(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
 
     assert world.state(run, "wait") == "running"
     assert world.started("wait").start.start_no == 2
@@ -178,7 +185,7 @@ def test_a_parked_sensor_is_hosted_again_though_a_turn_in_between_was_refused():
     world.turn(HostLost(role="async", culprit=-1, failure=SEGFAULT, at=world.now))
     world.starts.clear()
 
-    world.refuse(Asked(1, CreateRun(dag_id="dag")))
+    world.refuse(RequestReceived(1, CreateRun(dag_id="dag")))
     world.turn(HostUp("async"))
 
     assert world.started("look") is not None
@@ -214,7 +221,7 @@ def test_a_refused_pool_keeps_its_old_size():
     world = World()
     world.ask(SetPool(name="ledger", slots=2))
 
-    _, _, draft = world.decide([Asked(1, SetPool(name="ledger", slots=9))])
+    _, _, draft = world.decide([RequestReceived(1, SetPool(name="ledger", slots=9))])
     world.take_back(draft)
 
     assert world.slots.pools["ledger"].slots == 2
@@ -226,7 +233,7 @@ def test_a_refused_move_of_a_dag_between_files_is_made_when_it_is_repeated():
     world.load(spec, file="a.py")
     world.load(spec, file="b.py", version="v2")
 
-    world.refuse(FileGone("a.py"))
+    world.refuse(FileDeleted("a.py"))
 
     assert (world.memory.dags["dag"].file, world.memory.dags["dag"].gone) == ("b.py", False)
 
@@ -339,7 +346,7 @@ def test_a_look_that_was_offered_twice_is_not_taken_before_its_instant():
     world.refuse(Restarted())
     look = world.started("file").start
 
-    effects = world.turn(NotReadyYet(look.task_no, look.start_no, world.now, world.now + 5))
+    effects = world.turn(SensorNotReady(look.task_no, look.start_no, world.now, world.now + 5))
 
     assert not [effect for effect in effects if isinstance(effect, StartTry)]
 

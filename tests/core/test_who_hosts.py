@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import End
-from aioflow.protocol.effects import EndHosting, HostTrigger, StartHost
-from aioflow.protocol.inputs import HostLost, HostUp, MoveClass
+from aioflow.protocol.commands import StopTrigger
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger, StartHost
+from aioflow.protocol.inputs import HostLost, HostUp, IsolateTriggerClass
 from aioflow.protocol.reports import TriggerEnded
 from tests.core.test_quarantine import defer
 from tests.core.world import World
@@ -47,7 +47,7 @@ class Hosts:
     def __init__(self) -> None:
         self.world = World(cpu_slots=len(CLASSES))
         self.has: dict[str, dict[int, int]] = {TRIGGERS: {}}
-        self.ending: dict[str, deque[End]] = defaultdict(deque)
+        self.ending: dict[str, deque[StopTrigger]] = defaultdict(deque)
         self.inbox: deque[Any] = deque()
         self.wanted: set[str] = set()
         self.versions = 0
@@ -55,7 +55,7 @@ class Hosts:
         self.world.trigger()
         for number, class_path in enumerate(CLASSES):
             defer(self.world, f"t{number}", class_path)
-        self.act([one for one in self.world.effects if isinstance(one, HostTrigger)])
+        self.act([one for one in self.world.effects if isinstance(one, AssignTrigger)])
         self.numbers = [host for hosts in self.has.values() for host in hosts]
         assert len(self.numbers) == len(CLASSES)
 
@@ -65,15 +65,15 @@ class Hosts:
     def act(self, effects: list[Any]) -> None:
         for effect in list(effects):
             match effect:
-                case HostTrigger(host=host, role=role) if role in self.has:
+                case AssignTrigger(host=host, role=role) if role in self.has:
                     others = [one for one in self.has if one != role]
                     assert not any(host.trigger_no in self.has[one] for one in others), "twice"
                     self.has[role][host.trigger_no] = host.hosting
-                case HostTrigger(role=role) if role == QUARANTINE:
+                case AssignTrigger(role=role) if role == QUARANTINE:
                     self.wanted.add(role)
                 case StartHost(role=role):
                     self.wanted.add(role)
-                case EndHosting(end=end, role=role):
+                case ReleaseTrigger(end=end, role=role):
                     if end.trigger_no in self.has.get(role, ()):
                         self.ending[role].append(end)
                     else:
@@ -81,7 +81,7 @@ class Hosts:
                 case _:
                     pass
 
-    def say_ended(self, end: End) -> None:
+    def say_ended(self, end: StopTrigger) -> None:
         at = (end.trigger_no, end.hosting, self.world.now)
         self.inbox.append(TriggerEnded(*at, None, end.reason))
 
@@ -94,7 +94,7 @@ class Hosts:
         self.act(self.world.effects[known:])
 
     def move(self, class_path: str, *, is_quarantined: bool) -> None:
-        self.turn(MoveClass(class_path, is_quarantined=is_quarantined))
+        self.turn(IsolateTriggerClass(class_path, is_quarantined=is_quarantined))
 
     def come_up(self, role: str) -> None:
         if role not in self.has and (role in self.wanted or role == TRIGGERS):

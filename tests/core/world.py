@@ -13,18 +13,33 @@ from aioflow.core.runs import previous
 from aioflow.core.runs.restore import restore
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state import outbox_quota
-from aioflow.core.state.ids import NumberBlock
+from aioflow.core.state.ids import IdBlock
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.run_sequence import Ended, last_rounds, order_of, stored_as
+from aioflow.core.state.run_sequence import EndedRun, last_rounds, run_key, stored_as
 from aioflow.core.step import decide
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.dag_triggers import Fate
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import Moment
-from aioflow.protocol.effects import Acknowledge, Again, Deliver, Effect, StartTry, StopTry, WakeAt
-from aioflow.protocol.inputs import Asked, ClockStepped, FileParsed, HostUp, Input, Restarted
+from aioflow.protocol.effects import (
+    Acknowledge,
+    Again,
+    DeliverOutbox,
+    Effect,
+    StartTry,
+    StopTry,
+    WakeAt,
+)
+from aioflow.protocol.inputs import (
+    ClockStepped,
+    FileParsed,
+    HostUp,
+    Input,
+    RequestReceived,
+    Restarted,
+)
 from aioflow.protocol.reports import Failed, Succeeded
 from aioflow.protocol.requests import CreateRun
 from tests.core.stored_rows import Rows, recall
@@ -58,7 +73,7 @@ class World:
         self.memory.commit_no = self.rows.commit_no
         self.memory.shift = self.shift
         self.slots = Slots(cpu_slots=self.cpu_slots, async_slots=self.async_slots)
-        self.numbers = NumberBlock(self.first_number, self.first_number + 10**9)
+        self.numbers = IdBlock(self.first_number, self.first_number + 10**9)
         self.first_number += 10**9
         self.effects: list[Effect] = []
         self.starts: dict[int, StartTry] = {}
@@ -92,7 +107,7 @@ class World:
         self.turn(Restarted(has_crashed=True))
         self.turn(HostUp("async"), HostUp("triggers"))
 
-    def decide(self, inputs: Iterable[Input]) -> tuple[Batch, list[Effect], Draft]:
+    def decide(self, inputs: Iterable[Input]) -> tuple[Batch, list[Effect], Transaction]:
         inputs = list(inputs)
         self.recall(inputs)
         return decide(
@@ -114,8 +129,8 @@ class World:
             for order in orders:
                 self.memory.lines[dag_id].learn(order, self._ended_before(dag_id, order))
 
-    def _ended_before(self, dag_id: str, order: tuple[int, int]) -> Ended | None:
-        dated = [(order_of(run), run) for run in self.rows.seen() if run.dag_id == dag_id]
+    def _ended_before(self, dag_id: str, order: tuple[int, int]) -> EndedRun | None:
+        dated = [(run_key(run), run) for run in self.rows.seen() if run.dag_id == dag_id]
         found = max(((at, run) for at, run in dated if at is not None and at < order), default=None)
         if found is None or found[1].run_no in self.memory.runs:
             return None
@@ -149,14 +164,16 @@ class World:
         self.effects.extend(effects)
         return effects
 
-    def aside(self, change: Callable[[Draft], None]) -> None:
+    def aside(self, change: Callable[[Transaction], None]) -> None:
         """What the engine commits beside its turns."""
-        draft = Draft(self.memory, at=self.moment, chance=lambda: self.chance, numbers=self.numbers)
+        draft = Transaction(
+            self.memory, at=self.moment, chance=lambda: self.chance, numbers=self.numbers
+        )
         change(draft)
         self._commit(draft.close(), draft)
         self.effects.extend(draft.effects)
 
-    def _commit(self, batch: Batch, draft: Draft) -> None:
+    def _commit(self, batch: Batch, draft: Transaction) -> None:
         if not batch.is_empty:
             self.batches.append(batch)
             self.rows.apply(batch)
@@ -192,7 +209,7 @@ class World:
         for entry in inputs:
             self.turn(entry)
 
-    def take_back(self, draft: Draft) -> None:
+    def take_back(self, draft: Transaction) -> None:
         """What the engine does with a turn that was not committed."""
         places = rollback.forget(self.memory, draft)
         rollback.restore_pools(draft, self.slots)
@@ -212,7 +229,7 @@ class World:
 
     def ask(self, request: Any) -> Any:
         ticket = next(self._tickets)
-        for effect in self.turn(Asked(ticket, request)):
+        for effect in self.turn(RequestReceived(ticket, request)):
             if isinstance(effect, Acknowledge) and effect.ticket == ticket:
                 if effect.error is not None:
                     raise effect.error
@@ -290,5 +307,5 @@ class World:
     def run_state(self, run_no: int) -> str:
         return self.rows.runs[run_no].state.label
 
-    def alerts(self) -> list[Deliver]:
-        return [effect for effect in self.effects if isinstance(effect, Deliver)]
+    def alerts(self) -> list[DeliverOutbox]:
+        return [effect for effect in self.effects if isinstance(effect, DeliverOutbox)]

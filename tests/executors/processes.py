@@ -148,4 +148,4 @@ while True:
     sys.stdout.flush()
     link.send([Succeeded(*key, 1, 2, value)])
 """
-"""A slot worker whose bodies are the source in ``Start.kwargs``."""
+"""A slot worker whose bodies are the source in ``StartTask.kwargs``."""

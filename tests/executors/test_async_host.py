@@ -16,10 +16,10 @@ from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.model.dag import Body
 from aioflow.processes import Children
-from aioflow.protocol.commands import Answer, Resume, RunInfo, Start
+from aioflow.protocol.commands import Reply, ResumeCoroutine, RunInfo, StartTask
 from aioflow.protocol.effects import StartTry, StopTry
 from aioflow.protocol.inputs import HostLost, HostUp
-from aioflow.protocol.reports import Ask, Succeeded
+from aioflow.protocol.reports import Query, Succeeded
 from aioflow.telemetry.task_log import TaskLog
 from tests.executors.processes import program, running, until
 
@@ -79,13 +79,13 @@ class Node:
 
     def start(self, number, source):
         info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)
-        order = Start(7, number, 1, number, -1, 1, kwargs=source.encode())
+        order = StartTask(7, number, 1, number, -1, 1, kwargs=source.encode())
         self.executor.start(StartTry(Body.COROUTINE, -1, info, order))
 
     def resume(self, number, was):
         info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)
-        order = Start(7, number, was + 1, number, -1, 1)
-        resume = Resume(7, number, was, was + 1, None)
+        order = StartTask(7, number, was + 1, number, -1, 1)
+        resume = ResumeCoroutine(7, number, was, was + 1, None)
         self.executor.start(StartTry(Body.COROUTINE, -1, info, order, resume=resume))
 
     def of(self, kind):
@@ -113,12 +113,12 @@ async def test_a_run_is_told_before_its_first_task_and_forgotten_at_its_end(tmp_
     async with node(tmp_path) as n:
         n.start(1, TELL)
         n.start(2, TELL)
-        assert await n.value(2) == ["RunInfo", "Start", "Start"]
+        assert await n.value(2) == ["RunInfo", "StartTask", "StartTask"]
         n.executor.stop(StopTry(Body.COROUTINE, -1, 1, 1, "cancelled"))
         n.executor.forget(7)
         n.executor.forget(7)
         n.start(3, TELL)
-        assert (await n.value(3))[3:] == ["Stop", "ForgetRun", "RunInfo", "Start"]
+        assert (await n.value(3))[3:] == ["StopTask", "ForgetRun", "RunInfo", "StartTask"]
 
 
 async def test_its_death_names_whose_code_was_running(tmp_path):
@@ -131,7 +131,7 @@ os.kill(os.getpid(), signal.SIGSEGV)
         n.start(42, crash)
         await until(lambda: len(n.of(HostUp)) == 2)
         n.start(43, TELL)
-        assert await n.value(43) == ["RunInfo", "Start"]
+        assert await n.value(43) == ["RunInfo", "StartTask"]
 
     kinds = [type(report).__name__ for report in n.reports]
     assert kinds == ["HostUp", "Succeeded", "HostLost", "HostUp", "Succeeded"]
@@ -192,7 +192,7 @@ async def test_orders_without_a_host_are_dropped(tmp_path):
         n.start(2, TELL)
         await until(lambda: len(n.of(HostUp)) == 2)
         n.start(3, TELL)
-        assert await n.value(3) == ["RunInfo", "Start"]
+        assert await n.value(3) == ["RunInfo", "StartTask"]
 
     assert [report.task_no for report in n.of(Succeeded)] == [3]
 
@@ -233,8 +233,8 @@ async def test_a_coroutine_may_ask_about_its_own_run_only(tmp_path):
         n.start(1, ask + TELL)
         await n.value(1)
         [(child, asked)] = n.asked
-        assert asked == Ask(1, 7, "results", b"")
-        child.send([Answer(1, b"yes")])
+        assert asked == Query(1, 7, "results", b"")
+        child.send([Reply(1, b"yes")])
         n.start(2, "reply(order, [(o.question, o.error) for o in orders if isinstance(o, Answer)])")
         answers = await n.value(2)
 

@@ -8,26 +8,26 @@ import pytest
 
 from aioflow.executors import foresight
 from aioflow.executors.foresight import Foresight
-from aioflow.protocol.commands import Foresee, Host
-from aioflow.protocol.reports import Foreseen
+from aioflow.protocol.commands import PreviewFireTimes, StartTrigger
+from aioflow.protocol.reports import FireTimesPreviewed
 
 pytestmark = pytest.mark.timeout(30)
 
-HOST = Host(7, 0, 7, -1, "v", "own:Hours", b"\x80", 0, None)
+HOST = StartTrigger(7, 0, 7, -1, "v", "own:Hours", b"\x80", 0, None)
 
 
 class Wire:
     """What was sent to the host."""
 
     def __init__(self) -> None:
-        self.orders: list[Foresee] = []
+        self.orders: list[PreviewFireTimes] = []
         self.foresight = Foresight(self._put)
 
     def _put(self, order: object) -> None:
-        assert isinstance(order, Foresee)
+        assert isinstance(order, PreviewFireTimes)
         self.orders.append(order)
 
-    async def ask(self, into: list[Foreseen]) -> None:
+    async def ask(self, into: list[FireTimesPreviewed]) -> None:
         into.append(await self.foresight.ask(HOST, after=5, count=2))
 
     async def sent(self, count: int) -> None:
@@ -42,7 +42,7 @@ async def test_an_answer_comes_to_whoever_asked():
         group.start_soon(wire.ask, second)
         await wire.sent(2)
         for order in reversed(wire.orders):
-            wire.foresight.answered(Foreseen(order.question, (order.question,)))
+            wire.foresight.answered(FireTimesPreviewed(order.question, (order.question,)))
 
     assert [order.host for order in wire.orders] == [HOST, HOST]
     assert {(order.after, order.count) for order in wire.orders} == {(5, 2)}
@@ -68,7 +68,7 @@ async def test_one_without_an_answer_is_given_up_and_a_late_answer_is_nobodys(mo
     wire, told = Wire(), []
 
     await wire.ask(told)
-    wire.foresight.answered(Foreseen(1, (3,)))
+    wire.foresight.answered(FireTimesPreviewed(1, (3,)))
 
     assert told[0].failure is not None
     assert told[0].failure.reason == "timeout"
@@ -83,7 +83,7 @@ async def test_no_more_are_asked_at_a_time_than_leave_the_host_its_own_work():
         at_once = len(wire.orders)
         while len(told) < 10:
             for order in wire.orders:
-                wire.foresight.answered(Foreseen(order.question))
+                wire.foresight.answered(FireTimesPreviewed(order.question))
             await anyio.wait_all_tasks_blocked()
 
     assert at_once == 4

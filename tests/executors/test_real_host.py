@@ -17,9 +17,9 @@ from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.processes import Children
-from aioflow.protocol.commands import RunInfo, Start
+from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.protocol.effects import StartTry
-from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, Stalled
+from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, LoopBlocked
 from aioflow.protocol.reports import Failed, Succeeded
 from aioflow.telemetry.task_log import TaskLog
 from tests.executors.processes import running, until
@@ -127,7 +127,7 @@ class Node:
         number = 100 + position
         info = RunInfo(7, "r7", "d", parsed.version, "d.py", None, 0, None, 100)
         executor = self.slots if body == "def" else self.hosted
-        order = Start(7, number, 1, position, -1, 1)
+        order = StartTask(7, number, 1, position, -1, 1)
         executor.start(StartTry(body, 0 if body == "def" else -1, info, order, **options))
         return number
 
@@ -212,7 +212,7 @@ async def test_code_in_c_that_lets_no_thread_run_is_named_from_outside_while_it_
         before, number = len(n.reports), n.start("keep")
 
         def stalls():
-            return [report for report in n.reports[before:] if isinstance(report, Stalled)]
+            return [report for report in n.reports[before:] if isinstance(report, LoopBlocked)]
 
         await until(stalls)
         assert not any(isinstance(report, HostLost) for report in n.reports)

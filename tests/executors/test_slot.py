@@ -18,10 +18,17 @@ from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.model.dag import Body
 from aioflow.processes import Child, Children
-from aioflow.protocol.commands import Answer, RunInfo, Start
+from aioflow.protocol.commands import Reply, RunInfo, StartTask
 from aioflow.protocol.effects import RecallTries, StartTry, StopTry
-from aioflow.protocol.inputs import WorkerSilent
-from aioflow.protocol.reports import Ask, Began, Failed, Recalled, ResultKept, Succeeded
+from aioflow.protocol.inputs import WorkerUnresponsive
+from aioflow.protocol.reports import (
+    Failed,
+    Query,
+    Recalled,
+    ResultWriteFailed,
+    Succeeded,
+    TaskStarted,
+)
 from aioflow.telemetry.task_log import TaskLog
 from tests.executors.processes import SLOT, is_alive, program, running, until
 
@@ -34,7 +41,7 @@ def info(version="v1", run_no=7):
 
 def start(number, source="", *, at=0, version="v1", run_no=7, expected_us=10**9, **options):
     """Return a try; one nobody expects to be short, or a slow machine gives back what waits."""
-    order = Start(run_no, number, 1, number, -1, 1, kwargs=source.encode())
+    order = StartTask(run_no, number, 1, number, -1, 1, kwargs=source.encode())
     return StartTry(
         Body.FUNCTION, at, info(version, run_no), order, expected_us=expected_us, **options
     )
@@ -87,7 +94,7 @@ class Node:
         await until(lambda: all(self.of(Succeeded, n) or self.of(Failed, n) for n in numbers))
 
     async def began(self, number):
-        await until(lambda: self.of(Began, number))
+        await until(lambda: self.of(TaskStarted, number))
 
     async def value(self, number):
         await self.ended(number)
@@ -119,7 +126,8 @@ async def test_tries_of_a_worker_run_in_order_and_report_their_begin(tmp_path):
     assert [report.task_no for report in n.of(Succeeded)] == list(range(1, 50))
     told = [(type(report), report.task_no) for report in n.reports]
     assert all(
-        told.index((Began, r.task_no)) < told.index((Succeeded, r.task_no)) for r in n.of(Began)
+        told.index((TaskStarted, r.task_no)) < told.index((Succeeded, r.task_no))
+        for r in n.of(TaskStarted)
     )
 
 
@@ -130,7 +138,7 @@ async def test_a_begin_that_came_with_its_end_is_told_by_that(tmp_path):
         n.executor.start(start(2, claimed=True))
         await n.ended(1, 2)
 
-    assert not n.of(Began, 2)
+    assert not n.of(TaskStarted, 2)
     assert [report.began_at for report in n.of(Succeeded, 2)] == [5]
 
 
@@ -308,7 +316,7 @@ async def test_a_death_fails_what_had_begun_and_gives_back_what_had_not(tmp_path
     assert failed.failure.reason == reason
     assert failed.retryable
     assert n.recalled() == [3, 4]
-    assert not n.of(Began, 3)
+    assert not n.of(TaskStarted, 3)
 
 
 async def test_what_a_body_last_said_is_quoted_when_its_process_dies(tmp_path):
@@ -406,7 +414,7 @@ async def test_a_result_that_waits_for_the_disk_costs_no_time(tmp_path):
     async with node(tmp_path) as n:
         source = kept + until_there(tmp_path / "written")
         n.executor.start(start(1, source, timeout_us=60_000_000, expected_us=1_000_000))
-        await until(lambda: n.of(ResultKept))
+        await until(lambda: n.of(ResultWriteFailed))
         n.clock.leapt_us = 3_600_000_000
         n.executor.start(start(2, claimed=True))
         await until(lambda: n.recalled() == [2])
@@ -458,7 +466,7 @@ async def test_claimed_tries_behind_one_as_slow_as_expected_stay(tmp_path):
 
 
 def silences(n):
-    return [(report.worker, report.since is not None) for report in n.of(WorkerSilent)]
+    return [(report.worker, report.since is not None) for report in n.of(WorkerUnresponsive)]
 
 
 async def test_a_worker_that_is_frozen_is_killed_and_its_try_interrupted(tmp_path):
@@ -479,7 +487,7 @@ async def test_a_worker_that_is_frozen_is_killed_and_its_try_interrupted(tmp_pat
     assert "neither answered nor computed" in failed.failure.message
     assert n.recalled() == [3]
     assert silences(n) == [(0, True)]
-    [silent] = n.of(WorkerSilent)
+    [silent] = n.of(WorkerUnresponsive)
     assert silent.since < silent.until
 
 
@@ -596,7 +604,7 @@ async def test_stopping_what_has_not_begun_is_silent(tmp_path):
         await n.ended(1, 3)
 
     assert not n.recalled()
-    assert not n.of(Began, 2)
+    assert not n.of(TaskStarted, 2)
     assert n.of(Succeeded, 1)
 
 
@@ -607,7 +615,7 @@ async def test_stopping_what_waits_for_a_process_is_silent(tmp_path):
         n.executor.start(start(2))
         await n.ended(2)
 
-    assert not n.of(Began, 1)
+    assert not n.of(TaskStarted, 1)
 
 
 async def test_what_is_recalled_is_either_given_back_or_run(tmp_path):
@@ -640,9 +648,9 @@ async def test_a_child_may_ask_about_its_own_run(tmp_path):
         n.executor.start(start(1, ASK.format(run_no=7)))
         await until(lambda: n.asked)
         [(child, ask)] = n.asked
-        assert ask == Ask(5, 7, "results", b"what")
+        assert ask == Query(5, 7, "results", b"what")
         assert child.info(7) == info()
-        child.send([Answer(5, b"that")])
+        child.send([Reply(5, b"that")])
         assert await n.value(1) == [b"that", ""]
 
 

@@ -17,18 +17,18 @@ import msgspec
 from aioflow.model.dag import Body as Made
 from aioflow.model.dag import SensorSpec, TaskSpec
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import Host
+from aioflow.protocol.commands import StartTrigger
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.inputs import HostLost, Input
 from aioflow.protocol.reports import (
-    Began,
     Deferred,
     Failed,
     Labelled,
-    NotReadyYet,
     Recalled,
+    SensorNotReady,
     Skipped,
     Succeeded,
+    TaskStarted,
 )
 from tests.sim import themes
 from tests.sim.faults import Faults
@@ -124,7 +124,7 @@ class Body:
         self.began_at = self._stage.wall()
         self._stage.ledger.begin(*self.key)
         if self.effect.body is Made.FUNCTION:
-            line.say(Began(*self.key, self.began_at))
+            line.say(TaskStarted(*self.key, self.began_at))
         if self.effect.start.map_index >= 0 and has_labels(self._stage.seed):
             task_no, start_no = self.key
             line.add(Labelled(task_no, start_no, f"{task_no}.{start_no}"))
@@ -150,7 +150,7 @@ class Body:
             return end_of_stream(self, self._stage, times)
         deferrals = self._stage.ledger.deferrals(start.task_no, start.try_number)
         if spec.sensor is not None and 0.1 < draw < 0.5 and self._may_look_again(spec.sensor):
-            return NotReadyYet(*times, rng.choice((None, None, 7 * SECOND)))
+            return SensorNotReady(*times, rng.choice((None, None, 7 * SECOND)))
         may_defer = not start.upto and deferrals < DEFERRALS
         if may_defer and (draw < 0.25 or (spec.events is not None and not start.is_closing)):
             self._stage.ledger.defer(start.task_no, start.try_number)
@@ -314,7 +314,7 @@ def has_labels(seed: int) -> bool:
     return seed >= _FIRST_WITH_LABELS and random.Random(f"label {seed}").random() < 0.5
 
 
-def result_of_start(stage: Stage, host: Host) -> tuple[bytes | None, int, int | None]:
+def result_of_start(stage: Stage, host: StartTrigger) -> tuple[bytes | None, int, int | None]:
     """Return what an event gives its task as result: the same for the same start, whoever hosts."""
     key = (host.task_no, host.start_no)
     rng = random.Random(f"{key}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.protocol.commands import ForgetRun
 from aioflow.protocol.effects import (
+    AssignTrigger,
     ConfirmCall,
-    EndHosting,
-    HostTrigger,
+    ConfirmEvents,
     RecallTries,
+    ReleaseTrigger,
     StartTry,
     StopTry,
-    TakeEvents,
 )
 from tests.sim.actors import Stage, Worker
 from tests.sim.broken import Broken
@@ -77,16 +77,16 @@ class Children:
             if host.hosted:
                 raise Broken("nothing left", f"the {role} host has {list(host.hosted)}")
 
-    def tell_trigger_hosts(self, effect: HostTrigger | EndHosting | TakeEvents) -> None:
+    def tell_trigger_hosts(self, effect: AssignTrigger | ReleaseTrigger | ConfirmEvents) -> None:
         """Pass on what is about a trigger."""
         match effect:
-            case HostTrigger() if effect.role in self._triggers:
+            case AssignTrigger() if effect.role in self._triggers:
                 self._triggers[effect.role].host(effect)
-            case EndHosting() if effect.role in self._triggers:
+            case ReleaseTrigger() if effect.role in self._triggers:
                 self._triggers[effect.role].end(effect.end)
-            case HostTrigger() | EndHosting():
+            case AssignTrigger() | ReleaseTrigger():
                 pass  # it has left, and has said so
-            case TakeEvents():
+            case ConfirmEvents():
                 for host in self._triggers.values():
                     host.take_events(effect.taken)
 

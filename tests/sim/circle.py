@@ -16,16 +16,16 @@ from aioflow.core.repair.clear import portion
 from aioflow.core.runs.restart import in_parts
 from aioflow.core.runs.restore import restore
 from aioflow.core.state import outbox_quota
-from aioflow.core.state.ids import NumberBlock
+from aioflow.core.state.ids import IdBlock
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.dag_triggers import REFUSED
 from aioflow.errors import BatchRefused, Fenced
 from aioflow.model.batch import Batch
 from aioflow.model.rows import FROM_START
 from aioflow.model.states import Failure, TaskState
 from aioflow.protocol.effects import Effect
-from aioflow.protocol.inputs import Asked, Due, Input, MakeSlots
+from aioflow.protocol.inputs import CreateMissingRuns, Input, RequestReceived, TimerFired
 from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
@@ -33,17 +33,17 @@ from aioflow.protocol.reports import (
     EventEmitted,
     EventsHandled,
     Failed,
-    Fired,
-    Item,
-    NextWanted,
-    NotParked,
-    NotReadyYet,
+    ItemYielded,
+    NextEventRequested,
+    NotSuspended,
     RecordDropped,
     RunCalled,
+    SensorNotReady,
     Skipped,
     StreamOpened,
     Succeeded,
     TriggerEnded,
+    TriggerFired,
 )
 from aioflow.protocol.requests import CancelRun, CreateRun
 from tests.core.stored_rows import recall
@@ -56,25 +56,32 @@ from tests.sim.workload import SECOND
 
 __all__ = ("Circle", "Crash", "Paused")
 
-RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "Skipped"} | {
+RARE = {
+    "OutboxDelivered",
+    "NotSuspended",
+    "SensorNotReady",
+    "Recalled",
+    "RecordDropped",
+    "Skipped",
+} | {
     *(
         "EventEmitted",
         "EventsHandled",
-        "Item",
+        "ItemYielded",
         "RunCalled",
-        "NextWanted",
+        "NextEventRequested",
         "StreamOpened",
-        "LookBack",
-        "MoveClass",
-        "Noticed",
-        "Rehost",
-        "ResultKept",
-        "RoomChanged",
-        "Stalled",
-        "StopWaits",
-        "WorkerSilent",
+        "PreviousRunLoaded",
+        "IsolateTriggerClass",
+        "AlertRaised",
+        "MigrateTriggers",
+        "ResultWriteFailed",
+        "TriggerCapacityChanged",
+        "LoopBlocked",
+        "PauseTriggers",
+        "WorkerUnresponsive",
     ),
-    *("Continue", "Drain", "FileBroken", "FileGone", "HostLost", "HostUp", "Restarted"),
+    *("ContinueRun", "Drain", "FileBroken", "FileDeleted", "HostLost", "HostUp", "Restarted"),
 }
 RARELY, OFTEN = 1.0, 12.0
 AGAIN = 2.0
@@ -84,23 +91,23 @@ _NUMBERS_AT_ONCE = 1 << 20
 _SLOT_AGAIN_US = 60 * SECOND
 _POISON = "a time that is none"
 _BLAMED = (
-    Asked
-    | Due
+    RequestReceived
+    | TimerFired
     | Succeeded
     | Failed
     | Skipped
-    | NotReadyYet
+    | SensorNotReady
     | Deferred
     | EventsHandled
-    | Item
-    | Fired
+    | ItemYielded
+    | TriggerFired
     | Awaiting
     | CallAnswered
     | StreamOpened
-    | NextWanted
+    | NextEventRequested
     | EventEmitted
     | RunCalled
-    | NotParked
+    | NotSuspended
     | RecordDropped
 )
 """Inputs that may be refused for good: those whose loss a run, or an asker, can answer for."""
@@ -117,7 +124,7 @@ class Crash(Exception):
 class _Refused(Exception):
     """A batch was refused, and this is the draft it came from."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Transaction) -> None:
         super().__init__("refused")
         self.draft = draft
 
@@ -161,7 +168,7 @@ class Circle:
         self.memory, self.slots, self.epoch = memory, slots, epoch
         self.inbox: list[Input] = []
         self.late: list[Input] = []
-        self._numbers = NumberBlock(0, 0)
+        self._numbers = IdBlock(0, 0)
 
     # ── taking ──────────────────────────────────────────────────────────────────────────
 
@@ -218,7 +225,7 @@ class Circle:
 
     def _circle(
         self, inputs: Sequence[Input], refusal: Refusal = "perhaps", *, granting: bool = True
-    ) -> tuple[Batch, list[Effect], Draft]:
+    ) -> tuple[Batch, list[Effect], Transaction]:
         node = self.node
         paused = {row.dag_id for row in self.memory.dags.values() if row.paused}
         claims, trials = invariants.claimed(self.slots), [self.memory.trial]
@@ -253,7 +260,7 @@ class Circle:
 
     def _decide(
         self, inputs: Sequence[Input], *, granting: bool = True
-    ) -> tuple[Batch, list[Effect], Draft]:
+    ) -> tuple[Batch, list[Effect], Transaction]:
         memory, tables = self.memory, self.node.tables
         memory.found_owed = tables.found_owed(outbox_quota.wanted(inputs, memory.lanes))
         recall(inputs, self.memory, self.node.tables)
@@ -261,7 +268,7 @@ class Circle:
         if self._numbers.left < needed:
             count = max(2 * needed, _NUMBERS_AT_ONCE)
             first = self.node.lease_numbers(count)
-            self._numbers = NumberBlock(first, first + count)
+            self._numbers = IdBlock(first, first + count)
         past.learn(self.node.tables, self.memory, inputs)
         return decide(
             self.memory,
@@ -274,14 +281,14 @@ class Circle:
         )
 
     def _everyone_is_answered(self, inputs: Sequence[Input], effects: Sequence[Effect]) -> None:
-        asked = {entry.ticket for entry in inputs if isinstance(entry, Asked)}
+        asked = {entry.ticket for entry in inputs if isinstance(entry, RequestReceived)}
         answered = {getattr(effect, "ticket", None) for effect in effects} - {None}
         if asked != answered:
             raise Broken("I12 answers", f"asked {asked}, answered {answered}")
 
     # ── committing ──────────────────────────────────────────────────────────────────────
 
-    def _commit(self, batch: Batch, draft: Draft, kinds: list[str], refusal: Refusal) -> None:
+    def _commit(self, batch: Batch, draft: Transaction, kinds: list[str], refusal: Refusal) -> None:
         """Commit, with all that can go wrong with it."""
         node = self.node
         times = OFTEN if RARE.intersection(kinds) else RARELY
@@ -358,7 +365,7 @@ class Circle:
         row = self.node.tables.tasks.get(entry.task_no)
         return row is not None and self.node.tables.is_held(row.run_no)
 
-    def _take_back(self, draft: Draft) -> None:
+    def _take_back(self, draft: Transaction) -> None:
         """See ``Engine._take_back``; afterwards the memory is what the rows say."""
         node, memory = self.node, self.memory
         places = rollback.forget(memory, draft)
@@ -374,27 +381,27 @@ class Circle:
         recovery.memory_is_what_rows_say(node)
         liveness.places_are_what_tasks_hold(node)
 
-    def _blame(self, entry: Input, draft: Draft) -> None:
+    def _blame(self, entry: Input, draft: Transaction) -> None:
         """See ``Engine._blame``."""
         node = self.node
         node.points["refused for good"] += 1
-        if isinstance(entry, Asked):
+        if isinstance(entry, RequestReceived):
             node.answered(entry.ticket)  # with the error
             return
-        if isinstance(entry, Due) and entry.task_no < 0 and entry.run_no < 0:
+        if isinstance(entry, TimerFired) and entry.task_no < 0 and entry.run_no < 0:
             at = node.steady.look()
             node.arm(entry, at=(at.now if entry.dag_id else at.steady) + _SLOT_AGAIN_US)
             return
-        if isinstance(entry, MakeSlots):
-            due = Due(entry.cursor, dag_id=entry.dag_id)
+        if isinstance(entry, CreateMissingRuns):
+            due = TimerFired(entry.cursor, dag_id=entry.dag_id)
             node.arm(due, at=node.wall() + _SLOT_AGAIN_US)
             return
-        if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
+        if isinstance(entry, TriggerFired) and entry.trigger_no in self.memory.standing:
             failure = Failure(type="Refused", message="refused", reason=REFUSED)
             node.say(TriggerEnded(entry.trigger_no, entry.hosting, entry.at, failure))
             return
         rollback.free_place(entry, self.memory, self.slots)
-        quarantine = Draft(
+        quarantine = Transaction(
             self.memory, at=node.steady.look(), chance=node.rng.random, numbers=self._numbers
         )
         for run in rollback.blamed(entry, self.memory):
@@ -412,14 +419,14 @@ class Circle:
 
 
 def _is_poison(entry: Input) -> bool:
-    if isinstance(entry, Asked):
+    if isinstance(entry, RequestReceived):
         request = entry.request
         return isinstance(request, CreateRun) and request.logical_date == UNREADABLE_DATE
     return isinstance(entry, Succeeded) and isinstance(entry.at, str)
 
 
 def _run_of(entry: Input, node: Any) -> int | None:
-    if isinstance(entry, Due) and entry.run_no >= 0:
+    if isinstance(entry, TimerFired) and entry.run_no >= 0:
         return entry.run_no
     task_no, trigger_no = getattr(entry, "task_no", None), getattr(entry, "trigger_no", -1)
     if trigger_no >= 0:

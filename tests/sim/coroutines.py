@@ -1,7 +1,7 @@
 """The async host, on virtual time: coroutines that make durable calls, park, and run again.
 
 It keeps the promises of the real one: a call is made once it is told, the one that waits has
-its coroutine parked, whoever is not parked any more is ``NotParked``, and what an earlier
+its coroutine parked, whoever is not parked any more is ``NotSuspended``, and what an earlier
 start recorded is asked for and answered at once.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from aioflow.core.state.child_roles import ASYNC
 from aioflow.model.rows import RecordRow
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import CallRecorded, ItemsTaken, Resume
+from aioflow.protocol.commands import CallRecorded, ItemsStored, ResumeCoroutine
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.inputs import HostUp, Input
 from aioflow.protocol.reports import (
@@ -23,8 +23,8 @@ from aioflow.protocol.reports import (
     CallAnswered,
     EventEmitted,
     Failed,
-    NextWanted,
-    NotParked,
+    NextEventRequested,
+    NotSuspended,
     RecordDropped,
     RunCalled,
     StreamOpened,
@@ -101,7 +101,7 @@ class AsyncHost:
             return Generator(self, effect)
         return Coroutine(self, effect)
 
-    def _resume(self, order: Resume) -> None:
+    def _resume(self, order: ResumeCoroutine) -> None:
         hosted = self.hosted.get((order.task_no, order.was_start_no))
         if isinstance(hosted, Coroutine) and hosted.is_parked:
             del self.hosted[hosted.body.key]
@@ -110,11 +110,11 @@ class AsyncHost:
             hosted.resume(order)
             self._perhaps_die()
         else:
-            self.line.say(NotParked(order.task_no, order.start_no))
+            self.line.say(NotSuspended(order.task_no, order.start_no))
 
-    def confirm(self, order: CallRecorded | ItemsTaken) -> None:
+    def confirm(self, order: CallRecorded | ItemsStored) -> None:
         """A call is recorded, or what was yielded is stored."""
-        if isinstance(order, ItemsTaken):
+        if isinstance(order, ItemsStored):
             giving = self.hosted.get((order.task_no, order.start_no))
             if isinstance(giving, Generator):
                 giving.take(order)
@@ -122,7 +122,7 @@ class AsyncHost:
         hosted = self.hosted.get((order.task_no, order.start_no))
         if hosted is None:
             if self._is_up:
-                self.line.say(NotParked(order.task_no, order.start_no))
+                self.line.say(NotSuspended(order.task_no, order.start_no))
         elif isinstance(hosted, Coroutine) and order.ordinal == hosted.made:
             hosted.answered(order.answer, order.failure)
 
@@ -259,7 +259,7 @@ class Coroutine:
             self._known.extend(records)
         self._go_on()
 
-    def resume(self, order: Resume) -> None:
+    def resume(self, order: ResumeCoroutine) -> None:
         """Go on as another start: the call it is parked in is answered."""
         self.body.begin_again()
         self.answered(order.answer, order.failure)
@@ -371,7 +371,7 @@ class Coroutine:
                 kwargs = carried(token, topic=call.topic, after=after)
                 report = Awaiting(*timed, (("sim:Named", kwargs),), call.timeout_us)
             case "next":
-                report = NextWanted(*timed, call.stream, call.timeout_us)
+                report = NextEventRequested(*timed, call.stream, call.timeout_us)
             case _:
                 triggers = tuple(
                     ("sim:Trigger", carried((self.task_no, self.made, branch)))
@@ -379,7 +379,7 @@ class Coroutine:
                 )
                 report = Awaiting(*timed, triggers, call.timeout_us)
         self._is_waiting = True
-        self.is_parked = isinstance(report, Awaiting | NextWanted | RunCalled)
+        self.is_parked = isinstance(report, Awaiting | NextEventRequested | RunCalled)
         self._host.line.say(report)
         if self.is_parked:
             self._mishap()

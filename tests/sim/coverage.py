@@ -31,14 +31,14 @@ CANNOT_HAPPEN: Mapping[tuple[str, str], str] = {
     (outcome, kind): "it changes no row, so it is in a commit by accident"
     for outcome in OUTCOMES
     for kind in (
-        "LookBack",
-        "MoveClass",
-        "Rehost",
-        "ResultKept",
-        "RoomChanged",
-        "Stalled",
-        "StopWaits",
-        "WorkerSilent",
+        "PreviousRunLoaded",
+        "IsolateTriggerClass",
+        "MigrateTriggers",
+        "ResultWriteFailed",
+        "TriggerCapacityChanged",
+        "LoopBlocked",
+        "PauseTriggers",
+        "WorkerUnresponsive",
     )
 }
 """By outcome and kind of input, the reason."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from aioflow.core.scheduling import timetable
 from aioflow.core.state.child_roles import async_role
-from aioflow.core.state.task_instance import Live
+from aioflow.core.state.task_instance import TaskInstance
 from aioflow.model.backfill import BackfillRow
 from aioflow.model.dag import Body, DagSpec
 from aioflow.model.rows import RunRow
@@ -214,7 +214,7 @@ def _nobody_else_waits(node: Any, start: StartTry) -> None:
             other = run.spec.tasks[entry.position]
             is_like = (other.body, other.pool) == (spec.body, spec.pool)
             is_like = is_like and other.start_trigger is None
-            is_kept = isinstance(entry, Live) and entry.task_no in node.slots.kept
+            is_kept = isinstance(entry, TaskInstance) and entry.task_no in node.slots.kept
             is_free = not node.slots.ready.across.is_full(entry)
             if is_like and is_free and (is_kept or other.slots <= spec.slots):
                 where = f"task {entry.position} of run {run.run_no}"

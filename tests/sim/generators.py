@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from aioflow.protocol.commands import ItemsTaken
+from aioflow.protocol.commands import ItemsStored
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.inputs import Input
-from aioflow.protocol.reports import Item
+from aioflow.protocol.reports import ItemYielded
 from tests.sim.actors import Body
 from tests.sim.broken import Broken
 from tests.sim.workload import SECOND
@@ -46,7 +46,7 @@ class Generator:
         if took is not None:
             self._host.after(self, took, self._go_on)
 
-    def take(self, order: ItemsTaken) -> None:
+    def take(self, order: ItemsStored) -> None:
         """Items are stored; more than have been given on cannot be."""
         stage, task_no = self._host.stage, self._start.task_no
         stored = len(stage.tables.items_of(task_no))
@@ -65,7 +65,7 @@ class Generator:
         elif self._at < self._count:
             self._is_waiting = True
             payload = msgspec.msgpack.encode(["item", self._start.task_no, self._at])
-            self._host.line.say(Item(*self.body.key, self._at, payload))
+            self._host.line.say(ItemYielded(*self.body.key, self._at, payload))
         else:
             self._end(self.body.end())
 

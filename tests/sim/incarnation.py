@@ -17,7 +17,7 @@ import msgspec
 from aioflow.clock import Clock
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, kind_of
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
 from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
 from aioflow.executors.triggerer import CAPACITY, Triggerer
@@ -28,18 +28,18 @@ from aioflow.model.dag import DagSpec
 from aioflow.model.dag_triggers import ASSETS
 from aioflow.model.rows import RunRow
 from aioflow.protocol.effects import (
+    AssignTrigger,
     ConfirmCall,
-    Deliver,
-    EndHosting,
-    HostTrigger,
+    ConfirmEvents,
+    DeliverOutbox,
     RecallTries,
+    ReleaseTrigger,
     RestoreCode,
     StartHost,
     StartTry,
     StopTry,
-    TakeEvents,
 )
-from aioflow.protocol.inputs import Delivered, Drain, Input
+from aioflow.protocol.inputs import Drain, Input, OutboxDelivered
 from aioflow.queries import Answers
 from tests.sim import invariants, misbehaving
 from tests.sim.actors import Worker
@@ -225,29 +225,29 @@ class Incarnation:
     def confirm(self, effect: ConfirmCall) -> None:
         self._async[effect.role].confirm(effect.recorded)
 
-    def host(self, effect: HostTrigger) -> None:
+    def host(self, effect: AssignTrigger) -> None:
         self._check(partial(self._hosts_what_is_stored, effect))
         self.triggerers[effect.role].host(effect)
 
-    def end_hosting(self, effect: EndHosting) -> None:
+    def end_hosting(self, effect: ReleaseTrigger) -> None:
         if effect.end.reason == "cancelled":
             self._node.given_up.add(effect.end.trigger_no)
         self.triggerers[effect.role].end(effect)
 
-    def take_events(self, effect: TakeEvents) -> None:
+    def take_events(self, effect: ConfirmEvents) -> None:
         for triggerer in self.triggerers.values():
             triggerer.take_events(effect)
 
     def restore_code(self, effect: RestoreCode) -> None:
         raise AssertionError("no code is missing here")
 
-    def deliver(self, effect: Deliver) -> None:
+    def deliver(self, effect: DeliverOutbox) -> None:
         node = self._node
         node.ledger.handed.add(effect.outbox_no)
         delay = node.rng.randint(0, SECOND)
-        node.after(delay, lambda: self.say(Delivered(effect.outbox_no)))
+        node.after(delay, lambda: self.say(OutboxDelivered(effect.outbox_no)))
 
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch, draft: Transaction) -> None:
         def row(run_no: int) -> RunRow | None:
             run = self.engine.memory.runs.get(run_no)
             return None if run is None else run.row
@@ -285,7 +285,7 @@ class Incarnation:
         if killed:
             raise Broken("hosting", f"`on_kill` of {killed} was called, which went on")
 
-    def _hosts_what_is_stored(self, effect: HostTrigger) -> None:
+    def _hosts_what_is_stored(self, effect: AssignTrigger) -> None:
         """What is hosted is what its task asked for, through the seal of the store and back."""
         host, row = effect.host, self._node.tables.triggers.get(effect.host.trigger_no)
         if row is None and host.trigger_no not in self._node.tables.dag_triggers:

@@ -17,10 +17,10 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag import Body
 from aioflow.model.rows import TaskRow
 from aioflow.model.states import RunState, TaskState, TriggerState
-from aioflow.protocol.commands import Start
-from aioflow.protocol.effects import Effect, HostTrigger, StartTry, StopTry
-from aioflow.protocol.inputs import Asked, Input
-from aioflow.protocol.reports import Began, Ended, Recalled, Succeeded
+from aioflow.protocol.commands import StartTask
+from aioflow.protocol.effects import AssignTrigger, Effect, StartTry, StopTry
+from aioflow.protocol.inputs import Input, RequestReceived
+from aioflow.protocol.reports import Ended, Recalled, Succeeded, TaskStarted
 from aioflow.protocol.requests import SetPaused
 from tests.sim import (
     called,
@@ -293,7 +293,7 @@ def paused_dags_start_no_scheduled_run(
     Args:
         paused: DAGs that were paused when the turn began.
     """
-    asked = (entry.request for entry in inputs if isinstance(entry, Asked))
+    asked = (entry.request for entry in inputs if isinstance(entry, RequestReceived))
     changed = {request.dag_id for request in asked if isinstance(request, SetPaused)}
     for run in batch.new_runs:
         if run.cause == "schedule" and run.dag_id in paused - changed:
@@ -333,7 +333,7 @@ def claims_of_what_ends_are_stopped(
     """
     stopped = {(one.task_no, one.start_no) for one in effects if isinstance(one, StopTry)}
     back = {key for entry in inputs if isinstance(entry, Recalled) for key in entry.tries}
-    reports = (entry for entry in inputs if isinstance(entry, Began | Ended))
+    reports = (entry for entry in inputs if isinstance(entry, TaskStarted | Ended))
     known = stopped | back | {(entry.task_no, entry.start_no) for entry in reports}
     for key in claims:
         row = node.tables.tasks.get(key[0])
@@ -347,7 +347,7 @@ def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
         start_is_stored(node, start.start)
     ended = {c.run_no for c in turn.batch.run_changes if not c.state.is_live}
     for effect in turn.effects:
-        if not isinstance(effect, HostTrigger) or effect.host.start is None:
+        if not isinstance(effect, AssignTrigger) or effect.host.start is None:
             continue
         if effect.host.run_no in ended:
             continue  # in the same turn; it is let go of slice by slice
@@ -356,7 +356,7 @@ def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
             _is_of_a_live_run(node, effect.host.start, is_stream=row.window > 0)
 
 
-def start_is_stored(node: Any, start: Start) -> None:
+def start_is_stored(node: Any, start: StartTask) -> None:
     """I14 for one start."""
     _is_of_a_live_run(node, start)
     run = node.tables.runs[start.run_no]
@@ -364,7 +364,7 @@ def start_is_stored(node: Any, start: Start) -> None:
         raise Broken("I14 cancel", f"a task of the quarantined run {run.run_no} started")
 
 
-def _is_of_a_live_run(node: Any, start: Start, *, is_stream: bool = False) -> None:
+def _is_of_a_live_run(node: Any, start: StartTask, *, is_stream: bool = False) -> None:
     """Also of what a trigger is hosted for: held still, a run keeps what it waits for."""
     run = node.tables.runs[start.run_no]
     if run.state is not RunState.RUNNING:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from aioflow.clock import SteadyClock
 from aioflow.engine.timers import Timers
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.inputs import Due, Input
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.inputs import Input, TimerFired
 from tests.sim.broken import Broken
 from tests.sim.workload import SECOND
 
@@ -35,9 +35,9 @@ class Lengths(Timers):
         super().__init__(clock, self._passed_on)
         self._given_to = report
         self._found = found
-        self._over: defaultdict[Due, list[int]] = defaultdict(list)
+        self._over: defaultdict[TimerFired, list[int]] = defaultdict(list)
 
-    def arm(self, due: Due, *, at: Instant | None = None) -> None:
+    def arm(self, due: TimerFired, *, at: Timestamp | None = None) -> None:
         """See ``Timers``."""
         if not due.dag_id:
             moment = self._clock.look()
@@ -47,11 +47,11 @@ class Lengths(Timers):
 
     def _passed_on(self, inputs: Sequence[Input]) -> None:
         for entry in inputs:
-            if isinstance(entry, Due) and not entry.dag_id:
+            if isinstance(entry, TimerFired) and not entry.dag_id:
                 self._look(entry)
         self._given_to(inputs)
 
-    def _look(self, due: Due) -> None:
+    def _look(self, due: TimerFired) -> None:
         over = self._over[due]
         over.sort()
         late = self._clock.look().monotonic - over.pop(0)

@@ -14,11 +14,11 @@ from aioflow.core.crash_trials import may_host
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.scheduling.workers import Worker
 from aioflow.core.state.child_roles import async_role
-from aioflow.core.state.task_instance import Group, Live, Run, WaitRecord
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 from aioflow.core.triggers.assignment import HOSTLESS, is_stopped, role_of
 from aioflow.model.dag import Body
 from aioflow.model.states import RunState, TaskState, TriggerState
-from aioflow.protocol.inputs import HandOver, HostLost, HostUp, StopWaits
+from aioflow.protocol.inputs import AssignTriggers, HostLost, HostUp, PauseTriggers
 from tests.sim import evented
 from tests.sim.broken import Broken
 
@@ -56,7 +56,7 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
                     continue
                 role = async_role(run.spec) if spec.body is Body.COROUTINE else ""
                 limit = slots.pools.get(spec.pool)
-                is_kept = isinstance(entry, Live) and entry.task_no in slots.kept
+                is_kept = isinstance(entry, TaskInstance) and entry.task_no in slots.kept
                 is_free = free[spec.body] and role in {"", *memory.hosts_up}
                 if is_free and (limit is None or is_kept or spec.slots <= limit.slots):
                     name = f"task {entry.position} of run {run.run_no}"
@@ -83,12 +83,12 @@ def has_limits(run: Run) -> bool:
     return any(task.max_active_tis_per_dagrun is not None for task in run.spec.tasks)
 
 
-def admitted(run: Run) -> Iterator[Live | Group]:
+def admitted(run: Run) -> Iterator[TaskInstance | MappedTask]:
     """Whoever waits for a slot and is kept from it by no limit of its run."""
     at_once = run.spec.max_active_tasks
     if at_once is not None and run.running >= at_once:
         return
-    entries: list[Live | Group] = [
+    entries: list[TaskInstance | MappedTask] = [
         live
         for live in run.live.values()
         if live.state is TaskState.QUEUED and live.worker < 0 and not live.is_hosted
@@ -105,7 +105,11 @@ def admitted(run: Run) -> Iterator[Live | Group]:
             continue
         if at_position is not None and run.running_at.get(entry.position, 0) >= at_position:
             continue
-        if isinstance(entry, Group) and spec.window is not None and entry.unfinished >= spec.window:
+        if (
+            isinstance(entry, MappedTask)
+            and spec.window is not None
+            and entry.unfinished >= spec.window
+        ):
             continue
         yield entry
 
@@ -163,7 +167,7 @@ def _kept(node: Any) -> Counter[str]:
     return kept
 
 
-def _worker_has(worker: Worker, lives: list[Live]) -> None:
+def _worker_has(worker: Worker, lives: list[TaskInstance]) -> None:
     claims = {live.task_no for live in lives if live.is_claimed}
     current = [live for live in lives if not live.is_claimed]
     if current != ([] if worker.current is None else [worker.current]):
@@ -172,7 +176,7 @@ def _worker_has(worker: Worker, lives: list[Live]) -> None:
         raise Broken("places", f"worker {worker.number} has other claims than say so")
 
 
-def _is_ending(wait: WaitRecord) -> bool:
+def _is_ending(wait: TriggerInstance) -> bool:
     """Its task is being cancelled, cleared or marked, slice by slice."""
     if not wait.run.state.is_live:
         return True
@@ -182,7 +186,7 @@ def _is_ending(wait: WaitRecord) -> bool:
 
 def triggers_are_hosted(node: Any) -> None:
     """While a trigger host is up, whatever waits for a trigger has been given to it."""
-    moving = {entry.dag_id for entry in node.circle.inbox if isinstance(entry, StopWaits)}
+    moving = {entry.dag_id for entry in node.circle.inbox if isinstance(entry, PauseTriggers)}
     for number, wait in node.memory.waits.items():
         if wait.row.class_path in HOSTLESS or wait.run.row.dag_id in moving:
             continue  # no host ever has it, or it is handed over in a moment
@@ -202,7 +206,7 @@ def triggers_are_hosted(node: Any) -> None:
 def hosts_were_given_what_they_have(node: Any) -> None:
     """What is remembered as hosted was given to the process that is up, not to one before it."""
     memory = node.memory
-    news = (HostUp, HostLost, HandOver)
+    news = (HostUp, HostLost, AssignTriggers)
     if memory.may_host_more or any(isinstance(entry, news) for entry in node.circle.inbox):
         return
     for number in (*memory.waits.objects, *[no for no, _ in memory.parking.by_form()]):

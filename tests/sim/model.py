@@ -29,50 +29,50 @@ from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.protocol.commands import ForgetRun
 from aioflow.protocol.effects import (
     Acknowledge,
+    AssignTrigger,
     ConfirmCall,
-    Deliver,
+    ConfirmEvents,
+    DeliverOutbox,
     Effect,
-    EndHosting,
-    HostTrigger,
     RecallTries,
+    ReleaseTrigger,
     StartHost,
     StartTry,
     StopTry,
-    TakeEvents,
     WakeAt,
 )
 from aioflow.protocol.inputs import (
-    Asked,
+    AssignTriggers,
     ClockStepped,
-    Continue,
-    Delivered,
+    ContinueBackfill,
+    ContinueRun,
+    CreateMissingRuns,
     Drain,
-    Due,
-    FillBack,
-    HandOver,
     Input,
-    LookBack,
-    MakeSlots,
-    MoveClass,
-    ReadOwed,
-    Rehost,
+    IsolateTriggerClass,
+    MigrateTriggers,
+    OutboxDelivered,
+    OutboxLoaded,
+    PauseTriggers,
+    PreviousRunLoaded,
+    RequestReceived,
     Restarted,
-    StopWaits,
+    TimerFired,
 )
 from aioflow.protocol.reports import (
-    Began,
     CallAnswered,
     Ended,
     EventEmitted,
-    Fired,
-    Item,
-    NextWanted,
-    NotParked,
+    ItemYielded,
+    NextEventRequested,
+    NotSuspended,
     Recalled,
     RecordDropped,
     RunCalled,
     StreamOpened,
+    TaskStarted,
     TriggerEnded,
+    TriggerFired,
 )
 from aioflow.protocol.requests import CancelRun, Request, SetPaused, SetPool
 from tests.sim import evented, filling, liveness, recovery, stored
@@ -100,9 +100,9 @@ STORMY_TURNS, TURNS = 400, 100_000
 STORM_US = 3 * 3600 * SECOND
 LONGEST_US = 90 * 24 * 3600 * SECOND
 _EPOCH_START = 1_700_000_000 * SECOND
-_CALLS = CallAnswered | EventEmitted | NextWanted | NotParked | RecordDropped | RunCalled
+_CALLS = CallAnswered | EventEmitted | NextEventRequested | NotSuspended | RecordDropped | RunCalled
 _CALLS |= StreamOpened
-_NUMBERED = Began | Ended | Item | Recalled | Fired | TriggerEnded | _CALLS
+_NUMBERED = TaskStarted | Ended | ItemYielded | Recalled | TriggerFired | TriggerEnded | _CALLS
 """Reports that say of which start, or hosting, they are."""
 
 
@@ -182,7 +182,7 @@ class Node:
     def ask(self, request: Request) -> int:
         """Put a request into the inbox; somebody waits for its answer, under this ticket."""
         ticket = next(self._tickets)
-        self.say(Asked(ticket, request))
+        self.say(RequestReceived(ticket, request))
         return ticket
 
     def answered(self, ticket: int) -> None:
@@ -215,7 +215,7 @@ class Node:
         first, self._next_number = self._next_number, self._next_number + count
         return first
 
-    def arm(self, due: Due, at: int) -> None:
+    def arm(self, due: TimerFired, at: int) -> None:
         """Have an instant come."""
         self._wheel.arm(due, at=at, steady=self.steady)
 
@@ -439,7 +439,7 @@ class Node:
         """Do what a committed turn asks for."""
         for effect in effects:
             match effect:
-                case HostTrigger() | EndHosting() | TakeEvents():
+                case AssignTrigger() | ReleaseTrigger() | ConfirmEvents():
                     self._children.tell_trigger_hosts(effect)
                 case StartTry() | StopTry() | RecallTries() | ConfirmCall() | ForgetRun():
                     self._children.tell_task_hosts(effect)
@@ -447,12 +447,26 @@ class Node:
                     self._children.start_host(effect.role)
                 case WakeAt():
                     self.arm(effect.due, effect.due.at if effect.at is None else effect.at)
-                case Deliver():
+                case DeliverOutbox():
                     number = effect.outbox_no
-                    self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
-                case Asked() | Continue() | HandOver() | LookBack() | MoveClass():
+                    self.after(
+                        self.rng.randint(0, SECOND), partial(self.say, OutboxDelivered(number))
+                    )
+                case (
+                    RequestReceived()
+                    | ContinueRun()
+                    | AssignTriggers()
+                    | PreviousRunLoaded()
+                    | IsolateTriggerClass()
+                ):
                     self.say(effect)
-                case FillBack() | MakeSlots() | ReadOwed() | Rehost() | StopWaits():
+                case (
+                    ContinueBackfill()
+                    | CreateMissingRuns()
+                    | OutboxLoaded()
+                    | MigrateTriggers()
+                    | PauseTriggers()
+                ):
                     self.say(effect)
                 case Acknowledge(ticket=ticket, error=error):
                     if error is not None and not isinstance(error, RequestError):

@@ -14,7 +14,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.rows import RunRow, TaskChange, TaskRow
 from aioflow.model.states import MARKED, RunState, TaskState
 from aioflow.protocol.effects import Acknowledge, Effect
-from aioflow.protocol.inputs import Asked, Input
+from aioflow.protocol.inputs import Input, RequestReceived
 from aioflow.protocol.outbox import Clearing
 from aioflow.protocol.requests import ClearTasks, DeleteRun, Mark, Request
 from tests.sim.broken import Broken
@@ -141,15 +141,15 @@ def answers_hold(
         _stands_as_owed(node, owed)
     answers = {entry.ticket: entry for entry in effects if isinstance(entry, Acknowledge)}
     for entry in inputs:
-        said = answers.get(entry.ticket) if isinstance(entry, Asked) else None
+        said = answers.get(entry.ticket) if isinstance(entry, RequestReceived) else None
         match entry:
-            case Asked(request=Mark() as request):
+            case RequestReceived(request=Mark() as request):
                 _nothing_else_begins_anew(node, request.run_id, batch)
                 if said is not None and said.error is None:
                     _stands_as_marked(node, request, said.answer, batch)
-            case Asked(request=ClearTasks() as request):
+            case RequestReceived(request=ClearTasks() as request):
                 _nothing_else_begins_anew(node, request.run_id, batch)
-            case Asked(request=DeleteRun() as request) if said is not None:
+            case RequestReceived(request=DeleteRun() as request) if said is not None:
                 _is_deleted(node, request, is_refused=said.error is not None)
 
 

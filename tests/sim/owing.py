@@ -16,7 +16,7 @@ import msgspec
 from aioflow.core.state import outbox_quota
 from aioflow.model.dag import CallbackSpec, DagSpec
 from aioflow.model.states import RunState, TaskState
-from aioflow.protocol.effects import Deliver
+from aioflow.protocol.effects import DeliverOutbox
 from aioflow.protocol.outbox import KEPT, Callback, is_callback
 from tests.sim.broken import Broken
 from tests.sim.operating import is_marked
@@ -72,7 +72,7 @@ def hold(node: Any, turn: Any) -> None:
     if rows != _of_tasks(node, batch) or runs != _of_runs(node, turn):
         raise Broken("I20 owed", f"owed {rows} and {runs} for {batch.steps}, {batch.run_changes}")
     for effect in turn.effects:
-        if isinstance(effect, Deliver):
+        if isinstance(effect, DeliverOutbox):
             row = tables.outbox.get(effect.outbox_no)
             if row is None or (row.kind, row.body) != (effect.kind, effect.body):
                 raise Broken("I20 owed", f"{effect} is handed out, stored is {row}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from aioflow.model.rows import FROM_START, RecordRow, TriggerRow
 from aioflow.model.states import RecordState, TaskState, TriggerState
-from aioflow.protocol.effects import HostTrigger
+from aioflow.protocol.effects import AssignTrigger
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 from tests.sim.told import names_itself
@@ -125,11 +125,11 @@ def starts_touch_no_place(node: Any, turn: Any) -> None:
             if waits and (live.worker >= 0 or live.is_hosted):
                 raise Broken("I4 start", f"{row} took a place")
     for effect in turn.effects:
-        if isinstance(effect, HostTrigger):
+        if isinstance(effect, AssignTrigger):
             _is_stored_as_hosted(node, effect)
 
 
-def _is_stored_as_hosted(node: Any, effect: HostTrigger) -> None:
+def _is_stored_as_hosted(node: Any, effect: AssignTrigger) -> None:
     row = node.tables.triggers.get(effect.host.trigger_no)
     if row is not None and (row.ordinal == FROM_START) != effect.host.is_made_there:
         raise Broken("I4 start", f"{effect.host} is hosted for {row}")

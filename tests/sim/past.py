@@ -14,11 +14,11 @@ from aioflow.core.runs.previous import holder, wanted
 from aioflow.core.state.run_sequence import (
     GOOD,
     NEXT,
-    Ended,
-    Order,
-    Unknown,
+    EndedRun,
+    NotLoaded,
+    RunKey,
     last_rounds,
-    order_of,
+    run_key,
     stored_as,
 )
 from aioflow.core.tasks.trigger_rules import Verdict
@@ -79,16 +79,16 @@ def learn(tables: Any, memory: Any, inputs: Collection[Input]) -> None:
 
 
 def _run_before(
-    tables: Any, dag_id: str, order: Order, without: Collection[int] = ()
+    tables: Any, dag_id: str, order: RunKey, without: Collection[int] = ()
 ) -> RunRow | None:
-    dated = [(order_of(row), row) for row in tables.seen() if row.dag_id == dag_id]
+    dated = [(run_key(row), row) for row in tables.seen() if row.dag_id == dag_id]
     found = [
         (at, row) for at, row in dated if at is not None and at < order and at[1] not in without
     ]
     return max(found, default=(NEXT, None), key=lambda one: one[0])[1]
 
 
-def _ended(tables: Any, row: RunRow) -> Ended:
+def _ended(tables: Any, row: RunRow) -> EndedRun:
     counts: defaultdict[tuple[int, TaskState], int] = defaultdict(int)
     for task in tables.present(row.run_no):
         counts[task.position, task.state] += 1
@@ -106,7 +106,7 @@ def _held(node: Any, run_no: int, position: int, without: Collection[int] = ()) 
     """Return the run that holds a task up, by the rows."""
     tables = node.tables
     row, spec = tables.runs[run_no], tables.spec_of_run(run_no)
-    order = order_of(row)
+    order = run_key(row)
     if order is None or not spec.tasks[position].depends_on_past:
         return None
     before: RunRow | None = _run_before(tables, row.dag_id, order, without)
@@ -193,27 +193,27 @@ def lines_are_what_rows_say(node: Any) -> None:
     memory, tables = node.memory, node.tables
     for dag_id, line in memory.lines.items():
         live = (run.row for run in memory.runs.values() if run.row.dag_id == dag_id)
-        dated = sorted(order for row in live if (order := order_of(row)) is not None)
+        dated = sorted(order for row in live if (order := run_key(row)) is not None)
         if line._orders != [*dated, NEXT]:
             raise Broken("lines", f"{line._orders} stand in line, {dated} live")
         for order in line._orders:
             _same_before(tables, memory, dag_id, order)
 
 
-def _same_before(tables: Any, memory: Any, dag_id: str, order: Order) -> None:
+def _same_before(tables: Any, memory: Any, dag_id: str, order: RunKey) -> None:
     found = memory.lines[dag_id].before(order)
-    if isinstance(found, Unknown):
+    if isinstance(found, NotLoaded):
         return
     row = _run_before(tables, dag_id, order)
     said = None if row is None else row.run_no
-    if isinstance(found, Ended):
+    if isinstance(found, EndedRun):
         if row is None or row.run_no in memory.runs or _differ(found, _ended(tables, row)):
             raise Broken("lines", f"{found} is remembered before {order}, stored is {row}")
     elif found != said:
         raise Broken("lines", f"run {found} is remembered before {order}, stored is {said}")
 
 
-def _differ(one: Ended, other: Ended) -> bool:
+def _differ(one: EndedRun, other: EndedRun) -> bool:
     """What was cut short is bad, in whichever of its states that found it."""
     return (one.order, one.run_id, set(one.bad)) != (other.order, other.run_id, set(other.bad))
 
@@ -233,7 +233,7 @@ def note_begun(tables: Any, batch: Batch) -> None:
         line = sorted(
             (order, other)
             for other in unfinished
-            if other.dag_id == row.dag_id and (order := order_of(other)) is not None
+            if other.dag_id == row.dag_id and (order := run_key(other)) is not None
         )
         first = line[0][1] if line else None
         running = [other for _, other in line[1:] if other.state is RunState.RUNNING]
@@ -249,7 +249,7 @@ def stuck(node: Any) -> list[int]:
     """
     tables, found = node.tables, dict[int, None]()
     unfinished = [tables.runs[no] for no in tables.unfinished()]
-    for row in sorted(unfinished, key=lambda row: order_of(row) or NEXT):
+    for row in sorted(unfinished, key=lambda row: run_key(row) or NEXT):
         for position in range(len(tables.spec_of_run(row.run_no).tasks)):
             held = _held(node, row.run_no, position)
             if held is not None and (held.ended_at is not None or held.run_no in found):

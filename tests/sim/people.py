@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from aioflow.model.dag import DagSpec, ValueKind
-from aioflow.protocol.inputs import Drain, FileBroken, FileGone, FileParsed, Input, Noticed
+from aioflow.protocol.inputs import AlertRaised, Drain, FileBroken, FileDeleted, FileParsed, Input
 from aioflow.protocol.requests import (
     CancelRun,
     ClearTasks,
@@ -61,7 +61,7 @@ class File:
     def parsed(self) -> Input:
         """What the catalog says of it."""
         if self.state == "gone":
-            return FileGone(self.name)
+            return FileDeleted(self.name)
         if self.state == "broken":
             return FileBroken(file=self.name, reason="syntax", message="invalid syntax")
         triggers = dict.fromkeys(("sim:Trigger", "sim:Stream", "sim:Named"), self.version)
@@ -176,7 +176,7 @@ class People:
     def _notice(self) -> None:
         """What a look at the database finds."""
         if self._noticing.random() < 0.1 and self._node.faults.is_asked():
-            self._node.say(Noticed(reason="damaged", message="page 7"))
+            self._node.say(AlertRaised(reason="damaged", message="page 7"))
 
     def _wishes(self) -> Iterator[Request | None]:
         """What each of those wants who draw from a chance of their own."""

@@ -27,8 +27,8 @@ from aioflow.author.trigger import Trigger
 from aioflow.clock import Clock
 from aioflow.model.states import Failure
 from aioflow.processes.room import Room
-from aioflow.protocol.commands import Answer, Host, Order, Ping, RunInfo, Start, Welcome
-from aioflow.protocol.inputs import Stalled
+from aioflow.protocol.commands import Hello, Order, Ping, Reply, RunInfo, StartTask, StartTrigger
+from aioflow.protocol.inputs import LoopBlocked
 from aioflow.protocol.reports import Pong, Report
 from aioflow.worker import triggers, watches
 from aioflow.worker.blackbox import BlackBox
@@ -94,21 +94,21 @@ class _Runs:
     def forget(self, run_no: int) -> None:
         """See ``host.runs``."""
 
-    def of(self, start: Start) -> Any:
+    def of(self, start: StartTask) -> Any:
         """See ``host.runs``; a node of the DAG is what ``_pack`` needs to know of it."""
         node = partial(result_of_start, self._world)
         return SimpleNamespace(dag=SimpleNamespace(nodes={start.position: (node, start)}))
 
 
-def _pack(node: Any, start: Start, payload: object, results: Path) -> Packed:
+def _pack(node: Any, start: StartTask, payload: object, results: Path) -> Packed:
     """See ``host.outcome``: the result that the seed has for this start."""
     result, _ = node
     return Packed(*result(_as_host(start)))
 
 
-def _as_host(start: Start) -> Host:
+def _as_host(start: StartTask) -> StartTrigger:
     """A hosting of this start, as far as its result goes."""
-    return Host(
+    return StartTrigger(
         trigger_no=-1,
         hosting=-1,
         run_no=start.run_no,
@@ -131,17 +131,17 @@ class _Maker:
         self._world = world
         self.runs = _Runs(world)
 
-    def known(self, order: Host) -> type[Trigger[Any]] | None:
+    def known(self, order: StartTrigger) -> type[Trigger[Any]] | None:
         """See ``host.trigger_making``."""
         return self._real.known(order)
 
-    async def make(self, order: Host, enter: Callable[[str], None]) -> Trigger[Any]:
+    async def make(self, order: StartTrigger, enter: Callable[[str], None]) -> Trigger[Any]:
         """See ``host.trigger_making``."""
         if order.is_made_there:
             order = self._of_start(order)
         return await self._real.make(order, enter)
 
-    def _of_start(self, order: Host) -> Host:
+    def _of_start(self, order: StartTrigger) -> StartTrigger:
         world = self._world
         rng = random.Random(f"{world.seed} {order.trigger_no} {order.hosting}")
         trigger = world.spec_of(order.run_no, order.position).start_trigger
@@ -360,7 +360,7 @@ class InlineChild:
                 self._obey(order)
 
     def _obey(self, order: Any) -> None:
-        if isinstance(order, Welcome):
+        if isinstance(order, Hello):
             self._line = _Line(self)
             self._role = TriggerHost(self._line, BlackBox(), order)
             self._role._maker = _Maker(self._role._maker, self._world)  # type: ignore[assignment]
@@ -369,13 +369,13 @@ class InlineChild:
             return
         assert self._line is not None
         assert self._role is not None
-        if isinstance(order, Answer):
+        if isinstance(order, Reply):
             self._line.answered(order)
         elif isinstance(order, Ping):
             self._line.report(Pong())
         else:
             self._role.obey(order)
-            if isinstance(order, Host):
+            if isinstance(order, StartTrigger):
                 self._look_for_two(order)
                 self._mishap(order)
 
@@ -388,7 +388,7 @@ class InlineChild:
 
         nursery.start = noting
 
-    def _look_for_two(self, order: Host) -> None:
+    def _look_for_two(self, order: StartTrigger) -> None:
         """A trigger goes on in one hosting at a time: an older one was told to end."""
         for guest in self._guests:
             if not isinstance(guest, HostedTrigger) or guest.number != order.trigger_no:
@@ -397,7 +397,7 @@ class InlineChild:
             if guest.hosting < order.hosting and not is_over and not guest.ending:
                 self._world.found(Broken("hosting", f"{guest.key} goes on beside {order.hosting}"))
 
-    def _mishap(self, order: Host) -> None:
+    def _mishap(self, order: StartTrigger) -> None:
         rng, faults = self._world.rng, self._world.faults
         if faults.happens("trigger stalls"):
             self._later(lambda: self._stall(order), rng.choice((0.0, 0.01, 5.0)))
@@ -407,13 +407,13 @@ class InlineChild:
             self._is_hung = True
             self._later(self._go_on, rng.choice(HANGS_SECONDS))
 
-    def _stall(self, order: Host) -> None:
+    def _stall(self, order: StartTrigger) -> None:
         """A step of it held up the loop, as whoever watches that has seen."""
         if self._is_dead or self._is_released:
             return
         self._incidents += 1
         self._world.say(
-            Stalled(
+            LoopBlocked(
                 role=self._name,
                 culprit=order.trigger_no,
                 incident=f"{self._name} {order.hosting} {self._incidents}",

@@ -13,8 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from aioflow.model.dag import Body, TaskSpec
-from aioflow.protocol.commands import Answer, Start
-from aioflow.protocol.reports import Failed, Labelled, ResultKept
+from aioflow.protocol.commands import Reply, StartTask
+from aioflow.protocol.reports import Failed, Labelled, ResultWriteFailed
 from aioflow.worker import outcome
 from aioflow.worker.run_body import run_body
 from tests.sim.broken import Broken
@@ -39,7 +39,7 @@ class _Runs:
         )
         self._run = SimpleNamespace(dag=SimpleNamespace(nodes=[node]))
 
-    def of(self, start: Start) -> Any:
+    def of(self, start: StartTask) -> Any:
         """See ``host.runs``."""
         return self._run
 
@@ -52,7 +52,7 @@ def as_run(report: Failed, rng: random.Random) -> Failed:
     """
     kind = rng.choice(_KINDS)
     runs: Any = _Runs(kind)
-    start = Start(-1, report.task_no, report.start_no, 0, -1, 1)
+    start = StartTask(-1, report.task_no, report.start_no, 0, -1, 1)
     try:
         with patch.object(outcome, "print_traceback", _says_nothing):
             ended = run_body(start, runs, _asks_nothing, _tells_nothing, _NOWHERE)
@@ -70,9 +70,9 @@ def _says_nothing(problem: BaseException) -> None:
     """Spare us the tracebacks."""
 
 
-def _asks_nothing(run_no: int, kind: str, body: bytes) -> Answer:
+def _asks_nothing(run_no: int, kind: str, body: bytes) -> Reply:
     raise AssertionError(f"it asks for {kind}")
 
 
-def _tells_nothing(report: Labelled | ResultKept) -> None:
+def _tells_nothing(report: Labelled | ResultWriteFailed) -> None:
     raise AssertionError(f"it reports {report}")

@@ -9,7 +9,7 @@ import msgspec
 from aioflow.core import outbox
 from aioflow.core.runs.restore import restore
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import Group, Live, Run
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import one_to_one
 from aioflow.core.tasks.trigger_rules import Verdict
 from aioflow.core.why import explain_task
@@ -105,7 +105,7 @@ def _same_clearing(run: Run, fresh: Run) -> None:
             raise Broken("restore", f"run {run.run_no} {name}: {mine}, {other}")
 
 
-def _same_lockstep(group: Group, fresh: Group) -> None:
+def _same_lockstep(group: MappedTask, fresh: MappedTask) -> None:
     one, other = group.lockstep, fresh.lockstep
     if one is None or other is None or group.run.state is not RunState.RUNNING:
         return  # of a run that is over nothing starts any more
@@ -120,7 +120,7 @@ def _same_lockstep(group: Group, fresh: Group) -> None:
             raise Broken("restore", f"child {index} of group {group.position} may start, or not")
 
 
-def _same_progress(live: Live, fresh: Live) -> None:
+def _same_progress(live: TaskInstance, fresh: TaskInstance) -> None:
     for name in ("recorded", "first_failed", "open_kind"):
         mine, other = getattr(live, name), getattr(fresh, name)
         if mine != other:
@@ -148,7 +148,7 @@ def _same_progress(live: Live, fresh: Live) -> None:
                 raise Broken("restore", f"stream {wait.row.trigger_no} {name}: {mine}, {other}")
 
 
-def _handled(live: Live) -> list[Any]:
+def _handled(live: TaskInstance) -> list[Any]:
     known = live.waits if live.resumed is None else (*live.waits, live.resumed)
     return [wait for wait in known if wait.is_handled]
 

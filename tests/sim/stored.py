@@ -15,7 +15,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag import Body
 from aioflow.model.rows import TaskRow
 from aioflow.model.states import TaskState
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from tests.sim.broken import Broken
 from tests.sim.operating import is_marked
 from tests.sim.script import CANARY
@@ -76,7 +76,7 @@ def canaries_are_sealed(folder: Path) -> None:
 # ── I17: results ────────────────────────────────────────────────────────────────────────
 
 
-def starts_read_the_last_success(node: Any, start: Start) -> None:
+def starts_read_the_last_success(node: Any, start: StartTask) -> None:
     """I17: what a task is given, or will read, its parent's last accepted success returned."""
     tables = node.tables
     run = tables.runs[start.run_no]
@@ -97,7 +97,7 @@ def starts_read_the_last_success(node: Any, start: Start) -> None:
             raise Broken("I17 results", f"{start}: source {source} has {width} items")
 
 
-def _reads(node: Any, start: Start, position: int, row: TaskRow) -> None:
+def _reads(node: Any, start: StartTask, position: int, row: TaskRow) -> None:
     # An operator that streams may end without a start: it returned nothing but its items. Nor did
     # what a person marked return anything: what its last start said, if it did, was not heard.
     returned = {} if is_marked(row) else node.ledger.returned

@@ -15,7 +15,7 @@ import msgspec
 from aioflow.model.dag import Body as Place
 from aioflow.model.dag import DagSpec, EventsSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import MARKED, TaskState, TriggerRule
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.reports import EventsHandled
 from tests.sim.broken import Broken
@@ -263,7 +263,7 @@ def _expansions_over(tables: Any, maker: int) -> Iterator[tuple[int, int]]:
 def children_are_given_their_items(node: Any, starts: list[StartTry]) -> None:
     """I19: a child is given its own item, or none, and then asks for it."""
     for effect in starts:
-        start: Start = effect.start
+        start: StartTask = effect.start
         source = source_of(node.tables.spec_of_run(start.run_no), start.position)
         if source < 0 or start.map_index < 0:
             continue

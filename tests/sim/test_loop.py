@@ -16,7 +16,7 @@ from aioflow.model.dag import DagSpec
 from aioflow.model.dag_triggers import ASSETS, DagTriggerSpec
 from aioflow.model.rows import OutboxRow
 from aioflow.model.states import Failure
-from aioflow.protocol.inputs import Due
+from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.reports import Failed
 from aioflow.store.changes import Kind
 from tests.sim import loop_model
@@ -98,7 +98,7 @@ def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monke
     assert minimal.recipe.encoded() in str(minimal)
 
 
-def _arms_no_second_due(timers, due: Due, *, at=None):
+def _arms_no_second_due(timers, due: TimerFired, *, at=None):
     """As the real one, but for what is due after the first."""
     if not len(timers):
         timers._armed += 1
@@ -154,7 +154,7 @@ class _Wall:
 def test_a_length_of_time_that_comes_at_another_time_is_noticed(mono_seconds, said):
     clock, broken, passed = _Wall(), [], []
     timers = Lengths(SteadyClock(clock), passed.extend, broken.append)
-    due = Due(100_000_000, task_no=7)
+    due = TimerFired(100_000_000, task_no=7)
     timers.arm(due)
     clock.mono = mono_seconds * 1_000_000
 

@@ -28,10 +28,11 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag import DEFAULT_POOL, Body, DagSpec, TaskSpec
 from aioflow.model.rows import OutboxRow, ResultRow, RunRow, TaskRow
 from aioflow.model.states import Failure, RunState, TaskState, TriggerRule
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.protocol.outbox import ALERT, TRIAL, Trial
 from tests.sim import coverage, loop_model, model, oracle
 from tests.sim.broken import Broken
+from tests.sim.circle import RARE
 from tests.sim.drawing import FIRST, draw
 from tests.sim.faults import KINDS, Faults
 from tests.sim.ledger import Ledger
@@ -275,9 +276,9 @@ def test_an_instant_that_nobody_heeded_is_noticed():
         watch.look(501)
 
 
-def _reader(at_hand: dict[int, Any]) -> Start:
+def _reader(at_hand: dict[int, Any]) -> StartTask:
     """Return the start of a task that takes the result of the one before it."""
-    return Start(1, 3, 1, 1, -1, 1, results=at_hand, at_hand=tuple(at_hand))
+    return StartTask(1, 3, 1, 1, -1, 1, results=at_hand, at_hand=tuple(at_hand))
 
 
 def _after_a_mark(stored: list[ResultRow]) -> SimpleNamespace:
@@ -364,7 +365,7 @@ def test_what_is_owed_and_is_read_by_no_turn_is_noticed(monkeypatch):
     memory, tables = Memory(epoch=1), Tables()
     tables.outbox = {row.outbox_no: row for row in rows}
     node = SimpleNamespace(memory=memory, tables=tables)
-    waiting = outbox_quota.Lane(waiting=3)
+    waiting = outbox_quota.OutboxQuota(waiting=3)
 
     memory.lanes = {ALERT: replace(waiting, is_reading=True)}
     what_is_owed_is_read(node)
@@ -499,3 +500,9 @@ def test_only_a_trial_that_bars_and_nothing_else_is_left_in_the_end(trial, goes)
     row = OutboxRow(outbox_no=1, kind=TRIAL, body=msgspec.msgpack.encode(trial))
 
     assert goes_by_itself(row) is goes
+
+
+def test_every_input_that_the_simulator_names_exists():
+    named = RARE | {kind for _, kind in coverage.CANNOT_HAPPEN}
+
+    assert named - set(coverage.KINDS_OF_INPUT) == set()

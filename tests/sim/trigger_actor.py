@@ -1,7 +1,8 @@
 """The trigger host, on virtual time: triggers that fire once, streams, and those of a start.
 
 It keeps the promises of the real one: a stream is never further ahead of the store than its
-window, a hosting begins anew or behind the last event it is told of, and ``End`` is confirmed.
+window, a hosting starts from the beginning or after the last stored event, and ``StopTrigger`` is
+confirmed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import msgspec
 from aioflow.core.state.child_roles import QUARANTINE
 from aioflow.core.triggers.isolation import BLOCKED
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import End, EventsTaken, Host
-from aioflow.protocol.effects import HostTrigger
-from aioflow.protocol.inputs import HostUp, RoomChanged, Stalled
-from aioflow.protocol.reports import Fired, TriggerEnded
+from aioflow.protocol.commands import EventsStored, StartTrigger, StopTrigger
+from aioflow.protocol.effects import AssignTrigger
+from aioflow.protocol.inputs import HostUp, LoopBlocked, TriggerCapacityChanged
+from aioflow.protocol.reports import TriggerEnded, TriggerFired
 from tests.sim.actors import Line, Stage, lost_host, result_of_start
 from tests.sim.broken import Broken
 from tests.sim.script import plan_of, token_of, topic_of
@@ -35,7 +36,7 @@ _LOOK_US = 30 * SECOND
 class _Hosted(Protocol):
     """What is hosted."""
 
-    host: Host
+    host: StartTrigger
 
     def begin(self) -> None:
         """Its hosting begins."""
@@ -85,7 +86,7 @@ class TriggerHost:
 
     # ── orders ──────────────────────────────────────────────────────────────────────────
 
-    def host(self, effect: HostTrigger) -> None:
+    def host(self, effect: AssignTrigger) -> None:
         """Host a trigger, or one more time a trigger that is hosted; perhaps not at once."""
         if not self._is_up:
             if self.role == QUARANTINE and not self._is_wanted:
@@ -102,7 +103,7 @@ class TriggerHost:
         self._given.add((host.trigger_no, host.hosting))
         self._hosted[host.trigger_no] = hosted
         if self.stage.faults.happens("no room"):
-            self.line.say(RoomChanged(host.trigger_no, host.hosting, has_room=False))
+            self.line.say(TriggerCapacityChanged(host.trigger_no, host.hosting, has_room=False))
             self.after(hosted, self.stage.rng.choice(_DELAYS_US), lambda: self._find_room(hosted))
         else:
             hosted.begin()
@@ -118,7 +119,7 @@ class TriggerHost:
         self._incidents += 1
         for milliseconds, is_over in ((300, False), (self.stage.rng.choice((400, 9_000)), True)):
             self.line.say(
-                Stalled(
+                LoopBlocked(
                     role=self.role,
                     culprit=hosted.host.trigger_no,
                     incident=f"{self.role} {self._life} {self._incidents}",
@@ -130,10 +131,12 @@ class TriggerHost:
             )
 
     def _find_room(self, hosted: _Hosted) -> None:
-        self.line.say(RoomChanged(hosted.host.trigger_no, hosted.host.hosting, has_room=True))
+        self.line.say(
+            TriggerCapacityChanged(hosted.host.trigger_no, hosted.host.hosting, has_room=True)
+        )
         hosted.begin()
 
-    def end(self, end: End) -> None:
+    def end(self, end: StopTrigger) -> None:
         """Let go, and confirm it, perhaps after a while; also what it does not have."""
         hosted = self._hosted.get(end.trigger_no)
         at = (end.trigger_no, end.hosting)
@@ -149,7 +152,7 @@ class TriggerHost:
 
         self.stage.after(delay, confirm)
 
-    def take_events(self, taken: EventsTaken) -> None:
+    def take_events(self, taken: EventsStored) -> None:
         """Let a stream go on."""
         hosted = self._hosted.get(taken.trigger_no)
         if hosted is not None and hosted.host.hosting == taken.hosting:
@@ -192,7 +195,7 @@ class TriggerHost:
 class _Once:
     """A trigger that ends with its first event, or without one."""
 
-    def __init__(self, process: TriggerHost, host: Host) -> None:
+    def __init__(self, process: TriggerHost, host: StartTrigger) -> None:
         self.host = host
         self._process = process
         self._stage = process.stage
@@ -213,7 +216,7 @@ class _Once:
         at = stage.wall()
         if stage.faults.happens("stale event"):
             stale = msgspec.msgpack.encode("stale")
-            line.say(Fired(host.trigger_no, host.hosting - 1, 0, at, stale))
+            line.say(TriggerFired(host.trigger_no, host.hosting - 1, 0, at, stale))
         failure = None
         if stage.rng.random() < 0.8:
             is_last = host.trigger_no % 2 == 0
@@ -223,40 +226,40 @@ class _Once:
                 return
             if stage.faults.happens("trigger repeats"):
                 second = msgspec.msgpack.encode("second")
-                line.say(Fired(host.trigger_no, host.hosting, 1, at, second, "key"))
+                line.say(TriggerFired(host.trigger_no, host.hosting, 1, at, second, "key"))
         elif stage.rng.random() < 0.7:
             failure = _broken()
         self._process.over(self, failure)
 
-    def _event(self, at: int) -> Fired:
+    def _event(self, at: int) -> TriggerFired:
         token = token_of(self.host.kwargs)
         if len(token) == 2 and self._stage.rng.random() < 0.2:  # of no durable call
             return self._end(at)
         payload = msgspec.msgpack.encode(["event", token])
-        return Fired(self.host.trigger_no, self.host.hosting, 0, at, payload, "key")
+        return TriggerFired(self.host.trigger_no, self.host.hosting, 0, at, payload, "key")
 
-    def _end(self, at: int) -> Fired:
+    def _end(self, at: int) -> TriggerFired:
         """An event that ends the task."""
         where = (self.host.trigger_no, self.host.hosting, 0, at)
         match self._stage.rng.choice(_ENDS):
             case "success":
                 body, size, width = result_of_start(self._stage, self.host)
-                return Fired(*where, body or b"", "key", "success", size, width)
+                return TriggerFired(*where, body or b"", "key", "success", size, width)
             case ends:
-                return Fired(*where, msgspec.msgpack.encode("as drawn"), "key", ends)
+                return TriggerFired(*where, msgspec.msgpack.encode("as drawn"), "key", ends)
 
 
 class _OfStart(_Once):
     """The trigger of a task that waits from its start: without a method, it ends the task."""
 
-    def _event(self, at: int) -> Fired:
+    def _event(self, at: int) -> TriggerFired:
         host = self.host
         trigger = self._stage.spec_of(host.run_no, host.position).start_trigger
         assert trigger is not None
         if not trigger.next_method or self._stage.rng.random() < 0.5:
             return self._end(at)
         payload = msgspec.msgpack.encode(["event", [host.task_no]])
-        return Fired(host.trigger_no, host.hosting, 0, at, payload, "key")
+        return TriggerFired(host.trigger_no, host.hosting, 0, at, payload, "key")
 
 
 class _Named(_Once):
@@ -277,7 +280,7 @@ class _Named(_Once):
         payload = msgspec.msgpack.encode(["event", token_of(host.kwargs), {"event_no": min(found)}])
         at = self._stage.wall()
         self._process.line.say(
-            Fired(host.trigger_no, host.hosting, 0, at, payload, str(min(found)))
+            TriggerFired(host.trigger_no, host.hosting, 0, at, payload, str(min(found)))
         )
         self._process.over(self)
 
@@ -285,7 +288,7 @@ class _Named(_Once):
 class _Stream:
     """A trigger that goes on: its numbers come in order, and once more at another hosting."""
 
-    def __init__(self, process: TriggerHost, host: Host) -> None:
+    def __init__(self, process: TriggerHost, host: StartTrigger) -> None:
         self.host = host
         self._process = process
         self._stage = process.stage
@@ -362,7 +365,7 @@ class _Stream:
         if hosting is None:
             hosting = host.hosting
             self._keys.append(key)
-        self._process.line.say(Fired(host.trigger_no, hosting, index, at, payload, key))
+        self._process.line.say(TriggerFired(host.trigger_no, hosting, index, at, payload, key))
 
 
 def _broken() -> Failure:

@@ -9,7 +9,7 @@ import msgspec
 
 from aioflow.core.crash_trials import DAEMON
 from aioflow.model.rows import OutboxRow
-from aioflow.protocol.effects import Effect, HostTrigger
+from aioflow.protocol.effects import AssignTrigger, Effect
 from aioflow.protocol.outbox import TRIAL, Trial
 from tests.sim.broken import Broken
 
@@ -25,7 +25,7 @@ def suspects_are_hosted_in_turn(
         trials: That with which the turn began, and that with which it ended; ``None`` is none.
     """
     for effect in effects:
-        if isinstance(effect, HostTrigger):
+        if isinstance(effect, AssignTrigger):
             number = effect.host.trigger_no
             node.points["hosted on trial"] += all(
                 trial is not None and trial.spans for trial in trials

@@ -17,7 +17,7 @@ from aioflow.clock import SteadyClock
 from aioflow.model.batch import Batch
 from aioflow.model.rows import OutboxRow, TaskChange, TaskRow, TriggerRow
 from aioflow.model.states import RunState, TaskState, TriggerState
-from aioflow.protocol.inputs import Due
+from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.outbox import DEADLINE, Deadline
 from tests.sim.broken import Broken
 from tests.sim.tables import Tables, changed_tasks
@@ -56,11 +56,11 @@ class Wheel:
     """Two heaps of instants."""
 
     def __init__(self) -> None:
-        self._by_wall: list[tuple[int, int, Due]] = []
-        self._by_length: list[tuple[int, int, Due]] = []
+        self._by_wall: list[tuple[int, int, TimerFired]] = []
+        self._by_length: list[tuple[int, int, TimerFired]] = []
         self._order = itertools.count()
 
-    def arm(self, due: Due, *, at: int, steady: SteadyClock) -> None:
+    def arm(self, due: TimerFired, *, at: int, steady: SteadyClock) -> None:
         """Have an instant come, at once if it has passed."""
         if due.dag_id:
             heapq.heappush(self._by_wall, (at, next(self._order), due))
@@ -72,13 +72,15 @@ class Wheel:
         found = [heap[0][0] - now + mono for heap, now in self._heaps(mono, wall) if heap]
         return max(min(found), mono) if found else None
 
-    def take(self, *, mono: int, wall: int) -> Iterator[Due]:
+    def take(self, *, mono: int, wall: int) -> Iterator[TimerFired]:
         """Yield those that have come."""
         for heap, now in self._heaps(mono, wall):
             while heap and heap[0][0] <= now:
                 yield heapq.heappop(heap)[2]
 
-    def _heaps(self, mono: int, wall: int) -> tuple[tuple[list[tuple[int, int, Due]], int], ...]:
+    def _heaps(
+        self, mono: int, wall: int
+    ) -> tuple[tuple[list[tuple[int, int, TimerFired]], int], ...]:
         return (self._by_wall, wall), (self._by_length, mono)
 
 

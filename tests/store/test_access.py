@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from aioflow.core.state.audit_chain import BEGINNING, LOST, chained, grown
 from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
-from aioflow.model.access import AccountRow, AuditHead, LoginRow, Noted, Role, TokenRow
+from aioflow.model.access import AccountRow, AuditEntry, AuditHead, LoginRow, Role, TokenRow
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from tests.store.loading import load
@@ -38,7 +38,7 @@ WIDE = replace(TOKEN, token_no=6, name="all", digest=b"e" * 32, scopes=None, exp
 LOGIN = LoginRow(
     login_no=7, name="anna", digest=b"f" * 32, created_at=NOON, expires_at=NOON + 1, address="::1"
 )
-SAID = Noted(
+SAID = AuditEntry(
     actor="anna", role="operator", action="pool.set", target="db", address="::1", after="3 slots"
 )
 FIRST = chained(10, NOON, SAID, previous=BEGINNING)

@@ -19,11 +19,11 @@ from aioflow.protocol.reports import (
     CallAnswered,
     Deferred,
     Failed,
-    Fired,
-    Item,
+    ItemYielded,
     Labelled,
     StreamOpened,
     Succeeded,
+    TriggerFired,
 )
 from aioflow.store import access_tables, tables
 from tests.web.node import CHAIN, FAN, STREAM, Node, node
@@ -148,7 +148,7 @@ async def make_home(home: Path, url: str | None = None) -> None:
         await _begin_some(n)
         one = n.engine.memory.standing.of("started")
         assert one is not None
-        n.engine.report([Fired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "key")])
+        n.engine.report([TriggerFired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "key")])
         await n.api.backfills.start("timed", first="2026-01-01", last="2026-01-03")
         await n.api.set_paused("chain", paused=False)
 
@@ -192,7 +192,7 @@ async def _begin_some(n: Node) -> None:
     await n.api.set_paused("chain", paused=False)
     for wait in list(n.engine.memory.waits.objects.values()):
         if wait.stream is not None:
-            n.engine.report([Fired(wait.row.trigger_no, wait.hosting, 0, 1, b"\xc0", "e")])
+            n.engine.report([TriggerFired(wait.row.trigger_no, wait.hosting, 0, 1, b"\xc0", "e")])
 
 
 def _reports(effect: StartTry) -> list[Any]:
@@ -203,7 +203,7 @@ def _reports(effect: StartTry) -> list[Any]:
         case "fan-1":
             return [Succeeded(*at, now, now, None, 30, 3)]
         case "stream-1":
-            return [Item(*at, 0, b"\x01")]
+            return [ItemYielded(*at, 0, b"\x01")]
         case "waits-1":
             return [
                 CallAnswered(*at, 0, "step", "s", "f.py:2", b"\x01"),

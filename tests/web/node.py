@@ -20,13 +20,13 @@ from aioflow.api.views import CleanedView
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.model.batch import Batch
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure
-from aioflow.protocol.effects import Deliver, HostTrigger, StartTry
+from aioflow.protocol.effects import AssignTrigger, DeliverOutbox, StartTry
 from aioflow.protocol.inputs import FileBroken, FileParsed, HostUp
 from aioflow.protocol.reports import Deferred, Failed, Succeeded
 from aioflow.store import Store, open_store, sqlite_file
@@ -77,24 +77,24 @@ class Outlets:
     def __init__(self) -> None:
         self.api: Api | None = None
         self.starts: list[StartTry] = []
-        self.delivered: list[Deliver] = []
-        self.hosted: list[HostTrigger] = []
+        self.delivered: list[DeliverOutbox] = []
+        self.hosted: list[AssignTrigger] = []
         self._arrived = anyio.Event()
 
     def _ignore(self, *effect: object) -> None:
         """Nothing is hosted here."""
 
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch, draft: Transaction) -> None:
         if self.api is not None:
             self.api.committed(batch, draft)
 
     recall = forget = stop_try = end_hosting = _ignore
     confirm = take_events = restore_code = start_host = _ignore
 
-    def deliver(self, effect: Deliver) -> None:
+    def deliver(self, effect: DeliverOutbox) -> None:
         self.delivered.append(effect)
 
-    def host(self, effect: HostTrigger) -> None:
+    def host(self, effect: AssignTrigger) -> None:
         self.hosted.append(effect)
 
     def start_try(self, effect: StartTry) -> None:

@@ -17,7 +17,7 @@ from aioflow.errors import StoreError
 from aioflow.model.damage import DAMAGED, Damage
 from aioflow.protocol.inputs import HostUp
 from aioflow.protocol.outbox import ALERT, Alert
-from aioflow.protocol.reports import Fired, Succeeded
+from aioflow.protocol.reports import Succeeded, TriggerFired
 from aioflow.store.replay import compare
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
@@ -164,7 +164,7 @@ async def _healthy_runs_end(n: Node) -> None:
         hosted, n.outlets.hosted = n.outlets.hosted, []
         n.engine.report(
             [
-                Fired(effect.host.trigger_no, effect.host.hosting, 0, 1, b"\xc0", "key")
+                TriggerFired(effect.host.trigger_no, effect.host.hosting, 0, 1, b"\xc0", "key")
                 for effect in hosted
                 if effect.host.run_no in runs
             ]

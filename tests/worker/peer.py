@@ -17,7 +17,7 @@ import msgspec
 from aioflow.author.codec import decode
 from aioflow.processes.leftovers import kill_marked
 from aioflow.processes.marks import mark_limit
-from aioflow.protocol.commands import RunInfo, Start, Welcome
+from aioflow.protocol.commands import Hello, RunInfo, StartTask
 from aioflow.protocol.reports import Report
 from aioflow.worker.nursery import Hosted
 from tests.sim.planted.plant import VARIABLE
@@ -91,7 +91,7 @@ class Child:
         self._reader = threading.Thread(target=self._read_output)
         self._reader.start()
         code, results = str(home / "code"), str(home / "results")
-        self.send(Welcome(role, code, results, memory_limit_bytes))
+        self.send(Hello(role, code, results, memory_limit_bytes))
 
     def __enter__(self) -> Self:
         return self
@@ -199,10 +199,10 @@ def run_info(run_no: int = 1, **changes: Any) -> RunInfo:
     )
 
 
-def start(position: int, *, task_no: int = 0, start_no: int = 1, **changes: Any) -> Start:
+def start(position: int, *, task_no: int = 0, start_no: int = 1, **changes: Any) -> StartTask:
     """Return the order to run the task at a position."""
     return msgspec.structs.replace(
-        Start(
+        StartTask(
             run_no=1,
             task_no=task_no or 100 + position,
             start_no=start_no,

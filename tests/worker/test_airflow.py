@@ -13,7 +13,7 @@ from aioflow.author.start import EndEvent
 from aioflow.author.steps import at_once
 from aioflow.protocol.commands import Parse
 from aioflow.protocol.parse_results import Parsed
-from aioflow.protocol.reports import Deferred, Fired, Output, Succeeded, TriggerEnded
+from aioflow.protocol.reports import Deferred, Output, Succeeded, TriggerEnded, TriggerFired
 from aioflow.worker.airflow import base, finder
 from aioflow.worker.airflow.temporal import DateTimeTrigger
 from aioflow.worker.trigger_events import payload_of
@@ -142,7 +142,7 @@ def test_one_with_an_init_of_its_own_is_hosted_as_it_is(child):
     past = datetime(2026, 1, 1, tzinfo=UTC)
     child.send(hosting("Moment", 7, moment=past))
 
-    assert decode(child.expect(Fired).payload) == [past, 7, "its own affair"]
+    assert decode(child.expect(TriggerFired).payload) == [past, 7, "its own affair"]
     assert child.expect(TriggerEnded).failure is None
     printed = [r.data for frame in child.frames for r in frame if isinstance(r, Output)]
     assert b"INFO aioflow.trigger.Moment: trigger starting" in b"".join(printed)
@@ -152,7 +152,7 @@ def test_one_with_an_init_of_its_own_is_hosted_as_it_is(child):
 def test_one_that_forgets_its_base_is_hosted(child):
     child.send(hosting("Watches", 7, how=""))
 
-    assert decode(child.expect(Fired).payload) == {"id": 7, "key": None}
+    assert decode(child.expect(TriggerFired).payload) == {"id": 7, "key": None}
 
 
 @pytest.mark.process
@@ -212,7 +212,7 @@ def test_an_instant_of_airflow_is_waited_for(home, spawn, kind, kwargs, ends):
     child = spawn("triggers")
     child.send(hosting(kind, **kwargs))
 
-    fired = child.expect(Fired)
+    fired = child.expect(TriggerFired)
     assert fired.ends == ends
     assert decode(fired.payload) < datetime.now(UTC)
 

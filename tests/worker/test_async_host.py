@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
-from aioflow.protocol.commands import Answer, Describe, ForgetRun, Start, Stop
+from aioflow.protocol.commands import Describe, ForgetRun, Reply, StartTask, StopTask
 from aioflow.protocol.reports import (
-    Ask,
     CallAnswered,
     Deferred,
     Described,
     Failed,
     Output,
+    Query,
     Skipped,
     Succeeded,
 )
@@ -170,21 +170,21 @@ def test_a_stopped_coroutine_reports_nothing_but_what_it_still_prints_and_that_i
     child.send(start(0))
     child.expect(Output)
 
-    child.send(Stop(100, 1, "cancelled"))
+    child.send(StopTask(100, 1, "cancelled"))
     child.send(start(1))
 
     assert child.expect(Succeeded).task_no == 101
     child.close()
     assert (home / "ended").exists()
     said = [report for frame in child.frames for report in frame if report.task_no == 100]
-    assert kinds(said) == ["Output", "Output", "Left"]
+    assert kinds(said) == ["Output", "Output", "TaskStopped"]
     assert said[1].data.startswith(b"bye\n")
 
 
 def test_a_stop_right_behind_its_start_is_no_trouble(host):
     child = host(tasks("return 1", "return 2"))
 
-    child.send(start(0), Stop(100, 1, "cancelled"), start(1))
+    child.send(start(0), StopTask(100, 1, "cancelled"), start(1))
 
     assert child.expect(Succeeded).task_no == 101
 
@@ -400,7 +400,7 @@ def test_results_of_parents_are_fetched_before_the_body_begins(host, home):
         ResultsPage(-1, [(-1, 500, 2, None)], [], -1, more=False),
     ]
     for page in pages:
-        child.send(Answer(child.expect(Ask).question, msgspec.msgpack.encode(page)))
+        child.send(Reply(child.expect(Query).question, msgspec.msgpack.encode(page)))
 
     assert result_of(child.expect(Succeeded)) == [[1, 2], 70_000, 7]
 
@@ -489,12 +489,12 @@ def test_a_coroutine_can_wait_for_another_run(host):
     )
 
     child.send(start(0))
-    ask = child.expect(Ask)
+    ask = child.expect(Query)
     wanted = msgspec.msgpack.decode(ask.body, type=RunsWanted)
     (run,) = wanted.runs
     assert (ask.kind, wanted.dag_id, run.since) == ("runs", "other", 1_767_225_600_000_000)
     ended = RunEnded(run.number, RunEnding("run-9", "success", encode(5, "")))
-    child.send(Answer(ask.question, msgspec.msgpack.encode([ended])))
+    child.send(Reply(ask.question, msgspec.msgpack.encode([ended])))
 
     assert result_of(child.expect(Succeeded)) == ["success", 5]
 
@@ -523,7 +523,7 @@ def test_the_host_ends_when_the_link_closes_whatever_it_hosts(host):
 def test_a_start_for_a_run_it_was_not_told_of_fails(host):
     child = host(tasks("return 1"))
 
-    child.send(Start(77, 5, 1, 0, -1, 1))
+    child.send(StartTask(77, 5, 1, 0, -1, 1))
 
     failed = child.expect(Failed)
     assert (failed.task_no, failed.interrupted) == (5, True)

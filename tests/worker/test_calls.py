@@ -16,15 +16,23 @@ import pytest
 from aioflow.author import codec
 from aioflow.author.codec import decode
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import Answer, CallRecorded, ForgetRun, Resume, Start, Stop, Welcome
+from aioflow.protocol.commands import (
+    CallRecorded,
+    ForgetRun,
+    Hello,
+    Reply,
+    ResumeCoroutine,
+    StartTask,
+    StopTask,
+)
 from aioflow.protocol.reports import (
-    Ask,
     Awaiting,
     CallAnswered,
     Failed,
-    NextWanted,
-    NotParked,
+    NextEventRequested,
+    NotSuspended,
     Output,
+    Query,
     RecordDropped,
     Skipped,
     StreamOpened,
@@ -77,19 +85,19 @@ class Talker:
     def __init__(self, child: Child) -> None:
         self.child = child
 
-    def begin(self, position: int = 0, **changes: Any) -> Start:
+    def begin(self, position: int = 0, **changes: Any) -> StartTask:
         order = start(position, **changes)
         self.child.send(order)
         return order
 
-    def replay(self, *items: RecordItem, position: int = 0, start_no: int = 2) -> Start:
+    def replay(self, *items: RecordItem, position: int = 0, start_no: int = 2) -> StartTask:
         """Begin a start of a task that has made these calls before."""
         order = self.begin(position, start_no=start_no, recorded=len(items))
-        ask = self.child.expect(Ask)
+        ask = self.child.expect(Query)
         wanted = msgspec.msgpack.decode(ask.body, type=RecordsWanted)
         assert (ask.kind, wanted.task_no, wanted.after) == ("records", order.task_no, -1)
         page = msgspec.msgpack.encode(RecordsPage(list(items), more=False))
-        self.child.send(Answer(ask.question, page))
+        self.child.send(Reply(ask.question, page))
         return order
 
     def record(self) -> CallAnswered:
@@ -100,9 +108,11 @@ class Talker:
 
     def resume(
         self, parked: Awaiting, answer: Any = None, failure: Failure | None = None
-    ) -> Resume:
+    ) -> ResumeCoroutine:
         body = None if failure is not None else encode(answer)
-        order = Resume(1, parked.task_no, parked.start_no, parked.start_no + 1, body, failure)
+        order = ResumeCoroutine(
+            1, parked.task_no, parked.start_no, parked.start_no + 1, body, failure
+        )
         self.child.send(order)
         return order
 
@@ -209,7 +219,7 @@ def test_a_sleep_names_no_trigger(talk):
     host.begin()
 
     parked = host.child.expect(Awaiting)
-    host.child.send(Resume(1, parked.task_no, 1, 2, None))
+    host.child.send(ResumeCoroutine(1, parked.task_no, 1, 2, None))
 
     assert (parked.kind, parked.triggers, parked.timeout_us) == ("sleep", (), 300_000_000)
     assert result_of(host.child.expect(Succeeded)) == 1
@@ -282,10 +292,10 @@ def test_many_records_come_page_by_page(talk):
     host = talk("return sum([await step(plain) for _ in range(5)])")
     order = host.begin(start_no=2, recorded=5)
     for after, more in ((-1, True), (1, True), (3, False)):
-        ask = host.child.expect(Ask)
+        ask = host.child.expect(Query)
         assert msgspec.msgpack.decode(ask.body, type=RecordsWanted).after == after
         items = [recorded("step", "flow:plain", 1)] * (2 if more else 1)
-        host.child.send(Answer(ask.question, msgspec.msgpack.encode(RecordsPage(items, more))))
+        host.child.send(Reply(ask.question, msgspec.msgpack.encode(RecordsPage(items, more))))
 
     assert result_of(host.child.expect(Succeeded)) == 5
     assert order.recorded == 5
@@ -657,7 +667,7 @@ def test_a_coroutine_that_left_its_wait_is_not_resumed(talk):
 
     host.resume(parked, 1)
 
-    assert host.child.expect(NotParked).start_no == 2
+    assert host.child.expect(NotSuspended).start_no == 2
 
 
 def test_a_wait_made_after_the_try_was_stopped_counts_for_nothing(talk):
@@ -667,7 +677,7 @@ def test_a_wait_made_after_the_try_was_stopped_counts_for_nothing(talk):
     host.begin(0)
     parked = host.child.expect(Awaiting)
 
-    host.child.send(Stop(parked.task_no, 1, "cancelled"))
+    host.child.send(StopTask(parked.task_no, 1, "cancelled"))
     host.begin(1)
 
     assert host.child.expect(Succeeded).task_no == 101
@@ -684,7 +694,7 @@ def test_a_task_that_swallows_its_end_in_a_loop_keeps_nobody_from_running(talk):
     host.begin(0)
     parked = host.child.expect(Awaiting)
 
-    host.child.send(Stop(parked.task_no, 1, "cancelled"))
+    host.child.send(StopTask(parked.task_no, 1, "cancelled"))
     host.begin(1)
 
     assert host.child.expect(Succeeded).task_no == 101
@@ -700,9 +710,9 @@ def test_what_is_not_parked_here_is_not_resumed(talk, was_start_no):
     host.child.expect(Awaiting)
 
     task_no = 101 if was_start_no == 3 else 100
-    host.child.send(Resume(1, task_no, was_start_no, 9, b"\x01"))
+    host.child.send(ResumeCoroutine(1, task_no, was_start_no, 9, b"\x01"))
 
-    unknown = host.child.expect(NotParked)
+    unknown = host.child.expect(NotSuspended)
     assert (unknown.task_no, unknown.start_no) == (task_no, 9)
 
 
@@ -715,7 +725,7 @@ def test_a_start_takes_the_place_of_the_coroutine_that_was_parked(talk, home):
 
     assert result_of(host.child.expect(Succeeded)) == 8
     host.resume(parked, 1)
-    host.child.expect(NotParked)
+    host.child.expect(NotSuspended)
     assert Path(home / "left").exists()
 
 
@@ -846,11 +856,11 @@ def pipeline():
 
     talker.resume(parked, 5)
 
-    assert child.expect(NotParked).start_no == 2
+    assert child.expect(NotSuspended).start_no == 2
     talker.replay(recorded("wait", "Never", 5), start_no=3)
     assert result_of(child.expect(Succeeded)) == 5
     assert "Failed" not in [k for frame in child.frames for k in kinds(frame)]
-    assert Welcome("async", "", "").memory_limit_bytes == 0
+    assert Hello("async", "", "").memory_limit_bytes == 0
 
 
 def test_a_stream_whose_reader_was_let_go_of_is_read_by_a_start_from_the_top(home, spawn):
@@ -870,8 +880,8 @@ def pipeline():
     child.send(run_info(), start(0))
     opened = child.expect(StreamOpened)
     child.send(CallRecorded(opened.task_no, opened.start_no, opened.ordinal))
-    wanted = child.expect(NextWanted)
+    wanted = child.expect(NextEventRequested)
 
     child.send(CallRecorded(wanted.task_no, wanted.start_no, wanted.ordinal, encode(5)))
 
-    assert child.expect(NotParked).start_no == wanted.start_no
+    assert child.expect(NotSuspended).start_no == wanted.start_no

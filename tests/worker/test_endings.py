@@ -12,8 +12,8 @@ from anyio import wait_all_tasks_blocked
 from aioflow.author.asking import RunEnding
 from aioflow.author.codec import encode
 from aioflow.errors import TaskError, Unserializable
-from aioflow.protocol.commands import Answer
-from aioflow.protocol.reports import Ask, Withdraw
+from aioflow.protocol.commands import Reply
+from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.worker import questions
 from aioflow.worker.endings import Endings, SingleEndings
 from aioflow.worker.questions import NAME_LIMIT, PAGE_ITEMS, RunEnded, RunsWanted
@@ -28,11 +28,11 @@ class Daemon(Line):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[tuple[Ask, RunsWanted]] = []
-        self.withdrawn: list[Withdraw] = []
+        self.asked: list[tuple[Query, RunsWanted]] = []
+        self.withdrawn: list[CancelQuery] = []
 
     def report(self, report: Any) -> None:
-        if isinstance(report, Withdraw):
+        if isinstance(report, CancelQuery):
             self.withdrawn.append(report)
         else:
             self.asked.append((report, msgspec.msgpack.decode(report.body, type=RunsWanted)))
@@ -45,7 +45,7 @@ class Daemon(Line):
     def tell(self, *numbers: int, state: str = "success", result: bytes | None = None) -> None:
         """Answer the question that was asked last."""
         told = [RunEnded(no, questions.RunEnding(f"r{no}", state, result)) for no in numbers]
-        self.answered(Answer(self.asked[-1][0].question, msgspec.msgpack.encode(told)))
+        self.answered(Reply(self.asked[-1][0].question, msgspec.msgpack.encode(told)))
 
 
 class World:
@@ -142,7 +142,7 @@ async def test_what_is_given_up_is_withdrawn_and_not_told(world):
     await wait_all_tasks_blocked()
 
     (ask, _), *_ = world.daemon.asked
-    assert world.daemon.withdrawn == [Withdraw(ask.question, (1, 2))]
+    assert world.daemon.withdrawn == [CancelQuery(ask.question, (1, 2))]
     assert world.told == []
 
 
@@ -164,7 +164,7 @@ async def test_a_question_that_is_about_nothing_is_over_and_there_is_another_lat
     else:
         world.endings.forget("a")
     await wait_all_tasks_blocked()
-    assert world.daemon.withdrawn == [Withdraw(first.question)]
+    assert world.daemon.withdrawn == [CancelQuery(first.question)]
 
     world.ask("b")
     await wait_all_tasks_blocked()
@@ -188,7 +188,7 @@ async def test_a_question_that_is_refused_is_refused_to_all(world):
     world.ask("a", "b")
     await wait_all_tasks_blocked()
 
-    world.daemon.answered(Answer(world.daemon.asked[-1][0].question, b"", "no"))
+    world.daemon.answered(Reply(world.daemon.asked[-1][0].question, b"", "no"))
 
     assert [(of, str(problem)) for of, problem in world.told] == [("a", "no"), ("b", "no")]
 
@@ -241,11 +241,11 @@ async def test_those_who_wait_for_single_runs_ask_together():
     waits[1].cancel()
     daemon.tell(0)
     told = [RunEnded(2, "there is none")]
-    daemon.answered(Answer(ask.question, msgspec.msgpack.encode(told)))
+    daemon.answered(Reply(ask.question, msgspec.msgpack.encode(told)))
 
     assert await waits[0] == RunEnding("r0", "success")
     with pytest.raises(TaskError, match="there is none"):
         await waits[2]
     await until(lambda: daemon.withdrawn)
     assert waits[1].cancelled()
-    assert daemon.withdrawn[-1] == Withdraw(ask.question)
+    assert daemon.withdrawn[-1] == CancelQuery(ask.question)

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
-from aioflow.protocol.commands import End, EventsTaken, Host
-from aioflow.protocol.reports import Fired, Output, TriggerEnded
+from aioflow.protocol.commands import EventsStored, StartTrigger, StopTrigger
+from aioflow.protocol.reports import Output, TriggerEnded, TriggerFired
 from tests.differing import differing
 from tests.worker.peer import VERSION, write_version
 from tests.worker.test_trigger_host import HEAD, hosting
@@ -41,7 +41,7 @@ def host(home, spawn):
     return host
 
 
-def with_newest(order: Host, newest: str = NEWER) -> Host:
+def with_newest(order: StartTrigger, newest: str = NEWER) -> StartTrigger:
     return msgspec.structs.replace(order, newest=newest)
 
 
@@ -97,7 +97,7 @@ class Chatty(Trigger):
     child.expect(TriggerEnded)
 
     reports = [report for frame in child.frames for report in frame]
-    assert [type(report) for report in reports] == [Output, Fired, TriggerEnded]
+    assert [type(report) for report in reports] == [Output, TriggerFired, TriggerEnded]
 
 
 def test_a_trigger_that_raises_leaves_its_traceback_in_the_log(host):
@@ -135,7 +135,7 @@ def test_the_newest_class_that_takes_the_fields_is_hosted(host):
 
     child.send(with_newest(hosting("Says", n=1)))
 
-    assert decode(child.expect(Fired).payload) == 5
+    assert decode(child.expect(TriggerFired).payload) == 5
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_newer_code_that_cannot_host_it_leaves_it_to_its_own_version(host, newer
 
     child.send(with_newest(hosting("Says", n=1)))
 
-    assert decode(child.expect(Fired).payload) == "old"
+    assert decode(child.expect(TriggerFired).payload) == "old"
     text = printed(child)
     assert "its run's own version" in text
     assert named in text
@@ -168,7 +168,7 @@ def test_a_newest_version_that_is_not_on_this_machine_leaves_it_to_its_own(host)
 
     child.send(with_newest(hosting("Says", n=1), "feedbeef"))
 
-    assert decode(child.expect(Fired).payload) == "old"
+    assert decode(child.expect(TriggerFired).payload) == "old"
 
 
 @pytest.mark.parametrize("reason", ["reassigned", "paused"])
@@ -177,12 +177,12 @@ def test_a_trigger_told_to_move_leaves_with_that_reason_and_is_hosted_anew(host,
     child.send(hosting("Never"))
     child.expect(Output)
 
-    child.send(End(1, 1, reason))
+    child.send(StopTrigger(1, 1, reason))
     ended = child.expect(TriggerEnded)
     assert (ended.hosting, ended.reason, ended.failure) == (1, reason, None)
     child.send(with_newest(hosting("Never", 1, 2)))
 
-    assert child.expect(Fired).hosting == 2
+    assert child.expect(TriggerFired).hosting == 2
     assert child.expect(TriggerEnded).reason == ""
     notes = (home / "notes").read_text().split()
     assert notes == [f"cleanup:{reason}", "cleanup:finished"]
@@ -207,7 +207,7 @@ class Slow(Trigger):
     child.send(hosting("Slow"))
     child.expect(Output)
 
-    child.send(End(1, 1, reason), End(1, 1, "cancelled"))
+    child.send(StopTrigger(1, 1, reason), StopTrigger(1, 1, "cancelled"))
 
     assert child.expect(TriggerEnded).reason == "cancelled"
     assert (home / "notes").read_text().split() == ["leaving", "on_kill"]
@@ -222,9 +222,9 @@ class Soon(Trigger):
 """
     )
     child.send(hosting("Soon"))
-    child.expect(Fired)
+    child.expect(TriggerFired)
 
-    child.send(End(1, 1, "reassigned"))
+    child.send(StopTrigger(1, 1, "reassigned"))
 
     assert child.expect(TriggerEnded).reason == ""
 
@@ -235,7 +235,7 @@ def test_many_saves_leave_only_the_newest_code_at_work(host, home):
         version = f"{number:08x}"
         write_version(home, version, flow=HEAD + SAYS.format(field="", value=str(number)))
         child.send(with_newest(hosting("Says", 1, number, n=1), version))
-        fired = child.expect(Fired)
+        fired = child.expect(TriggerFired)
         assert (fired.hosting, decode(fired.payload)) == (number, number)
 
 
@@ -252,7 +252,7 @@ class Counts(Trigger):
 """
 
 
-def streaming(hosting_no: int = 1, **fields: object) -> Host:
+def streaming(hosting_no: int = 1, **fields: object) -> StartTrigger:
     return msgspec.structs.replace(hosting("Counts", 1, hosting_no), window=2, **fields)
 
 
@@ -261,19 +261,19 @@ def test_a_stream_goes_on_after_its_last_stored_event(host):
 
     child.send(streaming(last=(encode(41, ""), "41")))
 
-    assert [decode(child.expect(Fired).payload) for _ in range(2)] == [42, 43]
+    assert [decode(child.expect(TriggerFired).payload) for _ in range(2)] == [42, 43]
 
 
 def test_a_stream_learns_which_of_its_events_are_stored(host):
     child = host(COUNTS)
     child.send(streaming())
     for _ in range(2):
-        child.expect(Fired)
+        child.expect(TriggerFired)
 
-    child.send(EventsTaken(1, 1, 2))
+    child.send(EventsStored(1, 1, 2))
     for _ in range(2):
-        child.expect(Fired)
-    child.send(End(1, 1, "finished"))
+        child.expect(TriggerFired)
+    child.send(StopTrigger(1, 1, "finished"))
 
     lines = printed(child).splitlines()
     assert lines[:2] == ["last None", "last None"]
@@ -373,7 +373,7 @@ def test_what_a_trigger_does_when_it_has_fired_is_for_its_log_alone(host, name, 
 
     child.send(hosting(name))
 
-    assert decode(child.expect(Fired).payload) == 1
+    assert decode(child.expect(TriggerFired).payload) == 1
     assert child.expect(TriggerEnded).failure is None
     assert says in "".join(
         report.data.decode()
@@ -432,6 +432,6 @@ def test_a_trigger_as_airflow_writes_it_is_hosted(host, home):
 
     child.send(hosting("Bare", path="/x", poke_interval=2.0))
 
-    assert decode(child.expect(Fired).payload) == {"path": "/x", "every": 2.0, "id": None}
+    assert decode(child.expect(TriggerFired).payload) == {"path": "/x", "every": 2.0, "id": None}
     assert child.expect(TriggerEnded).failure is None
     assert (home / "notes").read_text().split() == ["cleanup"]

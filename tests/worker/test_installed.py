@@ -10,8 +10,8 @@ import time
 import pytest
 
 from aioflow.author.codec import encode
-from aioflow.protocol.commands import Host, Ping
-from aioflow.protocol.reports import Fired, Pong, TriggerEnded
+from aioflow.protocol.commands import Ping, StartTrigger
+from aioflow.protocol.reports import Pong, TriggerEnded, TriggerFired
 from aioflow.worker.installed import InstalledPackages
 from tests.packages import SitePackages
 from tests.worker.peer import VERSION, write_version
@@ -137,8 +137,8 @@ class Spam(Trigger[int]):
 """
 
 
-def _hosting(trigger_no: int, **fields: object) -> Host:
-    return Host(trigger_no, 1, 1, 100, VERSION, "spam:Spam", encode(fields, ""), 1, None)
+def _hosting(trigger_no: int, **fields: object) -> StartTrigger:
+    return StartTrigger(trigger_no, 1, 1, 100, VERSION, "spam:Spam", encode(fields, ""), 1, None)
 
 
 @pytest.mark.process
@@ -148,7 +148,7 @@ def test_a_trigger_that_an_upgraded_package_explains_does_not_fail(home, spawn, 
     write_version(home, flow="")
     child = spawn("triggers", environment={"PYTHONPATH": str(site.folder)})
     child.send(_hosting(1, slices=4))
-    child.expect(Fired)
+    child.expect(TriggerFired)
     child.send(_hosting(2, slices=4, eggs=2))
     ended = child.expect(TriggerEnded, lambda report: report.trigger_no == 2)
     assert ended.failure is not None, "nothing has changed: it is the trigger's own fault"

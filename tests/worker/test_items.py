@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
-from aioflow.protocol.commands import Answer, ItemsTaken, Stop
-from aioflow.protocol.reports import Ask, EventsHandled, Failed, Item, Succeeded
+from aioflow.protocol.commands import ItemsStored, Reply, StopTask
+from aioflow.protocol.reports import EventsHandled, Failed, ItemYielded, Query, Succeeded
 from aioflow.worker.questions import ResultsPage, ResultsWanted
 from tests.worker.peer import Child, result_of, run_info, start, write_version
 
@@ -68,7 +68,7 @@ def child(home, spawn):
 
 def answer(child: Child, *items: Any, first: int = 0, more: bool = False) -> ResultsWanted:
     """Answer a question about items, and return it."""
-    ask = child.expect(Ask)
+    ask = child.expect(Query)
     page = ResultsPage(
         -1,
         [(first + n, 1, 0, encode(item, "")) for n, item in enumerate(items)],
@@ -76,7 +76,7 @@ def answer(child: Child, *items: Any, first: int = 0, more: bool = False) -> Res
         first + len(items) - 1,
         more,
     )
-    child.send(Answer(ask.question, msgspec.msgpack.encode(page)))
+    child.send(Reply(ask.question, msgspec.msgpack.encode(page)))
     return msgspec.msgpack.decode(ask.body, type=ResultsWanted)
 
 
@@ -84,9 +84,9 @@ def test_a_generator_gives_each_item_on_and_goes_on_when_it_is_stored(child):
     host = child("async", STREAM)
     host.send(start(0))
     for index in range(3):
-        item = host.expect(Item)
+        item = host.expect(ItemYielded)
         assert (item.index, decode(item.payload)) == (index, {"page": index})
-        host.send(ItemsTaken(item.task_no, item.start_no, index + 1))
+        host.send(ItemsStored(item.task_no, item.start_no, index + 1))
 
     ended = host.expect(Succeeded)
 
@@ -97,10 +97,10 @@ def test_what_an_earlier_try_gave_on_is_not_given_on_again(child):
     host = child("async", STREAM)
     host.send(start(0, start_no=4, stored=2))
 
-    item = host.expect(Item)
+    item = host.expect(ItemYielded)
 
     assert (item.index, item.start_no) == (2, 4)
-    host.send(ItemsTaken(item.task_no, 4, 3))
+    host.send(ItemsStored(item.task_no, 4, 3))
     host.expect(Succeeded)
 
 
@@ -114,11 +114,11 @@ def test_a_generator_that_yields_less_than_before_ends_well(child):
 def test_a_generator_that_is_held_back_can_be_stopped_and_cleans_up(child):
     host = child("async", STREAM)
     host.send(start(0))
-    host.expect(Item)
+    host.expect(ItemYielded)
 
-    host.send(Stop(100, 1, "cancelled"), start(0, start_no=2))
+    host.send(StopTask(100, 1, "cancelled"), start(0, start_no=2))
 
-    assert host.expect(Item).start_no == 2
+    assert host.expect(ItemYielded).start_no == 2
 
 
 def test_an_item_that_cannot_travel_fails_the_try_with_its_index(child):
@@ -156,7 +156,7 @@ def test_a_generator_that_takes_too_long_fails_where_it_stands(child):
     )
     host = child("async", source)
     host.send(start(0))
-    host.expect(Item)  # and nobody takes it
+    host.expect(ItemYielded)  # and nobody takes it
 
     assert host.expect(Failed).failure.reason == "timeout"
 

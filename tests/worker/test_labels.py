@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.protocol.commands import Start
+from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import Labelled, Succeeded
 from aioflow.worker.labels import LABEL_LIMIT
 from tests.worker.peer import Child, result_of, run_info, start, write_version
@@ -49,7 +49,7 @@ def child(request, home, spawn):
     return child
 
 
-def of_child(index: int, position: int = 0, **fields: int) -> Start:
+def of_child(index: int, position: int = 0, **fields: int) -> StartTask:
     return start(position, map_index=index, widths=(3,), **fields)
 
 

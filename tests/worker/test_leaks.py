@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from aioflow.author.codec import encode
-from aioflow.protocol.commands import Host
-from aioflow.protocol.reports import Fired, Output, TriggerEnded
+from aioflow.protocol.commands import StartTrigger
+from aioflow.protocol.reports import Output, TriggerEnded, TriggerFired
 from tests.worker.peer import VERSION, write_version
 
 pytestmark = pytest.mark.process
@@ -83,15 +83,19 @@ def test_no_log_and_no_failure_names_what_it_asks_with(home, spawn, port):
 
     for number, (path, fields) in enumerate(asked):
         kwargs = encode(fields, "")
-        host.send(Host(number, 1, 1, 100, VERSION, f"aioflow_triggers.{path}", kwargs, SINCE, None))
+        host.send(
+            StartTrigger(
+                number, 1, 1, 100, VERSION, f"aioflow_triggers.{path}", kwargs, SINCE, None
+            )
+        )
 
     ended, said = set(), set()
     # These wait on, and say so: nobody listens there, and one that answers 500.
     waiting = {3, 7}
     while len(ended | said) < len(asked):
-        report = host.expect((Fired, TriggerEnded, Output))
+        report = host.expect((TriggerFired, TriggerEnded, Output))
         assert CANARY not in repr(report), report
-        assert isinstance(report, Fired) or THEIRS not in repr(report), report
+        assert isinstance(report, TriggerFired) or THEIRS not in repr(report), report
         if isinstance(report, Output):
             said |= {report.task_no} & waiting
         else:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import encode
-from aioflow.protocol.commands import End, Host, Welcome
-from aioflow.protocol.reports import Ask, Fired, Report, TriggerEnded
+from aioflow.protocol.commands import Hello, StartTrigger, StopTrigger
+from aioflow.protocol.reports import Query, Report, TriggerEnded, TriggerFired
 from aioflow.worker.blackbox import BlackBox
 from aioflow.worker.shared import Line
 from aioflow.worker.trigger_making import MAKE_SECONDS
@@ -78,7 +78,7 @@ def house(home, monkeypatch):
         line, link = Line(), Link()
         theirs: Any = link
         line.connect(theirs)
-        welcome = Welcome("triggers", str(home / "code"), str(home / "results"))
+        welcome = Hello("triggers", str(home / "code"), str(home / "results"))
         return TriggerHost(line, BlackBox(), welcome), link
 
     yield house
@@ -86,8 +86,8 @@ def house(home, monkeypatch):
         del sys.modules[name]
 
 
-def hosting(name: str, **changes: Any) -> Host:
-    order = Host(1, 1, 1, 100, VERSION, f"flow:{name}", encode({}, ""), 1, None)
+def hosting(name: str, **changes: Any) -> StartTrigger:
+    order = StartTrigger(1, 1, 1, 100, VERSION, f"flow:{name}", encode({}, ""), 1, None)
     return msgspec.structs.replace(order, **changes)
 
 
@@ -106,7 +106,7 @@ class Lingers(Quick):
 
     host.obey(hosting("Lingers"))
 
-    fired, _ = await link.expect(Fired)
+    fired, _ = await link.expect(TriggerFired)
     ended, report = await link.expect(TriggerEnded)
     assert ended - fired == pytest.approx(CLEANUP_SECONDS)
     assert report.failure is None
@@ -120,7 +120,7 @@ class Lingers(Quick):
 
     host.obey(hosting("Lingers"))
 
-    fired, _ = await link.expect(Fired)
+    fired, _ = await link.expect(TriggerFired)
     ended, _ = await link.expect(TriggerEnded)
     assert ended - fired == pytest.approx(CLEANUP_SECONDS - 1)
 
@@ -134,7 +134,7 @@ class Lingers(Slow):
     host.obey(hosting("Lingers"))
     await asyncio.sleep(1)
 
-    host.obey(End(1, 1, "cancelled"))
+    host.obey(StopTrigger(1, 1, "cancelled"))
 
     told = asyncio.get_running_loop().time()
     ended, report = await link.expect(TriggerEnded)
@@ -173,7 +173,7 @@ async def test_what_does_not_let_go_is_abandoned_and_the_daemon_told(house, sour
     host.obey(hosting("Stays"))
     await asyncio.sleep(1)
 
-    host.obey(End(1, 1, "timeout"))
+    host.obey(StopTrigger(1, 1, "timeout"))
 
     told = asyncio.get_running_loop().time()
     ended, report = await link.expect(TriggerEnded)
@@ -194,7 +194,7 @@ class Stays(Trigger):
 
     host.obey(hosting("Stays"))
 
-    fired, _ = await link.expect(Fired)
+    fired, _ = await link.expect(TriggerFired)
     ended, _ = await link.expect(TriggerEnded)
     assert fired == began
     assert ended - fired == pytest.approx(2 * CLEANUP_SECONDS)
@@ -221,7 +221,7 @@ def pipeline():
 
     host.obey(hosting("Quick", task_no=101, start=start(1), is_made_there=True))
 
-    asked, _ = await link.expect(Ask)
+    asked, _ = await link.expect(Query)
     ended, report = await link.expect(TriggerEnded)
     assert ended - asked == pytest.approx(MAKE_SECONDS)
     assert (report.failure.type, report.failure.reason) == ("TimeoutError", "trigger_construct")

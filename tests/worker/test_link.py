@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 from aioflow.errors import Unserializable
-from aioflow.protocol.commands import Host
-from aioflow.protocol.reports import Fired, Report
+from aioflow.protocol.commands import StartTrigger
+from aioflow.protocol.reports import Report, TriggerFired
 from aioflow.worker.frames import FRAME_LIMIT, FRAME_MESSAGES, MESSAGE_LIMIT, frames, packed
 
 
-def fired(key: str | None = None, payload: bytes = b"") -> Fired:
-    return Fired(1, 1, 0, 1, payload, key)
+def fired(key: str | None = None, payload: bytes = b"") -> TriggerFired:
+    return TriggerFired(1, 1, 0, 1, payload, key)
 
 
 def messages_of(frame: bytearray) -> list[Report]:
@@ -28,7 +28,7 @@ def test_many_messages_are_cut_into_frames_and_keep_their_order():
 
 
 def test_large_messages_make_no_frame_that_is_too_long():
-    host = Host(1, 1, 1, 1, "v", "c", b"x" * 1024 * 1024, 0, None)
+    host = StartTrigger(1, 1, 1, 1, "v", "c", b"x" * 1024 * 1024, 0, None)
 
     sizes = [len(frame) for frame in frames([host] * 200)]
 
@@ -58,9 +58,9 @@ def test_a_packed_message_travels_like_the_message():
     [
         pytest.param(fired("\ud800"), id="no-text"),
         pytest.param(fired(payload=bytes(MESSAGE_LIMIT)), id="too-large"),
-        pytest.param(Fired(1, 1, 0, 2**64, b""), id="number-too-large"),
+        pytest.param(TriggerFired(1, 1, 0, 2**64, b""), id="number-too-large"),
     ],
 )
 def test_what_cannot_travel_is_refused_before_it_meets_others(message):
-    with pytest.raises(Unserializable, match="Fired"):
+    with pytest.raises(Unserializable, match="TriggerFired"):
         packed(message)

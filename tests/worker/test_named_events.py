@@ -14,8 +14,8 @@ import pytest
 from aioflow.author.asking import NamedEvent
 from aioflow.author.codec import encode
 from aioflow.errors import AioflowError, TaskError, Unserializable
-from aioflow.protocol.commands import Answer
-from aioflow.protocol.reports import Ask, Withdraw
+from aioflow.protocol.commands import Reply
+from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.worker.named_events import QUEUE_LIMIT, EventFollower, Subscriptions
 from aioflow.worker.questions import EventItem, EventsPage, EventsWanted
 from aioflow.worker.shared import Line
@@ -34,11 +34,11 @@ class Daemon(Line):
 
     def report(self, report: Any) -> None:
         match report:
-            case Ask():
+            case Query():
                 wanted = msgspec.msgpack.decode(report.body, type=EventsWanted)
                 self.asked += 1
                 self.open[report.question] = (report.run_no, wanted)
-            case Withdraw():
+            case CancelQuery():
                 del self.open[report.question]
             case _:
                 raise AssertionError(report)
@@ -62,13 +62,13 @@ class Daemon(Line):
             del self.open[question]
             answered += 1
             body = msgspec.msgpack.encode(EventsPage(items, last))
-            self.answered(Answer(question, body))
+            self.answered(Reply(question, body))
         return answered
 
     def refuse(self) -> None:
         for question in list(self.open):
             del self.open[question]
-            self.answered(Answer(question, b"", "no"))
+            self.answered(Reply(question, b"", "no"))
 
 
 class World:

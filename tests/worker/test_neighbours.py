@@ -23,8 +23,8 @@ from aioflow import Trigger
 from aioflow.author.codec import encode
 from aioflow.author.trigger import class_path, shares
 from aioflow.errors import Unserializable
-from aioflow.protocol.commands import Answer, Host
-from aioflow.protocol.reports import Ask, Fired, TriggerEnded
+from aioflow.protocol.commands import Reply, StartTrigger
+from aioflow.protocol.reports import Query, TriggerEnded, TriggerFired
 from aioflow.worker.questions import (
     EventItem,
     EventsPage,
@@ -133,14 +133,16 @@ def hostile(kind: Kind, cls: Any) -> Iterator[bytes]:
                 continue
 
 
-def hosting(cls: type[Trigger[Any]], number: int, fields: bytes) -> Host:
+def hosting(cls: type[Trigger[Any]], number: int, fields: bytes) -> StartTrigger:
     window = 64 if cls is NewFiles else 0
-    order = Host(number, 1, 1, 100, VERSION, class_path(cls), fields, SINCE, None, window=window)
+    order = StartTrigger(
+        number, 1, 1, 100, VERSION, class_path(cls), fields, SINCE, None, window=window
+    )
     waited_us = time.time_ns() // 1_000 - SINCE
     return msgspec.structs.replace(order, waits_since=time.monotonic_ns() // 1_000 - waited_us)
 
 
-def answer(host: Child, ask: Ask) -> None:
+def answer(host: Child, ask: Query) -> None:
     """Answer as a daemon does that has an event and a run for each of the healthy."""
     if ask.kind == "runs":
         runs = msgspec.msgpack.decode(ask.body, type=RunsWanted).runs
@@ -150,7 +152,7 @@ def answer(host: Child, ask: Ask) -> None:
             for run in runs
             if run.run_id in known
         ]
-        host.send(Answer(ask.question, msgspec.msgpack.encode(ended)))
+        host.send(Reply(ask.question, msgspec.msgpack.encode(ended)))
         return
     wanted = msgspec.msgpack.decode(ask.body, type=EventsWanted)
     events = [EventItem(FIRST_EVENT + n, f"k{n}", encode(n, "")) for n in range(HEALTHY)]
@@ -158,7 +160,7 @@ def answer(host: Child, ask: Ask) -> None:
     items = [event for event in events if wanted.after < event.event_no <= last]
     if items or wanted.until is not None:
         page = EventsPage(items, last if wanted.until is not None else items[-1].event_no)
-        host.send(Answer(ask.question, msgspec.msgpack.encode(page)))
+        host.send(Reply(ask.question, msgspec.msgpack.encode(page)))
 
 
 def test_every_class_that_shares_takes_part(folder):
@@ -185,9 +187,9 @@ def test_whatever_one_asks_for_the_others_have_their_events(cls, folder, home, s
 
     fired: set[int] = set()
     while fired != set(range(HEALTHY)):
-        report = host.expect((Ask, Fired, TriggerEnded))
-        if isinstance(report, Ask):
+        report = host.expect((Query, TriggerFired, TriggerEnded))
+        if isinstance(report, Query):
             answer(host, report)
         elif report.trigger_no < HEALTHY:
-            assert isinstance(report, Fired), report
+            assert isinstance(report, TriggerFired), report
             fired.add(report.trigger_no)

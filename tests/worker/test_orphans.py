@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aioflow.protocol.commands import Call
+from aioflow.protocol.commands import RunCallback
 from aioflow.protocol.outbox import Callback
-from aioflow.protocol.reports import Called, Succeeded
+from aioflow.protocol.reports import CallbackReturned, Succeeded
 from tests.executors.processes import DAEMONISE, WAYS_TO_GET_AWAY, is_alive
 from tests.worker.peer import result_of, run_info, start, write_version
 
@@ -170,7 +170,7 @@ def pipeline():
     write_version(home, flow=HEAD + source)
     child = spawn("callbacks")
     body = msgspec.msgpack.encode(Callback("success", 1, -1, "success", 0))
-    child.send(run_info(), Call(1, 1, body))
+    child.send(run_info(), RunCallback(1, 1, body))
 
-    assert child.expect(Called).failure is None
+    assert child.expect(CallbackReturned).failure is None
     assert not is_alive(int(Path(where).read_text()))

@@ -8,12 +8,12 @@ import pytest
 
 from aioflow.author.codec import decode, encode
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import CallRecorded, Resume
+from aioflow.protocol.commands import CallRecorded, ResumeCoroutine
 from aioflow.protocol.reports import (
     Awaiting,
     EventEmitted,
     Failed,
-    NextWanted,
+    NextEventRequested,
     RunCalled,
     StreamOpened,
     Succeeded,
@@ -134,7 +134,7 @@ def run_called(host: Talker) -> RunCalled:
 def resume(host: Talker, call: RunCalled, answer: Any, failure: Failure | None = None) -> None:
     body = encode(answer, "an answer")
     at = (1, call.task_no, call.start_no, call.start_no + 1)
-    host.child.send(Resume(*at, body, failure))
+    host.child.send(ResumeCoroutine(*at, body, failure))
 
 
 @pytest.mark.parametrize("given", ["other", "'invoices'"])
@@ -275,7 +275,7 @@ def test_a_stream_begins_behind_the_last_wait_and_a_wait_behind_what_was_streame
     host.replay(recorded("wait", "EventTrigger", event(5)))
     opened = host.child.expect(StreamOpened)
     confirm(host, opened)
-    wanted = host.child.expect(NextWanted)
+    wanted = host.child.expect(NextEventRequested)
     confirm(host, wanted, event(8))
 
     assert decode(opened.kwargs)["after"] == 5

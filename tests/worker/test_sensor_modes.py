@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.protocol.reports import Deferred, Failed, NotReadyYet, Skipped, Succeeded
+from aioflow.protocol.reports import Deferred, Failed, SensorNotReady, Skipped, Succeeded
 from tests.differing import differing
 from tests.worker.peer import result_of, run_info, start, write_version
 
@@ -59,11 +59,11 @@ def outcome(child: Any, position: int = 0) -> tuple[Any, ...]:
         child.send(start(position, start_no=number))
         while True:
             report = child.receive()[-1]
-            if not isinstance(report, NotReadyYet | Succeeded | Failed | Skipped):
+            if not isinstance(report, SensorNotReady | Succeeded | Failed | Skipped):
                 continue
             break
         match report:
-            case NotReadyYet():
+            case SensorNotReady():
                 continue
             case Succeeded():
                 return ("done", result_of(report))
@@ -156,7 +156,7 @@ with DAG("pipeline"):
 
 @pytest.mark.parametrize("mode", ["", "async "], ids=["slot", "hosted"])
 @pytest.mark.parametrize(
-    ("raises", "kind"), [("OSError", NotReadyYet), ("Fail", Failed), ("SystemExit", Failed)]
+    ("raises", "kind"), [("OSError", SensorNotReady), ("Fail", Failed), ("SystemExit", Failed)]
 )
 def test_what_is_raised_behind_a_trigger_is_ignored_as_in_a_check(home, spawn, mode, raises, kind):
     write_version(home, flow="from aioflow import *\n" + RESUMES.format(mode=mode, raises=raises))

@@ -10,8 +10,8 @@ import pytest
 
 from aioflow.author.codec import decode, encode
 from aioflow.model.trigger_description import Watched
-from aioflow.protocol.commands import Describe, End, Host, Ping
-from aioflow.protocol.reports import Described, Fired, Output, Pong, TriggerEnded
+from aioflow.protocol.commands import Describe, Ping, StartTrigger, StopTrigger
+from aioflow.protocol.reports import Described, Output, Pong, TriggerEnded, TriggerFired
 from tests.differing import differing
 from tests.worker.peer import VERSION, write_version
 
@@ -142,10 +142,12 @@ def host(home, spawn):
     return spawn("triggers")
 
 
-def hosting(name: str, what: str, trigger_no: int = 1, hosting: int = 1, **fields: object) -> Host:
+def hosting(
+    name: str, what: str, trigger_no: int = 1, hosting: int = 1, **fields: object
+) -> StartTrigger:
     fields = {"what": what, **fields}
     at = (VERSION, f"flow:{name}", encode(fields, ""), SINCE, None)
-    return Host(trigger_no, hosting, 1, 100, *at)
+    return StartTrigger(trigger_no, hosting, 1, 100, *at)
 
 
 def notes(home):
@@ -154,7 +156,9 @@ def notes(home):
 
 def over(host):
     """The next report after which nothing is left of a hosting."""
-    return host.expect((Fired, TriggerEnded), lambda r: isinstance(r, TriggerEnded) or r.is_last)
+    return host.expect(
+        (TriggerFired, TriggerEnded), lambda r: isinstance(r, TriggerEnded) or r.is_last
+    )
 
 
 def ended(host, count):
@@ -165,7 +169,7 @@ def ended(host, count):
 def test_its_event_resumes_the_task_and_ends_the_hosting(host, form):
     host.send(hosting(form, "ring", 7, 3))
 
-    fired = host.expect(Fired)
+    fired = host.expect(TriggerFired)
     assert (fired.trigger_no, fired.hosting, fired.index) == (7, 3, 0)
     assert (decode(fired.payload), fired.key) == ("ring", "kring")
     assert fired.is_last == (form == "Shared")  # the others have something to let go of
@@ -206,7 +210,7 @@ def test_thousands_share_one_watch_and_each_has_its_event(host, home):
     host.send(*waits[:1_500])
     host.send(*waits[1_500:], hosting("Shared", "all", count))
 
-    fired = {f.trigger_no: decode(f.payload) for f in (host.expect(Fired) for _ in waits)}
+    fired = {f.trigger_no: decode(f.payload) for f in (host.expect(TriggerFired) for _ in waits)}
     assert fired == {n: f"never:{n}" for n in range(count)}
     assert notes(home).count("made") == 1
 
@@ -224,7 +228,7 @@ def test_what_they_share_and_when_that_looks_next_is_told_to_whoever_asks(host):
     shared, of_one, alone = Watched(2, noon, noon - 5_000_000), Watched(0, None), Watched(0, None)
     assert told == Described(5, ((0, shared), (2, shared), (3, of_one), (4, alone)))
 
-    host.send(*(End(n, 1, "cancelled") for n in range(5)))
+    host.send(*(StopTrigger(n, 1, "cancelled") for n in range(5)))
     ended(host, 5)
     host.send(Ping())
     assert host.expect(Pong).watches == ()
@@ -233,7 +237,7 @@ def test_what_they_share_and_when_that_looks_next_is_told_to_whoever_asks(host):
 @pytest.mark.parametrize("form", ["Says", "SaysMore"])
 def test_a_trigger_is_described_in_the_words_of_its_author(host, form):
     host.send(hosting(form, "never", 1), hosting(form, "never", 2, street="side street"))
-    host.send(hosting(form, "never:3", 3), End(3, 1, "cancelled"))
+    host.send(hosting(form, "never:3", 3), StopTrigger(3, 1, "cancelled"))
     assert over(host).trigger_no == 3
     host.send(Describe(5, (1, 2, 3)))
 
@@ -260,7 +264,7 @@ def test_what_is_looked_at_elsewhere_has_a_watch_of_its_own(host, home):
 
     end = host.expect(TriggerEnded)
     assert (end.trigger_no, end.failure.message) == (2, "broken")
-    host.send(End(1, 1, "cancelled"))
+    host.send(StopTrigger(1, 1, "cancelled"))
     assert host.expect(TriggerEnded).failure is None
 
 
@@ -273,9 +277,11 @@ def test_a_trigger_that_no_watch_survives_fails_alone_and_says_why_in_its_log(ho
     assert (end.trigger_no, end.failure is None) == (6, False)
     assert host.expect(Output).task_no == 6
     # The others are looked for as before, in as many watches as they are in by now.
-    host.send(*(End(n, 1, "cancelled") for n in range(1, 5)), hosting("Shared", "ring", 7))
+    host.send(*(StopTrigger(n, 1, "cancelled") for n in range(1, 5)), hosting("Shared", "ring", 7))
     assert set(ended(host, 5)) == {1, 2, 3, 4, 7}
-    host.send(End(0, 1, "timeout"), hosting("Shared", "ring", 8))  # still waiting, not failed
+    host.send(
+        StopTrigger(0, 1, "timeout"), hosting("Shared", "ring", 8)
+    )  # still waiting, not failed
     assert {number: end.failure for number, end in ended_by_order(host, 0, 8).items()} == {0: None}
 
 
@@ -294,7 +300,7 @@ def test_a_watch_that_fails_once_is_begun_again_for_all_of_its_triggers(host, ho
     assert over(host).trigger_no == 50
     host.send(hosting("Shared", "all", 51))
     fired = ended(host, 51)
-    assert all(isinstance(event, Fired) for event in fired.values())
+    assert all(isinstance(event, TriggerFired) for event in fired.values())
     assert set(fired) == {*range(50), 51}
     assert notes(home).count("made") == 2
 
@@ -303,7 +309,7 @@ def test_what_a_watch_raises_as_one_leaves_is_the_failure_of_nobody(host):
     host.send(hosting("Shared", "never:clings", 1), hosting("Shared", "never", 2))
     host.send(hosting("Shared", "all", 3))
 
-    assert all(isinstance(event, Fired) for event in ended(host, 3).values())
+    assert all(isinstance(event, TriggerFired) for event in ended(host, 3).values())
 
 
 def test_what_cannot_be_wanted_fails_who_wants_it(host):
@@ -323,17 +329,17 @@ def test_one_that_is_refused_takes_no_other_with_it(host):
     end = host.expect(TriggerEnded)
     assert (end.trigger_no, end.failure.message) == (3, "not here")
     host.send(hosting("Shared", "all", 4))
-    assert {host.expect(Fired).trigger_no, host.expect(Fired).trigger_no} == {1, 4}
+    assert {host.expect(TriggerFired).trigger_no, host.expect(TriggerFired).trigger_no} == {1, 4}
 
 
 def test_an_end_is_confirmed_and_the_last_one_closes_the_watch(host, home):
     host.send(hosting("Shared", "never:a", 1), hosting("Shared", "never:b", 2))
 
-    host.send(End(1, 1, "timeout"))
+    host.send(StopTrigger(1, 1, "timeout"))
     end = host.expect(TriggerEnded)
     assert (end.trigger_no, end.reason, end.failure) == (1, "timeout", None)
     assert "closed" not in notes(home)
-    host.send(End(2, 1, "cancelled"), hosting("Shared", "ring", 3))
+    host.send(StopTrigger(2, 1, "cancelled"), hosting("Shared", "ring", 3))
     assert set(ended(host, 2)) == {2, 3}
     assert notes(home).count("made") == 2
 
@@ -342,7 +348,7 @@ def test_an_end_right_behind_its_hosting_is_confirmed(host):
     host.send(hosting("Shared", "ring", 1))
     over(host)
 
-    host.send(hosting("Shared", "ring", 2), End(2, 1, "cancelled"))
+    host.send(hosting("Shared", "ring", 2), StopTrigger(2, 1, "cancelled"))
 
     end = host.expect(TriggerEnded)
     assert (end.trigger_no, end.reason, end.failure) == (2, "cancelled", None)
@@ -362,7 +368,7 @@ def test_what_it_does_at_its_end_is_done_by_an_instance(host, home, reason, said
     host.send(hosting("Tidy", "ring", 2), hosting("Tidy", "never", 3))
     host.expect(TriggerEnded)
 
-    host.send(End(3, 1, reason))
+    host.send(StopTrigger(3, 1, reason))
 
     assert host.expect(TriggerEnded).reason == reason
     assert [note for note in notes(home) if note.endswith("never 2026") or "killed" in note] == said
@@ -380,7 +386,7 @@ def test_a_repeated_hosting_is_one_and_a_newer_one_takes_over(host, home):
     host.send(hosting("Shared", "never", 1, 1))
     host.send(hosting("Shared", "never", 1, 1), hosting("Shared", "ring", 1, 2))
 
-    fired = host.expect(Fired)
+    fired = host.expect(TriggerFired)
     assert (fired.trigger_no, fired.hosting) == (1, 2)
     assert fired.is_last
     end = host.expect(TriggerEnded)
@@ -390,7 +396,7 @@ def test_a_repeated_hosting_is_one_and_a_newer_one_takes_over(host, home):
 def test_a_stream_is_hosted_by_its_run(host):
     host.send(msgspec.structs.replace(hosting("Shared", "ring"), window=64))
 
-    assert decode(host.expect(Fired).payload) == "ring"
+    assert decode(host.expect(TriggerFired).payload) == "ring"
     assert host.expect(TriggerEnded).failure is None
 
 
@@ -410,7 +416,7 @@ def test_a_crash_of_a_watch_leaves_one_of_its_triggers_in_the_black_box(home, sp
     host = spawn("triggers", box=box)
 
     host.send(hosting("Shared", "ring", 5), hosting("Shared", "never", 6), Ping())
-    host.expect(Fired)
+    host.expect(TriggerFired)
     host.send(hosting("Shared", "never", 7), hosting("Shared", "crash", 8))
 
     assert host.process.wait(host.PATIENCE) == -signal.SIGSEGV

@@ -10,16 +10,16 @@ import pytest
 
 from aioflow.author.codec import decode, encode
 from aioflow.model.states import Failure, TaskState
-from aioflow.protocol.commands import Answer, ForgetRun, Recall
+from aioflow.protocol.commands import ForgetRun, Recall, Reply
 from aioflow.protocol.reports import (
-    Ask,
-    Began,
     Deferred,
     Failed,
-    NotReadyYet,
+    Query,
     Recalled,
+    SensorNotReady,
     Skipped,
     Succeeded,
+    TaskStarted,
 )
 from aioflow.results import RESULT_LIMIT, read_item, read_value, result_path
 from aioflow.worker.questions import ResultsPage, ResultsWanted
@@ -90,7 +90,7 @@ def test_a_try_begins_runs_and_reports_its_result(slot):
 
     child.send(start(0, task_no=7, start_no=3))
 
-    began = child.expect(Began)
+    began = child.expect(TaskStarted)
     succeeded = child.expect(Succeeded)
     assert (began.task_no, began.start_no) == (succeeded.task_no, succeeded.start_no) == (7, 3)
     assert began.at <= succeeded.began_at <= succeeded.at
@@ -115,9 +115,9 @@ def test_the_end_of_one_and_the_begin_of_the_next_share_a_frame(slot):
         child.receive()
 
     assert [kinds(frame) for frame in child.frames] == [
-        ["Began"],
-        ["Succeeded", "Began"],
-        ["Succeeded", "Began"],
+        ["TaskStarted"],
+        ["Succeeded", "TaskStarted"],
+        ["Succeeded", "TaskStarted"],
         ["Succeeded"],
     ]
 
@@ -127,14 +127,14 @@ def test_a_claimed_try_is_given_back_while_another_runs(slot, home):
     os.mkfifo(gate)
     child = slot(one_task(f"open({str(gate)!r}).read()"))
     child.send(start(0, task_no=1), start(0, task_no=2), start(0, task_no=3))
-    child.expect(Began)
+    child.expect(TaskStarted)
 
     child.send(Recall(((1, 1), (2, 1), (9, 1))))
 
     assert child.expect(Recalled).tries == ((2, 1),)
     gate.write_text("")
     assert child.expect(Succeeded).task_no == 1
-    assert child.expect(Began).task_no == 3
+    assert child.expect(TaskStarted).task_no == 3
     gate.write_text("")
     assert child.expect(Succeeded).task_no == 3
 
@@ -150,7 +150,7 @@ def test_what_is_recalled_never_begins_however_the_two_race(slot):
         child.send(Recall(((task_no, 1),)))
         back |= {recalled_no for recalled_no, _ in child.expect(Recalled).tries}
         if task_no not in back:
-            begun.add(child.expect(Began).task_no)
+            begun.add(child.expect(TaskStarted).task_no)
     child.close()
 
     assert begun | back == set(range(1, count + 1))
@@ -384,7 +384,7 @@ def test_an_idle_worker_ends_when_the_link_closes(slot):
 def test_a_busy_worker_ends_when_the_link_closes(slot):
     child = slot(one_task("print('busy', flush=True)\nwhile True: time.sleep(60)"))
     child.send(start(0))
-    child.expect(Began)
+    child.expect(TaskStarted)
 
     assert child.close() == 0
 
@@ -465,15 +465,15 @@ def test_a_result_that_is_not_at_hand_is_asked_for(slot):
     child = slot(ADD)
 
     child.send(start(1))
-    ask = child.expect(Ask)
+    ask = child.expect(Query)
     assert (ask.run_no, ask.kind) == (1, "results")
     assert msgspec.msgpack.decode(ask.body, type=ResultsWanted) == ResultsWanted(0, -2)
     page = ResultsPage(-1, [(-1, 100, 1, encode(Decimal(9), ""))], [], -1, more=False)
-    child.send(Answer(ask.question, msgspec.msgpack.encode(page)))
+    child.send(Reply(ask.question, msgspec.msgpack.encode(page)))
 
     # It stands in two arguments, so it is asked for twice.
-    again = child.expect(Ask)
-    child.send(Answer(again.question, msgspec.msgpack.encode(page)))
+    again = child.expect(Query)
+    child.send(Reply(again.question, msgspec.msgpack.encode(page)))
     assert result_of(child.expect(Succeeded))[0] == Decimal(9)
 
 
@@ -481,7 +481,7 @@ def test_a_question_without_an_answer_fails_the_try(slot):
     child = slot(ADD)
 
     child.send(start(1))
-    child.send(Answer(child.expect(Ask).question, b"", "the database is away"))
+    child.send(Reply(child.expect(Query).question, b"", "the database is away"))
 
     failed = child.expect(Failed)
     assert "the database is away" in failed.failure.message
@@ -509,7 +509,7 @@ def pipeline():
 
     child.send(start(1))
     page = ResultsPage(-1, [(-1, 100, 4, None)], [], -1, more=False)
-    child.send(Answer(child.expect(Ask).question, msgspec.msgpack.encode(page)))
+    child.send(Reply(child.expect(Query).question, msgspec.msgpack.encode(page)))
     assert result_of(child.expect(Succeeded)) == 100_000
 
 
@@ -628,10 +628,10 @@ def test_a_fan_in_is_fetched_page_by_page_in_map_order(slot):
     child.send(start(2))
     asked = []
     for _ in pages:
-        ask = child.expect(Ask)
+        ask = child.expect(Query)
         wanted = msgspec.msgpack.decode(ask.body, type=ResultsWanted)
         asked.append(wanted.after)
-        child.send(Answer(ask.question, msgspec.msgpack.encode(pages[wanted.after])))
+        child.send(Reply(ask.question, msgspec.msgpack.encode(pages[wanted.after])))
 
     assert asked == [-2, 1]
     assert result_of(child.expect(Succeeded)) == [
@@ -645,10 +645,10 @@ def test_a_fan_in_is_fetched_page_by_page_in_map_order(slot):
 @pytest.mark.parametrize(
     ("body", "kind", "value"),
     [
-        pytest.param("return False", NotReadyYet, None, id="false"),
-        pytest.param("return None", NotReadyYet, None, id="none"),
-        pytest.param("return PokeReturnValue(False, 1)", NotReadyYet, None, id="not-done"),
-        pytest.param("raise NotReady(60)", NotReadyYet, 60_000_000, id="recheck"),
+        pytest.param("return False", SensorNotReady, None, id="false"),
+        pytest.param("return None", SensorNotReady, None, id="none"),
+        pytest.param("return PokeReturnValue(False, 1)", SensorNotReady, None, id="not-done"),
+        pytest.param("raise NotReady(60)", SensorNotReady, 60_000_000, id="recheck"),
         pytest.param("return True", Succeeded, None, id="true"),
         pytest.param("return PokeReturnValue(True, 9)", Succeeded, 9, id="done"),
     ],
@@ -659,7 +659,7 @@ def test_a_sensor_says_whether_it_is_done(slot, body, kind, value):
     child.send(start(0))
 
     report = child.expect(kind)
-    assert (report.recheck_in_us if kind is NotReadyYet else result_of(report)) == value
+    assert (report.recheck_in_us if kind is SensorNotReady else result_of(report)) == value
 
 
 WAITER = """

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
-from aioflow.protocol.commands import Answer, Host
-from aioflow.protocol.reports import Ask, Fired, TriggerEnded
+from aioflow.protocol.commands import Reply, StartTrigger
+from aioflow.protocol.reports import Query, TriggerEnded, TriggerFired
 from aioflow.results import result_path, write_list
 from aioflow.worker.questions import ResultsPage
 from tests.worker.peer import VERSION, run_info, start, write_version
@@ -67,12 +67,12 @@ def host(home, spawn):
     return host
 
 
-def hosting(position: int = 0, trigger_no: int = 1, **changes: Any) -> Host:
+def hosting(position: int = 0, trigger_no: int = 1, **changes: Any) -> StartTrigger:
     """Return the order to host the trigger of the task at a position."""
     newest = str(changes.pop("newest", ""))
     begin = start(position, **changes)
     path, empty = "flow:Echo", b"\x80"
-    return Host(
+    return StartTrigger(
         trigger_no, 1, 1, begin.task_no, VERSION, path, empty, SINCE, None, start=begin,
         newest=newest, is_made_there=True,
     )  # fmt: skip
@@ -80,7 +80,7 @@ def hosting(position: int = 0, trigger_no: int = 1, **changes: Any) -> Host:
 
 def fired(child, position: int = 0, **changes: Any) -> object:
     child.send(hosting(position, **changes))
-    return decode(child.expect(Fired).payload)
+    return decode(child.expect(TriggerFired).payload)
 
 
 def failure(child, position: int = 0, **changes: Any):
@@ -154,13 +154,13 @@ def test_a_result_the_engine_has_not_at_hand_is_asked_for(host):
     child = host(OF_INIT.replace("VALUE", "p"))
 
     child.send(hosting(1))
-    ask = child.expect(Ask)
+    ask = child.expect(Query)
     assert (ask.run_no, ask.kind) == (1, "results")
     item = (-1, 100, 1, encode([1], ""))
     page = ResultsPage(width=-1, items=[item], failed=[], last=-1, more=False)
-    child.send(Answer(ask.question, msgspec.msgpack.encode(page)))
+    child.send(Reply(ask.question, msgspec.msgpack.encode(page)))
 
-    assert decode(child.expect(Fired).payload) == [[1], None]
+    assert decode(child.expect(TriggerFired).payload) == [[1], None]
 
 
 MAPPED = """
@@ -180,11 +180,11 @@ def test_a_class_that_was_loaded_before_its_dag_does_not_hide_it(host):
     child = host(MAPPED)
     plain = msgspec.structs.replace(hosting(), start=None, is_made_there=False)
     child.send(plain)
-    child.expect(Fired)
+    child.expect(TriggerFired)
 
     child.send(hosting(0, 2, map_index=0, widths=(100,), task_no=200))
 
-    assert decode(child.expect(Fired).payload) == [0, "of the class"]
+    assert decode(child.expect(TriggerFired).payload) == [0, "of the class"]
 
 
 def test_a_mapped_task_takes_its_item_and_the_rest_from_the_class(host):
@@ -195,7 +195,9 @@ def test_a_mapped_task_takes_its_item_and_the_rest_from_the_class(host):
           for index in range(100))
     )  # fmt: skip
 
-    events = {f.trigger_no: decode(f.payload) for f in (child.expect(Fired) for _ in range(100))}
+    events = {
+        f.trigger_no: decode(f.payload) for f in (child.expect(TriggerFired) for _ in range(100))
+    }
     assert events == {1 + index: [index, "of the class"] for index in range(100)}
 
 
@@ -280,7 +282,7 @@ with DAG("pipeline"):
 
     child.send(hosting(0, 2, map_index=1, widths=(2,), task_no=201))
 
-    assert decode(child.expect(Fired).payload) == [8, 1]
+    assert decode(child.expect(TriggerFired).payload) == [8, 1]
 
 
 def test_an_item_whose_function_skips_skips_its_child(host):
@@ -306,10 +308,10 @@ def pipeline():
     told = {"sources": ((0, 100, 1),), "widths": (2, 2)}
 
     child.send(hosting(1, 1, map_index=0, task_no=200, **told))
-    assert decode(child.expect(Fired).payload) == [1, None]
+    assert decode(child.expect(TriggerFired).payload) == [1, None]
     child.send(hosting(1, 2, map_index=1, task_no=201, **told))
 
-    event = child.expect(Fired)
+    event = child.expect(TriggerFired)
     assert (event.ends, decode(event.payload)) == ("skipped", "even")
 
 
@@ -335,7 +337,7 @@ def pipeline(): Mine(task_id="a")
 
     child.send(hosting())
 
-    event = child.expect(Fired)
+    event = child.expect(TriggerFired)
     assert (event.ends, decode(event.payload)) == (how, payload)
     assert child.expect(TriggerEnded).failure is None
 
@@ -380,7 +382,7 @@ def pipeline(): Mine(task_id="a")
 
     child.send(hosting())
 
-    event = child.expect(Fired)
+    event = child.expect(TriggerFired)
     assert (event.ends, event.payload, event.size) == ("success", b"", 0)
 
 
@@ -401,7 +403,7 @@ def pipeline(): each.expand(x=Mine(task_id="a").output)
 
     child.send(hosting())
 
-    event = child.expect(Fired)
+    event = child.expect(TriggerFired)
     assert (event.ends, event.payload, event.width) == ("success", b"", 3)
     assert event.size > 150_000
     assert [path for path in (home / "results").rglob("*") if path.is_file()]
@@ -429,7 +431,7 @@ def test_an_event_that_ends_a_deferred_task_may_give_a_list_to_expand_over(host,
         )
     )
 
-    event = child.expect(Fired)
+    event = child.expect(TriggerFired)
     assert (event.ends, event.payload, event.width) == ("success", b"", 2)
 
 
@@ -450,7 +452,7 @@ def test_an_event_that_ends_a_deferred_task_carries_its_result(host, value, expe
     if expected is None:
         assert child.expect(TriggerEnded).failure.reason == "payload_too_large"
     else:
-        event = child.expect(Fired)
+        event = child.expect(TriggerFired)
         assert (event.ends, event.payload, event.width) == expected
 
 
@@ -523,7 +525,7 @@ class Echo(Trigger):
 def test_a_hung_question_ends_with_the_hosting(host):
     child = host(OF_INIT.replace("VALUE", "p"))
     child.send(hosting(1))
-    child.expect(Ask)
+    child.expect(Query)
 
     child.send(msgspec.structs.replace(hosting(1), hosting=2))
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import encode
-from aioflow.protocol.commands import Answer
-from aioflow.protocol.reports import Ask, Failed, Skipped, Succeeded
+from aioflow.protocol.commands import Reply
+from aioflow.protocol.reports import Failed, Query, Skipped, Succeeded
 from aioflow.results import result_path, write_list, write_value
 from aioflow.worker.questions import ResultsPage, ResultsWanted, asked_alone
 from tests.worker.peer import Child, result_of, run_info, start, write_version
@@ -166,14 +166,14 @@ def test_an_item_gives_the_parameters_of_its_child(taking, home):
 def only_asked(process: Child, expected: list[tuple[int, int]], answers: dict[int, object]) -> None:
     """Answer what a child asks, one at a time: a result for each position."""
     for position, index in expected:
-        ask = process.expect(Ask)
+        ask = process.expect(Query)
         wanted = msgspec.msgpack.decode(ask.body, type=ResultsWanted)
         assert (wanted.position, asked_alone(wanted.after)) == (position, index)
         items: list[tuple[int, int, int, bytes | None]] = []
         if position in answers:
             items = [(index, 7, 1, encode(answers[position], ""))]
         page = ResultsPage(3, items, [], last=index, more=False)
-        process.send(Answer(ask.question, msgspec.msgpack.encode(page)))
+        process.send(Reply(ask.question, msgspec.msgpack.encode(page)))
 
 
 @pytest.mark.parametrize("role", ["slot", "async"])
@@ -201,9 +201,9 @@ def test_a_large_result_of_the_child_it_follows_is_read_from_its_file(taking, ho
     write_value(result_path(home / "results", 7, 3), encode("large", ""))
 
     process.send(start(1, map_index=0, widths=(1,)))
-    ask = process.expect(Ask)
+    ask = process.expect(Query)
     page = ResultsPage(1, [(0, 7, 3, None)], [], last=0, more=False)
-    process.send(Answer(ask.question, msgspec.msgpack.encode(page)))
+    process.send(Reply(ask.question, msgspec.msgpack.encode(page)))
 
     assert result_of(process.expect(Succeeded)) == "('large', 5)"
 

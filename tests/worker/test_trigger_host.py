@@ -7,8 +7,16 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
-from aioflow.protocol.commands import Answer, End, Foresee, Host, Ping
-from aioflow.protocol.reports import Ask, Expects, Fired, Foreseen, Pong, TriggerEnded, Withdraw
+from aioflow.protocol.commands import Ping, PreviewFireTimes, Reply, StartTrigger, StopTrigger
+from aioflow.protocol.reports import (
+    CancelQuery,
+    FireTimesPreviewed,
+    NextFireTime,
+    Pong,
+    Query,
+    TriggerEnded,
+    TriggerFired,
+)
 from aioflow.worker.questions import EventsPage, RunEnded, RunEnding, RunsWanted
 from tests.differing import differing
 from tests.worker.peer import VERSION, kinds, write_version
@@ -44,10 +52,10 @@ def host(home, spawn):
     return host
 
 
-def hosting(name: str, trigger_no: int = 1, hosting: int = 1, **fields: object) -> Host:
+def hosting(name: str, trigger_no: int = 1, hosting: int = 1, **fields: object) -> StartTrigger:
     """Return the order to host a trigger; a name without a module is of the DAG file."""
     path = name if ":" in name else f"flow:{name}"
-    return Host(trigger_no, hosting, 1, 100, VERSION, path, encode(fields, ""), SINCE, None)
+    return StartTrigger(trigger_no, hosting, 1, 100, VERSION, path, encode(fields, ""), SINCE, None)
 
 
 def test_a_trigger_fires_once_and_its_hosting_ends(host, home):
@@ -71,7 +79,7 @@ class Soon(Trigger[dict]):
 
     child.send(hosting("Soon", 7, 3, wait=0.01))
 
-    fired, ended = child.expect(Fired), child.expect(TriggerEnded)
+    fired, ended = child.expect(TriggerFired), child.expect(TriggerEnded)
     assert (fired.trigger_no, fired.hosting, fired.index, fired.key) == (7, 3, 0, "k")
     payload = decode(fired.payload)
     assert (payload["since"].isoformat(), payload["last"]) == ("2026-01-01T00:00:00+00:00", None)
@@ -90,7 +98,10 @@ class Asks(Trigger):
 
     child.send(msgspec.structs.replace(hosting("Asks", 1), dag_id="mine"), hosting("Asks", 2))
 
-    told = {f.trigger_no: decode(f.payload) for f in (child.expect(Fired), child.expect(Fired))}
+    told = {
+        f.trigger_no: decode(f.payload)
+        for f in (child.expect(TriggerFired), child.expect(TriggerFired))
+    }
     assert told == {1: "mine", 2: ""}
 
 
@@ -107,9 +118,9 @@ class Never(Trigger):
 """
     )
     child.send(hosting("Never", 1), hosting("Never", 2), hosting("Plain", 3))
-    child.expect(Fired)
+    child.expect(TriggerFired)
 
-    child.send(End(1, 1, "timeout"), End(2, 1, "cancelled"))
+    child.send(StopTrigger(1, 1, "timeout"), StopTrigger(2, 1, "cancelled"))
 
     ended = [child.expect(TriggerEnded, lambda e: e.trigger_no != 3) for _ in range(2)]
     assert {(e.trigger_no, e.failure) for e in ended} == {(1, None), (2, None)}
@@ -121,7 +132,7 @@ class Never(Trigger):
 def test_an_end_right_behind_its_hosting_is_confirmed(host):
     child = host("")
 
-    child.send(hosting("Plain"), End(1, 1, "cancelled"))
+    child.send(hosting("Plain"), StopTrigger(1, 1, "cancelled"))
 
     assert child.expect(TriggerEnded).failure is None
 
@@ -129,7 +140,7 @@ def test_an_end_right_behind_its_hosting_is_confirmed(host):
 def test_an_end_for_something_unknown_is_confirmed(host):
     child = host("")
 
-    child.send(End(5, 2, "cancelled"))
+    child.send(StopTrigger(5, 2, "cancelled"))
 
     assert child.expect(TriggerEnded).trigger_no == 5
 
@@ -156,7 +167,7 @@ class Blocks(Trigger):
     os.mkfifo(home / "gate")
     child.send(hosting("Blocks", gate=str(home / "gate"), in_cleanup=where == "in_cleanup"))
 
-    child.expect(Fired)
+    child.expect(TriggerFired)
 
     with (home / "gate").open("w"):  # returns once the other end is open
         pass
@@ -175,9 +186,9 @@ class Slow(Trigger):
 """
     )
     child.send(hosting("Slow"))
-    child.expect(Fired)
+    child.expect(TriggerFired)
 
-    child.send(End(1, 1, "finished"))
+    child.send(StopTrigger(1, 1, "finished"))
 
     assert child.expect(TriggerEnded).failure is None
     assert (home / "notes").read_text().split() == ["begun", "over"]
@@ -292,7 +303,7 @@ def test_a_missing_snapshot_is_told_apart_and_does_not_matter_to_plug_ins(host):
     )
 
     assert child.expect(TriggerEnded, lambda e: e.trigger_no == 1).failure.reason == "code_missing"
-    assert child.expect(Fired).trigger_no == 2
+    assert child.expect(TriggerFired).trigger_no == 2
 
 
 def test_a_missing_file_that_is_called_like_a_package_is_missing_all_the_same(host):
@@ -309,7 +320,7 @@ def test_a_trigger_of_a_helper_module_is_found_by_its_path(host, home):
 
     child.send(hosting("deep.waits:Mine"))
 
-    assert decode(child.expect(Fired).payload) == 1
+    assert decode(child.expect(TriggerFired).payload) == 1
 
 
 def test_a_trigger_with_an_init_of_its_own_is_hosted(host):
@@ -327,27 +338,27 @@ class Airflows(Trigger):
 
     child.send(hosting("Airflows", url="u", n=2))
 
-    assert decode(child.expect(Fired).payload) == "u:2"
+    assert decode(child.expect(TriggerFired).payload) == "u:2"
     assert child.expect(TriggerEnded).failure is None
 
 
-def told(ask: Ask, ending: RunEnding | str) -> Answer:
+def told(ask: Query, ending: RunEnding | str) -> Reply:
     """Answer the first run of a question."""
     number = msgspec.msgpack.decode(ask.body, type=RunsWanted).runs[0].number
-    return Answer(ask.question, msgspec.msgpack.encode([RunEnded(number, ending)]))
+    return Reply(ask.question, msgspec.msgpack.encode([RunEnded(number, ending)]))
 
 
 def test_a_trigger_can_ask_for_the_end_of_a_run(host):
     child = host("")
 
     child.send(hosting("aioflow_triggers.external:RunTrigger", dag="other", task="t"))
-    ask = child.expect(Ask)
+    ask = child.expect(Query)
     wanted = msgspec.msgpack.decode(ask.body, type=RunsWanted)
     assert (ask.run_no, wanted.dag_id, wanted.task_id) == (1, "other", "t")
     assert [run.since for run in wanted.runs] == [SINCE]
     child.send(told(ask, RunEnding("run-9", "failed", None)))
 
-    fired = child.expect(Fired)
+    fired = child.expect(TriggerFired)
     assert decode(fired.payload) == {"state": "failed", "run_id": "run-9", "result": None}
     assert fired.key == "run-9/t"
 
@@ -361,18 +372,18 @@ def test_a_run_that_its_last_trigger_has_given_up_is_asked_about_no_more(host):
         )
     asked = {}
     while set(asked) != {"r", "s"}:
-        ask = child.expect(Ask)
+        ask = child.expect(Query)
         for run in msgspec.msgpack.decode(ask.body, type=RunsWanted).runs:
             asked[run.run_id] = (ask.question, run.number)
     (question, of_r), _ = asked["r"], asked["s"]
 
     for number in (0, 1):
-        child.send(End(number, 1, "cancelled"))
+        child.send(StopTrigger(number, 1, "cancelled"))
         child.expect(TriggerEnded, lambda ended, number=number: ended.trigger_no == number)
-    assert child.expect(Withdraw) == Withdraw(question, (of_r,))
+    assert child.expect(CancelQuery) == CancelQuery(question, (of_r,))
 
-    child.send(End(2, 1, "cancelled"))
-    assert child.expect(Withdraw) == Withdraw(question)
+    child.send(StopTrigger(2, 1, "cancelled"))
+    assert child.expect(CancelQuery) == CancelQuery(question)
 
 
 def test_events_are_asked_for_in_the_name_of_one_who_still_waits(host):
@@ -383,13 +394,13 @@ def test_events_are_asked_for_in_the_name_of_one_who_still_waits(host):
     first = msgspec.structs.replace(hosting(path), kwargs=fields)
     second = msgspec.structs.replace(first, trigger_no=2, run_no=2)
     child.send(first)
-    ask = child.expect(Ask)
-    child.send(second, End(1, 1, "cancelled"))
+    ask = child.expect(Query)
+    child.send(second, StopTrigger(1, 1, "cancelled"))
     child.expect(TriggerEnded)
 
-    child.send(Answer(ask.question, msgspec.msgpack.encode(EventsPage([], 9))))
+    child.send(Reply(ask.question, msgspec.msgpack.encode(EventsPage([], 9))))
 
-    again = child.expect(Ask)
+    again = child.expect(Query)
     assert (again.run_no, again.question > ask.question) == (2, True)
 
 
@@ -398,24 +409,24 @@ def test_what_is_asked_for_one_that_ends_at_once_leaves_before_its_end_does(host
     child = host("")
     path = "aioflow_triggers.external:RunTrigger"
     child.send(hosting(path, 1, dag="other", run_id="at hand"))
-    child.expect(Ask)
+    child.expect(Query)
     first = hosting(path, 2, dag="other", run_id="r")
     second = msgspec.structs.replace(first, trigger_no=3, run_no=2)
 
-    child.send(first, second, End(2, 1, "cancelled"))
+    child.send(first, second, StopTrigger(2, 1, "cancelled"))
 
     reports = []
     while not any(isinstance(report, TriggerEnded) for report in reports):
         reports += [report for report in child.receive() if not isinstance(report, Pong)]
     at = next(n for n, report in enumerate(reports) if isinstance(report, TriggerEnded))
-    assert [type(report) for report in reports[:at]] == [Ask]
+    assert [type(report) for report in reports[:at]] == [Query]
 
 
 def test_a_question_that_is_refused_fails_the_trigger(host):
     child = host("")
 
     child.send(hosting("aioflow_triggers.external:RunTrigger", dag="absent"))
-    child.send(told(child.expect(Ask), "there is no DAG 'absent'"))
+    child.send(told(child.expect(Query), "there is no DAG 'absent'"))
 
     failure = child.expect(TriggerEnded).failure
     assert (failure.reason, failure.message) == ("trigger", "there is no DAG 'absent'")
@@ -429,7 +440,7 @@ def test_thousands_fire_in_few_frames(host):
     fired, ended = set(), set()
     while len(ended) < count:
         for report in child.receive():
-            (fired if isinstance(report, Fired) else ended).add(report.trigger_no)
+            (fired if isinstance(report, TriggerFired) else ended).add(report.trigger_no)
 
     assert fired == ended == set(range(count))
     assert len(child.frames) < count / 10
@@ -447,10 +458,10 @@ class Never(Trigger):
     )
 
     child.send(hosting("Never", 1, 1), hosting("Never", 1, 1), hosting("Plain", 2))
-    child.expect(Fired)
+    child.expect(TriggerFired)
     child.send(hosting("Plain", 1, 2))
 
-    fired = child.expect(Fired)
+    fired = child.expect(TriggerFired)
     assert (fired.trigger_no, fired.hosting) == (1, 2)
     ended = [child.expect(TriggerEnded, lambda e: e.trigger_no == 1) for _ in range(2)]
     assert {e.hosting for e in ended} == {1, 2}
@@ -482,7 +493,7 @@ def test_the_host_ends_when_the_link_closes(host):
     child.expect(TriggerEnded)
 
     assert child.close() == 0
-    assert kinds(child.frames[0])[0] == "Fired"
+    assert kinds(child.frames[0])[0] == "TriggerFired"
 
 
 def test_an_event_that_cannot_travel_takes_no_other_with_it(host):
@@ -495,7 +506,7 @@ class Odd(Trigger):
 
     child.send(hosting("Plain", 1), hosting("Odd", 2), hosting("Plain", 3))
 
-    fired = {child.expect(Fired).trigger_no for _ in range(2)}
+    fired = {child.expect(TriggerFired).trigger_no for _ in range(2)}
     ended = {child.expect(TriggerEnded).trigger_no for _ in range(3)}
     assert (fired, ended) == ({1, 3}, {1, 2, 3})
 
@@ -521,7 +532,7 @@ def test_a_trigger_of_a_file_with_a_dot_in_its_name_is_found_by_its_path(host, h
 
     child.send(hosting("team%2Ea.daily%2Ev2:Mine"))
 
-    assert decode(child.expect(Fired).payload) == 1
+    assert decode(child.expect(TriggerFired).payload) == 1
 
 
 TIMETABLES = """
@@ -541,19 +552,21 @@ class Wrong:
 """
 
 
-def timetable(name: str, **fields: object) -> Host:
+def timetable(name: str, **fields: object) -> StartTrigger:
     """Return the order to host a timetable of the DAG file."""
     slots = {"timetable": f"flow:{name}", "fields": encode(fields, ""), "code": ""}
-    return Host(*(7, 3, 7, -1, VERSION, f"flow:{name}"), encode(slots, ""), SINCE, None, window=64)
+    return StartTrigger(
+        *(7, 3, 7, -1, VERSION, f"flow:{name}"), encode(slots, ""), SINCE, None, window=64
+    )
 
 
 def test_a_timetable_says_its_next_slots_whether_it_is_hosted_or_not(host):
     child = host(TIMETABLES)
 
-    child.send(Foresee(1, timetable("Hours", step=2), SINCE, 2, 60.0))
-    found = child.expect(Foreseen)
-    child.send(timetable("Hours"), Foresee(2, timetable("Hours"), SINCE, 1, 60.0))
-    waits, again = child.expect(Expects), child.expect(Foreseen)
+    child.send(PreviewFireTimes(1, timetable("Hours", step=2), SINCE, 2, 60.0))
+    found = child.expect(FireTimesPreviewed)
+    child.send(timetable("Hours"), PreviewFireTimes(2, timetable("Hours"), SINCE, 1, 60.0))
+    waits, again = child.expect(NextFireTime), child.expect(FireTimesPreviewed)
 
     hour = 3_600_000_000
     assert (found.question, found.slots) == (1, (SINCE + 2 * hour, SINCE + 4 * hour))
@@ -575,9 +588,14 @@ def test_a_timetable_says_its_next_slots_whether_it_is_hosted_or_not(host):
 def test_a_timetable_that_cannot_say_them_fails_alone(host, order, kind, reason):
     child = host(TIMETABLES)
 
-    child.send(Foresee(1, order, SINCE, 2, 60.0), Foresee(2, timetable("Hours"), SINCE, 1, 60.0))
+    child.send(
+        PreviewFireTimes(1, order, SINCE, 2, 60.0),
+        PreviewFireTimes(2, timetable("Hours"), SINCE, 1, 60.0),
+    )
 
-    answers = {answer.question: answer for answer in (child.expect(Foreseen) for _ in range(2))}
+    answers = {
+        answer.question: answer for answer in (child.expect(FireTimesPreviewed) for _ in range(2))
+    }
     assert (answers[1].failure.type, answers[1].failure.reason) == (kind, reason)
     assert answers[2].failure is None
 
@@ -585,6 +603,6 @@ def test_a_timetable_that_cannot_say_them_fails_alone(host, order, kind, reason)
 def test_a_timetable_that_takes_its_time_is_cut_short_between_two_slots(host):
     child = host(TIMETABLES)
 
-    child.send(Foresee(1, timetable("Hours"), SINCE, 10**9, 0.05))
+    child.send(PreviewFireTimes(1, timetable("Hours"), SINCE, 10**9, 0.05))
 
-    assert child.expect(Foreseen).failure.reason == "timeout"
+    assert child.expect(FireTimesPreviewed).failure.reason == "timeout"

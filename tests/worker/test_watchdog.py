@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.author.codec import encode
-from aioflow.protocol.commands import Host
-from aioflow.protocol.reports import Fired
+from aioflow.protocol.commands import StartTrigger
+from aioflow.protocol.reports import TriggerFired
 from aioflow.worker.blackbox import ASLEEP, MARKED, WIPED, BlackBox, Stepped
 from aioflow.worker.stalls import LINE_LIMIT, Stall, StallLines, line_of
 from aioflow.worker.watchdog import LATE_LOOKS, Standstill, place_of
@@ -205,9 +205,9 @@ def host(home, spawn):
     return host
 
 
-def hosting(name: str, trigger_no: int = 1, **fields: object) -> Host:
+def hosting(name: str, trigger_no: int = 1, **fields: object) -> StartTrigger:
     kwargs = encode(fields, "")
-    return Host(trigger_no, 1, 1, 100, VERSION, f"flow:{name}", kwargs, 0, None)
+    return StartTrigger(trigger_no, 1, 1, 100, VERSION, f"flow:{name}", kwargs, 0, None)
 
 
 def stalls_in(output: bytes) -> list[Stall]:
@@ -243,7 +243,7 @@ def test_what_blocks_is_named_with_its_line_while_it_does_and_measured_when_it_i
 
     with pathlib.Path(gate).open("w"):
         pass
-    assert {child.expect(Fired).trigger_no for _ in range(3)} == {7, 8, 9}
+    assert {child.expect(TriggerFired).trigger_no for _ in range(3)} == {7, 8, 9}
     over = child.printed(last)
     assert (over.incident, over.place) == (named.incident, named.place)
     assert over.milliseconds >= named.milliseconds
@@ -282,7 +282,7 @@ class Spins(Trigger):
     assert named.number == 7
     assert "in Spins.run" in named.place
     (home / "flag").touch()
-    child.expect(Fired)
+    child.expect(TriggerFired)
 
 
 @pytest.mark.process
@@ -337,11 +337,11 @@ def pipeline():
 def test_many_that_only_wait_are_never_named(host):
     child = host()
     child.send(hosting("Soon", 1000))
-    child.expect(Fired)  # all is imported
+    child.expect(TriggerFired)  # all is imported
 
     child.send(*(hosting("Busy", number, steps=300) for number in range(1, 101)))
     for _ in range(100):
-        child.expect(Fired)
+        child.expect(TriggerFired)
     child.close()
 
     assert steps_in(child.output()) == []
@@ -358,7 +358,7 @@ class Tells(Trigger):
     )
     child.send(hosting("Tells"))
 
-    assert child.expect(Fired).payload == encode([], "")
+    assert child.expect(TriggerFired).payload == encode([], "")
 
 
 @pytest.mark.process
@@ -374,4 +374,4 @@ class Tells(Trigger):
     )
     child.send(hosting("Tells"))
 
-    assert child.expect(Fired).payload == encode(is_on, "")
+    assert child.expect(TriggerFired).payload == encode(is_on, "")

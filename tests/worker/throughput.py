@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.protocol.commands import Host, Parse, Recall
+from aioflow.protocol.commands import Parse, Recall, StartTrigger
 from aioflow.protocol.reports import Report
 from aioflow.worker.blackbox import BlackBox, Stepped
 from tests.worker.peer import VERSION, Child, Guest, run_info, start, write_version
@@ -114,10 +114,12 @@ def memory(pid: int) -> float:
     raise AssertionError("no VmRSS")
 
 
-def hosting(number: int, name: str) -> Host:
+def hosting(number: int, name: str) -> StartTrigger:
     """Return the order to host a trigger of ``FLOW``."""
     kwargs = msgspec.msgpack.encode({"n": number})
-    return Host(number, 1, 1, 100, VERSION, f"flow:{name}", kwargs, 1_767_225_600_000_000, None)
+    return StartTrigger(
+        number, 1, 1, 100, VERSION, f"flow:{name}", kwargs, 1_767_225_600_000_000, None
+    )
 
 
 def hostings(home: Path, count: int) -> dict[str, float]:

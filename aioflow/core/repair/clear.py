@@ -12,14 +12,14 @@ from itertools import islice
 from aioflow.core.repair import execution, mark, selection
 from aioflow.core.runs import iterations, version_upgrade
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import RequestError, UnknownRound, UnknownRun, VersionDiffers
 from aioflow.model.ids import TaskNo
 from aioflow.model.states import RunState
-from aioflow.protocol.inputs import Asked, Continue, Input
+from aioflow.protocol.inputs import ContinueRun, Input, RequestReceived
 from aioflow.protocol.outbox import Clearing
 from aioflow.protocol.requests import ClearTasks, DeleteRun, Mark
 
@@ -30,9 +30,9 @@ def asks(inputs: Iterable[Input]) -> Iterator[ClearTasks | Mark]:
     """Yield the requests among inputs whose runs have to be live, or in ``memory.loaded``."""
     for entry in inputs:
         match entry:
-            case Asked(request=ClearTasks() as request):
+            case RequestReceived(request=ClearTasks() as request):
                 yield request
-            case Asked(request=Mark() as request) if request.tasks:
+            case RequestReceived(request=Mark() as request) if request.tasks:
                 yield request
 
 
@@ -50,7 +50,7 @@ def needed(inputs: Iterable[Input], memory: Memory) -> Sequence[TaskNo]:
         del memory.loaded[key]
     numbers: list[TaskNo] = []
     for entry in inputs:
-        if isinstance(entry, Continue):
+        if isinstance(entry, ContinueRun):
             live = memory.runs.get(entry.run_no)
             if live is not None and live.clearing is not None:
                 numbers += execution.needed(live)
@@ -70,13 +70,13 @@ def portion(inbox: Iterable[Input], limit: int, memory: Memory) -> int:
     """Return how many inputs the next turn takes: what needs rows of a run is taken alone."""
     count = 0
     for count, entry in enumerate(islice(inbox, limit), 1):
-        if isinstance(entry, Asked | Continue) and _is_taken_alone(entry, memory):
+        if isinstance(entry, RequestReceived | ContinueRun) and _is_taken_alone(entry, memory):
             return max(1, count - 1)
     return count
 
 
-def _is_taken_alone(entry: Asked | Continue, memory: Memory) -> bool:
-    if isinstance(entry, Continue):
+def _is_taken_alone(entry: RequestReceived | ContinueRun, memory: Memory) -> bool:
+    if isinstance(entry, ContinueRun):
         return entry.run_no in memory.clearings
     return isinstance(entry.request, ClearTasks | Mark | DeleteRun)
 
@@ -91,7 +91,7 @@ def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
     return run.clearing is not None and run.row.quarantine is None
 
 
-def clear(request: ClearTasks, draft: Draft, slots: Slots) -> tuple[int, RunState]:
+def clear(request: ClearTasks, draft: Transaction, slots: Slots) -> tuple[int, RunState]:
     """Have tasks begin anew. Returns how many that are, and how their run stands.
 
     Raises:
@@ -124,7 +124,7 @@ def clear(request: ClearTasks, draft: Draft, slots: Slots) -> tuple[int, RunStat
     return count, run.state
 
 
-def _newest(run: Run, chosen: Clearing, memory: Memory) -> Plan | None:
+def _newest(run: Run, chosen: Clearing, memory: Memory) -> DagVersion | None:
     """Return the version to move a run to; ``None`` if it has the newest one.
 
     Raises:

@@ -26,12 +26,12 @@ from aioflow.core.runs import create, deadline_alerts, version_upgrade
 from aioflow.core.runs.iterations import reopen
 from aioflow.core.runs.run import outcome, resume
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.dag_version import Plan
-from aioflow.core.state.task_instance import Group, Live, Run, is_under_way
+from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way
 from aioflow.core.tasks import retry_budget, rewind, stream_expand
 from aioflow.core.tasks.readiness import fresh
 from aioflow.core.tasks.recount import recount, retally
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.ids import TaskNo
 from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.outbox import Clearing
@@ -116,7 +116,7 @@ def under_way(run: Run, chosen: Clearing) -> list[_Place]:
     return [place for place in places if is_under_way(place.state)]
 
 
-def begin(run: Run, draft: Draft, slots: Slots, *, plan: Plan | None = None) -> None:
+def begin(run: Run, draft: Transaction, slots: Slots, *, plan: DagVersion | None = None) -> None:
     """Clear the unmapped tasks that were chosen; the rest follows.
 
     What these have decided for others is thus taken back before anything else is decided.
@@ -134,7 +134,7 @@ def begin(run: Run, draft: Draft, slots: Slots, *, plan: Plan | None = None) -> 
     draft.put_off(run)
 
 
-def hold(run: Run, chosen: Clearing, draft: Draft) -> None:
+def hold(run: Run, chosen: Clearing, draft: Transaction) -> None:
     """Have a run not go on until all of this is done; one that had ended is remembered again."""
     memory = draft.memory
     pending_clears.owe(run, chosen, draft)
@@ -147,7 +147,7 @@ def hold(run: Run, chosen: Clearing, draft: Draft) -> None:
                 wait.run = run  # its host has not let go of it
 
 
-def _step_back(run: Run, draft: Draft) -> None:
+def _step_back(run: Run, draft: Transaction) -> None:
     """A run has not ended, nor waits for its turn, until what is left of this is done."""
     mark = None if run.clearing is None else run.clearing.mark
     if run.row.ended_at is None:
@@ -159,7 +159,7 @@ def _step_back(run: Run, draft: Draft) -> None:
         draft.reopen_run(run)
 
 
-def begin_mark(run: Run, draft: Draft, slots: Slots) -> None:
+def begin_mark(run: Run, draft: Transaction, slots: Slots) -> None:
     """Mark at least the loops, which must not go round meanwhile; all, if that is a slice."""
     _clear(run, list(_marked(run, in_loops=True)), draft, slots)
     _mark(run, draft, slots)
@@ -167,7 +167,7 @@ def begin_mark(run: Run, draft: Draft, slots: Slots) -> None:
         _step_back(run, draft)
 
 
-def go_on(run: Run, draft: Draft, slots: Slots) -> None:
+def go_on(run: Run, draft: Transaction, slots: Slots) -> None:
     """Do the next slice, or let the run go on."""
     if run.clearing is not None and run.clearing.mark is not None:
         _mark(run, draft, slots)
@@ -181,7 +181,7 @@ def go_on(run: Run, draft: Draft, slots: Slots) -> None:
     draft.put_off(run)
 
 
-def _mark(run: Run, draft: Draft, slots: Slots) -> None:
+def _mark(run: Run, draft: Transaction, slots: Slots) -> None:
     """Do a slice of a mark, as far as the rows are at hand; let the run go on if that is all."""
     rows, left = draft.memory.recalled, SLICE_TASKS
     while run.clearing is not None:
@@ -199,7 +199,7 @@ def _mark(run: Run, draft: Draft, slots: Slots) -> None:
             _finish(run, draft, slots)
 
 
-def give_up(run: Run, draft: Draft) -> None:
+def give_up(run: Run, draft: Transaction) -> None:
     """A run is cut short: what was not cleared, or marked, stays as it is."""
     if run.clearing is not None:
         for position in run.clearing.positions:
@@ -225,7 +225,7 @@ def _next(run: Run) -> list[_Place]:
     return places
 
 
-def _child(group: Group, index: int) -> _Place:
+def _child(group: MappedTask, index: int) -> _Place:
     state = TaskState(group.states[index])
     return _Place(group.first_task_no + index, group.position, index, state)
 
@@ -298,7 +298,7 @@ def _is_begun(run: Run, chosen: Clearing, position: int) -> bool:
     return is_there and run.states[position] != TaskState.PENDING
 
 
-def _indexes(group: Group, chosen: Clearing, position: int) -> Iterator[int]:
+def _indexes(group: MappedTask, chosen: Clearing, position: int) -> Iterator[int]:
     """Yield the children that are still to be cleared."""
     if position in chosen.whole:
         wanted = _PRESENT if position in chosen.anew else _BEGUN
@@ -326,7 +326,7 @@ def _has(bits: bytes, index: int) -> bool:
 # ── a slice ─────────────────────────────────────────────────────────────────────────────
 
 
-def _clear(run: Run, places: Iterable[_Place], draft: Draft, slots: Slots) -> None:
+def _clear(run: Run, places: Iterable[_Place], draft: Transaction, slots: Slots) -> None:
     """Clear these, or mark them."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the callers looked
@@ -347,7 +347,7 @@ def _clear(run: Run, places: Iterable[_Place], draft: Draft, slots: Slots) -> No
                 run.cleared.hold(live.task_no, live)
 
 
-def _begin_anew(run: Run, place: _Place, draft: Draft, slots: Slots) -> Live:
+def _begin_anew(run: Run, place: _Place, draft: Transaction, slots: Slots) -> TaskInstance:
     if place.state.is_live:
         retry_budget.take_back(run, run.live[place.task_no])
         old = stopped(run.live[place.task_no], draft, slots)
@@ -358,7 +358,7 @@ def _begin_anew(run: Run, place: _Place, draft: Draft, slots: Slots) -> Live:
     return reset(old, draft)
 
 
-def _clear_unrun(run: Run, place: _Place, draft: Draft) -> None:
+def _clear_unrun(run: Run, place: _Place, draft: Transaction) -> None:
     """Clear a child, unless it ran and asked to be skipped itself."""
     run.looked[place.position] = place.map_index + 1
     row = draft.memory.recalled[place.task_no]
@@ -369,7 +369,7 @@ def _clear_unrun(run: Run, place: _Place, draft: Draft) -> None:
 # ── the end ─────────────────────────────────────────────────────────────────────────────
 
 
-def _finish(run: Run, draft: Draft, slots: Slots) -> None:
+def _finish(run: Run, draft: Transaction, slots: Slots) -> None:
     """All is done: let the run go on, or be over as it was."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the caller looked
@@ -405,7 +405,7 @@ def _finish(run: Run, draft: Draft, slots: Slots) -> None:
         resume(run, draft, slots)
 
 
-def _pass_on(run: Run, draft: Draft) -> None:
+def _pass_on(run: Run, draft: Transaction) -> None:
     """Let the run behind know of what is over, with all that ended for it."""
     for position, state in enumerate(run.states):
         if state >= TaskState.SUCCESS:

@@ -24,14 +24,14 @@ from aioflow.core.runs.cancel import mark_ended, mark_live
 from aioflow.core.runs.evaluation import WHOLE
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.run_sequence import order_of
-from aioflow.core.state.task_instance import Group, Run
-from aioflow.core.transaction import Draft
+from aioflow.core.state.run_sequence import run_key
+from aioflow.core.state.task_instance import MappedTask, Run
+from aioflow.core.transaction import Transaction
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import TaskRow
 from aioflow.model.states import RunState, TaskState
-from aioflow.protocol.inputs import Asked, Input
+from aioflow.protocol.inputs import Input, RequestReceived
 from aioflow.protocol.outbox import Clearing, Marking
 from aioflow.protocol.requests import DeleteRun, Mark
 
@@ -51,9 +51,9 @@ def asks(inputs: Iterable[Input]) -> Iterator[Mark | DeleteRun]:
     """Yield the requests about a run as a whole, whose row may have to be read."""
     for entry in inputs:
         match entry:
-            case Asked(request=DeleteRun() as request):
+            case RequestReceived(request=DeleteRun() as request):
                 yield request
-            case Asked(request=Mark() as request) if not request.tasks:
+            case RequestReceived(request=Mark() as request) if not request.tasks:
                 yield request
 
 
@@ -82,7 +82,9 @@ def needed(request: Mark, run: Run) -> Iterable[TaskNo]:
     }
 
 
-def _children(group: Group, states: Iterable[TaskState], first: int, end: int) -> Iterator[TaskNo]:
+def _children(
+    group: MappedTask, states: Iterable[TaskState], first: int, end: int
+) -> Iterator[TaskNo]:
     """Yield the numbers of the children that stand so."""
     wanted = re.compile(b"[" + re.escape(bytes(states)) + b"]")
     for match in wanted.finditer(bytes(group.states), first, end):
@@ -92,7 +94,7 @@ def _children(group: Group, states: Iterable[TaskState], first: int, end: int) -
 # ── the request ─────────────────────────────────────────────────────────────────────────────
 
 
-def mark(request: Mark, draft: Draft, slots: Slots) -> tuple[int, RunState]:
+def mark(request: Mark, draft: Transaction, slots: Slots) -> tuple[int, RunState]:
     """Have tasks of a run, or the run, end as a person says.
 
     Returns:
@@ -121,7 +123,7 @@ def mark(request: Mark, draft: Draft, slots: Slots) -> tuple[int, RunState]:
     return count, run.state
 
 
-def _mark_run(request: Mark, draft: Draft, slots: Slots) -> RunState:
+def _mark_run(request: Mark, draft: Transaction, slots: Slots) -> RunState:
     memory = draft.memory
     state = RunState.SUCCESS if request.state is TaskState.SUCCESS else RunState.FAILED
     live = memory.find_run(request.run_id)
@@ -133,7 +135,7 @@ def _mark_run(request: Mark, draft: Draft, slots: Slots) -> RunState:
     memory.touch(request.run_id)
     run = Run(row, memory.plans[row.version, row.dag_id])
     mark_ended(run, state, draft, is_told=False)
-    order = order_of(run.row)
+    order = run_key(run.row)
     if order is not None:  # what has no row has ended with its run
         previous.forget(run.row.dag_id, order, draft)
     return run.state

@@ -18,16 +18,16 @@ from aioflow.core.repair.reset import dissolve, ended, forget_result, reset, sto
 from aioflow.core.runs import iterations
 from aioflow.core.runs.evaluation import WHOLE, verdict
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.task_instance import Group, Live, Run, is_under_way
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way
 from aioflow.core.tasks import one_to_one, retry_budget, stream_expand
 from aioflow.core.tasks.readiness import fresh, is_cleared
 from aioflow.core.tasks.recount import retally
 from aioflow.core.tasks.trigger_rules import Verdict
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import ResultRow
 from aioflow.model.states import MARKED, Failure, RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import Clearing, Marking
 
 __all__ = ("begin_anew", "end", "end_again", "marked", "overtake", "stop_overtaken", "takers")
@@ -40,7 +40,7 @@ _UNDER_WAY: Final = re.compile(
 # ── the tasks themselves ────────────────────────────────────────────────────────────────────
 
 
-def end(run: Run, position: int, index: int, draft: Draft, slots: Slots) -> None:
+def end(run: Run, position: int, index: int, draft: Transaction, slots: Slots) -> None:
     """Have a task end as its mark says."""
     assert run.clearing is not None  # noqa: S101 - the caller looked
     mark = run.clearing.mark
@@ -67,7 +67,9 @@ def marked(state: TaskState) -> Failure:
     return Failure(type="Marked", message=f"a person marked it {state.label}", reason=MARKED)
 
 
-def _take_away(run: Run, task_no: TaskNo, draft: Draft, slots: Slots) -> tuple[int, Instant | None]:
+def _take_away(
+    run: Run, task_no: TaskNo, draft: Transaction, slots: Slots
+) -> tuple[int, Timestamp | None]:
     """Take a task away from wherever it is; return which try it was in, and since when."""
     live, row = run.live.get(task_no), draft.memory.recalled.get(task_no)
     if live is not None:
@@ -82,7 +84,7 @@ def _take_away(run: Run, task_no: TaskNo, draft: Draft, slots: Slots) -> tuple[i
     return row.try_number, row.started_at
 
 
-def begin_anew(old: Live, draft: Draft, *, keeps_items: bool = False) -> None:
+def begin_anew(old: TaskInstance, draft: Transaction, *, keeps_items: bool = False) -> None:
     """Let a task be pending; it may go on in this turn.
 
     Args:
@@ -96,7 +98,7 @@ def begin_anew(old: Live, draft: Draft, *, keeps_items: bool = False) -> None:
         run.items[old.task_no] = given
 
 
-def _end_loop(run: Run, decider: int, draft: Draft) -> None:
+def _end_loop(run: Run, decider: int, draft: Transaction) -> None:
     """No round follows the one in which what decides was marked."""
     for group in iterations.groups_of(run, decider):
         if group.is_open:
@@ -104,7 +106,7 @@ def _end_loop(run: Run, decider: int, draft: Draft) -> None:
             group.is_open = False
 
 
-def _close(run: Run, live: Live, state: TaskState, draft: Draft) -> None:
+def _close(run: Run, live: TaskInstance, state: TaskState, draft: Transaction) -> None:
     """A stream ends where it is; what has come of it is kept."""
     position = live.position
     given = run.items.get(live.task_no)
@@ -135,7 +137,7 @@ def _close(run: Run, live: Live, state: TaskState, draft: Draft) -> None:
 # ── what comes after them ───────────────────────────────────────────────────────────────────
 
 
-def overtake(run: Run, draft: Draft, slots: Slots) -> bool:
+def overtake(run: Run, draft: Transaction, slots: Slots) -> bool:
     """Stop what is under way though its rule no longer says so, as far as it is not mapped.
 
     Returns:
@@ -196,11 +198,11 @@ def _overtaken(run: Run, changed: Iterable[int]) -> tuple[set[int], set[int]]:
     return whole, groups
 
 
-def _may_be_overtaken(group: Group) -> bool:
+def _may_be_overtaken(group: MappedTask) -> bool:
     return group.lockstep is not None or verdict(group.run, group.position) is not Verdict.RUN
 
 
-def stop_overtaken(run: Run, draft: Draft, slots: Slots, limit: int) -> int:
+def stop_overtaken(run: Run, draft: Transaction, slots: Slots, limit: int) -> int:
     """Stop children that are under way though their rule no longer says so.
 
     Args:
@@ -224,7 +226,7 @@ def stop_overtaken(run: Run, draft: Draft, slots: Slots, limit: int) -> int:
     return count
 
 
-def _stop(run: Run, task_no: TaskNo, draft: Draft, slots: Slots) -> None:
+def _stop(run: Run, task_no: TaskNo, draft: Transaction, slots: Slots) -> None:
     """Stop a task under way that should not be; it is as if it had not begun."""
     live = run.live[task_no]
     retry_budget.take_back(run, live)
@@ -234,7 +236,7 @@ def _stop(run: Run, task_no: TaskNo, draft: Draft, slots: Slots) -> None:
 # ── the run ─────────────────────────────────────────────────────────────────────────────────
 
 
-def end_again(run: Run, state: RunState, mark: Marking, draft: Draft) -> None:
+def end_again(run: Run, state: RunState, mark: Marking, draft: Transaction) -> None:
     """A run that had ended has ended so; one that was cut short stays as it was."""
     assert mark.ended is not None  # noqa: S101 - the caller looked
     was, ended_at = mark.ended

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aioflow.core.state.task_instance import Run
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.protocol.outbox import CLEAR, Clearing
 
 __all__ = ("let_go", "owe", "spare", "spare_child")
@@ -14,7 +14,7 @@ __all__ = ("let_go", "owe", "spare", "spare_child")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def owe(run: Run, chosen: Clearing, draft: Draft) -> None:
+def owe(run: Run, chosen: Clearing, draft: Transaction) -> None:
     """Hold a run still for this, in place of what it may be held still for already."""
     let_go(run, draft)
     draft.runs[run.run_no] = run
@@ -23,7 +23,7 @@ def owe(run: Run, chosen: Clearing, draft: Draft) -> None:
     run.looked = {}
 
 
-def let_go(run: Run, draft: Draft) -> None:
+def let_go(run: Run, draft: Transaction) -> None:
     """Nothing is owed of a run any more."""
     if run.clearing is not None:
         run.clearing = None
@@ -31,7 +31,7 @@ def let_go(run: Run, draft: Draft) -> None:
         draft.owing.write_off(number)
 
 
-def spare(run: Run, position: int, index: int, draft: Draft) -> None:
+def spare(run: Run, position: int, index: int, draft: Transaction) -> None:
     """A branch that has just ended has a task skipped: that is not to begin anew any more."""
     chosen = run.clearing
     if chosen is None or position in chosen.anew or position not in chosen.positions:

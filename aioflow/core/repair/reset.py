@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aioflow.core.runs.run import leave
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.task_instance import Group, Live, Run
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import stream_consumer
 from aioflow.core.tasks.tries import keep_try
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import lifecycle
 from aioflow.model.ids import after_clear
 from aioflow.model.rows import ExpansionRow, TaskRow, TryRow
@@ -24,7 +24,7 @@ __all__ = (
 )
 
 
-def stopped(live: Live, draft: Draft, slots: Slots) -> Live:
+def stopped(live: TaskInstance, draft: Transaction, slots: Slots) -> TaskInstance:
     """Take a task away from wherever it is."""
     keep_try(live, TaskState.CANCELLED, None, draft)
     lifecycle.stop(live, "cancelled", draft, slots)
@@ -35,9 +35,9 @@ def stopped(live: Live, draft: Draft, slots: Slots) -> Live:
     return live
 
 
-def ended(run: Run, row: TaskRow, draft: Draft) -> Live:
+def ended(run: Run, row: TaskRow, draft: Transaction) -> TaskInstance:
     """Make the object of a task that has ended."""
-    live = Live(run, row.task_no, row.position, row.map_index)
+    live = TaskInstance(run, row.task_no, row.position, row.map_index)
     live.state = live.stored_state = row.state
     live.start_no = live.stored_start = row.start_no
     if row.state is TaskState.SUCCESS and row.try_number == 1 and row.ended_at is not None:
@@ -56,10 +56,10 @@ def ended(run: Run, row: TaskRow, draft: Draft) -> Live:
     return live
 
 
-def reset(old: Live, draft: Draft) -> Live:
+def reset(old: TaskInstance, draft: Transaction) -> TaskInstance:
     """Let a task be pending, under a number that no start of it has had."""
     run = old.run
-    live = Live(run, old.task_no, old.position, old.map_index)
+    live = TaskInstance(run, old.task_no, old.position, old.map_index)
     live.state, live.start_no = old.state, after_clear(old.start_no)
     live.stored_state, live.stored_start = old.stored_state, old.stored_start
     live.stored_place = old.stored_place
@@ -75,7 +75,7 @@ def reset(old: Live, draft: Draft) -> Live:
     return live
 
 
-def remove(live: Live, draft: Draft) -> None:
+def remove(live: TaskInstance, draft: Transaction) -> None:
     """Others will take the place of a child; its own again where it is a round."""
     live.ended_at = draft.now
     draft.move(live, TaskState.REMOVED)
@@ -83,7 +83,7 @@ def remove(live: Live, draft: Draft) -> None:
         live.run.removed[live.task_no] = live.start_no
 
 
-def dissolve(run: Run, position: int, draft: Draft) -> None:
+def dissolve(run: Run, position: int, draft: Transaction) -> None:
     """Forget that a task was expanded: it will be, when its rule says so."""
     group = run.groups.pop(position)
     if group.is_loop:
@@ -95,7 +95,7 @@ def dissolve(run: Run, position: int, draft: Draft) -> None:
     draft.expansions.dissolve(run.run_no, position)
 
 
-def renewed(old: Group) -> Group:
+def renewed(old: MappedTask) -> MappedTask:
     """Have what waits for slots as this group no longer do so; return what it is from now on."""
     run = old.run
     row = ExpansionRow(
@@ -105,7 +105,7 @@ def renewed(old: Group) -> Group:
         first_task_no=old.first_task_no,
         is_open=old.is_open,
     )
-    group = run.groups[old.position] = Group(run, row)
+    group = run.groups[old.position] = MappedTask(run, row)
     group.states, group.counts = old.states, old.counts
     group.cut, group.unfinished = old.cut, old.unfinished
     old.states, old.lockstep = bytearray(), None  # wherever it waits, it has nothing to give

@@ -18,14 +18,14 @@ from aioflow.core.scheduling import timetable
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import backfill_queue
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import BackfillRefused, RequestError, UnknownBackfill
 from aioflow.model.backfill import BackfillRow, BackfillState, Reprocess
 from aioflow.model.dag import DagSpec
 from aioflow.model.rows import DagRow, RunRow
 from aioflow.model.states import RunState
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.inputs import Asked, FillBack, Input
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.inputs import ContinueBackfill, Input, RequestReceived
 from aioflow.protocol.requests import CreateRun, StartBackfill
 
 __all__ = (
@@ -52,7 +52,7 @@ BACK_AT_ONCE = 10
 _BAD = frozenset({RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED})
 
 
-def start(request: StartBackfill, draft: Draft) -> tuple[int, bool]:
+def start(request: StartBackfill, draft: Transaction) -> tuple[int, bool]:
     """Begin a backfill. Returns its number, and whether it is new: the same twice is one.
 
     Raises:
@@ -86,13 +86,13 @@ def start(request: StartBackfill, draft: Draft) -> tuple[int, bool]:
         )
     number = draft.numbers.take()
     draft.put_backfill(replace(wished, backfill_no=number))
-    draft.effects.append(FillBack(number))
+    draft.effects.append(ContinueBackfill(number))
     return number, True
 
 
 def keys(inputs: Iterable[Input]) -> list[tuple[str, str]]:
     """Return the DAGs and idempotency keys of the requests among inputs that begin one."""
-    asked = (entry.request for entry in inputs if isinstance(entry, Asked))
+    asked = (entry.request for entry in inputs if isinstance(entry, RequestReceived))
     begun = (request for request in asked if isinstance(request, StartBackfill))
     return [(request.dag_id, request.key) for request in begun if request.key is not None]
 
@@ -120,7 +120,7 @@ def refuse_order(row: BackfillRow, spec: DagSpec) -> None:
         )
 
 
-def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Instant) -> BackfillRow:
+def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Timestamp) -> BackfillRow:
     """Return a backfill as it would begin, without a number; nothing of it is in the future."""
     last = min(request.last, now)
     owed = _owed(row, spec, now)
@@ -141,7 +141,7 @@ def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Instant) -
     )
 
 
-def _owed(row: DagRow, spec: DagSpec, now: Instant) -> Instant | None:
+def _owed(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | None:
     """Return the first slot that has passed and of which the schedule has still to make a run."""
     cursor, schedule = row.next_run_at, spec.schedule
     if schedule is None or cursor is None or cursor > now:
@@ -168,7 +168,7 @@ def _is_same(known: BackfillRow, wished: BackfillRow) -> bool:
     return is_alike and known.last <= wished.last
 
 
-def slots_of(row: BackfillRow, spec: DagSpec, limit: int) -> list[Instant]:
+def slots_of(row: BackfillRow, spec: DagSpec, limit: int) -> list[Timestamp]:
     """Return the next slots that have not been dealt with, in the order of the backfill."""
     schedule = spec.schedule
     if row.next_at is None or schedule is None:
@@ -177,7 +177,7 @@ def slots_of(row: BackfillRow, spec: DagSpec, limit: int) -> list[Instant]:
         return timetable.slots_between(
             schedule, spec.timezone, after=row.next_at - 1, until=row.last, limit=limit
         )
-    slots: list[Instant] = []
+    slots: list[Timestamp] = []
     until = row.next_at
     while len(slots) < limit:
         slot = timetable.latest_slot(schedule, spec.timezone, after=row.first - 1, until=until)
@@ -197,13 +197,15 @@ def is_wanted(found: RunRow | None, reprocess: Reprocess) -> bool:
     return reprocess == "all" or (reprocess == "failed" and found.state in _BAD)
 
 
-def wanted(inputs: Iterable[Input], memory: Memory) -> Iterator[tuple[BackfillRow, list[Instant]]]:
+def wanted(
+    inputs: Iterable[Input], memory: Memory
+) -> Iterator[tuple[BackfillRow, list[Timestamp]]]:
     """Yield each backfill of which a turn needs to know what runs its next slots have.
 
     What there is has to be given to ``found`` before the inputs are taken. The last of the slots
     is where the next turn begins, if there are as many as are looked at in one and one more.
     """
-    for number in dict.fromkeys(e.backfill_no for e in inputs if isinstance(e, FillBack)):
+    for number in dict.fromkeys(e.backfill_no for e in inputs if isinstance(e, ContinueBackfill)):
         row = memory.backfills.get(number)
         spec = None if row is None else memory.newest(row.dag_id)
         if row is not None and spec is not None:
@@ -211,10 +213,10 @@ def wanted(inputs: Iterable[Input], memory: Memory) -> Iterator[tuple[BackfillRo
 
 
 def found(
-    row: BackfillRow, slots: Iterable[Instant], runs: Iterable[RunRow], memory: Memory
+    row: BackfillRow, slots: Iterable[Timestamp], runs: Iterable[RunRow], memory: Memory
 ) -> None:
     """The newest runs of these slots are known, for this turn and this version of the DAG."""
-    known: dict[Instant, RunRow | None] = dict.fromkeys(slots)
+    known: dict[Timestamp, RunRow | None] = dict.fromkeys(slots)
     known |= {run.logical_date: run for run in runs if run.logical_date is not None}
     memory.found_slots[row.backfill_no] = memory.dags[row.dag_id].version, known
 
@@ -224,7 +226,7 @@ def _at_once(row: BackfillRow) -> int:
     return BACK_AT_ONCE if row.is_reverse else SLOTS_AT_ONCE
 
 
-def go_on(entry: FillBack, draft: Draft, slots: Slots) -> None:
+def go_on(entry: ContinueBackfill, draft: Transaction, slots: Slots) -> None:
     """Make the next runs of a backfill, as many as it may have; or it is done."""
     row = draft.memory.backfills.get(entry.backfill_no)
     spec = None if row is None else draft.memory.newest(row.dag_id)
@@ -251,7 +253,7 @@ def go_on(entry: FillBack, draft: Draft, slots: Slots) -> None:
 
 
 def _fill(
-    row: BackfillRow, looked: Mapping[Instant, RunRow | None], draft: Draft, slots: Slots
+    row: BackfillRow, looked: Mapping[Timestamp, RunRow | None], draft: Transaction, slots: Slots
 ) -> BackfillRow:
     """Deal with the next slots while there is room.
 
@@ -281,7 +283,7 @@ def _room(row: BackfillRow, memory: Memory) -> int:
     return row.max_active - memory.active_runs.get(queue, 0) - waiting
 
 
-def cancel_backfill(backfill_no: int, draft: Draft, slots: Slots) -> None:
+def cancel_backfill(backfill_no: int, draft: Transaction, slots: Slots) -> None:
     """Have a backfill make no more runs, and cancel those that go on.
 
     Raises:
@@ -296,12 +298,14 @@ def cancel_backfill(backfill_no: int, draft: Draft, slots: Slots) -> None:
             cancel(run, draft, slots)
 
 
-def fail(backfill_no: int, reason: str, draft: Draft) -> None:
+def fail(backfill_no: int, reason: str, draft: Transaction) -> None:
     """It cannot go on, through a defect; its runs do."""
     row = draft.memory.backfills.get(backfill_no)
     if row is not None:
         _end(row, "failed", draft, failure=reason[:1_000])
 
 
-def _end(row: BackfillRow, state: BackfillState, draft: Draft, failure: str | None = None) -> None:
+def _end(
+    row: BackfillRow, state: BackfillState, draft: Transaction, failure: str | None = None
+) -> None:
     draft.put_backfill(replace(row, state=state, ended_at=draft.now, failure=failure))

@@ -12,20 +12,20 @@ from aioflow.core.repair.mark_apply import marked
 from aioflow.core.runs import create, deadline_alerts
 from aioflow.core.runs.run import alert, end
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.task_instance import Live, Run
+from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks import child_runs, stream_consumer
 from aioflow.core.tasks.readiness import cleared_places, fresh
-from aioflow.core.transaction import BATCH_ROWS, Draft
+from aioflow.core.transaction import BATCH_ROWS, Transaction
 from aioflow.core.triggers import lifecycle
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure, RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import ForgetRun
 
 __all__ = ("cancel", "cancel_tasks", "mark_ended", "mark_live", "run_due")
 
 
-def cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
+def cancel(run: Run, draft: Transaction, slots: Slots) -> RunState:
     """Cancel a run; a second time changes nothing.
 
     It has ended when the last of its tasks has, which may take several turns.
@@ -35,14 +35,14 @@ def cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
     return run.state
 
 
-def mark_live(run: Run, state: RunState, draft: Draft, slots: Slots) -> RunState:
+def mark_live(run: Run, state: RunState, draft: Transaction, slots: Slots) -> RunState:
     """Have a run that goes on be over; one that is being ended stays as it is."""
     if run.state.is_live:
         _cut_short(run, state, draft, slots)
     return run.state
 
 
-def mark_ended(run: Run, state: RunState, draft: Draft, *, is_told: bool) -> None:
+def mark_ended(run: Run, state: RunState, draft: Transaction, *, is_told: bool) -> None:
     """Have a run that had ended have ended otherwise; its tasks stay as they are.
 
     Args:
@@ -53,7 +53,7 @@ def mark_ended(run: Run, state: RunState, draft: Draft, *, is_told: bool) -> Non
             draft.change_run(run, state=step, is_told=is_told)
 
 
-def run_due(run_no: RunNo, at: Instant, draft: Draft, slots: Slots) -> None:
+def run_due(run_no: RunNo, at: Timestamp, draft: Transaction, slots: Slots) -> None:
     """An instant of a run has come: a deadline, or the end of the time it may take."""
     deadline_alerts.told(run_no, at, draft)
     run = draft.memory.runs.get(run_no)
@@ -64,7 +64,7 @@ def run_due(run_no: RunNo, at: Instant, draft: Draft, slots: Slots) -> None:
 
 
 def _cut_short(
-    run: Run, state: RunState, draft: Draft, slots: Slots, at: Instant | None = None
+    run: Run, state: RunState, draft: Transaction, slots: Slots, at: Timestamp | None = None
 ) -> None:
     was = run.state
     if was is RunState.QUEUED and state is not RunState.CANCELLED:
@@ -82,7 +82,7 @@ def _timed_out(run: Run) -> Failure:
     return Failure(type="RunTimeout", message=message, reason="run_timeout")
 
 
-def cancel_tasks(run: Run, draft: Draft, slots: Slots, now: Instant | None = None) -> None:
+def cancel_tasks(run: Run, draft: Transaction, slots: Slots, now: Timestamp | None = None) -> None:
     """End what is live, as its run has ended; a task without a row ends with its run.
 
     Only a person's word undoes what triggers have started; time that is over lets go of them.
@@ -118,7 +118,9 @@ def cancel_tasks(run: Run, draft: Draft, slots: Slots, now: Instant | None = Non
     draft.effects.append(ForgetRun(run.run_no))
 
 
-def _stop(live: Live, state: TaskState, now: Instant, draft: Draft, slots: Slots) -> None:
+def _stop(
+    live: TaskInstance, state: TaskState, now: Timestamp, draft: Transaction, slots: Slots
+) -> None:
     run = live.run
     if run.state is RunState.FAILED and deadline_alerts.is_over(run, now, draft.memory):
         lifecycle.stop(live, "timeout", draft, slots)

@@ -15,17 +15,17 @@ from aioflow.core.runs.run import begin
 from aioflow.core.runs.versions import arm_schedule, put_dag, slot_starts_at
 from aioflow.core.scheduling import clock_steps, timetable
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import DagBroken, RequestError, UnknownDag
 from aioflow.model.dag_triggers import BY_EVENT
 from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import DagRow, RunRow
 from aioflow.model.states import RunState
-from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, Instant, as_datetime
-from aioflow.protocol.inputs import FillBack, MakeSlots
+from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, Timestamp, to_datetime
+from aioflow.protocol.inputs import ContinueBackfill, CreateMissingRuns
 from aioflow.protocol.requests import CreateRun
 
 __all__ = (
@@ -58,7 +58,7 @@ _MADE_ID = re.compile(r".*\.[0-9]{8}T[0-9]{6}Z\.[0-9]+")
 """The form of the ids made here: nobody may take one before it is made."""
 
 
-def set_paused(dag_id: str, *, paused: bool, draft: Draft) -> bool:
+def set_paused(dag_id: str, *, paused: bool, draft: Transaction) -> bool:
     """Pause or resume a DAG's schedule.
 
     Raises:
@@ -80,7 +80,7 @@ def set_paused(dag_id: str, *, paused: bool, draft: Draft) -> bool:
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 
 
-def create_run(request: CreateRun, draft: Draft, slots: Slots) -> tuple[str, bool]:
+def create_run(request: CreateRun, draft: Transaction, slots: Slots) -> tuple[str, bool]:
     """Make a run for a person. Returns its id and whether it is new.
 
     Raises:
@@ -97,7 +97,7 @@ def create_run(request: CreateRun, draft: Draft, slots: Slots) -> tuple[str, boo
 
 def make_run(
     request: CreateRun,
-    draft: Draft,
+    draft: Transaction,
     slots: Slots,
     *,
     cause: str,
@@ -128,7 +128,7 @@ def make_run(
     )
 
 
-def find(dag_id: str, memory: Memory) -> tuple[DagRow, Plan]:
+def find(dag_id: str, memory: Memory) -> tuple[DagRow, DagVersion]:
     """Return a DAG as the newest version of its file has it.
 
     Raises:
@@ -142,7 +142,7 @@ def find(dag_id: str, memory: Memory) -> tuple[DagRow, Plan]:
     return row, memory.plans[row.version, dag_id]
 
 
-def check_conf(request: CreateRun, draft: Draft) -> Plan:
+def check_conf(request: CreateRun, draft: Transaction) -> DagVersion:
     """Return what a run would be made of, if it could be.
 
     Raises:
@@ -153,7 +153,7 @@ def check_conf(request: CreateRun, draft: Draft) -> Plan:
     return plan
 
 
-def _check_date(logical_date: Instant | None) -> None:
+def _check_date(logical_date: Timestamp | None) -> None:
     if logical_date is not None and not EARLIEST_DATE <= logical_date <= LATEST_DATE:
         raise RequestError(
             "a logical date lies between 0001-01-02 and 9999-12-30 in UTC, so that every time "
@@ -162,13 +162,13 @@ def _check_date(logical_date: Instant | None) -> None:
 
 
 def _add_run(
-    plan: Plan,
-    draft: Draft,
+    plan: DagVersion,
+    draft: Transaction,
     slots: Slots,
     *,
     cause: str,
     run_id: str | None = None,
-    logical_date: Instant | None = None,
+    logical_date: Timestamp | None = None,
     conf: bytes | None = None,
     key: str | None = None,
     caller: TriggerNo | None = None,
@@ -203,9 +203,9 @@ def _add_run(
     return run
 
 
-def _run_id(dag_id: str, at: Instant, run_no: int) -> str:
+def _run_id(dag_id: str, at: Timestamp, run_no: int) -> str:
     """Readable, and unique over all DAGs because of the row's number."""
-    moment = as_datetime(at)
+    moment = to_datetime(at)
     return f"{dag_id}.{moment.year:04}{moment:%m%dT%H%M%SZ}.{run_no}"
 
 
@@ -231,7 +231,7 @@ def _remember_run(run: Run, memory: Memory) -> None:
         memory.active_runs[queue] = memory.active_runs.get(queue, 0) + 1
 
 
-def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
+def run_ended(run: Run, *, was: RunState, draft: Transaction, slots: Slots) -> None:
     """A run of the DAG ended: the next that waits may begin."""
     memory, dag_id = draft.memory, run.row.dag_id
     if was is RunState.RUNNING:
@@ -242,7 +242,7 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
     draft.eased_dags.add(dag_id)
     begin_queued(run.queue, draft, slots)
     if run.row.backfill is not None:
-        draft.effects.append(FillBack(run.row.backfill))
+        draft.effects.append(ContinueBackfill(run.row.backfill))
     row = memory.dags.get(dag_id)
     if row is None or row.next_run_at is None:
         return
@@ -256,7 +256,7 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
         arm_schedule(row, draft)
 
 
-def step_back(run: Run, draft: Draft) -> None:
+def step_back(run: Run, draft: Transaction) -> None:
     """Take a run out of the queue of its DAG, if it is there."""
     waiting = draft.memory.queued_runs.get(run.queue, deque())
     if run in waiting:
@@ -264,13 +264,13 @@ def step_back(run: Run, draft: Draft) -> None:
         draft.eased_dags.add(run.row.dag_id)
 
 
-def run_reopened(run: Run, draft: Draft, slots: Slots) -> None:
+def run_reopened(run: Run, draft: Transaction, slots: Slots) -> None:
     """A run whose tasks were cleared is to go on: it waits behind those that wait already."""
     _remember_run(run, draft.memory)
     begin_queued(run.queue, draft, slots)
 
 
-def begin_queued(queue: str, draft: Draft, slots: Slots) -> None:
+def begin_queued(queue: str, draft: Transaction, slots: Slots) -> None:
     """Begin the oldest waiting runs of a DAG, as many as its limit admits.
 
     And one more, where those that are active wait for it. Those of a backfill all begin: no more
@@ -302,14 +302,14 @@ def _has_turn(run: Run, memory: Memory) -> bool:
     return run.row.backfill is not None or active < run.spec.max_active_runs
 
 
-def _begin(run: Run, draft: Draft, slots: Slots) -> None:
+def _begin(run: Run, draft: Transaction, slots: Slots) -> None:
     active, queue = draft.memory.active_runs, run.queue
     active[queue] = active.get(queue, 0) + 1
     draft.eased_dags.add(run.row.dag_id)
     begin(run, draft, slots)
 
 
-def slot_due(dag_id: str, at: Instant, draft: Draft, slots: Slots) -> None:
+def slot_due(dag_id: str, at: Timestamp, draft: Transaction, slots: Slots) -> None:
     """A slot of a schedule has come: make its run, arm the next.
 
     While too many runs of the DAG wait already nothing is made; the end of a run asks again.
@@ -338,7 +338,7 @@ def slot_due(dag_id: str, at: Instant, draft: Draft, slots: Slots) -> None:
     _make_due(row, plan, min(room, MISSED_SLOTS_AT_ONCE), draft, slots)
 
 
-def _make_due(row: DagRow, plan: Plan, limit: int, draft: Draft, slots: Slots) -> None:
+def _make_due(row: DagRow, plan: DagVersion, limit: int, draft: Transaction, slots: Slots) -> None:
     """Make the runs of slots that have come, as the DAG says of those that were missed."""
     spec, cursor = plan.graph.spec, row.next_run_at
     assert spec.schedule is not None  # noqa: S101 - the caller has looked
@@ -356,7 +356,7 @@ def _make_due(row: DagRow, plan: Plan, limit: int, draft: Draft, slots: Slots) -
             salt=spec.dag_id,
         )
     if due and clock_steps.is_ahead(row):
-        draft.effects.append(MakeSlots(row.dag_id, cursor, tuple(due), following))
+        draft.effects.append(CreateMissingRuns(row.dag_id, cursor, tuple(due), following))
         return
     dealt = due[-1] if due else min(draft.now, (following or draft.now) - 1)
     _put_made(row, plan, due, following, dealt, draft, slots)
@@ -364,11 +364,11 @@ def _make_due(row: DagRow, plan: Plan, limit: int, draft: Draft, slots: Slots) -
 
 def _put_made(
     row: DagRow,
-    plan: Plan,
-    due: Sequence[Instant],
-    following: Instant | None,
-    dealt: Instant,
-    draft: Draft,
+    plan: DagVersion,
+    due: Sequence[Timestamp],
+    following: Timestamp | None,
+    dealt: Timestamp,
+    draft: Transaction,
     slots: Slots,
 ) -> None:
     last = max(dealt, row.last_slot) if clock_steps.is_ahead(row) and row.last_slot else dealt
@@ -379,7 +379,7 @@ def _put_made(
     arm_schedule(row, draft)
 
 
-def make_slots(entry: MakeSlots, draft: Draft, slots: Slots) -> None:
+def make_slots(entry: CreateMissingRuns, draft: Transaction, slots: Slots) -> None:
     """Make the runs of slots that were due, but for those that had one."""
     row = draft.memory.dags.get(entry.dag_id)
     known = draft.memory.found_ahead.get(entry.dag_id)
@@ -390,7 +390,7 @@ def make_slots(entry: MakeSlots, draft: Draft, slots: Slots) -> None:
     _put_made(row, plan, due, entry.following, entry.slots[-1], draft, slots)
 
 
-def _run_on(row: DagRow, plan: Plan, gap_us: int, draft: Draft, slots: Slots) -> None:
+def _run_on(row: DagRow, plan: DagVersion, gap_us: int, draft: Transaction, slots: Slots) -> None:
     """Make the next run of a DAG of which one follows the other, if none is left of it."""
     memory, end = draft.memory, plan.graph.spec.end_date
     assert row.next_run_at is not None  # noqa: S101 - the caller has looked
@@ -422,7 +422,7 @@ def _has_run_enough(row: DagRow, memory: Memory) -> bool:
     return rests is not None and last is not None and last >= rests
 
 
-def has_slot_due(memory: Memory, now: Instant) -> bool:
+def has_slot_due(memory: Memory, now: Timestamp) -> bool:
     """Whether the run of some slot is still to be made that should have started by now."""
     return any(
         at <= now and not (_is_continuous(row, memory) and _has_run_enough(row, memory))

@@ -14,12 +14,12 @@ import msgspec
 from aioflow.core import callbacks
 from aioflow.core.state.memory import Memory, RunEnd
 from aioflow.core.state.task_instance import Run
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.ids import RunNo
 from aioflow.model.states import RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.effects import WakeAt
-from aioflow.protocol.inputs import Due
+from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.outbox import DEADLINE, Deadline
 
 __all__ = ("arm", "arm_timeout", "index", "is_over", "is_timed_out", "owe", "told", "write_off")
@@ -30,7 +30,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _FEW = 1_000
 
 
-def owe(run: Run, draft: Draft) -> None:
+def owe(run: Run, draft: Transaction) -> None:
     """A run is made: its deadlines begin to be owed, one row for those of one instant."""
     lengths = {task.deadline_us for task in run.spec.tasks} | {run.spec.deadline_us}
     for length in sorted(length for length in lengths if length is not None):
@@ -50,14 +50,14 @@ def index(memory: Memory) -> None:
             memory.deadlines.setdefault(owed.run_no, {})[number] = owed
 
 
-def arm(draft: Draft) -> None:
+def arm(draft: Transaction) -> None:
     """After a restart: have all that are owed come, at once where they have passed."""
     for run_no, deadlines in draft.memory.deadlines.items():
         for owed in deadlines.values():
-            draft.effects.append(WakeAt(Due(owed.at, run_no=run_no)))
+            draft.effects.append(WakeAt(TimerFired(owed.at, run_no=run_no)))
 
 
-def arm_timeout(run: Run, draft: Draft) -> None:
+def arm_timeout(run: Run, draft: Transaction) -> None:
     """Arm the time limit of a run that has started, was restored, or was cleared.
 
     A second call for the same start leaves that start at the same instant of steady time.
@@ -80,20 +80,20 @@ def arm_timeout(run: Run, draft: Draft) -> None:
         draft.wake_run(run.run_no, at)
 
 
-def is_timed_out(run: Run, at: Instant, memory: Memory) -> bool:
+def is_timed_out(run: Run, at: Timestamp, memory: Memory) -> bool:
     """Whether the instant that has come is the one at which a run has taken too long."""
     is_running = run.state is RunState.RUNNING and run.row.quarantine is None
     end = memory.run_ends.get(run.run_no)
     return is_running and end is not None and end.at == at
 
 
-def is_over(run: Run, steady: Instant, memory: Memory) -> bool:
+def is_over(run: Run, steady: Timestamp, memory: Memory) -> bool:
     """Whether a run has had all the time it may take."""
     end = memory.run_ends.get(run.run_no)
     return end is not None and end.at <= steady
 
 
-def told(run_no: RunNo, at: Instant, draft: Draft) -> None:
+def told(run_no: RunNo, at: Timestamp, draft: Transaction) -> None:
     """The instant of a deadline has come: owe people a word about what has not ended by then.
 
     A second time it changes nothing.
@@ -109,7 +109,7 @@ def told(run_no: RunNo, at: Instant, draft: Draft) -> None:
             _tell(run, due.length_us or at - run.row.created_at, draft)
 
 
-def _tell(run: Run, length: int, draft: Draft) -> None:
+def _tell(run: Run, length: int, draft: Transaction) -> None:
     if run.spec.deadline_us == length:
         message = f"the run has not ended {length / 1e6:g} s after it was made"
         draft.owing.alert_of(run.row, "deadline", message)
@@ -121,11 +121,11 @@ def _tell(run: Run, length: int, draft: Draft) -> None:
             _call_back(run, position, draft)
 
 
-def _call_back(run: Run, position: int, draft: Draft) -> None:
+def _call_back(run: Run, position: int, draft: Transaction) -> None:
     draft.owing.call_back(run.row.dag_id, callbacks.of_deadline(run, position, draft.now))
 
 
-def write_off(run_no: RunNo, draft: Draft) -> None:
+def write_off(run_no: RunNo, draft: Transaction) -> None:
     """A run has ended: what is owed for its deadlines is not any more."""
     for number in draft.memory.deadlines.pop(run_no, {}):
         draft.owing.write_off(number)

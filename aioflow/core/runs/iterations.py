@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.task_instance import Group, Live, Run
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import one_to_one
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.dag import Chooses
 from aioflow.model.states import Failure, TaskState
 
@@ -30,7 +30,7 @@ def begun(run: Run, position: int) -> tuple[int, bool]:
     return group.width, group.is_open
 
 
-def groups_of(run: Run, decider: int) -> Iterator[Group]:
+def groups_of(run: Run, decider: int) -> Iterator[MappedTask]:
     """Yield the tasks of a loop that have expanded."""
     mapped = run.spec.tasks[decider].mapped
     assert mapped is not None  # noqa: S101 - see ``begun``
@@ -40,7 +40,7 @@ def groups_of(run: Run, decider: int) -> Iterator[Group]:
             yield group
 
 
-def exhausted(live: Live) -> Failure | None:
+def exhausted(live: TaskInstance) -> Failure | None:
     """Return why a loop does not go round again though it should; ``None`` if it may."""
     limit = live.spec.map_limit
     if live.map_index + 1 < limit:
@@ -49,7 +49,7 @@ def exhausted(live: Live) -> Failure | None:
     return Failure(type="RoundsExhausted", message=message, reason="max_rounds")
 
 
-def go_round(run: Run, decider: int, draft: Draft, slots: Slots) -> list[Group]:
+def go_round(run: Run, decider: int, draft: Transaction, slots: Slots) -> list[MappedTask]:
     """Begin another round; return the fan-outs that have to be judged, or their new children.
 
     What stands before a loop may have been marked since: then its next round is none any more.
@@ -70,14 +70,14 @@ def go_round(run: Run, decider: int, draft: Draft, slots: Slots) -> list[Group]:
     return grown
 
 
-def _take_up(group: Group, draft: Draft) -> None:
+def _take_up(group: MappedTask, draft: Transaction) -> None:
     """The task of a round that was taken back has a row, and begins with that."""
     run, index = group.run, group.width - 1
     task_no = group.first_task_no + index
     start_no = run.removed.pop(task_no, None)
     if start_no is None:
         return
-    live = Live(run, task_no, group.position, index)
+    live = TaskInstance(run, task_no, group.position, index)
     live.state = live.stored_state = TaskState.REMOVED
     live.start_no = live.stored_start = start_no
     draft.move(live, TaskState.PENDING)
@@ -91,7 +91,7 @@ def is_decided(run: Run, position: int, map_index: int) -> bool:
     return map_index < 0 or map_index + 1 == run.groups[position].width
 
 
-def close(run: Run, decider: int, draft: Draft) -> Iterator[int]:
+def close(run: Run, decider: int, draft: Transaction) -> Iterator[int]:
     """No round follows. Yield what may be judged now."""
     for group in groups_of(run, decider):
         if not group.is_open:
@@ -104,7 +104,7 @@ def close(run: Run, decider: int, draft: Draft) -> Iterator[int]:
         yield from run.graph.judges[group.position]
 
 
-def reopen(run: Run, draft: Draft) -> None:
+def reopen(run: Run, draft: Transaction) -> None:
     """Reopen closed loops whose deciding task never ran and is pending again.
 
     Such a loop is in its first round. A mark that would keep further rounds of it is refused.

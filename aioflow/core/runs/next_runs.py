@@ -5,16 +5,16 @@ from __future__ import annotations
 from aioflow.core.runs import create
 from aioflow.core.runs.run import step
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.run_sequence import order_of
+from aioflow.core.state.run_sequence import run_key
 from aioflow.core.state.task_instance import Run
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.states import RunState, TaskState
-from aioflow.protocol.inputs import LookBack
+from aioflow.protocol.inputs import PreviousRunLoaded
 
 __all__ = ("looked_back", "settle")
 
 
-def settle(draft: Draft, slots: Slots) -> None:
+def settle(draft: Transaction, slots: Slots) -> None:
     """Let go on what waited for the tasks that have ended, run by run."""
     while draft.ended_tasks or draft.held_dags:
         while draft.ended_tasks:
@@ -25,9 +25,9 @@ def settle(draft: Draft, slots: Slots) -> None:
             create.begin_queued(dag_id, draft, slots)
 
 
-def _pass_on(run: Run, position: int, draft: Draft, slots: Slots) -> None:
+def _pass_on(run: Run, position: int, draft: Transaction, slots: Slots) -> None:
     """Judge what may go on in the run behind this one, which may have ended meanwhile."""
-    memory, order = draft.memory, order_of(run.row)
+    memory, order = draft.memory, run_key(run.row)
     line = memory.lines.get(run.row.dag_id)
     number = None if line is None or order is None else line.behind(order)
     behind = None if number is None else memory.runs.get(number)
@@ -38,7 +38,7 @@ def _pass_on(run: Run, position: int, draft: Draft, slots: Slots) -> None:
         _judge(behind, behind.graph.past_of[at], draft, slots)
 
 
-def looked_back(entry: LookBack, draft: Draft, slots: Slots) -> None:
+def looked_back(entry: PreviousRunLoaded, draft: Transaction, slots: Slots) -> None:
     """It is known what comes before a run: judge what waited for that."""
     run = draft.memory.runs.get(entry.run_no)
     if run is not None and _goes_on(run):
@@ -49,7 +49,7 @@ def _goes_on(run: Run) -> bool:
     return run.state is RunState.RUNNING and run.row.quarantine is None
 
 
-def _judge(run: Run, positions: tuple[int, ...], draft: Draft, slots: Slots) -> None:
+def _judge(run: Run, positions: tuple[int, ...], draft: Transaction, slots: Slots) -> None:
     pending = [at for at in positions if run.states[at] == TaskState.PENDING]
     if pending:
         draft.runs[run.run_no] = run  # also one that does no more than expand is taken back

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from aioflow.core.scheduling.ready import is_hosted_sensor
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import PoolTooNarrow
 from aioflow.model.dag import DagSpec
 from aioflow.model.rows import PoolRow
@@ -30,7 +30,7 @@ def too_wide(specs: Iterable[DagSpec], pools: Mapping[str, PoolRow]) -> PoolTooN
     return None
 
 
-def pools_changed(draft: Draft, pools: Mapping[str, PoolRow]) -> None:
+def pools_changed(draft: Transaction, pools: Mapping[str, PoolRow]) -> None:
     """Say it of each file anew; whatever else is wrong with a file is said before this."""
     memory = draft.memory
     specs: dict[str, list[DagSpec]] = {}

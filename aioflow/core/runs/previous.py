@@ -8,13 +8,13 @@ import msgspec
 
 from aioflow.core.runs.evaluation import verdict
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.run_sequence import GOOD, NEXT, Ended, Order, Unknown, order_of
+from aioflow.core.state.run_sequence import GOOD, NEXT, EndedRun, NotLoaded, RunKey, run_key
 from aioflow.core.state.task_instance import Run
 from aioflow.core.tasks.trigger_rules import Verdict
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.ids import RunNo
 from aioflow.model.states import RunState, TaskState
-from aioflow.protocol.inputs import Input, LookBack
+from aioflow.protocol.inputs import Input, PreviousRunLoaded
 
 __all__ = (
     "Holder",
@@ -54,26 +54,26 @@ def holder(run: Run, position: int, memory: Memory) -> Holder | None:
     The first run of a DAG has nothing before it, nor has one without a logical date. A task that
     the run before did not have holds nothing up.
     """
-    order = order_of(run.row)
+    order = run_key(run.row)
     if order is None or position not in run.graph.past:
         return None
     before = memory.lines[run.row.dag_id].before(order)
     if before is None:
         return None
-    if isinstance(before, Unknown):
+    if isinstance(before, NotLoaded):
         return Holder()
     tasks = run.spec.tasks
     for at in (position, *run.graph.awaited_in_past[position]):
         task_id = tasks[at].task_id
-        found = _held(before, task_id) if isinstance(before, Ended) else None
-        if not isinstance(before, Ended):
+        found = _held(before, task_id) if isinstance(before, EndedRun) else None
+        if not isinstance(before, EndedRun):
             found = _held_by_live(memory.runs.peek(before), task_id)
         if found is not None:
             return found
     return None
 
 
-def _held(before: Ended, task_id: str) -> Holder | None:
+def _held(before: EndedRun, task_id: str) -> Holder | None:
     state = before.bad.get(task_id)
     return None if state is None else Holder(before.run_id, task_id, state)
 
@@ -89,13 +89,13 @@ def _held_by_live(before: Run, task_id: str) -> Holder | None:
     return Holder(before.row.run_id, task_id, TaskState(before.states[position]), before.run_no)
 
 
-def admits(run: Run, position: int, draft: Draft) -> bool:
+def admits(run: Run, position: int, draft: Transaction) -> bool:
     """Whether a task whose rule says run may do so; whoever holds it up lets it go on later."""
     found = holder(run, position, draft.memory)
     if found is None:
         return True
     if not found.is_known:
-        draft.effects.append(LookBack(run.run_no))
+        draft.effects.append(PreviousRunLoaded(run.run_no))
     elif found.live is not None:
         draft.held_dags.add(run.row.dag_id)
     return False
@@ -130,32 +130,32 @@ def needed_run(dag_id: str, memory: Memory) -> Run | None:
         if run.state is not RunState.QUEUED:
             needs = run.state is RunState.RUNNING and _waits_for_live(run, memory)
             return memory.runs.get(first) if needs else None
-        order = order_of(run.row)
+        order = run_key(run.row)
         assert order is not None  # noqa: S101 - it stands in the line
         number = line.behind(order)
     return None
 
 
-def forget(dag_id: str, order: Order, draft: Draft) -> None:
+def forget(dag_id: str, order: RunKey, draft: Transaction) -> None:
     """A run that had ended is gone: the one before that counts now."""
     line = draft.memory.lines.get(dag_id)
     behind = None if line is None else line.forget(order)
     if behind is not None:
-        draft.effects.append(LookBack(behind))
+        draft.effects.append(PreviousRunLoaded(behind))
 
 
-def came_before(run: Run, draft: Draft) -> None:
+def came_before(run: Run, draft: Transaction) -> None:
     """A run is made before others: the one behind it waits for this one now.
 
     Where that is of another version, it may have nothing to wait for there.
     """
-    line, order = draft.memory.lines.get(run.row.dag_id), order_of(run.row)
+    line, order = draft.memory.lines.get(run.row.dag_id), run_key(run.row)
     behind = None if line is None or order is None else line.behind(order)
     if behind is not None and draft.memory.runs.peek(behind).plan is not run.plan:
-        draft.effects.append(LookBack(behind))
+        draft.effects.append(PreviousRunLoaded(behind))
 
 
-def doubt(dag_ids: Iterable[str], memory: Memory) -> list[LookBack]:
+def doubt(dag_ids: Iterable[str], memory: Memory) -> list[PreviousRunLoaded]:
     """A turn over runs of these DAGs was taken back: return what has to be asked anew.
 
     What memory knew of ended runs may not be so. One pass over the live runs of each.
@@ -164,7 +164,7 @@ def doubt(dag_ids: Iterable[str], memory: Memory) -> list[LookBack]:
     for dag_id in sorted(memory.lines.keys() & set(dag_ids)):
         line = memory.lines[dag_id]
         line.doubt()
-        asking += [LookBack(number) for number in line.live() if _may_wait(number, memory)]
+        asking += [PreviousRunLoaded(number) for number in line.live() if _may_wait(number, memory)]
     return asking
 
 
@@ -180,18 +180,18 @@ def _may_wait(run_no: RunNo, memory: Memory) -> bool:
 
 def asked(inputs: Iterable[Input]) -> list[RunNo]:
     """Return the runs before which nobody knows what comes."""
-    return [entry.run_no for entry in inputs if isinstance(entry, LookBack)]
+    return [entry.run_no for entry in inputs if isinstance(entry, PreviousRunLoaded)]
 
 
-def wanted(inputs: Sequence[Input], memory: Memory) -> Iterator[tuple[str, list[Order]]]:
+def wanted(inputs: Sequence[Input], memory: Memory) -> Iterator[tuple[str, list[RunKey]]]:
     """Yield for each DAG the places in its line before which the database is to look.
 
-    What that says is to be given to ``Line.learn`` before the inputs are taken.
+    What that says is to be given to ``RunSequence.learn`` before the inputs are taken.
     """
-    found: dict[str, set[Order]] = {}
+    found: dict[str, set[RunKey]] = {}
     for run_no in asked(inputs):
         run = memory.runs.get(run_no)
-        order = None if run is None else order_of(run.row)
+        order = None if run is None else run_key(run.row)
         if run is not None and order is not None and run.row.dag_id in memory.lines:
             found.setdefault(run.row.dag_id, {NEXT}).add(order)
     for dag_id, orders in found.items():

@@ -19,21 +19,21 @@ from aioflow.core.scheduling import clock_steps
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import Live, Run
+from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks import stream_consumer
 from aioflow.core.tasks.tries import cut_short
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import assignment, dag_triggers, event_runs, lifecycle
 from aioflow.model.damage import DAMAGED, Damage
 from aioflow.model.rows import RunChange, RunRow, TriggerChange
 from aioflow.model.states import Failure, RunState, TaskState, TriggerState
 from aioflow.protocol.effects import WakeAt
-from aioflow.protocol.inputs import Due, FillBack, Input, Restarted
+from aioflow.protocol.inputs import ContinueBackfill, Input, Restarted, TimerFired
 
 __all__ = ("damage_found", "give_up", "in_parts", "restarted", "set_aside", "stop_trigger", "tell")
 
 
-def restarted(entry: Restarted, draft: Draft, slots: Slots) -> None:
+def restarted(entry: Restarted, draft: Transaction, slots: Slots) -> None:
     """Go on from what the rows say; a second time changes nothing."""
     memory = draft.memory
     if entry.runs is None or not entry.runs:
@@ -68,14 +68,14 @@ def give_up(row: RunRow, reason: str, memory: Memory, *, is_damaged: bool) -> No
         memory.untold.append(memory.isolated[row.run_no])
 
 
-def tell(row: RunRow, draft: Draft) -> None:
+def tell(row: RunRow, draft: Transaction) -> None:
     """Have the row of a run that was given up say why, and alert."""
     change = (row.run_no, row.state, row.state, row.started_at, row.ended_at, row.quarantine)
     draft.batch.run_changes.append(RunChange(*change))
     draft.owing.alert_of(row, "quarantined", row.quarantine or "")
 
 
-def damage_found(damage: Damage, draft: Draft) -> None:
+def damage_found(damage: Damage, draft: Transaction) -> None:
     """Alert people to a damaged row: which table, which row, and whose it is."""
     memory, run_no = draft.memory, damage.run_no
     row = None if run_no is None else memory.isolated.get(run_no)
@@ -112,7 +112,7 @@ def _forget(row: RunRow, memory: Memory) -> None:
         memory.leave_line(broken)
 
 
-def _sweep(draft: Draft) -> None:
+def _sweep(draft: Transaction) -> None:
     """Rows of triggers that nobody hosts any more, and nobody waits for."""
     memory = draft.memory
     draft.strays, memory.stray_triggers = memory.stray_triggers, []
@@ -127,7 +127,7 @@ def _sweep(draft: Draft) -> None:
             draft.drop_wait(wait)
 
 
-def _suspect(draft: Draft, *, has_crashed: bool) -> None:
+def _suspect(draft: Transaction, *, has_crashed: bool) -> None:
     """Find out what ran when the daemon died, and what may have."""
     memory = draft.memory
     lives = [live for live in memory.live.objects.values() if live.run.state.is_live]
@@ -141,7 +141,7 @@ def _suspect(draft: Draft, *, has_crashed: bool) -> None:
             memory.unclaimed.add(live.task_no)
 
 
-def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
+def _go_on(run: Run, draft: Transaction, slots: Slots) -> None:
     if not run.state.is_live and run.clearing is None:
         cancel_tasks(run, draft, slots)
     deadline_alerts.arm_timeout(run, draft)
@@ -149,7 +149,7 @@ def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
     for live in list(run.live.objects.values()):
         _resume_live(live, draft, slots)
     for task_no, at in draft.memory.parking.instants(run):
-        draft.effects.append(WakeAt(Due(at, task_no)))
+        draft.effects.append(WakeAt(TimerFired(at, task_no)))
     for number, failure in crash_trials.guilty_triggers(draft.memory):
         wait = draft.memory.waits.get(number)  # which unfolds it, with the instants above
         if wait is not None and wait.run is run:
@@ -160,7 +160,7 @@ def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
         resume(run, draft, slots)
 
 
-def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
+def _resume_live(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
     draft.wake_task(live, live.deadline_at)
     draft.wake_task(live, live.due_at)
     if live.wait is not None:
@@ -179,7 +179,7 @@ def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
             pass
 
 
-def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
+def _go_on_with_dags(draft: Transaction, slots: Slots) -> None:
     memory = draft.memory
     clock_steps.take_back(draft)
     for row in memory.dags.values():
@@ -192,7 +192,7 @@ def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
         if one is not None:
             dag_triggers.charge(one, failure, draft)
     assignment.want_own_hosts(draft)
-    draft.effects.extend(FillBack(number) for number in memory.backfills)
+    draft.effects.extend(ContinueBackfill(number) for number in memory.backfills)
     deadline_alerts.arm(draft)
     for kind in list(memory.lanes):
         draft.owing.read_on(kind)

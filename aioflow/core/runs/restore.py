@@ -13,8 +13,8 @@ import msgspec
 from aioflow.core.state.execution_timeout import stored_instants
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.pages import Pages, Rows, packed
-from aioflow.core.state.streams import Given
-from aioflow.core.state.task_instance import Group, Live, Run, WaitRecord
+from aioflow.core.state.streams import StreamOutput
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 from aioflow.core.tasks import retry_budget, stream_expand
 from aioflow.core.tasks.recount import recount
 from aioflow.core.triggers import event_stream
@@ -62,10 +62,10 @@ class Restoring:
         self._events: defaultdict[int, list[EventRow]] = defaultdict(list)
         self._deferred: Pages[bytes] = Pages(Rows)
         for expansion in rows.expansions:
-            run.groups[expansion.position] = Group(run, expansion)
+            run.groups[expansion.position] = MappedTask(run, expansion)
             run.states[expansion.position] = TaskState.RUNNING
         for task_no, count in rows.items:
-            run.items[task_no] = Given(count)
+            run.items[task_no] = StreamOutput(count)
         for task_no, width in rows.widths:
             run.widths[task_no - rows.run.first_task_no] = width
         for event in rows.events:
@@ -157,7 +157,7 @@ class Restoring:
             self.run.source_starts[row.position] = row.start_no
 
     def _add(self, row: TaskRow) -> None:
-        live = Live(self.run, row.task_no, row.position, row.map_index)
+        live = TaskInstance(self.run, row.task_no, row.position, row.map_index)
         live.state = live.stored_state = row.state
         live.start_no = live.stored_start = row.start_no
         live.try_number = row.try_number
@@ -195,7 +195,7 @@ def _only_waits(row: TriggerRow) -> bool:
 def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Memory) -> None:
     live = run.live.get(row.task_no)
     known = memory.waits.get(row.trigger_no)
-    wait = WaitRecord(row, run, live)
+    wait = TriggerInstance(row, run, live)
     if known is not None:
         wait.hosting, wait.has_room, wait.version = known.hosting, known.has_room, known.version
         wait.role = known.role

@@ -15,18 +15,18 @@ from aioflow.core.runs import deadline_alerts, iterations, previous
 from aioflow.core.runs.evaluation import WHOLE, verdict
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.graph import Graph
-from aioflow.core.state.one_to_one import Lockstep
+from aioflow.core.state.one_to_one import OneToOne
 from aioflow.core.state.scopes import is_ignorable
-from aioflow.core.state.task_instance import Group, Live, Run
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import expand, one_to_one, stream_expand
 from aioflow.core.tasks.one_to_one import Entry
 from aioflow.core.tasks.readiness import fresh, retire
 from aioflow.core.tasks.trigger_rules import Verdict
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import let_go
 from aioflow.model.rows import ExpansionRow
 from aioflow.model.states import Failure, RunState, TaskState, TriggerRule, TriggerState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import ForgetRun
 
 __all__ = (
@@ -55,7 +55,7 @@ _FAILURE_AWAITED = frozenset(
 """Rules that provide for a failed parent: their runs are no ``partial`` for it."""
 
 
-def begin(run: Run, draft: Draft, slots: Slots) -> None:
+def begin(run: Run, draft: Transaction, slots: Slots) -> None:
     """Start a queued run: whatever waits for nobody becomes ready."""
     draft.change_run(run, state=RunState.RUNNING, started_at=draft.now)
     deadline_alerts.arm_timeout(run, draft)
@@ -70,7 +70,7 @@ def _waits_for_nobody(graph: Graph, position: int) -> bool:
     return all(look.rule is TriggerRule.ALWAYS for look in graph.judged[position])
 
 
-def resume(run: Run, draft: Draft, slots: Slots) -> None:
+def resume(run: Run, draft: Transaction, slots: Slots) -> None:
     """Judge everything of a restored run again that had not been decided.
 
     Between two rounds of a loop nothing of it has to be: the next one asks its rules.
@@ -87,12 +87,12 @@ def resume(run: Run, draft: Draft, slots: Slots) -> None:
 
 
 def end(
-    live: Live,
+    live: TaskInstance,
     state: TaskState,
-    draft: Draft,
+    draft: Transaction,
     slots: Slots,
     *,
-    at: Instant | None = None,
+    at: Timestamp | None = None,
     skips: tuple[int, ...] = (),
     again: bool = False,
 ) -> None:
@@ -130,7 +130,7 @@ def end(
         run.states[live.position] = state
 
 
-def _skip(run: Run, position: int, map_index: int, draft: Draft) -> list[Entry]:
+def _skip(run: Run, position: int, map_index: int, draft: Transaction) -> list[Entry]:
     """Skip a task that has not begun, or the child at the index of whoever says so."""
     if map_index >= 0:
         group = run.groups.get(position)
@@ -143,7 +143,7 @@ def _skip(run: Run, position: int, map_index: int, draft: Draft) -> list[Entry]:
     return _ended(run, position, map_index, TaskState.SKIPPED, draft)
 
 
-def leave(live: Live, draft: Draft, slots: Slots) -> None:
+def leave(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
     """Nothing of a task goes on: it has no place, waits for nothing, and has made no calls."""
     slots.release(live)
     live.run.live.pop(live.task_no, None)
@@ -155,7 +155,7 @@ def leave(live: Live, draft: Draft, slots: Slots) -> None:
         draft.drop_records(live)
 
 
-def _let_waits_go(live: Live, draft: Draft) -> None:
+def _let_waits_go(live: TaskInstance, draft: Transaction) -> None:
     done = [
         w for w in live.waits if w.is_handled or (w.state is TriggerState.FIRED and not w.stream)
     ]
@@ -169,7 +169,7 @@ def end_unstarted(
     run: Run,
     position: int,
     state: TaskState,
-    draft: Draft,
+    draft: Transaction,
     *,
     failure: Failure | None = None,
     map_index: int = WHOLE,
@@ -211,7 +211,9 @@ def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
     )
 
 
-def _ended(run: Run, position: int, map_index: int, state: TaskState, draft: Draft) -> list[Entry]:
+def _ended(
+    run: Run, position: int, map_index: int, state: TaskState, draft: Transaction
+) -> list[Entry]:
     """Write one ended instance down; return what may now be judged."""
     judges = run.graph.judges[position]
     if map_index < 0:
@@ -235,12 +237,12 @@ def _ended(run: Run, position: int, map_index: int, state: TaskState, draft: Dra
     return entries
 
 
-def step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
+def step(run: Run, first: Iterable[int], draft: Transaction, slots: Slots) -> None:
     """Judge these tasks, and all that follows from it."""
     _step(run, [(position, WHOLE) for position in first], draft, slots)
 
 
-def _step(run: Run, first: Iterable[Entry], draft: Draft, slots: Slots) -> None:
+def _step(run: Run, first: Iterable[Entry], draft: Transaction, slots: Slots) -> None:
     if run.clearing is not None:
         return  # all is judged when that is done
     agenda = deque(first)
@@ -258,7 +260,7 @@ def _step(run: Run, first: Iterable[Entry], draft: Draft, slots: Slots) -> None:
         draft.ended_runs.append(run)
 
 
-def _judge(run: Run, position: int, draft: Draft, slots: Slots) -> list[Entry]:
+def _judge(run: Run, position: int, draft: Transaction, slots: Slots) -> list[Entry]:
     """Judge a task as a whole; return what may be judged next."""
     said = verdict(run, position)
     ended: TaskState | None
@@ -286,7 +288,7 @@ def _may_open(run: Run, position: int) -> bool:
     return bool(run.graph.indexed[position]) and one_to_one.may_open(run, position)
 
 
-def _judge_children(group: Group, draft: Draft, slots: Slots) -> list[Entry]:
+def _judge_children(group: MappedTask, draft: Transaction, slots: Slots) -> list[Entry]:
     """Judge those that have not been, since it expanded; return what may be judged next."""
     entries: list[Entry] = []
     lockstep = group.lockstep if group.run.clearing is None else None
@@ -301,7 +303,7 @@ def _judge_children(group: Group, draft: Draft, slots: Slots) -> list[Entry]:
 
 
 def _judge_child(
-    group: Group, lockstep: Lockstep, index: int, draft: Draft, slots: Slots
+    group: MappedTask, lockstep: OneToOne, index: int, draft: Transaction, slots: Slots
 ) -> list[Entry]:
     if group.states[index] != TaskState.PENDING:
         return []
@@ -320,7 +322,7 @@ def _judge_child(
     return _ended(run, position, index, ended, draft)
 
 
-def go_on(run: Run, draft: Draft, slots: Slots) -> None:
+def go_on(run: Run, draft: Transaction, slots: Slots) -> None:
     """Judge the children that a turn had no room for."""
     for group in list(run.groups.values()):
         if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:
@@ -340,7 +342,7 @@ def _lacks_a_list(run: Run, position: int) -> bool:
     return any(run.states[position] < TaskState.SUCCESS for position in plain)
 
 
-def _make_ready(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:
+def _make_ready(run: Run, position: int, draft: Transaction, slots: Slots) -> TaskState | None:
     """Queue a task, or expand it; return a state if it ended at once instead."""
     if run.spec.tasks[position].mapped is not None:
         return _expand(run, position, draft, slots)
@@ -354,7 +356,7 @@ def _make_ready(run: Run, position: int, draft: Draft, slots: Slots) -> TaskStat
     return None
 
 
-def _end_children(run: Run, position: int, state: TaskState, draft: Draft) -> list[Entry]:
+def _end_children(run: Run, position: int, state: TaskState, draft: Transaction) -> list[Entry]:
     """End the children of a fan-out that were cleared, and will not run again."""
     group = run.groups[position]
     run.states[position] = TaskState.RUNNING
@@ -372,7 +374,7 @@ def _end_children(run: Run, position: int, state: TaskState, draft: Draft) -> li
     return list(entries)
 
 
-def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:
+def _expand(run: Run, position: int, draft: Transaction, slots: Slots) -> TaskState | None:
     if position in run.groups:  # it was cleared, and keeps its width
         run.states[position] = TaskState.RUNNING
         if run.groups[position].lockstep is None:
@@ -407,13 +409,13 @@ def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | 
         return TaskState.FAILED
     group = _make_group(run, position, width, draft)
     if run.graph.indexed[position]:
-        group.lockstep = Lockstep(widths, group.width)
+        group.lockstep = OneToOne(widths, group.width)
     else:
         slots.offer(group)
     return None
 
 
-def _make_group(run: Run, position: int, width: int, draft: Draft) -> Group:
+def _make_group(run: Run, position: int, width: int, draft: Transaction) -> MappedTask:
     """Expand a task. One of a loop has as many children as rounds have begun, and may have more."""
     spec, is_open = run.spec.tasks[position], False
     numbers = width
@@ -428,7 +430,7 @@ def _make_group(run: Run, position: int, width: int, draft: Draft) -> Group:
         is_open=is_open,
     )
     retire(run, position, draft)
-    group = run.groups[position] = Group(run, row)
+    group = run.groups[position] = MappedTask(run, row)
     run.states[position] = TaskState.RUNNING
     draft.change_group(group, -1)
     if not group.is_loop:
@@ -443,7 +445,7 @@ def _without_source(parent: int) -> TaskState:
     return TaskState.UPSTREAM_FAILED
 
 
-def alert(run: Run, position: int, failure: Failure, draft: Draft) -> None:
+def alert(run: Run, position: int, failure: Failure, draft: Transaction) -> None:
     """Owe the people on call a word about a task, or at -1 about the run."""
     task_id = run.spec.tasks[position].task_id if position >= 0 else ""
     draft.owing.alert_of(run.row, failure.reason, failure.message, task_id)

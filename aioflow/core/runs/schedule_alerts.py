@@ -16,10 +16,10 @@ import msgspec
 
 from aioflow.core.runs.versions import put_dag
 from aioflow.core.scheduling import timetable
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.dag import DagSpec
 from aioflow.model.rows import DagRow
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("REASON", "cannot_be_made", "held_back", "told")
 
@@ -35,7 +35,7 @@ _WHAT_RUNS = {
 }
 
 
-def told(row: DagRow, spec: DagSpec, starts: Instant, draft: Draft) -> DagRow:
+def told(row: DagRow, spec: DagSpec, starts: Timestamp, draft: Transaction) -> DagRow:
     """Return the row of a DAG whose next slot is made now, after people were told if it is late.
 
     Args:
@@ -48,7 +48,7 @@ def told(row: DagRow, spec: DagSpec, starts: Instant, draft: Draft) -> DagRow:
     return msgspec.structs.replace(row, told_late=draft.now)
 
 
-def held_back(row: DagRow, spec: DagSpec, starts: Instant, draft: Draft) -> None:
+def held_back(row: DagRow, spec: DagSpec, starts: Timestamp, draft: Transaction) -> None:
     """The next slot has to wait: tell people when it is late, or see to that then."""
     after = draft.memory.late_after_us
     if _is_known(row) or after is None or row.next_run_at is None:
@@ -60,7 +60,7 @@ def held_back(row: DagRow, spec: DagSpec, starts: Instant, draft: Draft) -> None
     put_dag(msgspec.structs.replace(row, told_late=draft.now), draft)
 
 
-def cannot_be_made(dag_id: str, reason: str, draft: Draft) -> None:
+def cannot_be_made(dag_id: str, reason: str, draft: Transaction) -> None:
     """The next slot was refused, and will be tried again: tell people where it is late."""
     row = draft.memory.dags.get(dag_id)
     if row is None or row.next_run_at is None or _is_known(row):
@@ -70,7 +70,7 @@ def cannot_be_made(dag_id: str, reason: str, draft: Draft) -> None:
         put_dag(msgspec.structs.replace(row, told_late=draft.now), draft)
 
 
-def _is_late(starts: Instant, draft: Draft) -> bool:
+def _is_late(starts: Timestamp, draft: Transaction) -> bool:
     after = draft.memory.late_after_us
     return after is not None and draft.now - starts > after
 
@@ -80,7 +80,7 @@ def _is_known(row: DagRow) -> bool:
     return slot is not None and row.told_late is not None and slot <= row.told_late
 
 
-def _tell(row: DagRow, spec: DagSpec, what_follows: str, draft: Draft) -> None:
+def _tell(row: DagRow, spec: DagSpec, what_follows: str, draft: Transaction) -> None:
     assert spec.schedule is not None  # noqa: S101 - one without has no slots
     assert row.next_run_at is not None  # noqa: S101
     until = draft.now if spec.end_date is None else min(draft.now, spec.end_date)
@@ -94,7 +94,7 @@ def _tell(row: DagRow, spec: DagSpec, what_follows: str, draft: Draft) -> None:
     _say(row, row.next_run_at, what, what_follows, draft)
 
 
-def _say(row: DagRow, slot: Instant, what: str, what_follows: str, draft: Draft) -> None:
+def _say(row: DagRow, slot: Timestamp, what: str, what_follows: str, draft: Transaction) -> None:
     since = datetime.fromtimestamp(slot / 1e6, UTC).isoformat(timespec="seconds")
     after_seconds = (draft.memory.late_after_us or 0) / 1e6
     draft.memory.schedules_late += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aioflow.core.scheduling.ready import still_waits
-from aioflow.core.state.task_instance import Group, Run
+from aioflow.core.state.task_instance import MappedTask, Run
 from aioflow.model.states import TaskState
 
 __all__ = ("counted", "fresh_queued")
@@ -28,7 +28,7 @@ def counted(run: Run) -> list[tuple[int, TaskState, int]]:
     return sorted(of_groups + alone)
 
 
-def fresh_queued(group: Group) -> int:
+def fresh_queued(group: MappedTask) -> int:
     """Return how many children wait for a slot to start first, and for nothing else."""
     window = group.spec.window
     if not still_waits(group) or (window is not None and group.unfinished >= window):
@@ -36,7 +36,7 @@ def fresh_queued(group: Group) -> int:
     return group.fresh
 
 
-def _of_group(group: Group) -> list[tuple[TaskState, int]]:
+def _of_group(group: MappedTask) -> list[tuple[TaskState, int]]:
     fresh = fresh_queued(group)
     more = {TaskState.PENDING: -fresh, TaskState.QUEUED: fresh}
     return [(state, group.counts[state] + more.get(state, 0)) for state in TaskState]

@@ -16,11 +16,11 @@ from aioflow.core.repair.reset import renewed
 from aioflow.core.runs.conf import require_fit
 from aioflow.core.runs.version_diff import differences
 from aioflow.core.state.child_roles import async_role
-from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.state_counts import TALLY
 from aioflow.core.state.task_instance import Run, is_under_way, run_info
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import BadConf, DagBroken, UnknownDag, VersionDiffers
 from aioflow.model.ids import TaskNo
 from aioflow.protocol.commands import ForgetRun
@@ -30,7 +30,7 @@ __all__ = ("check_idle", "move", "newest")
 _FEW = 5
 
 
-def newest(run: Run, memory: Memory) -> Plan | None:
+def newest(run: Run, memory: Memory) -> DagVersion | None:
     """Return the newest version that a run may be moved to; ``None`` if it has that already.
 
     Raises:
@@ -56,7 +56,7 @@ def newest(run: Run, memory: Memory) -> Plan | None:
     return plan
 
 
-def check_idle(run: Run, plan: Plan, cleared: Collection[TaskNo]) -> None:
+def check_idle(run: Run, plan: DagVersion, cleared: Collection[TaskNo]) -> None:
     """Refuse to move a run of which something is under way that is not cleared.
 
     Args:
@@ -85,7 +85,7 @@ def check_idle(run: Run, plan: Plan, cleared: Collection[TaskNo]) -> None:
         )
 
 
-def move(run: Run, plan: Plan, draft: Draft) -> None:
+def move(run: Run, plan: DagVersion, draft: Transaction) -> None:
     """Give a run another version. Nothing of it is under way, and it is held still.
 
     The processes forget the run, and are told of it again with the next task they start.

@@ -15,21 +15,27 @@ from aioflow.core.runs.pool_fit import too_wide
 from aioflow.core.scheduling import timetable
 from aioflow.core.state.child_roles import ASKED_FOR
 from aioflow.core.state.memory import Memory
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.triggers.dag_triggers import adopt, place_of
 from aioflow.errors import DuplicateDag
 from aioflow.model.dag import DagSpec
 from aioflow.model.rows import DagFileRow, DagRow, PoolRow, VersionRow
 from aioflow.model.schedule import ScheduleSpec
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.effects import Warn
-from aioflow.protocol.inputs import FileBroken, FileGone, FileParsed, FillBack, StopWaits
+from aioflow.protocol.inputs import (
+    ContinueBackfill,
+    FileBroken,
+    FileDeleted,
+    FileParsed,
+    PauseTriggers,
+)
 
 __all__ = ("arm_schedule", "file_broken", "file_gone", "file_parsed", "put_dag", "slot_starts_at")
 
 
-def file_parsed(parsed: FileParsed, draft: Draft, pools: Mapping[str, PoolRow]) -> None:
+def file_parsed(parsed: FileParsed, draft: Transaction, pools: Mapping[str, PoolRow]) -> None:
     """Make a file's DAGs the newest; those it no longer has start no more runs."""
     failures = [(failure.reason, failure.message) for failure in parsed.failures]
     mine = []
@@ -64,7 +70,7 @@ def file_parsed(parsed: FileParsed, draft: Draft, pools: Mapping[str, PoolRow]) 
     _prune_plans(draft)
 
 
-def file_broken(broken: FileBroken, draft: Draft) -> None:
+def file_broken(broken: FileBroken, draft: Transaction) -> None:
     """A file gives nothing; its last good version stays active."""
     known = draft.memory.files.get(broken.file)
     if known is not None and known.version is not None and known.reason is None:
@@ -82,7 +88,7 @@ def file_broken(broken: FileBroken, draft: Draft) -> None:
     )
 
 
-def file_gone(gone: FileGone, draft: Draft) -> None:
+def file_gone(gone: FileDeleted, draft: Transaction) -> None:
     """A file was deleted. Live runs of its DAGs go on."""
     if draft.memory.files.pop(gone.file, None) is not None:
         draft.batch.gone_files.append(gone.file)
@@ -90,14 +96,14 @@ def file_gone(gone: FileGone, draft: Draft) -> None:
     _retire(gone.file, set(), draft)
 
 
-def arm_schedule(row: DagRow, draft: Draft) -> None:
+def arm_schedule(row: DagRow, draft: Transaction) -> None:
     """Have the next slot come, unless the schedule rests or has ended."""
     at = slot_starts_at(row, draft.memory, draft.now)
     if at is not None and row.next_run_at is not None:
         draft.wake_dag(row.dag_id, row.next_run_at, at)
 
 
-def slot_starts_at(row: DagRow, memory: Memory, now: Instant) -> Instant | None:
+def slot_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp | None:
     """Return when the run of the next slot starts; ``None`` where a schedule rests or has ended."""
     plan, slot = memory.plans.get((row.version, row.dag_id)), row.next_run_at
     if row.gone or row.paused or slot is None or plan is None:
@@ -112,7 +118,7 @@ def slot_starts_at(row: DagRow, memory: Memory, now: Instant) -> Instant | None:
     return timetable.starts_at(spec.schedule, spec.timezone, slot, salt=spec.dag_id)
 
 
-def put_dag(row: DagRow, draft: Draft) -> None:
+def put_dag(row: DagRow, draft: Transaction) -> None:
     """Write a DAG's row. Where its triggers stop with that, or need not any more, they do."""
     was = is_stopped(row.dag_id, draft.memory)
     draft.memory.dags[row.dag_id] = row
@@ -121,18 +127,18 @@ def put_dag(row: DagRow, draft: Draft) -> None:
         draft.batch.gone_dags.remove(row.dag_id)
     now = is_stopped(row.dag_id, draft.memory)
     if was != now:
-        draft.effects.append(StopWaits(row.dag_id, is_stopped=now))
+        draft.effects.append(PauseTriggers(row.dag_id, is_stopped=now))
     place_of(row.dag_id, draft)
 
 
-def _put_file(row: DagFileRow, draft: Draft) -> None:
+def _put_file(row: DagFileRow, draft: Transaction) -> None:
     draft.memory.files[row.file] = row
     draft.batch.dag_files.append(row)
     if row.file in draft.batch.gone_files:
         draft.batch.gone_files.remove(row.file)
 
 
-def _keep_version(parsed: FileParsed, draft: Draft) -> None:
+def _keep_version(parsed: FileParsed, draft: Transaction) -> None:
     memory = draft.memory
     if parsed.version not in memory.stored_versions:
         retention.spare_version(parsed.version, draft)
@@ -155,7 +161,7 @@ def _without_fields(spec: DagSpec) -> DagSpec:
     return msgspec.structs.replace(spec, trigger=msgspec.structs.replace(spec.trigger, kwargs=None))
 
 
-def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
+def _adopt(spec: DagSpec, file: str, version: str, draft: Transaction) -> None:
     memory = draft.memory
     known = memory.dags.get(spec.dag_id)
     begun = known or DagRow(dag_id=spec.dag_id, file=file, version=version)
@@ -173,10 +179,10 @@ def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
     arm_schedule(row, draft)
     for backfill in draft.memory.backfills.values():
         if backfill.dag_id == spec.dag_id:
-            draft.effects.append(FillBack(backfill.backfill_no))
+            draft.effects.append(ContinueBackfill(backfill.backfill_no))
 
 
-def _tell_isolated(spec: DagSpec, draft: Draft) -> None:
+def _tell_isolated(spec: DagSpec, draft: Transaction) -> None:
     """Log why a DAG has hosts of its own from now on, unless its author asked for that."""
     reasons = tuple(reason for reason in spec.isolated if reason != ASKED_FOR)
     known = draft.memory.newest(spec.dag_id)
@@ -185,7 +191,7 @@ def _tell_isolated(spec: DagSpec, draft: Draft) -> None:
         draft.effects.append(Warn("a DAG runs in hosts of its own", facts))
 
 
-def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Instant) -> DagRow:
+def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Timestamp) -> DagRow:
     """Where a new schedule begins: never at a slot that was dealt with, whatever was edited."""
     dealt = row.last_slot
     if dealt is None and row.next_run_at is not None:
@@ -208,7 +214,9 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Ins
     )
 
 
-def _first_after(spec: DagSpec, schedule: ScheduleSpec, now: Instant, *, is_new: bool) -> Instant:
+def _first_after(
+    spec: DagSpec, schedule: ScheduleSpec, now: Timestamp, *, is_new: bool
+) -> Timestamp:
     """Return after which instant the first slot is sought that a schedule makes a run for."""
     start = spec.start_date
     if spec.catchup:
@@ -225,7 +233,7 @@ def _first_after(spec: DagSpec, schedule: ScheduleSpec, now: Instant, *, is_new:
     return max(now, start - 1)
 
 
-def _is_unchanged(spec: DagSpec, known: DagRow, draft: Draft) -> bool:
+def _is_unchanged(spec: DagSpec, known: DagRow, draft: Transaction) -> bool:
     plan = draft.memory.plans.get((known.version, known.dag_id))
     if plan is None:
         return False
@@ -238,7 +246,7 @@ def _is_unchanged(spec: DagSpec, known: DagRow, draft: Draft) -> bool:
     return old.schedule == spec.schedule and (is_once or old.timezone == spec.timezone)
 
 
-def _retire(file: str, kept: set[str], draft: Draft) -> None:
+def _retire(file: str, kept: set[str], draft: Transaction) -> None:
     """Let go of the names a file no longer has. The cursor stays, for when one comes back."""
     for row in list(draft.memory.dags.values()):
         if row.file == file and row.dag_id not in kept and not row.gone:
@@ -246,7 +254,7 @@ def _retire(file: str, kept: set[str], draft: Draft) -> None:
             _inherit(row.dag_id, draft)
 
 
-def _inherit(dag_id: str, draft: Draft) -> None:
+def _inherit(dag_id: str, draft: Transaction) -> None:
     """Give a free name to the first of the files that were refused it."""
     heirs = draft.refused.pop(dag_id, {})
     if not heirs:
@@ -262,12 +270,12 @@ def _inherit(dag_id: str, draft: Draft) -> None:
         _put_file(msgspec.structs.replace(row, reason=None, message=None), draft)
 
 
-def _forget_refused(file: str, draft: Draft) -> None:
+def _forget_refused(file: str, draft: Transaction) -> None:
     for files in draft.refused.values():
         files.pop(file, None)
 
 
-def _prune_plans(draft: Draft) -> None:
+def _prune_plans(draft: Transaction) -> None:
     """Keep the plans that a new run or a live one may ask for."""
     memory = draft.memory
     needed = {(row.version, row.dag_id) for row in memory.dags.values()}

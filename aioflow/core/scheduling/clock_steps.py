@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from aioflow.core.runs.versions import arm_schedule, put_dag
 from aioflow.core.scheduling import timetable
 from aioflow.core.state.memory import Memory
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.rows import DagRow, RunRow
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.inputs import Input, MakeSlots
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.inputs import CreateMissingRuns, Input
 
 __all__ = ("REASON", "found", "heed_step", "is_ahead", "take_back", "wanted")
 
@@ -32,7 +32,7 @@ _NAMED = 5
 """So many of the schedules are named in the alert."""
 
 
-def heed_step(draft: Draft) -> None:
+def heed_step(draft: Transaction) -> None:
     """Have the schedules follow the wall clock if it has stepped since the last turn."""
     draft.step = draft.at.shift - draft.memory.shift
     if draft.step:
@@ -41,7 +41,7 @@ def heed_step(draft: Draft) -> None:
             arm_schedule(row, draft)
 
 
-def take_back(draft: Draft) -> None:
+def take_back(draft: Transaction) -> None:
     """Take back the cursors that lie ahead of the next slot; one alert names those far ahead."""
     behind = []
     for row in list(draft.memory.dags.values()):
@@ -62,7 +62,7 @@ def take_back(draft: Draft) -> None:
     draft.owing.alert(REASON, message, run_id="", dag_id=behind[0] if len(behind) == 1 else "")
 
 
-def _next_slot(row: DagRow, draft: Draft) -> Instant | None:
+def _next_slot(row: DagRow, draft: Transaction) -> Timestamp | None:
     """Return the next slot of a schedule as of now, if it has run past that; else ``None``."""
     memory, now, last = draft.memory, draft.now, row.last_slot
     plan = memory.plans.get((row.version, row.dag_id))
@@ -83,14 +83,14 @@ def is_ahead(row: DagRow) -> bool:
     return cursor is not None and last is not None and cursor <= last
 
 
-def wanted(inputs: Iterable[Input]) -> Iterator[MakeSlots]:
+def wanted(inputs: Iterable[Input]) -> Iterator[CreateMissingRuns]:
     """Yield the inputs of a turn that need to know which of their slots had a run.
 
     What there is has to be given to ``found`` before they are taken.
     """
-    return (entry for entry in inputs if isinstance(entry, MakeSlots))
+    return (entry for entry in inputs if isinstance(entry, CreateMissingRuns))
 
 
-def found(entry: MakeSlots, runs: Iterable[RunRow], memory: Memory) -> None:
+def found(entry: CreateMissingRuns, runs: Iterable[RunRow], memory: Memory) -> None:
     """The runs of these slots are known, for this turn."""
     memory.found_ahead[entry.dag_id] = {run.logical_date for run in runs}

@@ -21,7 +21,7 @@ from typing import TypeAlias
 from aioflow.core.scheduling.fairness import Fairness, age_of
 from aioflow.core.scheduling.task_concurrency import Across, Item, Queue
 from aioflow.core.state.child_roles import is_own
-from aioflow.core.state.task_instance import Group, Live, Run
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks.readiness import fresh
 from aioflow.model.dag import Body, TaskSpec
 from aioflow.model.ids import TaskNo
@@ -39,7 +39,7 @@ __all__ = (
     "still_waits",
 )
 
-Room: TypeAlias = Callable[[Live | Group], bool]
+Room: TypeAlias = Callable[[TaskInstance | MappedTask], bool]
 """Whether its pool has room for what waits, and its host is up."""
 
 _Line: TypeAlias = tuple[str, str]
@@ -80,11 +80,11 @@ class Ready:
         self._too_wide: list[Item] = []
         self._fairness = Fairness()
 
-    def offer(self, entry: Live | Group) -> None:
+    def offer(self, entry: TaskInstance | MappedTask) -> None:
         """Let a queued task, or a group with fresh children, wait for its slots."""
         self._enqueue(self._placed(entry, self._fairness.age()))
 
-    def _placed(self, entry: Live | Group, age: int) -> Item:
+    def _placed(self, entry: TaskInstance | MappedTask, age: int) -> Item:
         """Give it its place in the order."""
         rank, priority, _, _ = self._ranked((0, -entry.spec.priority, 0, entry))
         dag_id, cost_us = entry.run.row.dag_id, _expected(entry)
@@ -93,20 +93,20 @@ class Ready:
 
     def _ranked(self, item: Item) -> Item:
         _, priority, age, entry = item
-        if isinstance(entry, Live) and entry.task_no in self._kept:
+        if isinstance(entry, TaskInstance) and entry.task_no in self._kept:
             return 0, priority, age, entry
-        begins = isinstance(entry, Group) or not (entry.resumed or entry.recorded)
+        begins = isinstance(entry, MappedTask) or not (entry.resumed or entry.recorded)
         if not begins:
             return 1, priority, age, entry
         return 2 if entry.run.row.backfill is None else 3, priority, age, entry
 
-    def unblock(self, live: Live) -> None:
+    def unblock(self, live: TaskInstance) -> None:
         """A task left its slot: let those come back that its run's limits now admit."""
         self._bring_back(live.run.blocked_at.get(live.position))
         self._bring_back(live.run.blocked_at.get(_of_starts(live.position)))
         self._bring_back(live.run.blocked)
 
-    def admit_more(self, live: Live) -> None:
+    def admit_more(self, live: TaskInstance) -> None:
         """A task was given its slot: the next of its run comes back where the limits admit it."""
         run = live.run
         if run.blocked and not _is_full(run):
@@ -122,7 +122,7 @@ class Ready:
             self._push(item)
             self.came_back = True
 
-    def _pass_on(self, entry: Live | Group) -> None:
+    def _pass_on(self, entry: TaskInstance | MappedTask) -> None:
         """It is kept from its start by something else than that limit: another may go on."""
         self.across.passed(entry)
         self.readmit()
@@ -182,13 +182,13 @@ class Ready:
             if any(still_waits(item[3]) for item in queue)
         }
 
-    def draw(self, queue: Queue) -> Live:
+    def draw(self, queue: Queue) -> TaskInstance:
         """Take one task from the head; a group stays until its last fresh child is drawn."""
         rank, priority, turn, entry = queue[0]
         line, cost_us = _line(entry), _expected(entry)
         self._fairness.served(line, rank, priority, turn, cost_us)
         self.across.passed(entry)
-        if isinstance(entry, Live):
+        if isinstance(entry, TaskInstance):
             heapq.heappop(queue)
             return entry
         live = fresh(entry.run, entry.position, entry.take_fresh())
@@ -251,17 +251,19 @@ class Ready:
                 return True
         return False
 
-    def is_within_limits(self, live: Live) -> bool:
+    def is_within_limits(self, live: TaskInstance) -> bool:
         """Whether the limits of its run, and of its task over all runs, admit one more."""
         return not (_is_full(live.run) or _is_full_at(live) or self.across.is_full(live))
 
-    def _is_too_wide(self, entry: Live | Group, lane: str, pool: PoolRow | None) -> bool:
+    def _is_too_wide(
+        self, entry: TaskInstance | MappedTask, lane: str, pool: PoolRow | None
+    ) -> bool:
         """Whether its pool never has room for it. What has its room already needs none."""
         if pool is None or entry.spec.slots <= pool.slots:
             return False
         if lane == START_LANE:
             return pool.include_deferred and not is_hosted_sensor(entry.spec)
-        return not (isinstance(entry, Live) and entry.task_no in self._kept)
+        return not (isinstance(entry, TaskInstance) and entry.task_no in self._kept)
 
     def _put_aside(self, item: Item) -> None:
         """Keep it with its run; a group that only its window holds gives way to one past it."""
@@ -276,20 +278,20 @@ class Ready:
             heapq.heappush(aside, item)
 
 
-def _expected(entry: Live | Group) -> float:
+def _expected(entry: TaskInstance | MappedTask) -> float:
     return entry.run.durations[entry.position]
 
 
-def _key(entry: Live | Group) -> _Key:
+def _key(entry: TaskInstance | MappedTask) -> _Key:
     line = _line(entry)
     return line, "" if line[0] in _HOSTLESS else entry.run.async_role
 
 
-def _line(entry: Live | Group) -> _Line:
+def _line(entry: TaskInstance | MappedTask) -> _Line:
     return _lane(entry), entry.spec.pool
 
 
-def _lane(entry: Live | Group) -> str:
+def _lane(entry: TaskInstance | MappedTask) -> str:
     spec = entry.spec
     if is_start(entry):
         return START_LANE
@@ -301,9 +303,9 @@ def _of_starts(position: int) -> int:
     return ~position
 
 
-def is_start(entry: Live | Group) -> bool:
+def is_start(entry: TaskInstance | MappedTask) -> bool:
     """Whether what waits here begins with a wait of its own, for which no worker is touched."""
-    if isinstance(entry, Live) and entry.resumed is not None:
+    if isinstance(entry, TaskInstance) and entry.resumed is not None:
         return entry.waits_again
     return entry.spec.start_trigger is not None
 
@@ -313,19 +315,19 @@ def is_hosted_sensor(spec: TaskSpec) -> bool:
     return spec.sensor is not None and spec.body is Body.COROUTINE
 
 
-def head(queue: Queue) -> Live | Group:
+def head(queue: Queue) -> TaskInstance | MappedTask:
     """Return what is next in a queue that is not empty."""
     return queue[0][3]
 
 
-def still_waits(entry: Live | Group) -> bool:
+def still_waits(entry: TaskInstance | MappedTask) -> bool:
     """Whether a task, or a fresh child of a group, waits for its place at this moment."""
     run = entry.run
     if run.is_forgotten or run.clearing is not None or not run.state.is_live:
         return False
     if run.row.quarantine is not None:
         return False
-    if isinstance(entry, Group):  # cleared, it waits for its rule before it waits for slots
+    if isinstance(entry, MappedTask):  # cleared, it waits for its rule before it waits for slots
         return entry.has_fresh and run.states[entry.position] == TaskState.RUNNING
     if entry.worker >= 0 or entry.is_hosted:
         return False
@@ -337,16 +339,16 @@ def _is_full(run: Run) -> bool:
     return at_once is not None and run.running >= at_once
 
 
-def _is_full_at(entry: Live | Group) -> bool:
+def _is_full_at(entry: TaskInstance | MappedTask) -> bool:
     """Whether its own limit, or its window, is used up; a resumed task is past its window."""
     return _is_past_window(entry) or _is_at_limit(entry)
 
 
-def _is_past_window(entry: Live | Group) -> bool:
+def _is_past_window(entry: TaskInstance | MappedTask) -> bool:
     window = entry.spec.window
-    return isinstance(entry, Group) and window is not None and entry.unfinished >= window
+    return isinstance(entry, MappedTask) and window is not None and entry.unfinished >= window
 
 
-def _is_at_limit(entry: Live | Group) -> bool:
+def _is_at_limit(entry: TaskInstance | MappedTask) -> bool:
     at_once = entry.spec.max_active_tis_per_dagrun
     return at_once is not None and entry.run.running_at.get(entry.position, 0) >= at_once

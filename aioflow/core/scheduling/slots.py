@@ -18,13 +18,13 @@ from aioflow.core.scheduling.ready import SENSOR_LANE, START_LANE, Ready, head, 
 from aioflow.core.scheduling.workers import Grant, Worker, best_idle, expected_us
 from aioflow.core.state.graph import is_identifier
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import Group, Live, Run
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.errors import BadPool
 from aioflow.model.dag import Body, TaskSpec
 from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.rows import PoolRow
 from aioflow.model.states import TaskState
-from aioflow.protocol.inputs import WorkerSilent
+from aioflow.protocol.inputs import WorkerUnresponsive
 
 __all__ = ("CLAIM_LIMIT", "Slots")
 
@@ -53,7 +53,7 @@ class Slots:
     def __init__(self, *, cpu_slots: int, async_slots: int) -> None:
         self.workers = [Worker(number) for number in range(cpu_slots)]
         self.coroutines = async_slots
-        self.at_work: dict[TaskNo, Live] = {}
+        self.at_work: dict[TaskNo, TaskInstance] = {}
         self.is_open = True
         self.is_held = False
         self.unwritten: dict[TaskNo, StartNo] = {}
@@ -118,13 +118,13 @@ class Slots:
         row = self.pools.get(pool)
         return row is None or self._used.get(pool, 0) + weight <= row.slots
 
-    def _may_start(self, entry: Live | Group) -> bool:
-        if isinstance(entry, Live) and entry.task_no in self.kept:
+    def _may_start(self, entry: TaskInstance | MappedTask) -> bool:
+        if isinstance(entry, TaskInstance) and entry.task_no in self.kept:
             return True
         spec = entry.spec
         return self._has_room(spec.pool, spec.slots)
 
-    def _may_wait(self, entry: Live | Group) -> bool:
+    def _may_wait(self, entry: TaskInstance | MappedTask) -> bool:
         """Whether a task may wait straight from its start."""
         spec = entry.spec
         return not self.counts_deferred(spec) or self._has_room(spec.pool, spec.slots)
@@ -138,7 +138,7 @@ class Slots:
 
     # ── entering and leaving ────────────────────────────────────────────────────────────
 
-    def keep(self, live: Live) -> None:
+    def keep(self, live: TaskInstance) -> None:
         """A task that has begun waits: it keeps its room, if its pool counts that.
 
         For any other task, and a second time, it changes nothing.
@@ -156,12 +156,12 @@ class Slots:
     def _keeps_any(self) -> bool:
         return any(row.include_deferred for row in self.pools.values())
 
-    def _keep(self, live: Live) -> None:
+    def _keep(self, live: TaskInstance) -> None:
         if live.task_no not in self.kept and self.counts_deferred(live.spec):
             self.kept[live.task_no] = live.spec.pool, live.spec.slots
             self._take_kept(live.spec.pool, live.spec.slots)
 
-    def stop_keeping(self, live: Live) -> None:
+    def stop_keeping(self, live: TaskInstance) -> None:
         """A task keeps no room any more, whatever it waits for."""
         if live.task_no in self.kept:
             pool, weight = self.kept.pop(live.task_no)
@@ -176,9 +176,9 @@ class Slots:
             self.keep(live)
         self.ready.rerank(pool)
 
-    def offer(self, entry: Live | Group) -> None:
+    def offer(self, entry: TaskInstance | MappedTask) -> None:
         """Let a queued task, or a group with fresh children, wait for its slots."""
-        if isinstance(entry, Live):
+        if isinstance(entry, TaskInstance):
             self.keep(entry)
         self.ready.offer(entry)
 
@@ -189,11 +189,11 @@ class Slots:
             if live.waits_for_host or (waits and not live.is_hosted):
                 self.offer(live)
 
-    def unblock(self, live: Live) -> None:
+    def unblock(self, live: TaskInstance) -> None:
         """A task left its slot: its run's limits may admit what they had kept away."""
         self.ready.unblock(live)
 
-    def release(self, live: Live) -> None:
+    def release(self, live: TaskInstance) -> None:
         """A task ended or gave its place back; what waits now keeps its room in its pool."""
         self.stop_keeping(live)
         if live.is_hosted:
@@ -206,19 +206,19 @@ class Slots:
             self._leave_worker(live)
         self.keep(live)
 
-    def call_back(self, live: Live) -> None:
+    def call_back(self, live: TaskInstance) -> None:
         """A process gave a try back: behind what it is at, nothing is claimed any more."""
         worker = self.workers[live.worker]
         worker.slow = worker.current
         self.release(live)
 
-    def note_silence(self, report: WorkerSilent) -> None:
+    def note_silence(self, report: WorkerUnresponsive) -> None:
         """A worker became silent, or answers again."""
         worker = self.workers[report.worker]
         is_over = report.since is None or worker.is_idle
         worker.silence = None if is_over else report
 
-    def note_kept_result(self, live: Live, *, disk_is_full: bool) -> None:
+    def note_kept_result(self, live: TaskInstance, *, disk_is_full: bool) -> None:
         """The process of a task could not write its result."""
         if disk_is_full:
             self.unwritten[live.task_no] = live.start_no
@@ -234,7 +234,7 @@ class Slots:
             if live is not None
         )
 
-    def _leave_worker(self, live: Live) -> None:
+    def _leave_worker(self, live: TaskInstance) -> None:
         worker = self.workers[live.worker]
         live.worker = -1
         if live.is_claimed:
@@ -248,7 +248,7 @@ class Slots:
             self._take(worker.pool, -worker.weight)
             worker.weight = 0
 
-    def begin(self, live: Live) -> bool:
+    def begin(self, live: TaskInstance) -> bool:
         """A claimed try begins: the slot of the one before it is its own now.
 
         Returns:
@@ -283,7 +283,7 @@ class Slots:
             if not worker.is_idle:
                 self._take(worker.pool, worker.weight)
 
-    def _count(self, live: Live) -> None:
+    def _count(self, live: TaskInstance) -> None:
         self.keep(live)
         if live.is_hosted and live.spec.sensor is None:
             self.at_work[live.task_no] = live
@@ -330,7 +330,9 @@ class Slots:
                 yield from self._grant_hosted(Body.COROUTINE.value, hosts)
             yield from self._grant_workers(memory)
 
-    def _grant_alone(self, suspects: Iterable[Live], hosts_up: Container[str]) -> Iterator[Grant]:
+    def _grant_alone(
+        self, suspects: Iterable[TaskInstance], hosts_up: Container[str]
+    ) -> Iterator[Grant]:
         """Grant these, and nothing else in the process that one of them may kill."""
         for live in suspects:
             if not (self._may_start(live) and self.ready.is_within_limits(live)):
@@ -358,7 +360,7 @@ class Slots:
             yield Grant(live, is_waiting=True)
 
     def _grant_hosted(self, lane: str, hosts_up: Container[str]) -> Iterator[Grant]:
-        def room(entry: Live | Group) -> bool:
+        def room(entry: TaskInstance | MappedTask) -> bool:
             if entry.run.async_role not in hosts_up:
                 return False
             return lane == SENSOR_LANE or self._may_start(entry)
@@ -373,7 +375,7 @@ class Slots:
                 self.ready.admit_more(live)
             yield Grant(live)
 
-    def _host(self, live: Live) -> None:
+    def _host(self, live: TaskInstance) -> None:
         self.stop_keeping(live)
         live.is_hosted = True
         if not is_hosted_sensor(live.spec):
@@ -401,7 +403,7 @@ class Slots:
         """Claim behind a running try what is expected to fit into the horizon."""
         horizon = max(_LEAST_CLAIM_US, 2 * memory.commit_us)
 
-        def room(entry: Live | Group) -> bool:
+        def room(entry: TaskInstance | MappedTask) -> bool:
             spec = entry.spec
             inherits = spec.pool == worker.pool and spec.slots == worker.weight
             return inherits or self._may_start(entry)
@@ -416,7 +418,7 @@ class Slots:
             queue = self.ready.best(Body.FUNCTION.value, room, self.pools)
             if queue is None or not worker.is_like(first := head(queue)):
                 return
-            if isinstance(first, Live) and first.task_no in memory.unclaimed:
+            if isinstance(first, TaskInstance) and first.task_no in memory.unclaimed:
                 return
             if expected + expected_us(head(queue)) > horizon:
                 return
@@ -429,7 +431,7 @@ class Slots:
             self.ready.admit_more(live)
             yield Grant(live, worker.number, is_claimed=True)
 
-    def _occupy(self, worker: Worker, live: Live) -> None:
+    def _occupy(self, worker: Worker, live: TaskInstance) -> None:
         spec = live.spec
         self.stop_keeping(live)
         worker.current = live
@@ -439,7 +441,7 @@ class Slots:
         self._take(spec.pool, spec.slots)
         self._enter_run(live)
 
-    def _enter_run(self, live: Live) -> None:
+    def _enter_run(self, live: TaskInstance) -> None:
         """Count it against its limits: from its claim on, so that none is passed."""
         run: Run = live.run
         run.running += 1
@@ -447,7 +449,7 @@ class Slots:
             run.running_at[live.position] = run.running_at.get(live.position, 0) + 1
         self.ready.across.enter(live)
 
-    def _leave_run(self, live: Live) -> None:
+    def _leave_run(self, live: TaskInstance) -> None:
         live.run.running -= 1
         if live.spec.max_active_tis_per_dagrun is not None:
             live.run.running_at[live.position] -= 1
@@ -458,7 +460,7 @@ def _counts_deferred(row: PoolRow | None) -> bool:
     return row is not None and row.include_deferred
 
 
-def _is_between(live: Live) -> bool:
+def _is_between(live: TaskInstance) -> bool:
     """Whether a task waits within its try, or for the place in which it goes on after that.
 
     Its row alone says so, and a restart finds the same. One claimed behind another stays so

@@ -12,11 +12,11 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from aioflow.core.state.task_instance import Group, Live
+from aioflow.core.state.task_instance import MappedTask, TaskInstance
 
 __all__ = ("Across", "Item", "Queue")
 
-Item: TypeAlias = tuple[int, int, int, Live | Group]
+Item: TypeAlias = tuple[int, int, int, TaskInstance | MappedTask]
 """Kept, resumed or fresh; priority, whose turn it is, and what waits."""
 
 Queue: TypeAlias = list[Item]
@@ -32,28 +32,28 @@ class Across:
         still_waits: Whether an entry has not been started, ended or forgotten since.
     """
 
-    def __init__(self, still_waits: Callable[[Live | Group], bool]) -> None:
+    def __init__(self, still_waits: Callable[[TaskInstance | MappedTask], bool]) -> None:
         self._still_waits = still_waits
         self._running: dict[_Key, int] = {}
         self._aside: dict[_Key, dict[_Line, Queue]] = {}
         self._called: dict[_Key, dict[_Line, Item]] = {}
 
-    def running(self, entry: Live | Group) -> int:
+    def running(self, entry: TaskInstance | MappedTask) -> int:
         """Return how many of its task hold a place, in all runs whose version limits it."""
         return self._running.get(_key(entry), 0)
 
-    def is_full(self, entry: Live | Group) -> bool:
+    def is_full(self, entry: TaskInstance | MappedTask) -> bool:
         """Whether its limit is used up."""
         at_once = _limit(entry)
         return at_once is not None and self.running(entry) >= at_once
 
-    def enter(self, live: Live) -> None:
+    def enter(self, live: TaskInstance) -> None:
         """A task takes its place."""
         if _limit(live) is not None:
             key = _key(live)
             self._running[key] = self._running.get(key, 0) + 1
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: TaskInstance) -> None:
         """A task gives its place back."""
         if _limit(live) is not None:
             key = _key(live)
@@ -72,7 +72,7 @@ class Across:
         heapq.heappush(lines.setdefault(_line(entry), []), item)
         self.passed(entry)
 
-    def passed(self, entry: Live | Group) -> None:
+    def passed(self, entry: TaskInstance | MappedTask) -> None:
         """What had come back has started, or stands aside for something else."""
         if not self._called or _limit(entry) is None:
             return
@@ -117,21 +117,21 @@ class Across:
             heapq.heappop(aside)
         return heapq.heappop(aside) if aside and not self.is_full(aside[0][3]) else None
 
-    def waiting(self) -> Iterator[Live | Group]:
+    def waiting(self) -> Iterator[TaskInstance | MappedTask]:
         """Yield what stands aside; some of it may no longer wait."""
         for lines in self._aside.values():
             for aside in lines.values():
                 yield from (item[3] for item in aside)
 
 
-def _limit(entry: Live | Group) -> int | None:
+def _limit(entry: TaskInstance | MappedTask) -> int | None:
     return entry.spec.max_active_tis_per_dag
 
 
-def _key(entry: Live | Group) -> _Key:
+def _key(entry: TaskInstance | MappedTask) -> _Key:
     return entry.run.row.dag_id, entry.spec.task_id
 
 
-def _line(entry: Live | Group) -> _Line:
+def _line(entry: TaskInstance | MappedTask) -> _Line:
     """Where it waits: versions of a DAG may have a task in different pools."""
     return entry.spec.body.value, entry.spec.pool

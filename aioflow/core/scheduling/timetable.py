@@ -29,7 +29,7 @@ from cronsim import CronSim, CronSimError
 
 from aioflow.errors import BadSchedule
 from aioflow.model.schedule import Missed, ScheduleSpec
-from aioflow.model.timestamps import Instant, as_datetime, as_instant
+from aioflow.model.timestamps import Timestamp, to_datetime, to_timestamp
 
 __all__ = (
     "MISSED_US",
@@ -44,7 +44,7 @@ __all__ = (
     "validate",
 )
 
-_SECOND: Instant = 1_000_000
+_SECOND: Timestamp = 1_000_000
 _FIELD_LENGTH = 500
 
 _FIELD_SIZES = (
@@ -63,8 +63,8 @@ MISSED_US = 30 * _SECOND
 _KINDS = "a cron expression, an interval, dates, once, or one run after the other"
 
 # Beyond these a datetime, or the fifty years in which a match is sought, overflows.
-_EARLIEST: Instant = as_instant(datetime(2, 1, 1, tzinfo=UTC))
-_LATEST: Instant = as_instant(datetime(9900, 1, 1, tzinfo=UTC))
+_EARLIEST: Timestamp = to_timestamp(datetime(2, 1, 1, tzinfo=UTC))
+_LATEST: Timestamp = to_timestamp(datetime(9900, 1, 1, tzinfo=UTC))
 
 
 # ── what is a schedule ──────────────────────────────────────────────────────────────────
@@ -121,7 +121,7 @@ def _check_steps(expression: str) -> None:
 # ── slots ───────────────────────────────────────────────────────────────────────────────
 
 
-def slots_after(schedule: ScheduleSpec, timezone: str, *, after: Instant) -> Iterator[Instant]:
+def slots_after(schedule: ScheduleSpec, timezone: str, *, after: Timestamp) -> Iterator[Timestamp]:
     """Yield all slots after ``after``, up to the year 9900.
 
     Raises:
@@ -130,7 +130,7 @@ def slots_after(schedule: ScheduleSpec, timezone: str, *, after: Instant) -> Ite
     return takewhile(lambda slot: slot <= _LATEST, _slots(schedule, timezone, after))
 
 
-def _slots(schedule: ScheduleSpec, timezone: str, after: Instant) -> Iterator[Instant]:
+def _slots(schedule: ScheduleSpec, timezone: str, after: Timestamp) -> Iterator[Timestamp]:
     if after >= _LATEST:
         return iter(())
     if schedule.parts:
@@ -144,7 +144,7 @@ def _slots(schedule: ScheduleSpec, timezone: str, after: Instant) -> Iterator[In
     return iter(dates[bisect_right(dates, after) :])
 
 
-def _distinct(slots: Iterable[Instant]) -> Iterator[Instant]:
+def _distinct(slots: Iterable[Timestamp]) -> Iterator[Timestamp]:
     last = None
     for slot in slots:
         if slot != last:
@@ -152,14 +152,14 @@ def _distinct(slots: Iterable[Instant]) -> Iterator[Instant]:
         last = slot
 
 
-def _multiples(every_us: int, anchor: Instant, after: Instant) -> Iterator[Instant]:
+def _multiples(every_us: int, anchor: Timestamp, after: Timestamp) -> Iterator[Timestamp]:
     slot = anchor + ((after - anchor) // every_us + 1) * every_us
     while True:
         yield slot
         slot += every_us
 
 
-def next_slot(schedule: ScheduleSpec, timezone: str, *, after: Instant) -> Instant | None:
+def next_slot(schedule: ScheduleSpec, timezone: str, *, after: Timestamp) -> Timestamp | None:
     """Return the first slot after ``after``, never ``after`` itself.
 
     ``None`` if there is none within fifty years, or before the year 9900.
@@ -171,16 +171,16 @@ def next_slot(schedule: ScheduleSpec, timezone: str, *, after: Instant) -> Insta
 
 
 def slots_between(
-    schedule: ScheduleSpec, timezone: str, *, after: Instant, until: Instant, limit: int
-) -> list[Instant]:
+    schedule: ScheduleSpec, timezone: str, *, after: Timestamp, until: Timestamp, limit: int
+) -> list[Timestamp]:
     """Return the first ``limit`` slots later than ``after`` and not later than ``until``."""
     slots = islice(slots_after(schedule, timezone, after=after), limit)
     return list(takewhile(lambda slot: slot <= until, slots))
 
 
 def latest_slot(
-    schedule: ScheduleSpec, timezone: str, *, after: Instant, until: Instant
-) -> Instant | None:
+    schedule: ScheduleSpec, timezone: str, *, after: Timestamp, until: Timestamp
+) -> Timestamp | None:
     """Return the last slot later than ``after`` and not later than ``until``, if any.
 
     Its cost grows with the logarithm of the span, not with the number of slots in it.
@@ -198,8 +198,8 @@ def latest_slot(
 
 
 def _latest_cron(
-    schedule: ScheduleSpec, timezone: str, after: Instant, until: Instant
-) -> Instant | None:
+    schedule: ScheduleSpec, timezone: str, after: Timestamp, until: Timestamp
+) -> Timestamp | None:
     # Gallop back until there is a slot, then close in on the last one. Always looking
     # forward, because a cron that is read backwards changes clocks differently.
     reach_us, low, found = 60 * _SECOND, until, None
@@ -222,15 +222,15 @@ def _latest_cron(
 
 
 def _slot_within(
-    schedule: ScheduleSpec, timezone: str, after: Instant, until: Instant
-) -> Instant | None:
+    schedule: ScheduleSpec, timezone: str, after: Timestamp, until: Timestamp
+) -> Timestamp | None:
     slot = next_slot(schedule, timezone, after=after)
     return slot if slot is not None and slot <= until else None
 
 
 def interval_up_to(
-    schedule: ScheduleSpec, timezone: str, at: Instant
-) -> tuple[Instant, Instant] | None:
+    schedule: ScheduleSpec, timezone: str, at: Timestamp
+) -> tuple[Timestamp, Timestamp] | None:
     """Return the last two slots not later than ``at``; ``None`` where there are not two."""
     end = latest_slot(schedule, timezone, after=_EARLIEST, until=at)
     if end is None:
@@ -239,7 +239,7 @@ def interval_up_to(
     return None if start is None else (start, end)
 
 
-def starts_at(schedule: ScheduleSpec, timezone: str, slot: Instant, *, salt: str) -> Instant:
+def starts_at(schedule: ScheduleSpec, timezone: str, slot: Timestamp, *, salt: str) -> Timestamp:
     """Return when the run of a slot may start: then, or later by a share of the jitter.
 
     Which share that is follows from the slot and ``salt``, the name of the DAG, alone. At most
@@ -254,7 +254,7 @@ def starts_at(schedule: ScheduleSpec, timezone: str, slot: Instant, *, salt: str
     return slot + (most * int.from_bytes(digest) >> 64)
 
 
-def _jitter_us(schedule: ScheduleSpec, timezone: str, slot: Instant) -> int:
+def _jitter_us(schedule: ScheduleSpec, timezone: str, slot: Timestamp) -> int:
     """Return that of a slot: where several schedules have it, the smallest."""
     if not any(_is_shaky(part) for part in schedule.parts):
         return schedule.jitter_us
@@ -266,7 +266,7 @@ def _is_shaky(schedule: ScheduleSpec) -> bool:
     return schedule.jitter_us > 0 or any(_is_shaky(part) for part in schedule.parts)
 
 
-def _has(schedule: ScheduleSpec, timezone: str, slot: Instant) -> bool:
+def _has(schedule: ScheduleSpec, timezone: str, slot: Timestamp) -> bool:
     return next_slot(schedule, timezone, after=slot - 1) == slot
 
 
@@ -277,13 +277,13 @@ def missed(
     schedule: ScheduleSpec,
     timezone: str,
     *,
-    cursor: Instant,
-    now: Instant,
+    cursor: Timestamp,
+    now: Timestamp,
     policy: Missed,
     limit: int,
-    last: Instant | None = None,
+    last: Timestamp | None = None,
     salt: str = "",
-) -> tuple[list[Instant], Instant | None]:
+) -> tuple[list[Timestamp], Timestamp | None]:
     """Return the slots to run now, oldest first, and the next cursor.
 
     The cursor is the first slot that has not been dealt with: everything from it on is still
@@ -307,7 +307,7 @@ def missed(
         raise ValueError(f"limit must be at least 1, got {limit}")
     until = now if last is None else min(now, last)
 
-    def start(slot: Instant) -> Instant:
+    def start(slot: Timestamp) -> Timestamp:
         return starts_at(schedule, timezone, slot, salt=salt)
 
     if policy == "all":
@@ -327,7 +327,7 @@ def missed(
 # ── cron: the only place with calendars ─────────────────────────────────────────────────
 
 
-def _cron_slots(expression: str, zone: ZoneInfo, after: Instant) -> Iterator[Instant]:
+def _cron_slots(expression: str, zone: ZoneInfo, after: Timestamp) -> Iterator[Timestamp]:
     fields = expression.split()
     if len(fields) not in {5, 6}:
         raise BadSchedule(
@@ -338,11 +338,11 @@ def _cron_slots(expression: str, zone: ZoneInfo, after: Instant) -> Iterator[Ins
     if any(len(field) > _FIELD_LENGTH for field in fields):
         raise BadSchedule("the cron expression is too long to be meant")
     follows_elapsed_time = any(field.startswith("*") for field in fields[:-3])
-    at = as_datetime(after)
+    at = to_datetime(after)
     try:
         walk = _elapsed if follows_elapsed_time else _on_the_wall
         for slot in walk(expression, zone, at):
-            yield as_instant(slot)
+            yield to_timestamp(slot)
     except CronSimError as exc:
         raise BadSchedule(
             f"the cron expression {expression!r} cannot be understood: {str(exc).lower()}"

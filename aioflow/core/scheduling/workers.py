@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aioflow.core.state.task_instance import Group, Live
+from aioflow.core.state.task_instance import MappedTask, TaskInstance
 from aioflow.model.dag import DEFAULT_POOL
-from aioflow.protocol.inputs import WorkerSilent
+from aioflow.protocol.inputs import WorkerUnresponsive
 
 __all__ = ("Grant", "Worker", "best_idle", "expected_us", "learn_duration")
 
@@ -35,10 +35,10 @@ class Worker:
     def __init__(self, number: int) -> None:
         self.number = number
         self.version = ""
-        self.current: Live | None = None
-        self.claims: list[Live] = []
-        self.slow: Live | None = None
-        self.silence: WorkerSilent | None = None
+        self.current: TaskInstance | None = None
+        self.claims: list[TaskInstance] = []
+        self.slow: TaskInstance | None = None
+        self.silence: WorkerUnresponsive | None = None
         self.pool = DEFAULT_POOL
         self.weight = 0
 
@@ -52,7 +52,7 @@ class Worker:
         total = 0.0 if self.current is None else expected_us(self.current)
         return total + sum(expected_us(live) for live in self.claims)
 
-    def is_like(self, entry: Live | Group) -> bool:
+    def is_like(self, entry: TaskInstance | MappedTask) -> bool:
         """Whether the task could follow there: nothing about the slot would change."""
         spec = entry.spec
         return (
@@ -72,7 +72,12 @@ class Grant:
     __slots__ = ("is_claimed", "is_waiting", "live", "worker")
 
     def __init__(
-        self, live: Live, worker: int = -1, *, is_claimed: bool = False, is_waiting: bool = False
+        self,
+        live: TaskInstance,
+        worker: int = -1,
+        *,
+        is_claimed: bool = False,
+        is_waiting: bool = False,
     ) -> None:
         self.live = live
         self.worker = worker
@@ -80,12 +85,12 @@ class Grant:
         self.is_waiting = is_waiting
 
 
-def expected_us(entry: Live | Group) -> float:
+def expected_us(entry: TaskInstance | MappedTask) -> float:
     """Return how long a try of a task is expected to take, in microseconds."""
     return max(entry.run.durations[entry.position] or _UNKNOWN_US, _SHORTEST_US)
 
 
-def learn_duration(live: Live, took_us: int) -> None:
+def learn_duration(live: TaskInstance, took_us: int) -> None:
     """Take a measured try into what a task is expected to take."""
     durations, position = live.run.durations, live.position
     known = durations[position]

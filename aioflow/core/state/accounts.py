@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from aioflow.core.state.audit_chain import chained, grown, shortened
-from aioflow.model.access import AccountRow, AuditHead, LoginRow, Noted, TokenRow
+from aioflow.model.access import AccountRow, AuditEntry, AuditHead, LoginRow, TokenRow
 from aioflow.model.batch import Batch
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.recovery import Snapshot
 from aioflow.protocol.requests import AUDIT
 
-__all__ = ("Admitted", "AdmittedChanges")
+__all__ = ("AccountUpdates", "Accounts")
 
 
-class Admitted:
+class Accounts:
     """What is stored of them, and what this turn has changed.
 
     Attributes:
@@ -44,18 +44,18 @@ class Admitted:
         return next((row for row in self.accounts.values() if row.name == name), None)
 
 
-class AdmittedChanges:
+class AccountUpdates:
     """What a turn changes of them, and the lines it puts into the audit.
 
     Args:
         take: Gives row numbers.
     """
 
-    def __init__(self, admitted: Admitted, take: Callable[[], int]) -> None:
+    def __init__(self, admitted: Accounts, take: Callable[[], int]) -> None:
         self._admitted = admitted
         self._take = take
         self._before: dict[tuple[str, int], Any] = {}
-        self._lines: list[Noted] = []
+        self._lines: list[AuditEntry] = []
         self._head: AuditHead | None = None
         self._is_resealed = False
 
@@ -83,7 +83,7 @@ class AdmittedChanges:
         """A session ends."""
         self._put("logins", row.login_no, None)
 
-    def note(self, line: Noted) -> None:
+    def note(self, line: AuditEntry) -> None:
         """Put a line into the audit."""
         self._lines.append(line)
 
@@ -91,7 +91,7 @@ class AdmittedChanges:
         """What is sealed is to be sealed anew."""
         self._is_resealed = True
 
-    def close(self, batch: Batch, now: Instant) -> None:
+    def close(self, batch: Batch, now: Timestamp) -> None:
         """Say what of it is to be stored."""
         for (kind, number), before in self._before.items():
             row = getattr(self._admitted, kind).get(number)

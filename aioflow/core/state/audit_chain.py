@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from aioflow.model.access import AuditHead, AuditRow, Noted
-from aioflow.model.timestamps import Instant
+from aioflow.model.access import AuditEntry, AuditHead, AuditRow
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("BEGINNING", "LOST", "chained", "check_chain", "check_head", "grown", "shortened")
 
@@ -25,7 +25,7 @@ LOST = b"lost"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def chained(number: int, at: Instant, noted: Noted, *, previous: bytes) -> AuditRow:
+def chained(number: int, at: Timestamp, noted: AuditEntry, *, previous: bytes) -> AuditRow:
     """Return a line, bound to the digest of the line before."""
     said = (previous, number, at, *msgspec.structs.astuple(noted))
     digest = hashlib.sha256(_encode(said)).digest()

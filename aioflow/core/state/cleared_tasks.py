@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 from aioflow.core.state.pages import Numbers, Pages
 from aioflow.model.ids import StartNo, TaskNo
 
-__all__ = ("Cleared",)
+__all__ = ("ClearedTasks",)
 
 Held = TypeVar("Held")
 
 
-class Cleared(Generic[Held]):
+class ClearedTasks(Generic[Held]):
     """The numbers of their last starts; until it is stored that one was cleared, the task."""
 
     __slots__ = ("_held", "_stored")

@@ -17,14 +17,14 @@ from aioflow.model.dag_triggers import (
 )
 from aioflow.model.ids import TriggerNo
 from aioflow.model.states import Failure
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
-__all__ = ("DagTrigger", "Pending", "Standing", "StandingChanges")
+__all__ = ("DagTrigger", "DagTriggerUpdates", "DagTriggers", "PendingAssetEvent")
 
 _decode = msgspec.msgpack.Decoder(AssetCondition).decode
 
 
-class Pending(NamedTuple):
+class PendingAssetEvent(NamedTuple):
     """An event of an asset that waits for others."""
 
     event_no: int
@@ -84,9 +84,9 @@ class DagTrigger:
         self.failures = 0
         self.is_refusing = False
         self.failure: Failure | None = None
-        self.retry_at: Instant | None = None
-        self.looks_at: Instant | None = None
-        self.pending: dict[str, tuple[Pending, ...]] = {}
+        self.retry_at: Timestamp | None = None
+        self.looks_at: Timestamp | None = None
+        self.pending: dict[str, tuple[PendingAssetEvent, ...]] = {}
 
     @property
     def condition(self) -> AssetCondition | None:
@@ -101,7 +101,7 @@ class DagTrigger:
         self.has_room = True
 
 
-class Standing:
+class DagTriggers:
     """All of them, by number and by DAG."""
 
     def __init__(self) -> None:
@@ -162,15 +162,15 @@ class Standing:
         for event in held:
             one = self.get(event.trigger_no)
             if one is not None and event.asset is not None:
-                pending = Pending(event.event_no, event.sequence, event.data or b"")
+                pending = PendingAssetEvent(event.event_no, event.sequence, event.data or b"")
                 before = one.pending.get(event.asset, ())
                 one.pending[event.asset] = (*before, pending)
 
 
-class StandingChanges:
+class DagTriggerUpdates:
     """What a turn changes of them."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: DagTriggers) -> None:
         self._standing = standing
         self._before: dict[TriggerNo, DagTrigger | None] = {}
         self._whole: set[TriggerNo] = set()
@@ -214,5 +214,5 @@ class StandingChanges:
                 self._standing.index(one)
 
 
-def _made_of(row: DagTriggerRow) -> tuple[str, bytes | None, Instant]:
+def _made_of(row: DagTriggerRow) -> tuple[str, bytes | None, Timestamp]:
     return row.class_path, row.kwargs, row.since

@@ -7,10 +7,10 @@ from array import array
 from aioflow.core.state.graph import Graph
 from aioflow.model.dag import DagSpec
 
-__all__ = ("Plan",)
+__all__ = ("DagVersion",)
 
 
-class Plan:
+class DagVersion:
     """A version of a DAG, and what was learnt of it.
 
     Attributes:

@@ -43,13 +43,13 @@ class Digests(Generic[Key]):
         return self._count + len(self._others)
 
     def get(self, key: Key) -> Any:
-        """See ``Shelf``."""
+        """See ``PackedCache``."""
         digest = self._digest(key)
         other = self._others.get(digest)
         return self._bucket(digest).get(digest) if other is None else other
 
     def put(self, key: Key, value: Any) -> None:
-        """See ``Shelf``."""
+        """See ``PackedCache``."""
         self.take(key)
         digest = self._digest(key)
         if not isinstance(value, int):
@@ -61,7 +61,7 @@ class Digests(Generic[Key]):
             self._grow()
 
     def take(self, key: Key) -> Any:
-        """See ``Shelf``."""
+        """See ``PackedCache``."""
         digest = self._digest(key)
         other = self._others.pop(digest, None)
         if other is not None:

@@ -6,11 +6,11 @@ while a try is under way.
 
 from __future__ import annotations
 
-from aioflow.core.state.task_instance import Live
+from aioflow.core.state.task_instance import TaskInstance
 from aioflow.model.dag import TaskSpec
 from aioflow.model.rows import TaskRow
 from aioflow.model.states import TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = ("stored_due", "stored_instants", "time_left", "time_limit", "try_ends_at")
 
@@ -18,7 +18,7 @@ _DUE = frozenset({TaskState.RETRYING, TaskState.SENSING})
 """States in which the row of a task says when it is due."""
 
 
-def time_left(live: Live, steady: Instant) -> int | None:
+def time_left(live: TaskInstance, steady: Timestamp) -> int | None:
     """The try's time runs on while it is deferred; a microsecond is left to say so.
 
     A sensor has it anew for each look: between two of them it waits, as long as its own
@@ -30,7 +30,7 @@ def time_left(live: Live, steady: Instant) -> int | None:
     return live.spec.execution_timeout_us if ends is None else max(1, ends - steady)
 
 
-def try_ends_at(live: Live, steady: Instant) -> Instant | None:
+def try_ends_at(live: TaskInstance, steady: Timestamp) -> Timestamp | None:
     """Return when the time of a try is over; at most all of its time is left."""
     limit = time_limit(live.spec)
     return None if live.ends_at is None or limit is None else min(live.ends_at, steady + limit)
@@ -44,14 +44,14 @@ def time_limit(spec: TaskSpec) -> int | None:
     return None if spec.sensor is not None else spec.execution_timeout_us
 
 
-def stored_due(live: Live) -> Instant | None:
+def stored_due(live: TaskInstance) -> Timestamp | None:
     """Return what the row of a task says in ``due_at``."""
     return live.ends_at if live.due_at is None else live.due_at
 
 
 def stored_instants(
     spec: TaskSpec, row: TaskRow, shift: int
-) -> tuple[Instant | None, Instant | None]:
+) -> tuple[Timestamp | None, Timestamp | None]:
     """Return what the row of a task that goes on says: when it is due, and when its try ends.
 
     Args:

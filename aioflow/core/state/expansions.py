@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.core.state.task_instance import Group
+from aioflow.core.state.task_instance import MappedTask
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import ExpansionChange, ExpansionRow
@@ -15,13 +15,13 @@ class Expansions:
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._changed: dict[tuple[RunNo, int], tuple[Group, int]] = {}
+        self._changed: dict[tuple[RunNo, int], tuple[MappedTask, int]] = {}
 
-    def change(self, group: Group, was: int) -> None:
+    def change(self, group: MappedTask, was: int) -> None:
         """Note that a fan-out had this width before the turn changed it; -1 if it had no row."""
         self._changed.setdefault((group.run.run_no, group.position), (group, was))
 
-    def take_over(self, group: Group) -> None:
+    def take_over(self, group: MappedTask) -> None:
         """Another object stands for a fan-out from now on, also for what was changed of it."""
         key = group.run.run_no, group.position
         if key in self._changed:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from aioflow.core.state.scopes import Asked, is_ignorable, own_parents, reached, scope_groups
+from aioflow.core.state.scopes import ParentScope, is_ignorable, own_parents, reached, scope_groups
 from aioflow.core.tasks.expand import leaves
 from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
 from aioflow.model.dag import DagSpec, MapSource, TaskSpec
@@ -333,9 +333,9 @@ def _judged(
         alone = own_parents(task)
         looks = []
         if alone:
-            own = Asked(alone, task.rule, task.min_success)
+            own = ParentScope(alone, task.rule, task.min_success)
             looks.append(_look(tasks, position, own, indexed[position]))
-        named = [Asked(group.parents, group.rule) for group in task.groups]
+        named = [ParentScope(group.parents, group.rule) for group in task.groups]
         for group in (*named, *asked.get(position, ())):
             looks.append(_look(tasks, tally, group, indexed[position]))
             tally += 1
@@ -343,7 +343,9 @@ def _judged(
     return tuple(judged)
 
 
-def _look(tasks: Sequence[TaskSpec], tally: int, asked: Asked, indexed: frozenset[int]) -> Judged:
+def _look(
+    tasks: Sequence[TaskSpec], tally: int, asked: ParentScope, indexed: frozenset[int]
+) -> Judged:
     by_index = tuple(parent for parent in asked.parents if parent in indexed)
     setups = _setups(tasks, asked.rule, asked.parents)
     return Judged(tally, asked.rule, asked.min_success, asked.parents, setups, by_index)

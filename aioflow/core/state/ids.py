@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ("NumberBlock",)
+__all__ = ("IdBlock",)
 
 
-class NumberBlock:
+class IdBlock:
     """Row numbers leased ahead from the store."""
 
     __slots__ = ("end", "first")

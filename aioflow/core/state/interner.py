@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, ItemsView, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ("Shared",)
+__all__ = ("Interner",)
 
 Thing = TypeVar("Thing", bound=Hashable)
 
 
-class Shared(Generic[Thing]):
+class Interner(Generic[Thing]):
     """Numbers for things, counted."""
 
     __slots__ = ("_counts", "_free", "_numbers", "_things")

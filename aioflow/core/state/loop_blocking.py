@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.model.timestamps import Instant, Moment
-from aioflow.protocol.inputs import Stalled
+from aioflow.model.timestamps import Moment, Timestamp
+from aioflow.protocol.inputs import LoopBlocked
 
-__all__ = ("AT_ONCE_MS", "OFFENCES", "WITHIN_US", "Staller", "Stalls")
+__all__ = ("AT_ONCE_MS", "OFFENCES", "WITHIN_US", "LoopBlocker", "LoopBlockers")
 
 OFFENCES = 3
 WITHIN_US = 3_600_000_000
@@ -25,7 +25,7 @@ NAMES_KEPT = 1_000
 _SILENCE_US = 1_000_000
 
 
-class Staller(msgspec.Struct, kw_only=True):
+class LoopBlocker(msgspec.Struct, kw_only=True):
     """What one trigger class, or one task, has done to the loops it was on.
 
     Attributes:
@@ -50,31 +50,31 @@ class Staller(msgspec.Struct, kw_only=True):
     run_id: str = ""
     task_id: str = ""
     place: str = ""
-    last_at: Instant = 0
+    last_at: Timestamp = 0
     incident: str = ""
     incident_ms: int = 0
-    offences: tuple[Instant, ...] = ()
+    offences: tuple[Timestamp, ...] = ()
     is_quarantined: bool = False
-    told_at: Instant = 0
+    told_at: Timestamp = 0
 
-    def is_offender(self, steady: Instant) -> bool:
+    def is_offender(self, steady: Timestamp) -> bool:
         """Whether it has held up its loop too often, or for too long."""
         recent = [at for at in self.offences if steady - at <= WITHIN_US]
         return len(recent) >= OFFENCES
 
-    def may_tell(self, steady: Instant) -> bool:
+    def may_tell(self, steady: Timestamp) -> bool:
         """Whether the log can take another line of it: one in a second."""
         return abs(steady - self.told_at) >= _SILENCE_US
 
 
-class Stalls:
+class LoopBlockers:
     """What is known of everyone who has held up a loop."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Staller] = {}
+        self._known: dict[tuple[str, str], LoopBlocker] = {}
         self._counts = {"trigger": 0, "task": 0}
 
-    def all(self) -> list[Staller]:
+    def all(self) -> list[LoopBlocker]:
         """Return what is known, those that stalled longest in all first."""
         return sorted(self._known.values(), key=lambda known: (-known.total_ms, known.name))
 
@@ -82,7 +82,7 @@ class Stalls:
         """Return how many stalls there were in all, also of those forgotten, by kind."""
         return dict(self._counts)
 
-    def of_class(self, class_path: str) -> Staller | None:
+    def of_class(self, class_path: str) -> LoopBlocker | None:
         """Return what is known of a trigger class."""
         return self._known.get(("trigger", class_path))
 
@@ -91,15 +91,15 @@ class Stalls:
         known = self._known.get(("trigger", class_path))
         return known is not None and known.is_quarantined
 
-    def find(self, kind: str, name: str) -> Staller:
+    def find(self, kind: str, name: str) -> LoopBlocker:
         """Return what is known of one; nothing yet, perhaps."""
-        known = self._known.pop((kind, name), None) or Staller(kind=kind, name=name)
+        known = self._known.pop((kind, name), None) or LoopBlocker(kind=kind, name=name)
         self._known[kind, name] = known  # the last now
         if len(self._known) > NAMES_KEPT:
             self._forget_one()
         return known
 
-    def note(self, known: Staller, report: Stalled, at: Moment) -> None:
+    def note(self, known: LoopBlocker, report: LoopBlocked, at: Moment) -> None:
         """Count what is reported; what is said again of the same stall is not another one."""
         if report.incident != known.incident:
             known.incident, known.incident_ms = report.incident, 0

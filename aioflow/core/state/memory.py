@@ -7,22 +7,22 @@ from typing import NamedTuple
 
 import msgspec
 
-from aioflow.core.state.accounts import Admitted
-from aioflow.core.state.dag_triggers import Standing
-from aioflow.core.state.dag_version import Plan
-from aioflow.core.state.loop_blocking import Stalls
-from aioflow.core.state.outbox_quota import Lane
-from aioflow.core.state.packing import Parking, Shelf
-from aioflow.core.state.run_sequence import Line, ended_as, order_of
-from aioflow.core.state.suspects import Suspects
-from aioflow.core.state.task_instance import Live, Run, WaitRecord
+from aioflow.core.state.accounts import Accounts
+from aioflow.core.state.dag_triggers import DagTriggers
+from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.state.loop_blocking import LoopBlockers
+from aioflow.core.state.outbox_quota import OutboxQuota
+from aioflow.core.state.packing import PackedCache, Packing
+from aioflow.core.state.run_sequence import RunSequence, ended_as, run_key
+from aioflow.core.state.suspects import CrashSuspects
+from aioflow.core.state.task_instance import Run, TaskInstance, TriggerInstance
 from aioflow.errors import RequestError
 from aioflow.model.backfill import BackfillRow
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.model.states import RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import CLEAR, TRIAL, Clearing, Deadline, Trial
 
 __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute", "RunEnd")
@@ -44,7 +44,7 @@ class RetryMinute(msgspec.Struct, frozen=True):
         is_known: People were told of that in the minute before.
     """
 
-    began: Instant
+    began: Timestamp
     count: int = 0
     is_over: bool = False
     is_known: bool = False
@@ -59,9 +59,9 @@ class RunEnd(NamedTuple):
         at: The end, in steady time.
     """
 
-    began: Instant
-    started: Instant
-    at: Instant
+    began: Timestamp
+    started: Timestamp
+    at: Timestamp
 
 
 class Memory:
@@ -80,7 +80,7 @@ class Memory:
         keyed_backfills: The number of what a request of this turn has begun before, by DAG and key.
         found_slots: The newest runs of slots that backfills of this turn look at, and by which
             version of their DAGs those are slots.
-        found_ahead: Of the DAGs of which this turn makes ``MakeSlots``, the slots with a run.
+        found_ahead: The slots with a run, of the DAGs in this turn's ``CreateMissingRuns``.
         parking: What is behind runs, live and waits: what only waits is folded.
         run_keys: Runs by DAG and idempotency key.
         lines: Of the DAGs with a task that waits for the run before: which run that is.
@@ -150,10 +150,10 @@ class Memory:
         self.dags: dict[str, DagRow] = {}
         self.files: dict[str, DagFileRow] = {}
         self.refused: dict[str, dict[str, tuple[DagSpec, str]]] = {}
-        self.plans: dict[tuple[str, str], Plan] = {}
+        self.plans: dict[tuple[str, str], DagVersion] = {}
         self.stored_versions: set[str] = set()
         self.lacking_code: set[TriggerNo] = set()
-        self.parking = Parking()
+        self.parking = Packing()
         self.runs = self.parking.runs
         self.run_keys: dict[tuple[str, str], RunNo] = {}
         self._named: dict[str, RunNo] = {}
@@ -161,18 +161,18 @@ class Memory:
         self.active_runs: dict[str, int] = {}
         self.backfills: dict[int, BackfillRow] = {}
         self.keyed_backfills: dict[tuple[str, str], int] = {}
-        self.found_slots: dict[int, tuple[str, dict[Instant, RunRow | None]]] = {}
-        self.found_ahead: dict[str, set[Instant | None]] = {}
-        self.lines: dict[str, Line] = {}
-        self.live: Shelf[Live] = self.parking.tasks
-        self.waits: Shelf[WaitRecord] = self.parking.triggers
+        self.found_slots: dict[int, tuple[str, dict[Timestamp, RunRow | None]]] = {}
+        self.found_ahead: dict[str, set[Timestamp | None]] = {}
+        self.lines: dict[str, RunSequence] = {}
+        self.live: PackedCache[TaskInstance] = self.parking.tasks
+        self.waits: PackedCache[TriggerInstance] = self.parking.triggers
         self.trigger_code: dict[str, dict[str, str]] = {}
-        self.held: dict[TaskNo, Live] = {}
-        self.standing = Standing()
+        self.held: dict[TaskNo, TaskInstance] = {}
+        self.standing = DagTriggers()
         self.known_keys: set[tuple[TriggerNo, str | None]] = set()
         self.stray_triggers: list[TriggerRow] = []
         self.outbox: dict[int, tuple[str, bytes]] = {}
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, OutboxQuota] = {}
         self.found_owed: dict[str, list[OutboxRow]] = {}
         self.callbacks_failed = self.schedules_late = 0
         self.deadlines: dict[RunNo, dict[int, Deadline]] = {}
@@ -185,23 +185,23 @@ class Memory:
         self.untold: list[RunRow] = []
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
         self.trial: Trial | None = None
-        self.group_may_begin_since: Instant | None = None
+        self.group_may_begin_since: Timestamp | None = None
         self.unclaimed: set[TaskNo] = set()
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}
-        self.admitted = Admitted()
+        self.admitted = Accounts()
         self.recalled: dict[TaskNo, TaskRow] = {}
         self.recalled_runs: dict[str, RunRow] = {}
         self.taken: dict[str, tuple[RunRow, bool]] = {}
         self.taken_keys: dict[tuple[str, str], tuple[RunRow, bool]] = {}
         self.answered: dict[tuple[str, str], tuple[int, RunState]] = {}
-        self.stalls = Stalls()
-        self.suspects = Suspects()
+        self.stalls = LoopBlockers()
+        self.suspects = CrashSuspects()
         self.retries_per_run: int | None = None
         self.retries_per_pool: int | None = None
         self.retries: dict[str, RetryMinute] = {}
         self.late_after_us: int | None = None
-        self.rests_after: Instant | None = None
+        self.rests_after: Timestamp | None = None
         self.run_ends: dict[RunNo, RunEnd] = {}
         self.commit_us, self.commit_no, self.shift = 1_000.0, 0, 0
         self.numbers_needed = WAITS_LIMIT + 1
@@ -211,7 +211,7 @@ class Memory:
         """Whether a task waits for its place."""
         return any(one.state is TaskState.QUEUED for one in self.live.objects.values())
 
-    def on_wall(self, steady: Instant | None) -> Instant | None:
+    def on_wall(self, steady: Timestamp | None) -> Timestamp | None:
         """Return what the wall clock shows at an instant of steady time, as far as is known."""
         return None if steady is None else steady + self.shift
 
@@ -230,12 +230,12 @@ class Memory:
             elif kind == TRIAL:
                 self.trial, self.trial_no = _decode_trial(body), number
 
-    def add_plan(self, version: str, spec: DagSpec) -> Plan:
+    def add_plan(self, version: str, spec: DagSpec) -> DagVersion:
         """Know a version of a DAG. A second call returns the first plan."""
         key = (version, spec.dag_id)
         plan = self.plans.get(key)
         if plan is None:
-            plan = self.plans[key] = Plan(version, spec)
+            plan = self.plans[key] = DagVersion(version, spec)
             if plan.graph.past and spec.dag_id not in self.lines:
                 self._draw_line(spec.dag_id)
             self.numbers_needed = max(self.numbers_needed, plan.widest_run)
@@ -249,9 +249,9 @@ class Memory:
 
     def _draw_line(self, dag_id: str) -> None:
         """A DAG has tasks that wait for the run before, as it had not until now."""
-        line = self.lines[dag_id] = Line()
+        line = self.lines[dag_id] = RunSequence()
         for row in (self.runs.peek(number).row for number in self.runs):
-            order = order_of(row)
+            order = run_key(row)
             if row.dag_id == dag_id and order is not None:
                 line.enter(order)
 
@@ -263,7 +263,7 @@ class Memory:
             self._named[row.run_id] = row.run_no
         if row.key is not None:
             self.run_keys[row.dag_id, row.key] = row.run_no
-        line, order = self.lines.get(row.dag_id), order_of(row)
+        line, order = self.lines.get(row.dag_id), run_key(row)
         if line is not None and order is not None:
             line.enter(order)
 
@@ -292,7 +292,7 @@ class Memory:
 
     def leave_line(self, run: Run) -> None:
         """A run has ended, or is not to be gone on with."""
-        line, order = self.lines.get(run.row.dag_id), order_of(run.row)
+        line, order = self.lines.get(run.row.dag_id), run_key(run.row)
         if line is not None and order is not None:
             is_over = run.row.ended_at is not None
             groups = run.groups.values()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-__all__ = ("Lockstep",)
+__all__ = ("OneToOne",)
 
 
-class Lockstep:
+class OneToOne:
     """The children of a fan-out that wait for those of another task, index by index.
 
     Attributes:

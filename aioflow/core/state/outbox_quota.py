@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from aioflow.protocol.inputs import Input, ReadOwed
+from aioflow.protocol.inputs import Input, OutboxLoaded
 
-__all__ = ("EMPTY", "WINDOW", "Lane", "backlog", "wanted")
+__all__ = ("EMPTY", "WINDOW", "OutboxQuota", "backlog", "wanted")
 
 WINDOW = 100
 """How many of a kind are handed out at once; at half of it more are read."""
 
 
-class Lane(msgspec.Struct, frozen=True):
+class OutboxQuota(msgspec.Struct, frozen=True):
     """What is owed of one kind.
 
     Attributes:
@@ -49,17 +49,17 @@ class Lane(msgspec.Struct, frozen=True):
         return self.waiting > 0 and self.handed <= WINDOW // 2 and not self.is_reading
 
 
-EMPTY = Lane()
+EMPTY = OutboxQuota()
 
 
-def wanted(inputs: Iterable[Input], lanes: Mapping[str, Lane]) -> dict[str, tuple[int, int]]:
+def wanted(inputs: Iterable[Input], lanes: Mapping[str, OutboxQuota]) -> dict[str, tuple[int, int]]:
     """Return what a turn needs of the outbox: by kind behind which number, and how many rows."""
-    kinds = {entry.kind for entry in inputs if isinstance(entry, ReadOwed)}
+    kinds = {entry.kind for entry in inputs if isinstance(entry, OutboxLoaded)}
     return {
         kind: (lanes[kind].after, WINDOW - lanes[kind].handed) for kind in kinds if kind in lanes
     }
 
 
-def backlog(lanes: Mapping[str, Lane]) -> dict[str, int]:
+def backlog(lanes: Mapping[str, OutboxQuota]) -> dict[str, int]:
     """Return how many are owed of each kind."""
     return {kind: lane.handed + lane.waiting for kind, lane in lanes.items()}

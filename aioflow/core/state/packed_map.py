@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ("Kept",)
+__all__ = ("PackedMap",)
 
 Value = TypeVar("Value")
 
 
-class Kept(ABC, Generic[Value]):
+class PackedMap(ABC, Generic[Value]):
     """What is remembered by number.
 
     To be looked through whole only where there are few, since that unfolds all of them. What

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.core.state.dag_version import Plan
-from aioflow.core.state.interner import Shared
-from aioflow.core.state.packed_map import Kept
+from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.state.interner import Interner
+from aioflow.core.state.packed_map import PackedMap
 from aioflow.core.state.pages import Pages, Rows, packed
-from aioflow.core.state.task_instance import Live, Run
+from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.rows import RunRow
 from aioflow.model.states import RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
-__all__ = ("ParkedRuns",)
+__all__ = ("PackedRuns",)
 
 
-class _Folded(msgspec.Struct, frozen=True, array_like=True):
+class _PackedRun(msgspec.Struct, frozen=True, array_like=True):
     """One run. What its states say again, as the tallies, is not kept.
 
     Attributes:
@@ -30,11 +30,11 @@ class _Folded(msgspec.Struct, frozen=True, array_like=True):
     run_id: str
     cause: str
     first_task_no: TaskNo
-    logical_date: Instant | None
+    logical_date: Timestamp | None
     conf: bytes | None
     key: str | None
-    created_at: Instant
-    started_at: Instant | None
+    created_at: Timestamp
+    started_at: Timestamp | None
     caller: TriggerNo | None
     states: bytes
     known: bytes
@@ -47,10 +47,10 @@ class _Folded(msgspec.Struct, frozen=True, array_like=True):
     beyond_budget: int
 
 
-_decode = msgspec.msgpack.Decoder(_Folded).decode
+_decode = msgspec.msgpack.Decoder(_PackedRun).decode
 
 
-class ParkedRuns(Kept[Run]):
+class PackedRuns(PackedMap[Run]):
     """Live runs by number.
 
     Attributes:
@@ -60,10 +60,10 @@ class ParkedRuns(Kept[Run]):
 
     __slots__ = ("_bodies", "_tasks", "loose", "plans")
 
-    def __init__(self, tasks: Kept[Live]) -> None:
+    def __init__(self, tasks: PackedMap[TaskInstance]) -> None:
         super().__init__()
         self.loose: dict[RunNo, Run] = {}
-        self.plans: Shared[Plan] = Shared()
+        self.plans: Interner[DagVersion] = Interner()
         self._bodies: Pages[bytes] = Pages(Rows)
         self._tasks = tasks
 
@@ -71,11 +71,11 @@ class ParkedRuns(Kept[Run]):
         return len(self.objects) + len(self._bodies)
 
     def folded(self) -> Pages[bytes]:
-        """See ``Kept``."""
+        """See ``PackedMap``."""
         return self._bodies
 
     def unfold(self, number: RunNo) -> Run | None:
-        """See ``Kept``."""
+        """See ``PackedMap``."""
         body = self._bodies.take(number)
         if body is None:
             return None
@@ -97,7 +97,7 @@ class ParkedRuns(Kept[Run]):
             raise KeyError(number)
         return self._thaw(_decode(body))
 
-    def logical_date(self, number: RunNo) -> Instant | None:
+    def logical_date(self, number: RunNo) -> Timestamp | None:
         """Return that of a run, which stays as it is.
 
         Raises:
@@ -135,7 +135,7 @@ class ParkedRuns(Kept[Run]):
 
     def _fold(self, run: Run) -> None:
         row = run.row
-        one = _Folded(
+        one = _PackedRun(
             self.plans.enter(run.plan),
             row.run_no,
             row.run_id,
@@ -160,7 +160,7 @@ class ParkedRuns(Kept[Run]):
         del self.objects[row.run_no]
         self._bodies.put(row.run_no, packed(one))
 
-    def _thaw(self, one: _Folded) -> Run:
+    def _thaw(self, one: _PackedRun) -> Run:
         """Make the object again."""
         plan = self.plans[one.plan]
         row = RunRow(

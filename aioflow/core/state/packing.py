@@ -2,7 +2,7 @@
 
 Once a turn is durable, each task it left deferred with one trigger is folded, and its trigger
 with it; whoever asks for one of the two gets both back as objects, which are folded again
-after the turn. What waits alike shares a ``Form``. Decisions never see the difference.
+after the turn. What waits alike shares a ``TaskShape``. Decisions never see the difference.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from aioflow.core.state.child_roles import ASYNC, async_role, kind_of
-from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.execution_timeout import stored_instants
-from aioflow.core.state.interner import Shared
-from aioflow.core.state.packed_map import Kept
-from aioflow.core.state.packed_runs import ParkedRuns
+from aioflow.core.state.interner import Interner
+from aioflow.core.state.packed_map import PackedMap
+from aioflow.core.state.packed_runs import PackedRuns
 from aioflow.core.state.pages import Numbers, Pages, Rows, packed
-from aioflow.core.state.task_instance import NOWHERE, Live, Run, WaitRecord
+from aioflow.core.state.task_instance import NOWHERE, Run, TaskInstance, TriggerInstance
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import TaskRow, TriggerRow
 from aioflow.model.states import Failure, TaskState, TriggerState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.recovery import Progress
 
-__all__ = ("Folded", "Form", "Parking", "Shelf")
+__all__ = ("PackedCache", "PackedTask", "Packing", "TaskShape")
 
 Value = TypeVar("Value")
 
@@ -35,10 +35,10 @@ _NO_ANSWER = (None, None)
 _WORTH_COPYING = 1_024
 
 
-class Form(NamedTuple):
-    """What many waits have in common; their fields are those of ``Live`` and ``WaitRecord``."""
+class TaskShape(NamedTuple):
+    """Fields of ``TaskInstance`` and ``TriggerInstance`` that many waits have in common."""
 
-    plan: Plan
+    plan: DagVersion
     position: int
     class_path: str
     next_method: str
@@ -52,13 +52,13 @@ class Form(NamedTuple):
     has_instants: bool
 
 
-class _OfForm(msgspec.Struct, frozen=True, array_like=True):
-    """What is read of a ``Folded`` where nothing else is asked."""
+class _OfShape(msgspec.Struct, frozen=True, array_like=True):
+    """What is read of a ``PackedTask`` where nothing else is asked."""
 
     form: int
 
 
-class Folded(msgspec.Struct, frozen=True, array_like=True):
+class PackedTask(msgspec.Struct, frozen=True, array_like=True):
     """One task and its trigger. Instants count from ``since``, so that most are short.
 
     Attributes:
@@ -72,7 +72,7 @@ class Folded(msgspec.Struct, frozen=True, array_like=True):
     task_no: TaskNo
     trigger_no: TriggerNo
     hosting: int
-    since: Instant
+    since: Timestamp
     map_index: int
     try_number: int
     start_no: int
@@ -92,11 +92,11 @@ class Folded(msgspec.Struct, frozen=True, array_like=True):
     failure: Failure | None
 
 
-_decode = msgspec.msgpack.Decoder(Folded).decode
-_decode_form = msgspec.msgpack.Decoder(_OfForm).decode
+_decode = msgspec.msgpack.Decoder(PackedTask).decode
+_decode_form = msgspec.msgpack.Decoder(_OfShape).decode
 
 
-class Parking:
+class Packing:
     """Tasks and triggers that are remembered, folded or not.
 
     Attributes:
@@ -108,13 +108,15 @@ class Parking:
     """
 
     def __init__(self) -> None:
-        self.loose: dict[TaskNo, Live] = {}
-        self.forms: Shared[Form] = Shared()
+        self.loose: dict[TaskNo, TaskInstance] = {}
+        self.forms: Interner[TaskShape] = Interner()
         self._bodies: Pages[bytes] = Pages(Rows)
         self._trigger_nos: Pages[TriggerNo] = Pages(Numbers)
-        self.tasks: Shelf[Live] = Shelf(self._trigger_nos, self._unfold_task)
-        self.triggers: Shelf[WaitRecord] = Shelf(self._bodies, self._unfold_trigger)
-        self.runs = ParkedRuns(self.tasks)
+        self.tasks: PackedCache[TaskInstance] = PackedCache(self._trigger_nos, self._unfold_task)
+        self.triggers: PackedCache[TriggerInstance] = PackedCache(
+            self._bodies, self._unfold_trigger
+        )
+        self.runs = PackedRuns(self.tasks)
         self._lost: dict[str, int] = {}
         self._async_lives: dict[str, int] = {}
         self._most_live = 0
@@ -138,7 +140,7 @@ class Parking:
         else:
             self._lost[role] = hosting
 
-    def peek(self, trigger_no: TriggerNo) -> WaitRecord | None:
+    def peek(self, trigger_no: TriggerNo) -> TriggerInstance | None:
         """Return a trigger to be read only: what is folded stays so."""
         wait = self.triggers.objects.get(trigger_no)
         if wait is None:
@@ -147,7 +149,7 @@ class Parking:
                 wait = self._thaw(one, self.runs.peek(one.run_no))[1]
         return wait
 
-    def peek_task(self, task_no: TaskNo) -> Live | None:
+    def peek_task(self, task_no: TaskNo) -> TaskInstance | None:
         """Return a task to be read only; as ``peek``."""
         live = self.tasks.objects.get(task_no)
         if live is None:
@@ -156,7 +158,7 @@ class Parking:
             live = None if wait is None else wait.live
         return live
 
-    def folded(self, after: TriggerNo = -1) -> Iterator[Folded]:
+    def folded(self, after: TriggerNo = -1) -> Iterator[PackedTask]:
         """Yield what is folded, by trigger, as it is. Nothing may be unfolded meanwhile."""
         for _, body in self._bodies.items(after):
             yield _decode(body)
@@ -172,7 +174,7 @@ class Parking:
         objects = sorted(number for number in self.triggers.objects if number > after)
         return heapq.merge(objects, folded if forms else ())
 
-    def instants(self, run: Run) -> Iterator[tuple[TaskNo, Instant]]:
+    def instants(self, run: Run) -> Iterator[tuple[TaskNo, Timestamp]]:
         """Yield the instants that folded tasks of a run wait for."""
         if not any(form.has_instants for form, _ in self.forms.numbered()):
             return
@@ -185,12 +187,12 @@ class Parking:
                 if length is not None:
                     yield task_no, one.since + length
 
-    def hosting(self, one: Folded) -> int:
+    def hosting(self, one: PackedTask) -> int:
         """Return which hosting a folded trigger is in; 0 while no host has it."""
         role = self.forms[one.form].role
         return one.hosting if one.hosting > self._lost.get(role, 0) else 0
 
-    def look(self, trigger_no: TriggerNo) -> Folded | None:
+    def look(self, trigger_no: TriggerNo) -> PackedTask | None:
         """Return a trigger as it is folded; ``None`` if it is not."""
         body = self._bodies.get(trigger_no)
         return None if body is None else _decode(body)
@@ -200,13 +202,13 @@ class Parking:
         body = self._bodies.get(trigger_no)
         return None if body is None else _decode_form(body).form
 
-    def change(self, was: Folded, *, hosting: int, form: Form) -> None:
+    def change(self, was: PackedTask, *, hosting: int, form: TaskShape) -> None:
         """A folded trigger has another hosting, and the form that goes with it."""
         self.forms.leave(was.form)
         one = msgspec.structs.replace(was, hosting=hosting, form=self.forms.enter(form))
         self._bodies.put(one.trigger_no, packed(one))
 
-    def change_back(self, was: Folded, form: Form) -> None:
+    def change_back(self, was: PackedTask, form: TaskShape) -> None:
         """The change of a trigger never was; it may have been unfolded since, or folded anew."""
         wait = self.triggers.objects.get(was.trigger_no)
         if wait is not None:
@@ -232,7 +234,7 @@ class Parking:
         """
         since = row.since
         due_at, ends_at = stored_instants(run.spec.tasks[task.position], task, shift)
-        form = Form(
+        form = TaskShape(
             run.plan,
             task.position,
             row.class_path,
@@ -246,7 +248,7 @@ class Parking:
             run.row.version,
             not (due_at is task.deadline_at is row.deadline_at is None),
         )
-        one = Folded(
+        one = PackedTask(
             self.forms.enter(form),
             row.run_no,
             task.task_no,
@@ -279,8 +281,8 @@ class Parking:
         for one in [one for one in self.folded() if one.run_no == run_no]:
             self._take(one)
 
-    def _only_waits(self, live: Live) -> bool:
-        """Whether nothing of it is lost in a ``Folded``, and it is what is remembered."""
+    def _only_waits(self, live: TaskInstance) -> bool:
+        """Whether nothing of it is lost in a ``PackedTask``, and it is what is remembered."""
         if live.state is not TaskState.DEFERRED or len(live.waits) != 1:
             return False
         wait = live.waits[0]
@@ -300,11 +302,11 @@ class Parking:
             and self.runs.objects.get(live.run.run_no) is live.run
         )
 
-    def _fold(self, live: Live) -> None:
+    def _fold(self, live: TaskInstance) -> None:
         wait, run = live.waits[0], live.run
         row = wait.row
         since = row.since
-        form = Form(
+        form = TaskShape(
             run.plan,
             live.position,
             row.class_path,
@@ -318,7 +320,7 @@ class Parking:
             wait.version,
             not (live.due_at is live.deadline_at is row.deadline_at is None),
         )
-        one = Folded(
+        one = PackedTask(
             self.forms.enter(form),
             row.run_no,
             live.task_no,
@@ -348,25 +350,25 @@ class Parking:
         run.live.put_away(live.task_no, self.tasks)
         live.waits = ()  # they hold each other: else both would lie about until a collection
 
-    def _async_life(self, plan: Plan) -> int:
+    def _async_life(self, plan: DagVersion) -> int:
         """Return which of its lives the host is in that runs the coroutines of a version."""
         return self._async_lives.get(async_role(plan.graph.spec), 1)
 
-    def _lay(self, one: Folded) -> None:
+    def _lay(self, one: PackedTask) -> None:
         self._bodies.put(one.trigger_no, packed(one))
         self._trigger_nos.put(one.task_no, one.trigger_no)
 
-    def _take(self, one: Folded) -> None:
+    def _take(self, one: PackedTask) -> None:
         self.forms.leave(one.form)
         self._bodies.take(one.trigger_no)
         self._trigger_nos.take(one.task_no)
 
-    def _unfold_task(self, task_no: TaskNo) -> Live | None:
+    def _unfold_task(self, task_no: TaskNo) -> TaskInstance | None:
         trigger_no = self._trigger_nos.get(task_no)
         wait = None if trigger_no is None else self._unfold_trigger(trigger_no)
         return None if wait is None else wait.live
 
-    def _unfold_trigger(self, trigger_no: TriggerNo) -> WaitRecord | None:
+    def _unfold_trigger(self, trigger_no: TriggerNo) -> TriggerInstance | None:
         one = self.look(trigger_no)
         if one is None:
             return None
@@ -377,10 +379,10 @@ class Parking:
         live.run.live.bring_back(live)
         return wait
 
-    def _thaw(self, one: Folded, run: Run) -> tuple[Live, WaitRecord]:
+    def _thaw(self, one: PackedTask, run: Run) -> tuple[TaskInstance, TriggerInstance]:
         """Make the objects again."""
         form, since = self.forms[one.form], one.since
-        live = Live(run, one.task_no, form.position, one.map_index)
+        live = TaskInstance(run, one.task_no, form.position, one.map_index)
         live.state = live.stored_state = TaskState.DEFERRED
         live.start_no = live.stored_start = one.start_no
         live.try_number = one.try_number
@@ -411,7 +413,7 @@ class Parking:
             branch=form.branch,
             timeout_method=form.timeout_method,
         )
-        wait = WaitRecord(row, run, live)
+        wait = TriggerInstance(row, run, live)
         wait.hosting = self.hosting(one)
         wait.role = form.role
         wait.has_room = form.has_room or not wait.hosting
@@ -427,12 +429,12 @@ class Parking:
         self.loose = {}
 
 
-class Shelf(Kept[Value]):
+class PackedCache(PackedMap[Value]):
     """Tasks by number, or triggers, of all runs.
 
     Args:
         folded: What is folded, by number.
-        unfold: See ``Kept``.
+        unfold: See ``PackedMap``.
     """
 
     __slots__ = ("_folded", "_unfold")
@@ -446,9 +448,9 @@ class Shelf(Kept[Value]):
         return len(self.objects) + len(self._folded)
 
     def unfold(self, number: int) -> Value | None:
-        """See ``Kept``."""
+        """See ``PackedMap``."""
         return self._unfold(number)
 
     def folded(self) -> Pages[Any]:
-        """See ``Kept``."""
+        """See ``PackedMap``."""
         return self._folded

@@ -14,30 +14,30 @@ from typing import Final, TypeAlias
 import msgspec
 
 from aioflow.core.state.graph import Graph
-from aioflow.core.state.task_instance import Group
+from aioflow.core.state.task_instance import MappedTask
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import ExpansionRow, RunRow, TaskRow
 from aioflow.model.states import RunState, TaskState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "GOOD",
     "NEXT",
-    "Ended",
-    "Line",
-    "Order",
-    "Unknown",
+    "EndedRun",
+    "NotLoaded",
+    "RunKey",
+    "RunSequence",
     "ended_as",
     "last_rounds",
-    "order_of",
+    "run_key",
     "stored_as",
 )
 
-Order: TypeAlias = tuple[Instant, RunNo]
+RunKey: TypeAlias = tuple[Timestamp, RunNo]
 """Its logical date; of runs with the same one, the number."""
 
-NEXT: Final[Order] = (1 << 62, -1)
+NEXT: Final[RunKey] = (1 << 62, -1)
 """The place of whatever comes behind all that is."""
 
 GOOD = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
@@ -47,35 +47,35 @@ _WORST = (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED)
 """How a fan-out has ended of which any child has ended so, the first first."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class EndedRun(msgspec.Struct, frozen=True):
     """What the next run has to know of one that has ended.
 
     Attributes:
         bad: The tasks that did not end well, and how they stand.
     """
 
-    order: Order
+    order: RunKey
     run_id: str
     bad: Mapping[str, TaskState]
 
 
-class Unknown:
+class NotLoaded:
     """In place of a run: nobody has asked the database yet."""
 
 
-_UNKNOWN = Unknown()
+_UNKNOWN = NotLoaded()
 
 
-class Line:
+class RunSequence:
     """Which run comes before which."""
 
     __slots__ = ("_before", "_orders")
 
     def __init__(self) -> None:
-        self._orders: list[Order] = [NEXT]
-        self._before: dict[RunNo, Ended | None] = {}
+        self._orders: list[RunKey] = [NEXT]
+        self._before: dict[RunNo, EndedRun | None] = {}
 
-    def enter(self, order: Order) -> None:
+    def enter(self, order: RunKey) -> None:
         """A run is live. A second time it changes nothing."""
         at = bisect.bisect_left(self._orders, order)
         above = self._orders[at]
@@ -83,14 +83,14 @@ class Line:
             return
         self._orders.insert(at, order)
         known = self._before.get(above[1], _UNKNOWN)
-        if isinstance(known, Unknown):
+        if isinstance(known, NotLoaded):
             return
         if known is None or known.order < order:
             self._before[order[1]] = known
         if known is None or known.order <= order:
             self._before[above[1]] = None  # nothing that has ended stands between the two
 
-    def leave(self, order: Order, ended: Ended | None = None) -> None:
+    def leave(self, order: RunKey, ended: EndedRun | None = None) -> None:
         """A run is not live any more: it has ended so, or was never made."""
         at = bisect.bisect_left(self._orders, order)
         if self._orders[at] != order:
@@ -102,31 +102,31 @@ class Line:
             self._before.pop(above, None)
             return
         known = self._before.get(above, _UNKNOWN)
-        if known is None or (isinstance(known, Ended) and known.order < order):
+        if known is None or (isinstance(known, EndedRun) and known.order < order):
             self._before[above] = ended
 
     def doubt(self) -> None:
         """What it knows of ended runs may not be so: a turn was taken back."""
         self._before.clear()
 
-    def forget(self, order: Order) -> RunNo | None:
+    def forget(self, order: RunKey) -> RunNo | None:
         """An ended run is gone. Returns the live one that it may have come right before."""
         above = self.behind(order)
         self._before.pop(NEXT[1] if above is None else above, None)
         return above
 
-    def learn(self, order: Order, ended: Ended | None) -> None:
+    def learn(self, order: RunKey, ended: EndedRun | None) -> None:
         """The database was asked what comes right before: that, or nothing that has ended."""
         self._before[order[1]] = ended
 
-    def knows(self, order: Order) -> bool:
+    def knows(self, order: RunKey) -> bool:
         """Whether it need not be asked."""
         return order[1] in self._before
 
-    def before(self, order: Order) -> RunNo | Ended | Unknown | None:
+    def before(self, order: RunKey) -> RunNo | EndedRun | NotLoaded | None:
         """Return the run before one in the line: the number of a live one; ``None`` for none."""
         known = self._before.get(order[1], _UNKNOWN)
-        if isinstance(known, Unknown):
+        if isinstance(known, NotLoaded):
             return known
         at = bisect.bisect_left(self._orders, order)
         below = self._orders[at - 1] if at else None
@@ -134,7 +134,7 @@ class Line:
             return known
         return below[1]
 
-    def behind(self, order: Order) -> RunNo | None:
+    def behind(self, order: RunKey) -> RunNo | None:
         """Return the live run right behind one, which need not be in the line any more."""
         above = self._orders[bisect.bisect_right(self._orders, order)]
         return None if above == NEXT else above[1]
@@ -150,12 +150,14 @@ class Line:
         return None if self._orders[0] == NEXT else self._orders[0][1]
 
 
-def order_of(row: RunRow) -> Order | None:
+def run_key(row: RunRow) -> RunKey | None:
     """Return where a run stands in its line; one without a logical date stands in none."""
     return None if row.logical_date is None else (row.logical_date, row.run_no)
 
 
-def ended_as(row: RunRow, graph: Graph, states: bytearray, groups: Iterable[Group]) -> Ended:
+def ended_as(
+    row: RunRow, graph: Graph, states: bytearray, groups: Iterable[MappedTask]
+) -> EndedRun:
     """Return what is kept of a run that has ended in memory."""
     absent = _absent(row)
     found = [TaskState(state) for state in states]
@@ -167,7 +169,7 @@ def ended_as(row: RunRow, graph: Graph, states: bytearray, groups: Iterable[Grou
     return _ended(row, graph.spec, found)
 
 
-def _cut_short(group: Group, absent: TaskState) -> TaskState:
+def _cut_short(group: MappedTask, absent: TaskState) -> TaskState:
     """Return what a fan-out comes to whose run was cut short; its last children may end so late."""
     if group.is_loop:
         return absent if group.is_open or not group.width else TaskState(group.states[-1])
@@ -188,7 +190,7 @@ def stored_as(
     counts: list[tuple[int, TaskState, int]],
     expansions: list[ExpansionRow],
     last_rounds: Sequence[TaskRow] = (),
-) -> Ended:
+) -> EndedRun:
     """Return the same of one that only the database knows.
 
     Args:
@@ -239,9 +241,9 @@ def _together(found: dict[TaskState, int], width: int, absent: TaskState) -> Tas
     return TaskState.SUCCESS if TaskState.SUCCESS in found else TaskState.SKIPPED
 
 
-def _ended(row: RunRow, spec: DagSpec, states: list[TaskState]) -> Ended:
-    order = order_of(row)
+def _ended(row: RunRow, spec: DagSpec, states: list[TaskState]) -> EndedRun:
+    order = run_key(row)
     assert order is not None  # noqa: S101 - only dated runs stand in a line
     tasks = zip(spec.tasks, states, strict=True)
     bad = {task.task_id: state for task, state in tasks if state not in GOOD}
-    return Ended(order, row.run_id, bad)
+    return EndedRun(order, row.run_id, bad)

@@ -16,13 +16,13 @@ from typing import NamedTuple
 from aioflow.model.dag import TaskSpec
 from aioflow.model.states import TriggerRule
 
-__all__ = ("Asked", "is_ignorable", "own_parents", "reached", "scope_groups")
+__all__ = ("ParentScope", "is_ignorable", "own_parents", "reached", "scope_groups")
 
 
 _WAITS_FOR_ALL = frozenset({TriggerRule.ALL_DONE, TriggerRule.ALL_DONE_SETUP_SUCCESS})
 
 
-class Asked(NamedTuple):
+class ParentScope(NamedTuple):
     """What is asked of some parents of a task together."""
 
     parents: tuple[int, ...]
@@ -32,13 +32,13 @@ class Asked(NamedTuple):
 
 def scope_groups(
     tasks: Sequence[TaskSpec], children: Sequence[Sequence[int]]
-) -> dict[int, list[Asked]]:
+) -> dict[int, list[ParentScope]]:
     """Return what tasks are asked besides what their authors wrote: by position, groups of parents.
 
     Args:
         children: Of each task.
     """
-    asked: dict[int, list[Asked]] = defaultdict(list)
+    asked: dict[int, list[ParentScope]] = defaultdict(list)
     setups: dict[int, list[int]] = defaultdict(list)
     between: dict[int, set[int]] = defaultdict(set)
     for setup, task in enumerate(tasks):
@@ -57,12 +57,12 @@ def scope_groups(
     for position, indirect in setups.items():
         if tasks[position].rule is not TriggerRule.ALWAYS:
             # As a share, so that it does not matter which of the setups has ended first.
-            asked[position].append(Asked(tuple(indirect), TriggerRule.ALL_SUCCESS, 1.0))
+            asked[position].append(ParentScope(tuple(indirect), TriggerRule.ALL_SUCCESS, 1.0))
     for teardown, positions in between.items():
         task = tasks[teardown]
         unseen = positions.difference(own_parents(task) if task.rule in _WAITS_FOR_ALL else ())
         if unseen:
-            asked[teardown].append(Asked(tuple(sorted(unseen)), TriggerRule.ALL_DONE))
+            asked[teardown].append(ParentScope(tuple(sorted(unseen)), TriggerRule.ALL_DONE))
     return asked
 
 

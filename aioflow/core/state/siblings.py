@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from aioflow.core.state.one_to_one import Lockstep
+from aioflow.core.state.one_to_one import OneToOne
 from aioflow.model.rows import ExpansionRow
 from aioflow.model.states import TaskState
 
-__all__ = ("Siblings",)
+__all__ = ("MappedChildren",)
 
 
-class Siblings:
+class MappedChildren:
     """The children of one mapped task of a run, one beside the other.
 
     Attributes:
@@ -51,7 +51,7 @@ class Siblings:
         self.is_open = expansion.is_open
         self.is_loop = is_loop
         self.cut = TaskState.PENDING
-        self.lockstep: Lockstep | None = None
+        self.lockstep: OneToOne | None = None
         self.origin: tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]] | None = None
 
     @property

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ("RECENT_BYTES", "Given", "Stream")
+__all__ = ("RECENT_BYTES", "EventStream", "StreamOutput")
 
 RECENT_BYTES = 256 * 1024
 """Items of one task that stay at hand for whoever takes them; the others are asked for."""
 
 
-class Stream:
+class EventStream:
     """The events of one trigger that goes on.
 
     Attributes:
@@ -40,7 +40,7 @@ class Stream:
         self.next_sequence = sequence + 1
 
 
-class Given:
+class StreamOutput:
     """The items a task has given on.
 
     Attributes:

@@ -12,19 +12,19 @@ from collections.abc import Container
 from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.model.ids import TaskNo, TriggerNo
 from aioflow.model.states import Failure
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.inputs import HostLost
 
-__all__ = ("Suspects",)
+__all__ = ("CrashSuspects",)
 
 _KILLED = "killed"
 
 
-class Suspects:
+class CrashSuspects:
     """Counts, in memory alone, in how many kills each task or trigger was running."""
 
     def __init__(self) -> None:
-        self._kills: dict[TaskNo | TriggerNo, set[Instant]] = {}
+        self._kills: dict[TaskNo | TriggerNo, set[Timestamp]] = {}
 
     def failure(self, lost: HostLost, *known: Container[TaskNo | TriggerNo]) -> Failure | None:
         """Return what the culprit of a loss is charged with; ``None`` if with nothing.

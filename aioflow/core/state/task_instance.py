@@ -2,7 +2,7 @@
 
 A task that is pending or ended is one byte in its run (or in its group, if it is a mapped
 child). Only what is between the two - queued in its own right, running, sensing, deferred,
-retrying - has a ``Live`` object, so memory grows with what is going on, not with width. One
+retrying - has a ``TaskInstance`` object, so memory grows with what is going on, not with width. One
 that only waits is folded, see ``parking``.
 
 The objects here only keep their own books straight; what happens is decided in ``run``,
@@ -18,28 +18,28 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from aioflow.core.state.child_roles import async_role
-from aioflow.core.state.cleared_tasks import Cleared
-from aioflow.core.state.dag_version import Plan
-from aioflow.core.state.packed_map import Kept
-from aioflow.core.state.siblings import Siblings
+from aioflow.core.state.cleared_tasks import ClearedTasks
+from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.state.packed_map import PackedMap
+from aioflow.core.state.siblings import MappedChildren
 from aioflow.core.state.state_counts import TALLY, TALLY_OFFSET
-from aioflow.core.state.streams import Given, Stream
+from aioflow.core.state.streams import EventStream, StreamOutput
 from aioflow.model.dag import Body, DagSpec, TaskSpec
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.rows import ExpansionRow, RunRow, TriggerRow
 from aioflow.model.states import Failure, RunState, TaskState, TriggerState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import RunInfo
 from aioflow.protocol.outbox import Clearing
 
 __all__ = (
     "NOWHERE",
+    "ActiveTasks",
     "Fire",
-    "Group",
-    "Live",
+    "MappedTask",
     "Run",
-    "RunTasks",
-    "WaitRecord",
+    "TaskInstance",
+    "TriggerInstance",
     "is_under_way",
     "run_info",
 )
@@ -47,7 +47,7 @@ __all__ = (
 NOWHERE = (-1, False, False)
 """The place of a task that no process has."""
 
-_NO_STREAMS: Mapping[int, WaitRecord] = MappingProxyType({})
+_NO_STREAMS: Mapping[int, TriggerInstance] = MappingProxyType({})
 
 _DEFERRED = re.compile(re.escape(bytes([TaskState.DEFERRED])))
 
@@ -61,7 +61,7 @@ class Fire(NamedTuple):
     task_no: TaskNo | None = None
 
 
-class WaitRecord:
+class TriggerInstance:
     """A trigger in memory: its row, the task that waits for it, and who hosts it.
 
     Attributes:
@@ -76,7 +76,7 @@ class WaitRecord:
 
     __slots__ = ("has_room", "hosting", "live", "role", "row", "run", "stream", "version")
 
-    def __init__(self, row: TriggerRow, run: Run, live: Live | None) -> None:
+    def __init__(self, row: TriggerRow, run: Run, live: TaskInstance | None) -> None:
         self.row = row
         self.run = run
         self.live = live
@@ -84,7 +84,7 @@ class WaitRecord:
         self.role = "triggers"
         self.has_room = True
         self.version = run.row.version
-        self.stream = Stream() if row.window else None
+        self.stream = EventStream() if row.window else None
 
     @property
     def state(self) -> TriggerState:
@@ -108,7 +108,7 @@ class WaitRecord:
         return self.state is not TriggerState.FIRED or self.row.failure is not None
 
 
-class Live:
+class TaskInstance:
     """A task between pending and its end.
 
     Attributes:
@@ -180,12 +180,12 @@ class Live:
         self.try_number = 1
         self.start_no: StartNo = 0
         self.interruptions = 0
-        self.due_at: Instant | None = None
-        self.deadline_at: Instant | None = None
-        self.queued_at: Instant | None = None
-        self.started_at: Instant | None = None
-        self.ended_at: Instant | None = None
-        self.ends_at: Instant | None = None
+        self.due_at: Timestamp | None = None
+        self.deadline_at: Timestamp | None = None
+        self.queued_at: Timestamp | None = None
+        self.started_at: Timestamp | None = None
+        self.ended_at: Timestamp | None = None
+        self.ends_at: Timestamp | None = None
         self.failure: Failure | None = None
         self.stored_state = TaskState.PENDING
         self.stored_start: StartNo = 0
@@ -193,9 +193,9 @@ class Live:
         self.worker = -1
         self.is_claimed = False
         self.is_hosted = False
-        self.waits: tuple[WaitRecord, ...] = ()
-        self.resumed: WaitRecord | None = None
-        self.streams: Mapping[int, WaitRecord] = _NO_STREAMS
+        self.waits: tuple[TriggerInstance, ...] = ()
+        self.resumed: TriggerInstance | None = None
+        self.streams: Mapping[int, TriggerInstance] = _NO_STREAMS
         self.recorded = 0
         self.first_failed = -1
         self.open_kind = ""
@@ -204,7 +204,7 @@ class Live:
         self.looks = 0
 
     @property
-    def wait(self) -> WaitRecord | None:
+    def wait(self) -> TriggerInstance | None:
         """The first of ``waits``; all of them share their instants."""
         return self.waits[0] if self.waits else None
 
@@ -226,7 +226,7 @@ class Live:
         return f"{self.spec.task_id}{index}"
 
 
-class RunTasks(Kept[Live]):
+class ActiveTasks(PackedMap[TaskInstance]):
     """The tasks of one run that are between pending and their end, by number.
 
     Args:
@@ -236,23 +236,25 @@ class RunTasks(Kept[Live]):
 
     __slots__ = ("_count", "_first_task_no", "_groups", "_shelf", "_states")
 
-    def __init__(self, first_task_no: TaskNo, states: bytearray, groups: dict[int, Group]) -> None:
+    def __init__(
+        self, first_task_no: TaskNo, states: bytearray, groups: dict[int, MappedTask]
+    ) -> None:
         super().__init__()
         self._first_task_no = first_task_no
         self._states = states
         self._groups = groups
         self._count = 0
-        self._shelf: Kept[Live] | None = None
+        self._shelf: PackedMap[TaskInstance] | None = None
 
     def __len__(self) -> int:
         return len(self.objects) + self._count
 
-    def unfold(self, number: TaskNo) -> Live | None:
-        """See ``Kept``."""
+    def unfold(self, number: TaskNo) -> TaskInstance | None:
+        """See ``PackedMap``."""
         return None if self._shelf is None or not self._count else self._shelf.unfold(number)
 
     def folded(self) -> list[TaskNo]:
-        """See ``Kept``."""
+        """See ``PackedMap``."""
         if self._shelf is None or not self._count:
             return []
         first = self._first_task_no
@@ -262,30 +264,30 @@ class RunTasks(Kept[Live]):
         shelf = self._shelf.folded()
         return [number for number in numbers if number in shelf]
 
-    def lie(self, count: int, shelf: Kept[Live]) -> None:
+    def lie(self, count: int, shelf: PackedMap[TaskInstance]) -> None:
         """So many of them lie folded on the shelf, and there is no other."""
         self._count = count
         self._shelf = shelf
 
-    def put_away(self, number: TaskNo, shelf: Kept[Live]) -> None:
+    def put_away(self, number: TaskNo, shelf: PackedMap[TaskInstance]) -> None:
         """One of them lies folded on the shelf from now on."""
         del self.objects[number]
         if not self.objects:
             self.objects = {}  # an emptied one keeps its room
         self.lay(shelf)
 
-    def lay(self, shelf: Kept[Live]) -> None:
+    def lay(self, shelf: PackedMap[TaskInstance]) -> None:
         """One more of them lies folded on the shelf, which never was an object."""
         self._count += 1
         self._shelf = shelf
 
-    def bring_back(self, live: Live) -> None:
+    def bring_back(self, live: TaskInstance) -> None:
         """One of them is an object again."""
         self._count -= 1
         self.objects[live.task_no] = live
 
 
-class Group(Siblings):
+class MappedTask(MappedChildren):
     """The children of one mapped task, and the run they belong to.
 
     Attributes:
@@ -396,7 +398,7 @@ class Run:
         "widths",
     )
 
-    def __init__(self, row: RunRow, plan: Plan) -> None:
+    def __init__(self, row: RunRow, plan: DagVersion) -> None:
         graph = plan.graph
         size = len(graph.spec.tasks)
         self.row = row
@@ -409,8 +411,8 @@ class Run:
         for looks in graph.judged:
             for look in looks:
                 self.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
-        self.groups: dict[int, Group] = {}
-        self.live = RunTasks(row.first_task_no, self.states, self.groups)
+        self.groups: dict[int, MappedTask] = {}
+        self.live = ActiveTasks(row.first_task_no, self.states, self.groups)
         self.unfinished = size
         self.running = 0
         self.running_at: dict[int, int] = {}
@@ -418,16 +420,16 @@ class Run:
         self.known = bytearray(size)
         self.widths: dict[int, int] = {}
         self.source_starts: dict[int, StartNo] = {}
-        self.items: dict[TaskNo, Given] = {}
+        self.items: dict[TaskNo, StreamOutput] = {}
         self.durations = plan.durations
         self.info = run_info(row, graph.spec.file)
-        self.blocked: list[tuple[int, int, int, Live | Group]] = []
-        self.blocked_at: dict[int, list[tuple[int, int, int, Live | Group]]] = {}
+        self.blocked: list[tuple[int, int, int, TaskInstance | MappedTask]] = []
+        self.blocked_at: dict[int, list[tuple[int, int, int, TaskInstance | MappedTask]]] = {}
         self.is_forgotten = False
         self.retried = 0
         self.is_over_budget = False
         self.beyond_budget = 0
-        self.cleared: Cleared[Live] = Cleared()
+        self.cleared: ClearedTasks[TaskInstance] = ClearedTasks()
         self.removed: dict[TaskNo, StartNo] = {}
         self.clearing: Clearing | None = None
         self.looked: dict[int, int] = {}
@@ -460,12 +462,12 @@ class Run:
         for tally in self.graph.counts_in[position]:
             self.tallies[tally * TALLY + offset] += times
 
-    def count_child(self, group: Group, state: TaskState, times: int = 1) -> None:
+    def count_child(self, group: MappedTask, state: TaskState, times: int = 1) -> None:
         """Add ended children of a fan-out to the tallies; one of a loop is in none."""
         if not group.is_loop:
             self.count_ended(group.position, state, times)
 
-    def end_group(self, group: Group) -> None:
+    def end_group(self, group: MappedTask) -> None:
         """All children of a task have ended."""
         outcome = group.outcome()
         self.states[group.position] = outcome

@@ -10,10 +10,10 @@ import msgspec
 
 from aioflow.core.runs import create
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.task_instance import Live, Run
+from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks import durable_calls
 from aioflow.core.tasks.tries import requeue
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import RUN
 from aioflow.errors import DagBroken, DagRunFailed, RequestError, UnknownDag
 from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
@@ -27,7 +27,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _WENT_WELL = frozenset({RunState.SUCCESS, RunState.PARTIAL})
 
 
-def call(live: Live, report: RunCalled, draft: Draft, slots: Slots) -> None:
+def call(live: TaskInstance, report: RunCalled, draft: Transaction, slots: Slots) -> None:
     """A coroutine starts a run of another DAG, and is parked until that has ended if it waits.
 
     Where there can be no such run the call has failed, which is recorded, and it goes on.
@@ -58,7 +58,7 @@ def call(live: Live, report: RunCalled, draft: Draft, slots: Slots) -> None:
     draft.wake_task(live, until)
 
 
-def ended(run: Run, draft: Draft, slots: Slots) -> None:
+def ended(run: Run, draft: Transaction, slots: Slots) -> None:
     """A run has reached its final state: whoever started it, and still waits, goes on."""
     caller = run.row.caller
     wait = None if caller is None else draft.memory.waits.get(caller)

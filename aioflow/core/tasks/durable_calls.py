@@ -11,26 +11,26 @@ import msgspec
 
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.execution_timeout import try_ends_at
-from aioflow.core.state.task_instance import Live, WaitRecord
+from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks.tries import requeue, unpark
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import event_stream, named_events
 from aioflow.core.triggers.assignment import SLEEP
 from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import RecordRow, TriggerRow
 from aioflow.model.states import Failure, RecordState, TaskState, TriggerState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import CallRecorded
 from aioflow.protocol.effects import ConfirmCall
 from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
     EventEmitted,
-    Fired,
-    NextWanted,
-    NotParked,
+    NextEventRequested,
+    NotSuspended,
     RunCalled,
     StreamOpened,
+    TriggerFired,
 )
 
 __all__ = (
@@ -59,7 +59,7 @@ NEXT = "next"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def answered(live: Live, report: CallAnswered, draft: Draft) -> None:
+def answered(live: TaskInstance, report: CallAnswered, draft: Transaction) -> None:
     """A call that waits for nothing has its answer: keep it, then let the coroutine go on."""
     if report.ordinal == live.recorded and live.state is TaskState.RUNNING:
         state = RecordState.ANSWERED if report.failure is None else RecordState.FAILED
@@ -68,7 +68,7 @@ def answered(live: Live, report: CallAnswered, draft: Draft) -> None:
         confirm(live, report.ordinal, draft)
 
 
-def emit(live: Live, report: EventEmitted, draft: Draft) -> None:
+def emit(live: TaskInstance, report: EventEmitted, draft: Transaction) -> None:
     """A named event, stored with the record that says so: once, whatever is lost or repeated."""
     if report.ordinal == live.recorded and live.state is TaskState.RUNNING:
         record(live, report, RecordState.ANSWERED, draft)
@@ -78,7 +78,9 @@ def emit(live: Live, report: EventEmitted, draft: Draft) -> None:
         confirm(live, report.ordinal, draft)
 
 
-def await_triggers(live: Live, report: Awaiting, draft: Draft, slots: Slots) -> list[WaitRecord]:
+def await_triggers(
+    live: TaskInstance, report: Awaiting, draft: Transaction, slots: Slots
+) -> list[TriggerInstance]:
     """A coroutine waits: it gives its place back, and is parked. Returns what is to be hosted."""
     if report.ordinal != live.recorded:
         raise ValueError(f"call {report.ordinal} of task {live.task_no} after {live.recorded}")
@@ -92,7 +94,9 @@ def await_triggers(live: Live, report: Awaiting, draft: Draft, slots: Slots) -> 
     return list(live.waits)
 
 
-def open_stream(live: Live, report: StreamOpened, draft: Draft) -> WaitRecord | None:
+def open_stream(
+    live: TaskInstance, report: StreamOpened, draft: Transaction
+) -> TriggerInstance | None:
     """Make the trigger of a stream; it is recorded at once, and to be hosted."""
     wait = None
     if report.ordinal == live.recorded and live.state is TaskState.RUNNING:
@@ -105,7 +109,9 @@ def open_stream(live: Live, report: StreamOpened, draft: Draft) -> WaitRecord | 
     return wait
 
 
-def next_event(live: Live, report: NextWanted, draft: Draft, slots: Slots) -> Failure | None:
+def next_event(
+    live: TaskInstance, report: NextEventRequested, draft: Transaction, slots: Slots
+) -> Failure | None:
     """Answer with the next event, or park. Returns why the stream ended, if badly."""
     if report.ordinal != live.recorded or live.state is not TaskState.RUNNING:
         return None  # repeated
@@ -124,12 +130,12 @@ def next_event(live: Live, report: NextWanted, draft: Draft, slots: Slots) -> Fa
     return None
 
 
-def is_after(live: Live, wait: WaitRecord) -> bool:
+def is_after(live: TaskInstance, wait: TriggerInstance) -> bool:
     """Whether the coroutine is parked until this stream has an event."""
     return live.open_kind == NEXT and live.wait is wait
 
 
-def answer_next(live: Live, wait: WaitRecord, draft: Draft) -> bool:
+def answer_next(live: TaskInstance, wait: TriggerInstance, draft: Transaction) -> bool:
     """Give a parked coroutine the next event, or word that the stream is over."""
     payload = event_stream.consume(wait, draft)
     if payload is None and not event_stream.is_over(wait):
@@ -139,7 +145,7 @@ def answer_next(live: Live, wait: WaitRecord, draft: Draft) -> bool:
     return True
 
 
-def fire(wait: WaitRecord, report: Fired, draft: Draft) -> bool:
+def fire(wait: TriggerInstance, report: TriggerFired, draft: Transaction) -> bool:
     """A trigger of a call fired; whether that answers the call, so that its task goes on."""
     live = wait.live
     assert live is not None  # noqa: S101 - the caller looked
@@ -156,7 +162,7 @@ def fire(wait: WaitRecord, report: Fired, draft: Draft) -> bool:
     return True
 
 
-def time_out(live: Live, draft: Draft, slots: Slots) -> None:
+def time_out(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
     """The deadline of a call has come: a sleep is over, anything else raises."""
     failure = None
     if live.open_kind != SLEEP:
@@ -168,7 +174,7 @@ def time_out(live: Live, draft: Draft, slots: Slots) -> None:
     requeue(live, draft, slots)
 
 
-def not_parked(live: Live, report: NotParked, draft: Draft, slots: Slots) -> None:
+def not_parked(live: TaskInstance, report: NotSuspended, draft: Transaction, slots: Slots) -> None:
     """The host no longer had the coroutine: run it again from the top, uncharged."""
     if live.start_no == report.start_no and live.state is TaskState.RUNNING:
         unpark(live)
@@ -177,7 +183,12 @@ def not_parked(live: Live, report: NotParked, draft: Draft, slots: Slots) -> Non
         requeue(live, draft, slots)
 
 
-def park(live: Live, report: Awaiting | NextWanted | RunCalled, draft: Draft, slots: Slots) -> None:
+def park(
+    live: TaskInstance,
+    report: Awaiting | NextEventRequested | RunCalled,
+    draft: Transaction,
+    slots: Slots,
+) -> None:
     """A call is open: its coroutine is parked, and gives its place back."""
     record(live, report, RecordState.OPEN, draft)
     live.open_kind = report.kind
@@ -188,9 +199,9 @@ def park(live: Live, report: Awaiting | NextWanted | RunCalled, draft: Draft, sl
 
 
 def confirm(
-    live: Live,
+    live: TaskInstance,
     ordinal: int,
-    draft: Draft,
+    draft: Transaction,
     answer: bytes | None = None,
     failure: Failure | None = None,
 ) -> None:
@@ -200,10 +211,10 @@ def confirm(
 
 
 def record(
-    live: Live,
-    report: Awaiting | CallAnswered | EventEmitted | NextWanted | RunCalled | StreamOpened,
+    live: TaskInstance,
+    report: Awaiting | CallAnswered | EventEmitted | NextEventRequested | RunCalled | StreamOpened,
     state: RecordState,
-    draft: Draft,
+    draft: Transaction,
     *,
     answer: bytes | None = None,
     failure: Failure | None = None,
@@ -228,7 +239,9 @@ def record(
         draft.touch(live)
 
 
-def give_answer(live: Live, answer: bytes | None, failure: Failure | None, draft: Draft) -> None:
+def give_answer(
+    live: TaskInstance, answer: bytes | None, failure: Failure | None, draft: Transaction
+) -> None:
     """The open call has its answer, stored with the move of the task that follows."""
     draft.answer_record(live, answer, failure)
     _note_failure(live, failure)
@@ -236,12 +249,12 @@ def give_answer(live: Live, answer: bytes | None, failure: Failure | None, draft
     live.open_kind = ""
 
 
-def _note_failure(live: Live, failure: Failure | None) -> None:
+def _note_failure(live: TaskInstance, failure: Failure | None) -> None:
     if failure is not None and live.first_failed < 0:
         live.first_failed = live.recorded - 1
 
 
-def deadline(live: Live, timeout_us: int | None, steady: Instant) -> Instant | None:
+def deadline(live: TaskInstance, timeout_us: int | None, steady: Timestamp) -> Timestamp | None:
     """Return when a wait that begins now ends: at its own limit, or with the try."""
     own = None if timeout_us is None else steady + timeout_us
     ends = try_ends_at(live, steady)
@@ -251,15 +264,15 @@ def deadline(live: Live, timeout_us: int | None, steady: Instant) -> Instant | N
 
 
 def wait_for(
-    live: Live,
+    live: TaskInstance,
     branch: int,
     trigger: tuple[str, bytes],
-    deadline_at: Instant | None,
-    draft: Draft,
+    deadline_at: Timestamp | None,
+    draft: Transaction,
     *,
     window: int = 0,
     number: TriggerNo | None = None,
-) -> WaitRecord:
+) -> TriggerInstance:
     """Make a trigger that the last recorded call waits for; ``number`` if it has one already."""
     class_path, kwargs = trigger
     row = TriggerRow(
@@ -275,7 +288,7 @@ def wait_for(
         branch=branch,
         window=window,
     )
-    wait = WaitRecord(row, live.run, live)
+    wait = TriggerInstance(row, live.run, live)
     draft.new_wait(wait)
     return wait
 

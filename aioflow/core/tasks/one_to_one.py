@@ -3,7 +3,7 @@
 A task that expands over a mapped one, or is in one mapped group with it, expands as soon as its
 width is known and all its other parents have ended; whole it ends where those alone say so. From
 then on each child is judged by itself, over the instances that it goes along with, and waits until
-those that make its items have ended. Which of them may start, its ``Lockstep`` knows.
+those that make its items have ended. Which of them may start, its ``OneToOne`` knows.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from aioflow.core.runs.evaluation import instances, verdict
-from aioflow.core.state.one_to_one import Lockstep
+from aioflow.core.state.one_to_one import OneToOne
 from aioflow.core.state.state_counts import TALLY
-from aioflow.core.state.task_instance import Group, Run
+from aioflow.core.state.task_instance import MappedTask, Run
 from aioflow.core.tasks.expand import leaves, takers
 from aioflow.core.tasks.trigger_rules import Verdict
 from aioflow.model.dag import MapSpec
@@ -82,13 +82,13 @@ def may_go_on(run: Run, position: int) -> bool:
     return said is Verdict.RUN or (opens and may_open(run, position))
 
 
-def forget(group: Group) -> None:
+def forget(group: MappedTask) -> None:
     """None of its children has been judged: its task has yet to be."""
     if group.lockstep is not None:
-        group.lockstep = Lockstep(group.lockstep.widths, group.width)
+        group.lockstep = OneToOne(group.lockstep.widths, group.width)
 
 
-def child_verdict(group: Group, index: int) -> Verdict:
+def child_verdict(group: MappedTask, index: int) -> Verdict:
     """Return what the rules say of a child. Nothing runs before its items are there, or never."""
     run, position = group.run, group.position
     said = verdict(run, position, index)
@@ -104,7 +104,7 @@ def child_verdict(group: Group, index: int) -> Verdict:
     return said
 
 
-def may_skip(group: Group, index: int) -> bool:
+def may_skip(group: MappedTask, index: int) -> bool:
     """Whether a child has not begun, and no rule has let it."""
     is_let = group.lockstep is not None and group.lockstep.may_start(index)
     return group.states[index] == TaskState.PENDING and not is_let
@@ -137,7 +137,7 @@ def begin_anew(run: Run) -> None:
         mapped = run.spec.tasks[group.position].mapped
         if mapped is not None and run.graph.indexed[group.position]:
             sizes = [size or 0 for size in widths(run, mapped)]
-            group.lockstep = Lockstep(sizes, group.width)
+            group.lockstep = OneToOne(sizes, group.width)
 
 
 def _after_past(run: Run) -> list[int]:

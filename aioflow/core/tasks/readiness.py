@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aioflow.core.state.task_instance import Group, Live, Run
-from aioflow.core.transaction import Draft
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
+from aioflow.core.transaction import Transaction
 from aioflow.model.states import TaskState
 
 __all__ = ("cleared_places", "fresh", "is_cleared", "retire", "rewind")
 
 
-def fresh(run: Run, position: int, map_index: int) -> Live:
+def fresh(run: Run, position: int, map_index: int) -> TaskInstance:
     """Return a pending task that is about to be something else.
 
     One that was cleared goes on with the number of its last start, so that what is still said
@@ -19,9 +19,9 @@ def fresh(run: Run, position: int, map_index: int) -> Live:
     """
     task_no = run.task_no(position, map_index)
     known = run.cleared.take(task_no) if run.cleared else None
-    if isinstance(known, Live):
+    if isinstance(known, TaskInstance):
         return known
-    live = Live(run, task_no, position, map_index)
+    live = TaskInstance(run, task_no, position, map_index)
     if known is not None:
         live.start_no = live.stored_start = known
     return live
@@ -41,13 +41,13 @@ def cleared_places(run: Run) -> Iterator[tuple[int, int]]:
             yield group.position, task_no - first
 
 
-def is_cleared(group: Group) -> bool:
+def is_cleared(group: MappedTask) -> bool:
     """Whether a child of a fan-out was cleared, and is pending."""
     first = group.first_task_no
     return next(group.run.cleared.between(first, first + group.width), None) is not None
 
 
-def retire(run: Run, position: int, draft: Draft) -> None:
+def retire(run: Run, position: int, draft: Transaction) -> None:
     """A task is expanded that was cleared after it had ended without: its children have rows."""
     task_no = run.task_no(position, -1)
     if task_no in run.cleared:
@@ -56,7 +56,7 @@ def retire(run: Run, position: int, draft: Draft) -> None:
         run.removed[task_no] = live.start_no
 
 
-def rewind(group: Group) -> None:
+def rewind(group: MappedTask) -> None:
     """Set the cursor of a fan-out to its first pending child.
 
     Children that follow others start in the order in which they are judged: no cursor is kept.

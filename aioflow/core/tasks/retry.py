@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from aioflow.model.dag import RetryPolicy, SensorSpec
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "INTERRUPTION_LIMIT_OWN",
@@ -28,7 +28,7 @@ _OWED_FIRST_SECONDS, _OWED_LONGEST_SECONDS = 5.0, 600.0
 TRIGGER_FAIL = "trigger_fail"
 """The reason where ``run`` of a trigger raised ``Fail``: its task is not tried again."""
 
-LATEST: Instant = 253_402_214_400_000_000
+LATEST: Timestamp = 253_402_214_400_000_000
 """9999-12-31T00:00Z: as late as an instant may be, so that every zone can still show it."""
 
 
@@ -36,10 +36,10 @@ def next_try_at(
     policy: RetryPolicy,
     *,
     try_number: int,
-    now: Instant,
+    now: Timestamp,
     chance: float,
     retry_after_us: int | None = None,
-) -> Instant | None:
+) -> Timestamp | None:
     """Return when to try again, or ``None`` if no tries are left.
 
     With a delay of 10 s, factor 2 and no jitter the delays are 10, 20, 40, ... seconds, never
@@ -73,10 +73,10 @@ def sensor_next_look(
     spec: SensorSpec,
     *,
     looks: int,
-    now: Instant,
+    now: Timestamp,
     recheck_in_us: int | None,
-    deadline: Instant | None,
-) -> Instant:
+    deadline: Timestamp | None,
+) -> Timestamp:
     """Return when a sensor that found nothing looks again, or has its deadline.
 
     Args:
@@ -125,7 +125,7 @@ def _grown(base_us: int, factor: float, times: int, limit_us: int | None) -> flo
     return grown_us if limit_us is None else min(grown_us, limit_us)
 
 
-def _later(now: Instant, delay_us: float) -> Instant:
+def _later(now: Timestamp, delay_us: float) -> Timestamp:
     # Compared before it is added: an infinite delay has no integer.
     room_us = max(0, LATEST - now)
     return now + (room_us if delay_us >= room_us else max(0, int(delay_us)))

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from aioflow.core.state.memory import RetryMinute
-from aioflow.core.state.task_instance import Live, Run
-from aioflow.core.transaction import Draft
+from aioflow.core.state.task_instance import Run, TaskInstance
+from aioflow.core.transaction import Transaction
 from aioflow.model.rows import TaskRow
 from aioflow.model.states import Failure, TaskState
 
@@ -24,7 +24,7 @@ REASON = "retry_budget"
 _MINUTE_US = 60_000_000
 
 
-def spend(live: Live, failure: Failure, draft: Draft) -> Failure | None:
+def spend(live: TaskInstance, failure: Failure, draft: Transaction) -> Failure | None:
     """Take one retry out of the budgets; return why there is none left, if that is so."""
     over = _over_run(live.run, draft) or _over_pool(live, draft)
     if not over:
@@ -34,7 +34,7 @@ def spend(live: Live, failure: Failure, draft: Draft) -> Failure | None:
     return replace(failure, message=f"{failure.message} ({over})"[:4_096], reason=REASON)
 
 
-def _over_run(run: Run, draft: Draft) -> str:
+def _over_run(run: Run, draft: Transaction) -> str:
     own = run.spec.retry_budget
     most = draft.memory.retries_per_run if own is None else own
     if most is None or run.retried < most:
@@ -46,7 +46,7 @@ def _over_run(run: Run, draft: Draft) -> str:
     return over
 
 
-def _over_pool(live: Live, draft: Draft) -> str:
+def _over_pool(live: TaskInstance, draft: Transaction) -> str:
     most, pool = draft.memory.retries_per_pool, live.spec.pool
     if most is None:
         return ""
@@ -77,23 +77,23 @@ def recount(run: Run, rows: Iterable[TaskRow]) -> None:
     run.is_over_budget |= run.beyond_budget > 0
 
 
-def take_back(run: Run, row: TaskRow | Live) -> None:
+def take_back(run: Run, row: TaskRow | TaskInstance) -> None:
     """What a task has spent is there again: it begins anew."""
     run.retried -= _retries(row)
     run.beyond_budget -= _is_beyond(row)
     run.is_over_budget &= run.beyond_budget > 0
 
 
-def end_otherwise(run: Run, row: TaskRow | Live) -> None:
+def end_otherwise(run: Run, row: TaskRow | TaskInstance) -> None:
     """A task ends before it has run again, or has not failed of a budget."""
     run.retried -= row.state is TaskState.RETRYING
     run.beyond_budget -= _is_beyond(row)
     run.is_over_budget &= run.beyond_budget > 0
 
 
-def _retries(row: TaskRow | Live) -> int:
+def _retries(row: TaskRow | TaskInstance) -> int:
     return max(0, row.try_number - 1) + (row.state is TaskState.RETRYING)
 
 
-def _is_beyond(row: TaskRow | Live) -> bool:
+def _is_beyond(row: TaskRow | TaskInstance) -> bool:
     return row.failure is not None and row.failure.reason == REASON

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from aioflow.core.repair.reset import renewed
-from aioflow.core.state.task_instance import Group, Run
-from aioflow.core.transaction import Draft
+from aioflow.core.state.task_instance import MappedTask, Run
+from aioflow.core.transaction import Transaction
 from aioflow.model.states import TaskState
 
 __all__ = ("begun_in", "shorten", "taken_back")
@@ -20,13 +20,13 @@ __all__ = ("begun_in", "shorten", "taken_back")
 _GONE: Final = bytes((TaskState.PENDING, TaskState.REMOVED))
 
 
-def begun_in(group: Group, first: int) -> int:
+def begun_in(group: MappedTask, first: int) -> int:
     """Return how many tasks a person takes back who has a loop go back to this round."""
     states = group.states[first:]
     return len(states) - sum(states.count(state) for state in _GONE)
 
 
-def taken_back(run: Run) -> Iterator[list[tuple[Group, int]]]:
+def taken_back(run: Run) -> Iterator[list[tuple[MappedTask, int]]]:
     """Yield what is still to be taken back, a whole round at a time."""
     for first, groups in _loops(run):
         widest = max((group.width for group in groups), default=0)
@@ -36,7 +36,7 @@ def taken_back(run: Run) -> Iterator[list[tuple[Group, int]]]:
                 yield found
 
 
-def shorten(run: Run, draft: Draft) -> None:
+def shorten(run: Run, draft: Transaction) -> None:
     """Have loops as many rounds as are left of them."""
     for first, groups in _loops(run):
         left = max([first + 1, *map(_left, groups)])
@@ -46,7 +46,7 @@ def shorten(run: Run, draft: Draft) -> None:
                 _shorten(group, left, draft)
 
 
-def _shorten(old: Group, width: int, draft: Draft) -> None:
+def _shorten(old: MappedTask, width: int, draft: Transaction) -> None:
     group = renewed(old)
     group.shorten(width)
     group.is_open = True
@@ -54,7 +54,7 @@ def _shorten(old: Group, width: int, draft: Draft) -> None:
     draft.change_group(group, -1)
 
 
-def _left(group: Group) -> int:
+def _left(group: MappedTask) -> int:
     """Return how many rounds there are up to the last that still has something to be cleared."""
     first = group.first_task_no
     cleared = group.run.cleared.between(first, first + group.width)
@@ -62,16 +62,16 @@ def _left(group: Group) -> int:
     return max(len(group.states.rstrip(_GONE)), last - first + 1)
 
 
-def _has_to_go(group: Group, index: int, first: int) -> bool:
+def _has_to_go(group: MappedTask, index: int, first: int) -> bool:
     state = group.states[index]
     if state == TaskState.PENDING:
         return index > first and group.first_task_no + index in group.run.cleared
     return index == first or state != TaskState.REMOVED
 
 
-def _loops(run: Run) -> list[tuple[int, list[Group]]]:
+def _loops(run: Run) -> list[tuple[int, list[MappedTask]]]:
     """Return each loop: to which round it goes back, and its tasks that have any."""
-    loops: dict[int, tuple[int, list[Group]]] = {}
+    loops: dict[int, tuple[int, list[MappedTask]]] = {}
     for position, first in () if run.clearing is None else run.clearing.rounds:
         mapped = run.spec.tasks[position].mapped
         if mapped is not None and position in run.groups:

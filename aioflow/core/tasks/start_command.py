@@ -8,17 +8,17 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from aioflow.core.state.execution_timeout import time_left
-from aioflow.core.state.task_instance import Live, WaitRecord
+from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks.expand import leaves
 from aioflow.core.tasks.stream_expand import source_of
 from aioflow.model.dag import MapSpec
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.commands import Start
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import StartTask
 
 __all__ = ("EVENT_BYTES", "order")
 
 _Items: TypeAlias = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]
-"""Where a child finds its items: ``(sources, widths)`` of its ``Start``."""
+"""Where a child finds its items: ``(sources, widths)`` of its ``StartTask``."""
 
 _NO_ITEMS: _Items = ((), ())
 
@@ -27,7 +27,7 @@ EVENT_BYTES = 4 * 1024 * 1024
 """Payloads an operator is given at once; one event always is."""
 
 
-def order(live: Live, steady: Instant, *, resumes: bool = True) -> Start:
+def order(live: TaskInstance, steady: Timestamp, *, resumes: bool = True) -> StartTask:
     """Return the order to start a task, with what it needs that the engine has at hand.
 
     Args:
@@ -37,13 +37,13 @@ def order(live: Live, steady: Instant, *, resumes: bool = True) -> Start:
     return _begins(live, steady) if resumed is None else _goes_on(live, resumed, steady)
 
 
-def _begins(live: Live, steady: Instant) -> Start:
+def _begins(live: TaskInstance, steady: Timestamp) -> StartTask:
     """As ``order``, of what runs from its beginning: so do the children of a fan-out."""
     run, spec = live.run, live.spec
     given = run.items.get(live.task_no) if run.items else None
     at_hand = tuple([p for p in spec.argument_parents if run.known[p]])
     sources, widths = _NO_ITEMS if spec.mapped is None else _items(live, spec.mapped)
-    return Start(
+    return StartTask(
         run_no=run.run_no,
         task_no=live.task_no,
         start_no=live.start_no,
@@ -61,7 +61,7 @@ def _begins(live: Live, steady: Instant) -> Start:
     )
 
 
-def _goes_on(live: Live, resumed: WaitRecord, steady: Instant) -> Start:
+def _goes_on(live: TaskInstance, resumed: TriggerInstance, steady: Timestamp) -> StartTask:
     """As ``order``, of what goes on from an event."""
     wait = resumed.row
     events, upto = _events(live, resumed)
@@ -76,7 +76,7 @@ def _goes_on(live: Live, resumed: WaitRecord, steady: Instant) -> Start:
     )
 
 
-def _method(live: Live, resumed: WaitRecord, upto: int) -> str:
+def _method(live: TaskInstance, resumed: TriggerInstance, upto: int) -> str:
     """Return where it resumes: with events in what takes them, at their end in what comes then."""
     spec = live.spec.events
     if not resumed.is_handled or spec is None:
@@ -86,7 +86,9 @@ def _method(live: Live, resumed: WaitRecord, upto: int) -> str:
     return resumed.row.next_method if upto else ""
 
 
-def _events(live: Live, resumed: WaitRecord) -> tuple[tuple[tuple[bytes, str | None], ...], int]:
+def _events(
+    live: TaskInstance, resumed: TriggerInstance
+) -> tuple[tuple[tuple[bytes, str | None], ...], int]:
     """Return the events an operator takes in this start, and the number behind the last."""
     spec = live.spec.events
     if resumed.stream is None or spec is None:
@@ -102,14 +104,14 @@ def _events(live: Live, resumed: WaitRecord) -> tuple[tuple[tuple[bytes, str | N
     return tuple(events), upto
 
 
-def _item(live: Live) -> bytes | None:
+def _item(live: TaskInstance) -> bytes | None:
     """Return what a child of a stream takes, if it is at hand."""
     source = -1 if live.map_index < 0 else source_of(live.run, live.position)
     given = live.run.items.get(live.run.task_no(source, -1)) if source >= 0 else None
     return None if given is None else given.at_hand(live.map_index)
 
 
-def _items(live: Live, mapped: MapSpec) -> _Items:
+def _items(live: TaskInstance, mapped: MapSpec) -> _Items:
     run, group = live.run, live.run.groups[live.position]
     if group.origin is not None:
         return group.origin

@@ -9,16 +9,16 @@ two starts the task is ``deferred`` and holds no place, as long as no event has 
 from __future__ import annotations
 
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.task_instance import Live, WaitRecord
+from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks import stream_producer
 from aioflow.core.tasks.durable_calls import deadline
 from aioflow.core.tasks.tries import begin_try, fail_or_retry, forget_calls, requeue, succeed
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import event_stream
 from aioflow.core.triggers.assignment import host, let_go
 from aioflow.model.dag import EventsSpec
 from aioflow.model.states import Failure, TaskState, TriggerState
-from aioflow.protocol.reports import EventsHandled, Fired, Succeeded
+from aioflow.protocol.reports import EventsHandled, Succeeded, TriggerFired
 
 __all__ = (
     "begin_to_wait",
@@ -33,25 +33,31 @@ __all__ = (
 )
 
 
-def begin_to_wait(live: Live, wait: WaitRecord, draft: Draft) -> None:
+def begin_to_wait(live: TaskInstance, wait: TriggerInstance, draft: Transaction) -> None:
     """The task is deferred until events have come; its limit counts from now."""
     live.waits, live.resumed = (wait,), None
     live.deadline_at = deadline(live, timeout_of(wait), draft.steady)
     draft.wake_task(live, live.deadline_at)
 
 
-def has_batch(wait: WaitRecord) -> bool:
+def has_batch(wait: TriggerInstance) -> bool:
     """Whether events have come for a task that waits for them."""
     return wait.stream is not None and wait.is_handled and bool(wait.stream.pending)
 
 
-def timeout_of(wait: WaitRecord) -> int | None:
+def timeout_of(wait: TriggerInstance) -> int | None:
     """Return for how long the task waits for the next event, in microseconds."""
     row = wait.row
     return None if row.deadline_at is None else row.deadline_at - row.since
 
 
-def take(wait: WaitRecord, live: Live, report: Fired, draft: Draft, slots: Slots) -> None:
+def take(
+    wait: TriggerInstance,
+    live: TaskInstance,
+    report: TriggerFired,
+    draft: Transaction,
+    slots: Slots,
+) -> None:
     """Store an event. The first of a batch waits for others, as long as its operator says."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the caller looked
@@ -66,7 +72,7 @@ def take(wait: WaitRecord, live: Live, report: Fired, draft: Draft, slots: Slots
         draft.wake_task(live, draft.steady + spec.delay_us)
 
 
-def ended(wait: WaitRecord, failure: Failure | None, draft: Draft, slots: Slots) -> None:
+def ended(wait: TriggerInstance, failure: Failure | None, draft: Transaction, slots: Slots) -> None:
     """The trigger has ended; its task learns of it when it has consumed what is left."""
     event_stream.close(wait, failure, draft)
     live = wait.live
@@ -74,7 +80,7 @@ def ended(wait: WaitRecord, failure: Failure | None, draft: Draft, slots: Slots)
         go_on(live, draft, slots)
 
 
-def handled(live: Live, report: EventsHandled, draft: Draft, slots: Slots) -> None:
+def handled(live: TaskInstance, report: EventsHandled, draft: Transaction, slots: Slots) -> None:
     """An operator has taken the events it was given: they are consumed, and its items stored."""
     wait = live.resumed
     assert wait is not None  # noqa: S101 - such a start has them of a stream
@@ -98,7 +104,7 @@ def handled(live: Live, report: EventsHandled, draft: Draft, slots: Slots) -> No
     go_on(live, draft, slots)
 
 
-def go_on(live: Live, draft: Draft, slots: Slots) -> None:
+def go_on(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
     """Have a waiting task take the events that have come, or end it with its stream."""
     wait = live.wait
     if wait is None or wait.stream is None or not _waits_for(live, wait):
@@ -111,7 +117,7 @@ def go_on(live: Live, draft: Draft, slots: Slots) -> None:
         _close(live, wait, draft, slots)
 
 
-def cancel(live: Live, draft: Draft) -> None:
+def cancel(live: TaskInstance, draft: Transaction) -> None:
     """A person ended the task: its streams are told so."""
     known = {wait.row.trigger_no: wait for wait in (*live.waits, *live.streams.values())}
     if live.resumed is not None:
@@ -125,7 +131,7 @@ def cancel(live: Live, draft: Draft) -> None:
         live.resumed = None
 
 
-def wait_again(live: Live, draft: Draft) -> None:
+def wait_again(live: TaskInstance, draft: Transaction) -> None:
     """The next try begins with a wait: the trigger is hosted anew, and known keys are dropped."""
     wait = live.resumed
     assert wait is not None  # noqa: S101 - the caller looked
@@ -138,12 +144,12 @@ def wait_again(live: Live, draft: Draft) -> None:
     host(wait, draft)
 
 
-def _resume(live: Live, wait: WaitRecord, draft: Draft, slots: Slots) -> None:
+def _resume(live: TaskInstance, wait: TriggerInstance, draft: Transaction, slots: Slots) -> None:
     live.waits, live.resumed, live.deadline_at = (), wait, None
     requeue(live, draft, slots)
 
 
-def _close(live: Live, wait: WaitRecord, draft: Draft, slots: Slots) -> None:
+def _close(live: TaskInstance, wait: TriggerInstance, draft: Transaction, slots: Slots) -> None:
     if wait.row.failure is not None:
         fail_or_retry(live, wait.row.failure, draft, slots)
         return
@@ -155,11 +161,11 @@ def _close(live: Live, wait: WaitRecord, draft: Draft, slots: Slots) -> None:
     _resume(live, wait, draft, slots)
 
 
-def _waits_for(live: Live, wait: WaitRecord) -> bool:
+def _waits_for(live: TaskInstance, wait: TriggerInstance) -> bool:
     return live.state is TaskState.DEFERRED and live.wait is wait and wait.is_handled
 
 
-def _spec(live: Live) -> EventsSpec:
+def _spec(live: TaskInstance) -> EventsSpec:
     spec = live.spec.events
     assert spec is not None  # noqa: S101 - only such tasks have streams that are handled
     return spec

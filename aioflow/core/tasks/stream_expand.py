@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.task_instance import Group, Run
+from aioflow.core.state.task_instance import MappedTask, Run
 from aioflow.core.tasks.expand import WIDTH_LIMIT
 from aioflow.core.tasks.readiness import retire
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.rows import ExpansionRow
 from aioflow.model.states import TaskState
 
@@ -52,7 +52,7 @@ def has_begun(run: Run, position: int) -> bool:
     return source >= 0 and run.states[source] < TaskState.SUCCESS and given(run, source) > 0
 
 
-def open_group(run: Run, position: int, draft: Draft, slots: Slots) -> None:
+def open_group(run: Run, position: int, draft: Transaction, slots: Slots) -> None:
     """Let a fan-out begin with what has come so far."""
     retire(run, position, draft)
     limit = min(run.spec.tasks[position].map_limit, WIDTH_LIMIT)
@@ -63,14 +63,14 @@ def open_group(run: Run, position: int, draft: Draft, slots: Slots) -> None:
         first_task_no=draft.numbers.take(limit),
         is_open=True,
     )
-    group = run.groups[position] = Group(run, row)
+    group = run.groups[position] = MappedTask(run, row)
     draft.change_group(group, -1)
     run.states[position] = TaskState.RUNNING
     run.widen(position, group.width + 1)
     slots.offer(group)
 
 
-def grow(run: Run, position: int, draft: Draft, slots: Slots) -> None:
+def grow(run: Run, position: int, draft: Transaction, slots: Slots) -> None:
     """Have a child for each item that has come."""
     group = run.groups[position]
     draft.change_group(group, group.width)
@@ -83,7 +83,7 @@ def grow(run: Run, position: int, draft: Draft, slots: Slots) -> None:
         slots.offer(group)
 
 
-def close(run: Run, position: int, draft: Draft) -> Iterator[int]:
+def close(run: Run, position: int, draft: Transaction) -> Iterator[int]:
     """A stream has ended: nothing is added to what grew with it. Yield what may follow now."""
     for taker in takers(run, position):
         group = run.groups.get(taker)
@@ -102,7 +102,7 @@ def close(run: Run, position: int, draft: Draft) -> Iterator[int]:
         yield from run.graph.judges[taker]
 
 
-def close_left_open(run: Run, draft: Draft) -> None:
+def close_left_open(run: Run, draft: Transaction) -> None:
     """Nothing is added to what a stream, or a loop, left open when its run was cut short."""
     for position, group in run.groups.items():
         if group.is_open and _is_cut_short(run, group):
@@ -114,7 +114,7 @@ def close_left_open(run: Run, draft: Draft) -> None:
             draft.task_over(run, position)
 
 
-def _is_cut_short(run: Run, group: Group) -> bool:
+def _is_cut_short(run: Run, group: MappedTask) -> bool:
     """Whether its stream, or the task that decides of its next round, has ended."""
     mapped = run.spec.tasks[group.position].mapped
     if group.is_loop and mapped is not None:
@@ -132,7 +132,7 @@ def restore(run: Run, row: ExpansionRow) -> None:
         run.groups[row.position].cut = cut_of(run, source, row.width)
 
 
-def count(group: Group) -> None:
+def count(group: MappedTask) -> None:
     """Tell the tallies how many instances a fan-out comes to, besides what its children say."""
     run = group.run
     if group.is_loop:

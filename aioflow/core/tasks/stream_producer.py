@@ -10,23 +10,23 @@ from collections.abc import Sequence
 
 from aioflow.core.runs.run import step
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.streams import Given
-from aioflow.core.state.task_instance import Group, Live
+from aioflow.core.state.streams import StreamOutput
+from aioflow.core.state.task_instance import MappedTask, TaskInstance
 from aioflow.core.tasks import stream_expand
 from aioflow.core.tasks.expand import check_cap
 from aioflow.core.tasks.tries import fail, stop_of
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.errors import FanOutCapped
 from aioflow.model.dag import Body
 from aioflow.model.states import Failure, TaskState
-from aioflow.protocol.commands import ItemsTaken
+from aioflow.protocol.commands import ItemsStored
 from aioflow.protocol.effects import ConfirmCall
-from aioflow.protocol.reports import Item
+from aioflow.protocol.reports import ItemYielded
 
 __all__ = ("full_window", "give", "go_on", "has_room", "take", "too_many")
 
 
-def take(live: Live, report: Item, draft: Draft, slots: Slots) -> None:
+def take(live: TaskInstance, report: ItemYielded, draft: Transaction, slots: Slots) -> None:
     """A generator yielded. What an earlier try of it had yielded is known by its index."""
     if live.state is not TaskState.RUNNING:
         return
@@ -45,7 +45,7 @@ def take(live: Live, report: Item, draft: Draft, slots: Slots) -> None:
     draft.memory.held[live.task_no] = live
 
 
-def too_many(live: Live, capped: FanOutCapped, draft: Draft, slots: Slots) -> None:
+def too_many(live: TaskInstance, capped: FanOutCapped, draft: Transaction, slots: Slots) -> None:
     """Fail a task that gave on more than it may; what has begun with its items goes on."""
     if live.is_hosted or live.worker >= 0:
         draft.effects.append(stop_of(live, live.start_no, "failed"))
@@ -54,7 +54,9 @@ def too_many(live: Live, capped: FanOutCapped, draft: Draft, slots: Slots) -> No
     fail(live, failure, draft, slots)
 
 
-def give(live: Live, payloads: Sequence[bytes], draft: Draft, slots: Slots) -> FanOutCapped | None:
+def give(
+    live: TaskInstance, payloads: Sequence[bytes], draft: Transaction, slots: Slots
+) -> FanOutCapped | None:
     """Add items to the output of a task; those that take them begin with them.
 
     Returns:
@@ -65,7 +67,7 @@ def give(live: Live, payloads: Sequence[bytes], draft: Draft, slots: Slots) -> F
         return None
     given = run.items.get(live.task_no)
     if given is None:
-        given = run.items[live.task_no] = Given()
+        given = run.items[live.task_no] = StreamOutput()
     capped = None
     for payload in payloads:
         if spec.feeds_limit is not None:
@@ -79,7 +81,7 @@ def give(live: Live, payloads: Sequence[bytes], draft: Draft, slots: Slots) -> F
     return capped
 
 
-def _feed(live: Live, draft: Draft, slots: Slots) -> None:
+def _feed(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
     run = live.run
     takers = stream_expand.takers(run, live.position)
     for taker in takers:
@@ -89,12 +91,12 @@ def _feed(live: Live, draft: Draft, slots: Slots) -> None:
     step(run, [taker for taker in takers if taker not in run.groups], draft, slots)
 
 
-def has_room(live: Live, slots: Slots) -> bool:
+def has_room(live: TaskInstance, slots: Slots) -> bool:
     """Whether a task may give on more, as far as the windows of those that take it say."""
     return full_window(live, slots) is None
 
 
-def full_window(live: Live, slots: Slots) -> Group | None:
+def full_window(live: TaskInstance, slots: Slots) -> MappedTask | None:
     """Return the fan-out that is as wide as its window allows, if there is one.
 
     Where none of the children can go on because all places are taken, perhaps by the very
@@ -110,7 +112,7 @@ def full_window(live: Live, slots: Slots) -> Group | None:
     return None
 
 
-def _are_kept_out(live: Live, taker: int, slots: Slots) -> bool:
+def _are_kept_out(live: TaskInstance, taker: int, slots: Slots) -> bool:
     """Whether no further child can have a place."""
     run, child = live.run, live.run.spec.tasks[taker]
     pool = slots.pools.get(child.pool)
@@ -122,7 +124,7 @@ def _are_kept_out(live: Live, taker: int, slots: Slots) -> bool:
     )
 
 
-def _has_one_at_work(group: Group) -> bool:
+def _has_one_at_work(group: MappedTask) -> bool:
     """Whether a child has a place, or comes back for one at its time."""
     return any(
         live.position == group.position
@@ -131,7 +133,7 @@ def _has_one_at_work(group: Group) -> bool:
     )
 
 
-def go_on(draft: Draft, slots: Slots) -> list[Live]:
+def go_on(draft: Transaction, slots: Slots) -> list[TaskInstance]:
     """Tell the held tasks what is stored, where there is room now.
 
     Returns:
@@ -150,7 +152,7 @@ def go_on(draft: Draft, slots: Slots) -> list[Live]:
                 continue
             given = live.run.items.get(task_no)
             upto = 0 if given is None else given.count
-            taken = ItemsTaken(task_no, live.start_no, upto)
+            taken = ItemsStored(task_no, live.start_no, upto)
             draft.effects.append(ConfirmCall(taken, live.run.async_role))
         elif live.state is TaskState.DEFERRED and has_room(live, slots):
             del held[task_no]

@@ -10,18 +10,18 @@ from aioflow.core.runs.run import AT_HAND_BYTES, alert, end
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.scheduling.workers import Grant
 from aioflow.core.state.execution_timeout import time_limit
-from aioflow.core.state.task_instance import Live, Run
+from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks import retry, retry_budget
 from aioflow.core.tasks.start_command import order
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import named_events
 from aioflow.core.triggers.assignment import let_go
 from aioflow.model.dag import Body
 from aioflow.model.ids import StartNo
 from aioflow.model.rows import ResultRow, TryRow
 from aioflow.model.states import CODE_MISSING, Failure, TaskState, TriggerState
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.commands import Resume
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import ResumeCoroutine
 from aioflow.protocol.effects import RestoreCode, StartTry, StopTry
 from aioflow.protocol.reports import RecordDropped, Succeeded
 
@@ -52,7 +52,7 @@ CODE_AGAIN_US = 2_000_000
 _REPORTED_WITHIN_US = 60_000_000
 
 
-def start(grant: Grant, draft: Draft) -> None:
+def start(grant: Grant, draft: Transaction) -> None:
     """Commit a task to the place it was granted, and order its start."""
     live = grant.live
     if live.state is TaskState.PENDING:
@@ -89,7 +89,7 @@ def start(grant: Grant, draft: Draft) -> None:
     )
 
 
-def begin_try(live: Live, draft: Draft, started_at: Instant | None = None) -> None:
+def begin_try(live: TaskInstance, draft: Transaction, started_at: Timestamp | None = None) -> None:
     """Note when a try began, and when it has had its time.
 
     Args:
@@ -103,16 +103,16 @@ def begin_try(live: Live, draft: Draft, started_at: Instant | None = None) -> No
         live.ends_at = draft.steady + limit - (ago if 0 <= ago <= _REPORTED_WITHIN_US else 0)
 
 
-def _resumed(live: Live) -> Resume | None:
+def _resumed(live: TaskInstance) -> ResumeCoroutine | None:
     """Return how a parked coroutine goes on; it is parked no longer."""
     if not live.parked_start:
         return None
     (answer, failure), parked = live.answer, live.parked_start
     live.parked_start, live.answer = 0, (None, None)
-    return Resume(live.run.run_no, live.task_no, parked, live.start_no, answer, failure)
+    return ResumeCoroutine(live.run.run_no, live.task_no, parked, live.start_no, answer, failure)
 
 
-def _first_look(live: Live, draft: Draft) -> None:
+def _first_look(live: TaskInstance, draft: Transaction) -> None:
     """A sensor's time begins with its first look, and is armed once: a length, not an hour."""
     sensor = live.spec.sensor
     assert sensor is not None  # noqa: S101 - the caller looked
@@ -121,7 +121,9 @@ def _first_look(live: Live, draft: Draft) -> None:
         draft.wake_task(live, live.deadline_at)
 
 
-def keep_try(live: Live, state: TaskState, failure: Failure | None, draft: Draft) -> None:
+def keep_try(
+    live: TaskInstance, state: TaskState, failure: Failure | None, draft: Transaction
+) -> None:
     """Write the row of a try that ended in anything but a first success."""
     if live.state in {TaskState.RETRYING, TaskState.QUEUED}:
         return  # no start is under way: the last one has its row
@@ -139,7 +141,7 @@ def keep_try(live: Live, state: TaskState, failure: Failure | None, draft: Draft
     )
 
 
-def succeed(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> None:
+def succeed(live: TaskInstance, report: Succeeded, draft: Transaction, slots: Slots) -> None:
     """A try returned: keep its result, for the rows and for the tasks that take it."""
     run, position = live.run, live.position
     exhausted = iterations.exhausted(live) if report.again else None
@@ -192,9 +194,9 @@ def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:
 
 
 def fail_or_retry(
-    live: Live,
+    live: TaskInstance,
     failure: Failure,
-    draft: Draft,
+    draft: Transaction,
     slots: Slots,
     *,
     retryable: bool = True,
@@ -224,7 +226,7 @@ def fail_or_retry(
     draft.wake_task(live, at)
 
 
-def fail(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
+def fail(live: TaskInstance, failure: Failure, draft: Transaction, slots: Slots) -> None:
     """A task failed for good."""
     keep_try(live, TaskState.FAILED, failure, draft)
     live.failure = failure
@@ -233,7 +235,7 @@ def fail(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
     end(live, TaskState.FAILED, draft, slots)
 
 
-def cut_short(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
+def cut_short(live: TaskInstance, failure: Failure, draft: Transaction, slots: Slots) -> None:
     """The process that a task shared died: run again, unless the task is what killed it.
 
     However often that happens, a task is not charged for what ran beside it; see ``trials``.
@@ -246,7 +248,9 @@ def cut_short(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
         interrupt(live, guilt, 0, draft, slots)
 
 
-def interrupt(live: Live, failure: Failure, limit: int | None, draft: Draft, slots: Slots) -> None:
+def interrupt(
+    live: TaskInstance, failure: Failure, limit: int | None, draft: Transaction, slots: Slots
+) -> None:
     """Infrastructure cut a start short: run again at once, unless that happens too often.
 
     Args:
@@ -264,7 +268,7 @@ def interrupt(live: Live, failure: Failure, limit: int | None, draft: Draft, slo
     requeue(live, draft, slots)
 
 
-def await_code(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
+def await_code(live: TaskInstance, failure: Failure, draft: Transaction, slots: Slots) -> None:
     """The code of its version was not on the disk: the same try, when that has come back."""
     live.failure = failure
     live.due_at = draft.steady + CODE_AGAIN_US
@@ -276,7 +280,7 @@ def await_code(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None
     draft.effects.append(RestoreCode((live.run.row.version,)))
 
 
-def requeue(live: Live, draft: Draft, slots: Slots) -> None:
+def requeue(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
     """Let a task wait for its slot again, within the same try."""
     if live.state is not TaskState.QUEUED:
         draft.move(live, TaskState.QUEUED)
@@ -285,7 +289,9 @@ def requeue(live: Live, draft: Draft, slots: Slots) -> None:
     slots.offer(live)
 
 
-def look_again(live: Live, draft: Draft, slots: Slots, *, recheck_in_us: int | None = None) -> None:
+def look_again(
+    live: TaskInstance, draft: Transaction, slots: Slots, *, recheck_in_us: int | None = None
+) -> None:
     """A sensor found nothing, or ignores what went wrong: put it aside until its next look.
 
     That begins at the beginning, whatever this one had waited for.
@@ -311,7 +317,7 @@ def look_again(live: Live, draft: Draft, slots: Slots, *, recheck_in_us: int | N
     draft.wake_task(live, live.due_at)
 
 
-def wake_due(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
+def wake_due(live: TaskInstance, at: Timestamp, draft: Transaction, slots: Slots) -> None:
     """An instant armed for a retry, or for a sensor's next look, has come."""
     if live.due_at != at:
         return  # it is past that
@@ -326,7 +332,7 @@ def wake_due(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
         requeue(live, draft, slots)
 
 
-def time_out_sensor(live: Live, draft: Draft, slots: Slots) -> None:
+def time_out_sensor(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
     """A sensor looked for as long as it may. Never retried; the people on call are told."""
     sensor = live.spec.sensor
     assert sensor is not None  # noqa: S101 - only sensors sense
@@ -344,7 +350,7 @@ def time_out_sensor(live: Live, draft: Draft, slots: Slots) -> None:
         fail(live, failure, draft, slots)
 
 
-def forget_event(live: Live, draft: Draft) -> None:
+def forget_event(live: TaskInstance, draft: Transaction) -> None:
     """What the task waited for, and the event it resumed from, are over.
 
     A stream whose events its operator takes goes on: no try begins before it.
@@ -358,7 +364,7 @@ def forget_event(live: Live, draft: Draft) -> None:
         live.deadline_at = None
 
 
-def _rewind(live: Live, draft: Draft) -> None:
+def _rewind(live: TaskInstance, draft: Transaction) -> None:
     """The next try begins at the beginning.
 
     It finds what was recorded there before the first call that failed, or had no answer.
@@ -370,7 +376,9 @@ def _rewind(live: Live, draft: Draft) -> None:
     forget_event(live, draft)
 
 
-def drop_record(live: Live, report: RecordDropped, draft: Draft, slots: Slots) -> None:
+def drop_record(
+    live: TaskInstance, report: RecordDropped, draft: Transaction, slots: Slots
+) -> None:
     """The code makes other calls than those recorded; its author lets go of the old ones."""
     if live.state is not TaskState.RUNNING:
         return
@@ -381,7 +389,7 @@ def drop_record(live: Live, report: RecordDropped, draft: Draft, slots: Slots) -
         requeue(live, draft, slots)
 
 
-def forget_calls(live: Live, first: int, draft: Draft) -> None:
+def forget_calls(live: TaskInstance, first: int, draft: Transaction) -> None:
     """Durable calls from ``first`` on were never made; the streams they opened are let go."""
     for ordinal, wait in live.streams.items():
         if ordinal >= first:
@@ -390,13 +398,13 @@ def forget_calls(live: Live, first: int, draft: Draft) -> None:
     draft.drop_records(live, first)
 
 
-def stop_of(live: Live, start_no: StartNo, reason: str) -> StopTry:
+def stop_of(live: TaskInstance, start_no: StartNo, reason: str) -> StopTry:
     """Return the effect that ends one start of a task, wherever its process has it."""
     role = live.run.async_role
     return StopTry(live.spec.body, live.worker, live.task_no, start_no, reason, role)
 
 
-def unpark(live: Live, draft: Draft | None = None, reason: str = "") -> None:
+def unpark(live: TaskInstance, draft: Transaction | None = None, reason: str = "") -> None:
     """A coroutine will not be resumed where it is parked; with a draft its host is told so."""
     if live.parked_start and draft is not None:
         draft.effects.append(stop_of(live, live.parked_start, reason))

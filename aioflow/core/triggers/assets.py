@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.dag_triggers import DagTrigger, Pending
-from aioflow.core.transaction import Draft
+from aioflow.core.state.dag_triggers import DagTrigger, PendingAssetEvent
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import event_runs
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.triggers.dag_triggers import spec_of
@@ -40,7 +40,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(MadeAnew)
 
 
-def settle(draft: Draft, slots: Slots) -> None:
+def settle(draft: Transaction, slots: Slots) -> None:
     """Have the DAGs that go by them take the asset events of this turn: one run for all of them."""
     standing = draft.memory.standing
     taken: dict[TriggerNo, DagTrigger] = {}
@@ -76,7 +76,7 @@ def waits_for(one: DagTrigger) -> str:
     return ("all of " if condition.is_all else "any of ") + ", ".join(counts)
 
 
-def _take(one: DagTrigger, event: NamedEventRow, draft: Draft) -> None:
+def _take(one: DagTrigger, event: NamedEventRow, draft: Transaction) -> None:
     name = event.name.removeprefix(ASSET)
     draft.standing.note(one)
     sequence = one.row.sequence
@@ -96,7 +96,10 @@ def _take(one: DagTrigger, event: NamedEventRow, draft: Draft) -> None:
     for old in before[: max(0, len(before) - PENDING_LIMIT + 1)]:
         draft.batch.of_dags.fates.append(FateChange(old.event_no, Fate.REPLACED))
     kept = before[-(PENDING_LIMIT - 1) :]
-    one.pending = {**one.pending, name: (*kept, Pending(row.event_no, sequence, row.data or b""))}
+    one.pending = {
+        **one.pending,
+        name: (*kept, PendingAssetEvent(row.event_no, sequence, row.data or b"")),
+    }
 
 
 def _told(event: NamedEventRow) -> bytes:
@@ -112,7 +115,7 @@ def _told(event: NamedEventRow) -> bytes:
     return _encode({**of, **more, "extra": told.extra})
 
 
-def _go_on(one: DagTrigger, draft: Draft, slots: Slots) -> None:
+def _go_on(one: DagTrigger, draft: Transaction, slots: Slots) -> None:
     """Start a run with all that is held, if that meets the condition."""
     memory, dag_id = draft.memory, one.row.dag_id
     spec = spec_of(one, memory)

@@ -10,19 +10,19 @@ import msgspec
 
 from aioflow.core.crash_trials import may_host, may_host_all
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of, own_role
-from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.packing import Folded, Form
-from aioflow.core.state.task_instance import WaitRecord
+from aioflow.core.state.packing import PackedTask, TaskShape
+from aioflow.core.state.task_instance import TriggerInstance
 from aioflow.core.tasks.start_command import order
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.model.dag import TaskSpec
 from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import FROM_START, RESUMES
 from aioflow.model.states import TriggerState
-from aioflow.protocol.commands import End, Host
-from aioflow.protocol.effects import EndHosting, HostTrigger, StartHost
-from aioflow.protocol.inputs import HandOver
+from aioflow.protocol.commands import StartTrigger, StopTrigger
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger, StartHost
+from aioflow.protocol.inputs import AssignTriggers
 
 __all__ = (
     "HANDED_AT_ONCE",
@@ -61,7 +61,7 @@ HANDED_AT_ONCE = 1_000
 """Triggers handed in one turn to a host that came up; the others follow in the next ones."""
 
 
-def host(wait: WaitRecord, draft: Draft) -> None:
+def host(wait: TriggerInstance, draft: Transaction) -> None:
     """Hand a waiting trigger to its host, if there is one and it can be read.
 
     The quarantine host comes up with the first trigger that it is handed; that one is handed
@@ -88,10 +88,12 @@ def host(wait: WaitRecord, draft: Draft) -> None:
         wait.stream.index = wait.stream.taken = 0
     is_told = row.ordinal == FROM_START or _feeds(wait)
     info = wait.run.info if is_told else None
-    draft.effects.append(HostTrigger(_order(wait, row.kwargs, draft, is_told=is_told), info, role))
+    draft.effects.append(
+        AssignTrigger(_order(wait, row.kwargs, draft, is_told=is_told), info, role)
+    )
 
 
-def _is_ending(wait: WaitRecord) -> bool:
+def _is_ending(wait: TriggerInstance) -> bool:
     """Whether its task is about to be cancelled, cleared or marked, which goes slice by slice.
 
     What it was made from may be gone already.
@@ -102,7 +104,7 @@ def _is_ending(wait: WaitRecord) -> bool:
     return chosen is not None and live is not None and chosen.ends(live.position, live.map_index)
 
 
-def _feeds(wait: WaitRecord) -> bool:
+def _feeds(wait: TriggerInstance) -> bool:
     """Whether an event may end the task with a list that others expand over.
 
     The host writes that then, and has to know of the task what a worker would.
@@ -113,7 +115,9 @@ def _feeds(wait: WaitRecord) -> bool:
     return live is not None and live.spec.feeds_limit is not None
 
 
-def _order(wait: WaitRecord, kwargs: bytes, draft: Draft, *, is_told: bool) -> Host:
+def _order(
+    wait: TriggerInstance, kwargs: bytes, draft: Transaction, *, is_told: bool
+) -> StartTrigger:
     """Return the order to host a trigger.
 
     Args:
@@ -121,7 +125,7 @@ def _order(wait: WaitRecord, kwargs: bytes, draft: Draft, *, is_told: bool) -> H
         is_told: Whether its host is told of the task that waits.
     """
     row, run, live = wait.row, wait.run.row, wait.live
-    return Host(
+    return StartTrigger(
         trigger_no=row.trigger_no,
         hosting=wait.hosting,
         run_no=run.run_no,
@@ -146,7 +150,7 @@ def _order(wait: WaitRecord, kwargs: bytes, draft: Draft, *, is_told: bool) -> H
     )
 
 
-def role_of(class_path: str, plan: Plan, memory: Memory) -> str:
+def role_of(class_path: str, plan: DagVersion, memory: Memory) -> str:
     """Return which host triggers of a class belong to, in a version of a DAG.
 
     A host imports that version and the newest one. So where either of them is isolated, the host
@@ -158,7 +162,7 @@ def role_of(class_path: str, plan: Plan, memory: Memory) -> str:
     return QUARANTINE if memory.stalls.is_quarantined(class_path) else TRIGGERS
 
 
-def _is_isolated_now(plan: Plan, memory: Memory) -> bool:
+def _is_isolated_now(plan: DagVersion, memory: Memory) -> bool:
     version = newest_version(plan, memory)
     if version == plan.version:
         return False
@@ -166,13 +170,13 @@ def _is_isolated_now(plan: Plan, memory: Memory) -> bool:
     return newest is not None and bool(newest.graph.spec.isolated)
 
 
-def want_host(role: str, draft: Draft) -> None:
+def want_host(role: str, draft: Transaction) -> None:
     """Have a host started if it is the own one of a DAG; the shared ones start by themselves."""
     if is_own(role):
         draft.effects.append(StartHost(role))
 
 
-def want_own_hosts(draft: Draft) -> None:
+def want_own_hosts(draft: Transaction) -> None:
     """Start the own hosts of DAGs whose triggers of tasks wait for them.
 
     After a restart no such host is up, and nothing else hands these triggers over.
@@ -200,17 +204,17 @@ def is_stopped(dag_id: str, memory: Memory) -> bool:
     return plan is not None and plan.graph.spec.if_paused == "stop"
 
 
-def host_all(role: str, draft: Draft) -> None:
+def host_all(role: str, draft: Transaction) -> None:
     """A trigger host is ready: hand it what waits and is its own, by priority, oldest first.
 
     It takes several turns where they are many. What another host still has comes when that has
     let go of it.
     """
     _return(role, draft)
-    hand_over(HandOver(role, draft.memory.hosting, _ordered(role, draft.memory)), draft)
+    hand_over(AssignTriggers(role, draft.memory.hosting, _ordered(role, draft.memory)), draft)
 
 
-def host_rest(draft: Draft) -> None:
+def host_rest(draft: Transaction) -> None:
     """Triggers were held back: hand to the hosts that are up what is theirs and no host has.
 
     The own hosts of DAGs that are not up are started.
@@ -218,7 +222,7 @@ def host_rest(draft: Draft) -> None:
     memory = draft.memory
     for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
         numbers = array("q", (n for n in _ordered(role, memory) if may_host(n, memory)))
-        hand_over(HandOver(role, 0, numbers), draft)
+        hand_over(AssignTriggers(role, 0, numbers), draft)
     want_own_hosts(draft)
 
 
@@ -268,15 +272,15 @@ def _ordered(role: str, memory: Memory) -> array[int]:
     return order
 
 
-def _return(role: str, draft: Draft) -> None:
+def _return(role: str, draft: Transaction) -> None:
     """Have a host let go of what was handed to it before it was ready and belongs elsewhere now."""
     memory = draft.memory
     for number, hosting in _strays(role, memory):
         if hosting:
-            draft.effects.append(EndHosting(End(number, hosting, REASSIGNED), role))
+            draft.effects.append(ReleaseTrigger(StopTrigger(number, hosting, REASSIGNED), role))
 
 
-def hand_on(role: str, draft: Draft) -> None:
+def hand_on(role: str, draft: Transaction) -> None:
     """A trigger host is gone: what it had and belongs elsewhere by now is hosted there.
 
     It was asked to leave, or its DAG is isolated by now, or is not any more.
@@ -288,7 +292,7 @@ def hand_on(role: str, draft: Draft) -> None:
         if wait is not None:
             now = role_of(wait.row.class_path, wait.run.plan, memory)
             found.setdefault(now, array("q")).append(number)
-    draft.effects.extend(HandOver(now, memory.hosting, found[now]) for now in sorted(found))
+    draft.effects.extend(AssignTriggers(now, memory.hosting, found[now]) for now in sorted(found))
 
 
 def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
@@ -314,7 +318,7 @@ def _takes(role: str, memory: Memory) -> bool:
     return role in memory.hosts_up or role == QUARANTINE
 
 
-def hand_over(entry: HandOver, draft: Draft) -> None:
+def hand_over(entry: AssignTriggers, draft: Transaction) -> None:
     """Hand the next triggers to a host that takes them, or have the own host of a DAG started."""
     memory = draft.memory
     takes = _takes(entry.role, memory)
@@ -350,8 +354,8 @@ class _Change(NamedTuple):
         is_elsewhere: Those that have a host have another one, which lives.
     """
 
-    was: Form
-    form: Form
+    was: TaskShape
+    form: TaskShape
     newest: str
     priority: int
     is_elsewhere: bool
@@ -379,7 +383,9 @@ def _handing(number: int, role: str, memory: Memory) -> _Handing:
     return _Change(was, form, newest, spec.priority, is_elsewhere)
 
 
-def _hand_folded(one: Folded, entry: HandOver, change: _Change, draft: Draft) -> None:
+def _hand_folded(
+    one: PackedTask, entry: AssignTriggers, change: _Change, draft: Transaction
+) -> None:
     """As ``host``, of a trigger that stays folded: unfolding a hundred thousand takes seconds."""
     memory, parking = draft.memory, draft.memory.parking
     hosting = parking.hosting(one)
@@ -389,8 +395,8 @@ def _hand_folded(one: Folded, entry: HandOver, change: _Change, draft: Draft) ->
     draft.rehost_folded(one, change.was)
     parking.change(one, hosting=hosting, form=change.form)
     draft.effects.append(
-        HostTrigger(
-            Host(
+        AssignTrigger(
+            StartTrigger(
                 trigger_no=one.trigger_no,
                 hosting=hosting,
                 run_no=one.run_no,
@@ -415,11 +421,11 @@ def _hand_folded(one: Folded, entry: HandOver, change: _Change, draft: Draft) ->
     )
 
 
-def _spec(form: Form) -> TaskSpec:
+def _spec(form: TaskShape) -> TaskSpec:
     return form.plan.graph.spec.tasks[form.position]
 
 
-def _is_wanted(wait: WaitRecord, role: str, memory: Memory) -> bool:
+def _is_wanted(wait: TriggerInstance, role: str, memory: Memory) -> bool:
     """Whether a host is to have a trigger that no other has."""
     is_elsewhere = wait.hosting and wait.role != role and _takes(wait.role, memory)
     if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere:
@@ -429,7 +435,7 @@ def _is_wanted(wait: WaitRecord, role: str, memory: Memory) -> bool:
     return role_of(wait.row.class_path, wait.run.plan, memory) == role
 
 
-def newest_version(plan: Plan, memory: Memory) -> str:
+def newest_version(plan: DagVersion, memory: Memory) -> str:
     """Return the newest version of the DAG of a plan, or the plan's own.
 
     That is another one where the DAG is gone, or has moved to another file.
@@ -441,13 +447,13 @@ def newest_version(plan: Plan, memory: Memory) -> str:
     return row.version
 
 
-def unhost(wait: WaitRecord) -> None:
+def unhost(wait: TriggerInstance) -> None:
     """Its host is gone; the next hosting counts its events anew."""
     wait.hosting = 0
     wait.has_room = True
 
 
-def let_go(wait: WaitRecord, reason: str, draft: Draft) -> None:
+def let_go(wait: TriggerInstance, reason: str, draft: Transaction) -> None:
     """End the hosting of a trigger that has no task, and keep its row until that is confirmed.
 
     The quarantine host may take an order before its ``HostUp`` is read, so that a trigger handed
@@ -458,4 +464,6 @@ def let_go(wait: WaitRecord, reason: str, draft: Draft) -> None:
         draft.drop_wait(wait)
         return
     draft.move_wait(wait, TriggerState.ENDING)
-    draft.effects.append(EndHosting(End(wait.row.trigger_no, wait.hosting, reason), wait.role))
+    draft.effects.append(
+        ReleaseTrigger(StopTrigger(wait.row.trigger_no, wait.hosting, reason), wait.role)
+    )

@@ -16,16 +16,16 @@ from aioflow.core.crash_trials import bar, is_barred, may_host
 from aioflow.core.state.child_roles import QUARANTINE, TRIGGERS
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import is_stopped, role_of, want_host
 from aioflow.model.dag import DagSpec
 from aioflow.model.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
 from aioflow.model.ids import TriggerNo
 from aioflow.model.states import CODE_MISSING, Failure
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.commands import End, Host
-from aioflow.protocol.effects import EndHosting, HostTrigger, RestoreCode, WakeAt
-from aioflow.protocol.inputs import Due
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import StartTrigger, StopTrigger
+from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger, RestoreCode, WakeAt
+from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.reports import TriggerEnded
 
 __all__ = (
@@ -61,7 +61,7 @@ REFUSED = "refused"
 _GONE, _PAUSED, _REASSIGNED = "finished", "paused", "reassigned"
 
 
-def adopt(spec: DagSpec, draft: Draft) -> None:
+def adopt(spec: DagSpec, draft: Transaction) -> None:
     """A file says of what a DAG's trigger is made."""
     said = spec.trigger
     if said is None or said.kwargs is None:
@@ -101,20 +101,20 @@ def host_role(one: DagTrigger, memory: Memory) -> str:
     return TRIGGERS if plan is None else role_of(one.row.class_path, plan, memory)
 
 
-def place_of(dag_id: str, draft: Draft) -> None:
+def place_of(dag_id: str, draft: Transaction) -> None:
     """As ``place``, of the trigger of a DAG, if it has one."""
     one = draft.memory.standing.of(dag_id)
     if one is not None:
         place(one, draft)
 
 
-def place_all(draft: Draft) -> None:
+def place_all(draft: Transaction) -> None:
     """As ``place``, of all: something has changed that many may go by."""
     for one in draft.memory.standing:
         place(one, draft)
 
 
-def place(one: DagTrigger, draft: Draft) -> None:
+def place(one: DagTrigger, draft: Transaction) -> None:
     """Have the right host have it, or none; whatever has changed, a second time changes nothing."""
     memory = draft.memory
     if one.pending:
@@ -130,12 +130,12 @@ def place(one: DagTrigger, draft: Draft) -> None:
         _host(one, draft)
 
 
-def wake(one: DagTrigger, at: Instant, draft: Draft) -> None:
+def wake(one: DagTrigger, at: Timestamp, draft: Transaction) -> None:
     """Have an instant come for it."""
-    draft.effects.append(WakeAt(Due(at, trigger_no=one.row.trigger_no)))
+    draft.effects.append(WakeAt(TimerFired(at, trigger_no=one.row.trigger_no)))
 
 
-def retry(one: DagTrigger, at: Instant, draft: Draft) -> None:
+def retry(one: DagTrigger, at: Timestamp, draft: Transaction) -> None:
     """An instant of it has come: if it is that of the next attempt, nothing waits for it now.
 
     Whatever the clock says: it may have been set back since, and the instant comes once.
@@ -146,7 +146,7 @@ def retry(one: DagTrigger, at: Instant, draft: Draft) -> None:
     place(one, draft)
 
 
-def host_all(role: str, draft: Draft) -> None:
+def host_all(role: str, draft: Transaction) -> None:
     """A host is ready: hand it what is its own. What it was handed before it has not."""
     memory = draft.memory
     for one in memory.standing:
@@ -156,7 +156,7 @@ def host_all(role: str, draft: Draft) -> None:
         place(one, draft)
 
 
-def ended(one: DagTrigger, report: TriggerEnded, draft: Draft) -> None:
+def ended(one: DagTrigger, report: TriggerEnded, draft: Transaction) -> None:
     """A host has let go of it: as it was told, or because it came to an end, or failed."""
     if report.hosting != one.hosting:
         return
@@ -166,7 +166,7 @@ def ended(one: DagTrigger, report: TriggerEnded, draft: Draft) -> None:
     if failure is not None and failure.reason == REFUSED:
         # It has not ended: what it yielded could not be taken, and it is to yield it again.
         draft.effects.append(
-            EndHosting(End(one.row.trigger_no, one.hosting, _REASSIGNED), one.role)
+            ReleaseTrigger(StopTrigger(one.row.trigger_no, one.hosting, _REASSIGNED), one.role)
         )
     one.unhost()
     if report.reason:
@@ -182,13 +182,13 @@ def ended(one: DagTrigger, report: TriggerEnded, draft: Draft) -> None:
     fail(one, failure, draft)
 
 
-def code_restored(one: DagTrigger, draft: Draft) -> None:
+def code_restored(one: DagTrigger, draft: Transaction) -> None:
     """The code that a host had not may be there again."""
     draft.memory.lacking_code.discard(one.row.trigger_no)
     place(one, draft)
 
 
-def fail(one: DagTrigger, failure: Failure | None, draft: Draft) -> None:
+def fail(one: DagTrigger, failure: Failure | None, draft: Transaction) -> None:
     """It has ended by itself, and is hosted again after a while. People are told of a failure."""
     draft.standing.note(one)
     is_news = failure is not None and one.failure is None
@@ -201,7 +201,7 @@ def fail(one: DagTrigger, failure: Failure | None, draft: Draft) -> None:
         _alert(one, f"has failed: {failure.message}", draft)
 
 
-def charge(one: DagTrigger, failure: Failure, draft: Draft) -> None:
+def charge(one: DagTrigger, failure: Failure, draft: Transaction) -> None:
     """It has killed the daemon: no host has it until the file of its DAG changes."""
     draft.standing.note(one)
     one.failure = failure
@@ -220,12 +220,12 @@ def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
             yield number
 
 
-def _alert(one: DagTrigger, what: str, draft: Draft) -> None:
+def _alert(one: DagTrigger, what: str, draft: Transaction) -> None:
     message = f"the trigger of DAG {one.row.dag_id} {what}"
     draft.owing.alert("trigger", message[:1_000], run_id="", dag_id=one.row.dag_id)
 
 
-def _host(one: DagTrigger, draft: Draft) -> None:
+def _host(one: DagTrigger, draft: Transaction) -> None:
     memory, row = draft.memory, one.row
     role = host_role(one, memory)
     if row.class_path == ASSETS or row.kwargs is None or memory.is_drained:
@@ -242,7 +242,7 @@ def _host(one: DagTrigger, draft: Draft) -> None:
     one.index = one.taken = 0
     one.retry_at = None
     last = None if row.event is None else (row.event, row.event_key)
-    host = Host(
+    host = StartTrigger(
         trigger_no=row.trigger_no,
         hosting=one.hosting,
         # Named events count from the trigger's number on, as they do from that of a run.
@@ -258,16 +258,18 @@ def _host(one: DagTrigger, draft: Draft) -> None:
         last=last,
         dag_id=row.dag_id,
     )
-    draft.effects.append(HostTrigger(host, None, role))
+    draft.effects.append(AssignTrigger(host, None, role))
 
 
-def _leave(one: DagTrigger, reason: str, draft: Draft) -> None:
+def _leave(one: DagTrigger, reason: str, draft: Transaction) -> None:
     """Ask its host to let go of it, unless that has been done."""
     if not one.hosting or one.leaving:
         return
     draft.standing.note(one)
     one.leaving = reason
-    draft.effects.append(EndHosting(End(one.row.trigger_no, one.hosting, reason), one.role))
+    draft.effects.append(
+        ReleaseTrigger(StopTrigger(one.row.trigger_no, one.hosting, reason), one.role)
+    )
 
 
 def _is_outdated(one: DagTrigger, memory: Memory) -> bool:

@@ -20,17 +20,17 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Fire
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.dag_triggers import fail, retry, spec_of, wake
 from aioflow.core.triggers.isolation import failure_of_culprit
 from aioflow.errors import RequestError
 from aioflow.model.dag import DagSpec
 from aioflow.model.dag_triggers import BY_EVENT, DagEventRow, DagTriggerSpec, Fate, FateChange, Held
 from aioflow.model.ids import TriggerNo
-from aioflow.model.timestamps import Instant
-from aioflow.protocol.commands import EventsTaken
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import EventsStored
 from aioflow.protocol.inputs import HostLost
-from aioflow.protocol.reports import Fired
+from aioflow.protocol.reports import TriggerFired
 from aioflow.protocol.requests import CreateRun
 
 __all__ = (
@@ -62,7 +62,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _NOTHING = _pack(None)
 
 
-def asked_keys(inputs: list[Fired], memory: Memory) -> dict[TriggerNo, set[str]]:
+def asked_keys(inputs: list[TriggerFired], memory: Memory) -> dict[TriggerNo, set[str]]:
     """Return the keys of these events of DAGs' triggers: whether they are known is to be read."""
     keys: dict[TriggerNo, set[str]] = {}
     for report in inputs:
@@ -76,7 +76,7 @@ def _stored_key(key: str) -> str:
     return key[:KEY_LENGTH].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def fire(one: DagTrigger, report: Fired, draft: Draft, slots: Slots) -> None:
+def fire(one: DagTrigger, report: TriggerFired, draft: Transaction, slots: Slots) -> None:
     """Take an event, unless it is known.
 
     Nor is one that comes behind another of its hosting which was not taken: the next hosting goes
@@ -96,7 +96,7 @@ def fire(one: DagTrigger, report: Fired, draft: Draft, slots: Slots) -> None:
 
 
 def _store(
-    one: DagTrigger, spec: DagTriggerSpec, report: Fired, draft: Draft, slots: Slots
+    one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, draft: Transaction, slots: Slots
 ) -> None:
     number, sequence = one.row.trigger_no, one.row.sequence
     key = None if report.key is None else _stored_key(report.key)
@@ -129,7 +129,9 @@ def _store(
     )
 
 
-def _hold(one: DagTrigger, quiet_us: int, event_no: int, report: Fired, draft: Draft) -> None:
+def _hold(
+    one: DagTrigger, quiet_us: int, event_no: int, report: TriggerFired, draft: Transaction
+) -> None:
     """Have it wait until it has been quiet; the one that waited until now never starts a run."""
     before = one.row.held
     since = draft.steady if before is None else before.since
@@ -143,7 +145,7 @@ def _hold(one: DagTrigger, quiet_us: int, event_no: int, report: Fired, draft: D
         wake(one, due_at, draft)
 
 
-def due(trigger_no: TriggerNo, at: Instant, draft: Draft, slots: Slots) -> None:
+def due(trigger_no: TriggerNo, at: Timestamp, draft: Transaction, slots: Slots) -> None:
     """An instant has come of a DAG's trigger: to be hosted again, or of an event that it holds."""
     one = draft.memory.standing.get(trigger_no)
     if one is None:
@@ -167,7 +169,7 @@ def due(trigger_no: TriggerNo, at: Instant, draft: Draft, slots: Slots) -> None:
     draft.batch.of_dags.fates.append(change)
 
 
-def restarted(draft: Draft) -> None:
+def restarted(draft: Transaction) -> None:
     """Have the instants come that were armed."""
     for one in draft.memory.standing:
         if one.row.held is not None:
@@ -181,7 +183,7 @@ def start(
     sequence: int,
     key: str | None,
     payload: bytes,
-    draft: Draft,
+    draft: Transaction,
     slots: Slots,
 ) -> tuple[Fate, int | None, str | None]:
     """Make the run of an event; say what became of it."""
@@ -226,7 +228,7 @@ def conf_of(payload: bytes, spec: DagSpec) -> bytes | None:
     return _pack(taken) if taken else None
 
 
-def _slot(key: str | None) -> Instant:
+def _slot(key: str | None) -> Timestamp:
     """Return the slot of a timetable's event.
 
     Raises:
@@ -237,7 +239,7 @@ def _slot(key: str | None) -> Instant:
     return int(key)
 
 
-def _cancel_old(one: DagTrigger, draft: Draft, slots: Slots) -> None:
+def _cancel_old(one: DagTrigger, draft: Transaction, slots: Slots) -> None:
     """End what earlier events have started: the last of it, and what waits for its turn."""
     memory, dag_id = draft.memory, one.row.dag_id
     old = [run for run in memory.queued_runs.get(dag_id, ()) if run.row.cause == BY_EVENT]
@@ -248,7 +250,7 @@ def _cancel_old(one: DagTrigger, draft: Draft, slots: Slots) -> None:
         cancel(run, draft, slots)
 
 
-def _tell(one: DagTrigger, sequence: int, reason: str, draft: Draft) -> None:
+def _tell(one: DagTrigger, sequence: int, reason: str, draft: Transaction) -> None:
     """An event starts no run though it should: people are told, of the first in a row."""
     if one.is_refusing:
         return
@@ -257,14 +259,14 @@ def _tell(one: DagTrigger, sequence: int, reason: str, draft: Draft) -> None:
     draft.owing.alert("trigger_event", message[:1_000], run_id="", dag_id=one.row.dag_id)
 
 
-def _credit(one: DagTrigger, draft: Draft) -> None:
+def _credit(one: DagTrigger, draft: Transaction) -> None:
     """Let the trigger go on, unless too many runs wait."""
     if one.taken < one.index and one.hosting and not is_full(one.row.dag_id, draft.memory):
         one.taken = one.index
-        draft.credit(EventsTaken(one.row.trigger_no, one.hosting, one.taken))
+        draft.credit(EventsStored(one.row.trigger_no, one.hosting, one.taken))
 
 
-def settle(draft: Draft) -> None:
+def settle(draft: Transaction) -> None:
     """Let the triggers go on that had to wait for runs of their DAGs to end."""
     for dag_id in sorted(draft.eased_dags):
         one = draft.memory.standing.of(dag_id)
@@ -274,7 +276,7 @@ def settle(draft: Draft) -> None:
     draft.eased_dags.clear()
 
 
-def lose_host(lost: HostLost, draft: Draft) -> None:
+def lose_host(lost: HostLost, draft: Transaction) -> None:
     """A trigger host died: its triggers are hosted again when there is one, the culprit later."""
     for one in draft.memory.standing:
         if one.role != lost.role or not one.hosting:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from aioflow.core.state.streams import Stream
-from aioflow.core.state.task_instance import WaitRecord
-from aioflow.core.transaction import Draft
+from aioflow.core.state.streams import EventStream
+from aioflow.core.state.task_instance import TriggerInstance
+from aioflow.core.transaction import Transaction
 from aioflow.model.rows import EventRow, TriggerRow
 from aioflow.model.states import Failure, TriggerState
-from aioflow.protocol.commands import EventsTaken
-from aioflow.protocol.reports import Fired
+from aioflow.protocol.commands import EventsStored
+from aioflow.protocol.reports import TriggerFired
 
 __all__ = (
     "BYTES_AHEAD",
@@ -39,7 +39,7 @@ BYTES_AHEAD = 16 * 1024 * 1024
 """The same for their payloads."""
 
 
-def take(wait: WaitRecord, report: Fired, draft: Draft) -> None:
+def take(wait: TriggerInstance, report: TriggerFired, draft: Transaction) -> None:
     """Store one event of a stream, unless it is known."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the caller looked
@@ -63,7 +63,7 @@ def take(wait: WaitRecord, report: Fired, draft: Draft) -> None:
     credit(wait, draft)
 
 
-def consume(wait: WaitRecord, draft: Draft) -> bytes | None:
+def consume(wait: TriggerInstance, draft: Transaction) -> bytes | None:
     """Return the payload of the first event not consumed, which it is now; ``None`` if none is."""
     stream = wait.stream
     if stream is None or not stream.pending:
@@ -81,30 +81,32 @@ def consume(wait: WaitRecord, draft: Draft) -> bytes | None:
     return payload
 
 
-def credit(wait: WaitRecord, draft: Draft) -> None:
+def credit(wait: TriggerInstance, draft: Transaction) -> None:
     """Let the trigger go on, up to its window ahead of what is stored."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the callers looked
     has_room = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
     if has_room and stream.taken < stream.index and wait.state is TriggerState.WAITING:
         stream.taken = stream.index
-        draft.credit(EventsTaken(wait.row.trigger_no, wait.hosting, stream.taken))
+        draft.credit(EventsStored(wait.row.trigger_no, wait.hosting, stream.taken))
 
 
-def close(wait: WaitRecord, failure: Failure | None, draft: Draft) -> None:
+def close(wait: TriggerInstance, failure: Failure | None, draft: Transaction) -> None:
     """The trigger has ended: what it left is still to be consumed."""
     draft.move_wait(wait, TriggerState.FIRED, failure=failure)
 
 
-def is_over(wait: WaitRecord) -> bool:
+def is_over(wait: TriggerInstance) -> bool:
     """Whether nothing is left to consume, and nothing more will come."""
     stream = wait.stream
     return wait.state is TriggerState.FIRED and stream is not None and not stream.pending
 
 
-def restore(trigger: TriggerRow, events: list[EventRow], known: WaitRecord | None) -> Stream:
+def restore(
+    trigger: TriggerRow, events: list[EventRow], known: TriggerInstance | None
+) -> EventStream:
     """Make a stream of its rows; what the present hosting reported is known from before."""
-    stream = Stream()
+    stream = EventStream()
     if trigger.event is not None:
         stream.last = (trigger.event, trigger.event_key)
     if known is not None and known.stream is not None:
@@ -119,7 +121,7 @@ def restore(trigger: TriggerRow, events: list[EventRow], known: WaitRecord | Non
     return stream
 
 
-def _is_known(stream: Stream, key: str) -> bool:
+def _is_known(stream: EventStream, key: str) -> bool:
     """Whether an event of this key is stored; it is from now on."""
     digest = _digest(key)
     if digest in stream.keys:

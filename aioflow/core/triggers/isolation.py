@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
-from aioflow.core.state.loop_blocking import Staller
+from aioflow.core.state.loop_blocking import LoopBlocker
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import WaitRecord
-from aioflow.core.transaction import Draft
+from aioflow.core.state.task_instance import TriggerInstance
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import REASSIGNED, role_of
 from aioflow.core.triggers.dag_triggers import place_all
 from aioflow.core.triggers.migration import REHOST_AT_ONCE, move_next
 from aioflow.errors import UnknownClass
 from aioflow.model.states import Failure, TriggerState
 from aioflow.protocol.effects import Warn
-from aioflow.protocol.inputs import HostLost, MoveClass, Stalled
+from aioflow.protocol.inputs import HostLost, IsolateTriggerClass, LoopBlocked
 
 __all__ = ("BLOCKED", "blame", "failure_of_culprit", "move_class", "release", "stalled")
 
@@ -28,7 +28,7 @@ BLOCKED = "blocked"
 """The reason of a host that was killed because its loop stood still."""
 
 
-def stalled(report: Stalled, draft: Draft) -> None:
+def stalled(report: LoopBlocked, draft: Transaction) -> None:
     """A step holds up a loop: count it and say so; too much of it brings quarantine."""
     found = _staller(report, draft.memory)
     if found is None:
@@ -38,10 +38,10 @@ def stalled(report: Stalled, draft: Draft) -> None:
     if found.kind != "trigger" or is_own(report.role):  # there it holds up its own DAG alone
         return
     if not found.is_quarantined and found.is_offender(draft.steady):
-        draft.effects.append(MoveClass(found.name, is_quarantined=True))
+        draft.effects.append(IsolateTriggerClass(found.name, is_quarantined=True))
 
 
-def release(class_path: str, draft: Draft) -> bool:
+def release(class_path: str, draft: Transaction) -> bool:
     """Have the triggers of a class live with the others again; return whether that is new.
 
     Raises:
@@ -51,11 +51,11 @@ def release(class_path: str, draft: Draft) -> bool:
     if found is None:
         raise UnknownClass(class_path)
     found.offences = ()
-    draft.effects.append(MoveClass(class_path, is_quarantined=False))
+    draft.effects.append(IsolateTriggerClass(class_path, is_quarantined=False))
     return found.is_quarantined
 
 
-def move_class(entry: MoveClass, draft: Draft) -> None:
+def move_class(entry: IsolateTriggerClass, draft: Transaction) -> None:
     """A class goes into quarantine, or comes back: ask for its triggers that live elsewhere.
 
     They are handed to the right host when theirs confirms, see ``rehosting``; those that no
@@ -76,17 +76,17 @@ def move_class(entry: MoveClass, draft: Draft) -> None:
         place_all(draft)
 
 
-def _alert(found: Staller, draft: Draft) -> None:
+def _alert(found: LoopBlocker, draft: Transaction) -> None:
     message = f"triggers of class {found.name} hold up their loop: they go into quarantine"
     draft.owing.alert("quarantine", message, run_id=found.run_id, task_id=found.task_id)
 
 
-def blame(lost: HostLost, draft: Draft) -> None:
+def blame(lost: HostLost, draft: Transaction) -> None:
     """A loop stood still for too long; the host was killed with what stood there."""
     wait = draft.memory.waits.get(lost.culprit)
     class_path = lost.class_path if wait is None else wait.row.class_path
     if class_path and lost.failure.reason == BLOCKED and not is_own(lost.role):
-        draft.effects.append(MoveClass(class_path, is_quarantined=True))
+        draft.effects.append(IsolateTriggerClass(class_path, is_quarantined=True))
 
 
 def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failure | None:
@@ -105,7 +105,7 @@ def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failu
     return Failure(type="Stalled", message=message, reason="stalled")
 
 
-def _misplaced(entry: MoveClass, memory: Memory) -> Iterator[WaitRecord]:
+def _misplaced(entry: IsolateTriggerClass, memory: Memory) -> Iterator[TriggerInstance]:
     """Yield the triggers of a class that no host has, or the wrong one; by number."""
     parking = memory.parking
     forms = {no for form, no in parking.forms.numbered() if form.class_path == entry.class_path}
@@ -118,7 +118,7 @@ def _misplaced(entry: MoveClass, memory: Memory) -> Iterator[WaitRecord]:
             yield wait
 
 
-def _staller(report: Stalled, memory: Memory) -> Staller | None:
+def _staller(report: LoopBlocked, memory: Memory) -> LoopBlocker | None:
     """Return what is known of the one a report is about, with its names as of now."""
     if kind_of(report.role) == ASYNC:
         live = memory.live.get(report.culprit)
@@ -139,7 +139,7 @@ def _staller(report: Stalled, memory: Memory) -> Staller | None:
     return found
 
 
-def _tell(found: Staller, report: Stalled, draft: Draft) -> None:
+def _tell(found: LoopBlocker, report: LoopBlocked, draft: Transaction) -> None:
     if not found.may_tell(draft.steady):
         return
     found.told_at = draft.steady

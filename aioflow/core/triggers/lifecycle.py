@@ -12,7 +12,7 @@ import msgspec
 
 from aioflow.core.runs.run import alert, end
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.task_instance import Live, WaitRecord
+from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks import durable_calls, stream_consumer
 from aioflow.core.tasks.tries import (
     begin_try,
@@ -26,24 +26,24 @@ from aioflow.core.tasks.tries import (
     succeed,
     unpark,
 )
-from aioflow.core.transaction import Draft
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import event_stream, isolation
 from aioflow.core.triggers.assignment import REASSIGNED, host, let_go, unhost
 from aioflow.core.triggers.pausing import PAUSED
 from aioflow.model.rows import FROM_START, TriggerRow
 from aioflow.model.states import CODE_MISSING, Failure, TaskState, TriggerState
-from aioflow.model.timestamps import Instant
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.effects import RestoreCode, Warn
 from aioflow.protocol.inputs import CodeRestored, HostLost
 from aioflow.protocol.reports import (
     Awaiting,
     Deferred,
     Failed,
-    Fired,
-    NextWanted,
+    NextEventRequested,
     StreamOpened,
     Succeeded,
     TriggerEnded,
+    TriggerFired,
 )
 
 __all__ = (
@@ -62,7 +62,7 @@ __all__ = (
 )
 
 
-def defer(live: Live, report: Deferred, draft: Draft, slots: Slots) -> None:
+def defer(live: TaskInstance, report: Deferred, draft: Transaction, slots: Slots) -> None:
     """A task gives its place back and waits for a trigger."""
     forget_event(live, draft)
     if live.resumed is not None:  # a stream that is over, or that it does not want any more
@@ -91,8 +91,8 @@ def defer(live: Live, report: Deferred, draft: Draft, slots: Slots) -> None:
     slots.unblock(live)
 
 
-def _begin(live: Live, row: TriggerRow, draft: Draft) -> None:
-    wait = WaitRecord(row, live.run, live)
+def _begin(live: TaskInstance, row: TriggerRow, draft: Transaction) -> None:
+    wait = TriggerInstance(row, live.run, live)
     draft.new_wait(wait)
     draft.move(live, TaskState.DEFERRED)
     if wait.is_handled:
@@ -103,7 +103,7 @@ def _begin(live: Live, row: TriggerRow, draft: Draft) -> None:
     host(wait, draft)
 
 
-def start(live: Live, draft: Draft) -> None:
+def start(live: TaskInstance, draft: Transaction) -> None:
     """A task waits before anything of its try has run: no worker is touched."""
     if live.resumed is not None:
         stream_consumer.wait_again(live, draft)
@@ -136,20 +136,22 @@ def start(live: Live, draft: Draft) -> None:
     _begin(live, row, draft)
 
 
-def await_triggers(live: Live, report: Awaiting, draft: Draft, slots: Slots) -> None:
+def await_triggers(live: TaskInstance, report: Awaiting, draft: Transaction, slots: Slots) -> None:
     """A coroutine is parked until the triggers of one durable call have fired."""
     for wait in durable_calls.await_triggers(live, report, draft, slots):
         host(wait, draft)
 
 
-def open_stream(live: Live, report: StreamOpened, draft: Draft) -> None:
+def open_stream(live: TaskInstance, report: StreamOpened, draft: Transaction) -> None:
     """A coroutine opens a stream; its trigger is hosted from now on, also while it computes."""
     wait = durable_calls.open_stream(live, report, draft)
     if wait is not None:
         host(wait, draft)
 
 
-def next_event(live: Live, report: NextWanted, draft: Draft, slots: Slots) -> None:
+def next_event(
+    live: TaskInstance, report: NextEventRequested, draft: Transaction, slots: Slots
+) -> None:
     """A coroutine takes the next event of a stream, or is parked until there is one."""
     failure = durable_calls.next_event(live, report, draft, slots)
     if failure is not None:
@@ -157,7 +159,7 @@ def next_event(live: Live, report: NextWanted, draft: Draft, slots: Slots) -> No
         fail_or_retry(live, failure, draft, slots)
 
 
-def fire(wait: WaitRecord, report: Fired, draft: Draft, slots: Slots) -> None:
+def fire(wait: TriggerInstance, report: TriggerFired, draft: Transaction, slots: Slots) -> None:
     """A trigger's event resumes its task. Of one that is no stream, later ones are late."""
     live = wait.live
     if report.hosting != wait.hosting or wait.state is not TriggerState.WAITING or live is None:
@@ -184,7 +186,13 @@ def fire(wait: WaitRecord, report: Fired, draft: Draft, slots: Slots) -> None:
     requeue(live, draft, slots)
 
 
-def _end_task(wait: WaitRecord, live: Live, report: Fired, draft: Draft, slots: Slots) -> None:
+def _end_task(
+    wait: TriggerInstance,
+    live: TaskInstance,
+    report: TriggerFired,
+    draft: Transaction,
+    slots: Slots,
+) -> None:
     """An event ends the task: no worker is touched for it."""
     _let_go_of_waits(live, wait, draft)
     match report.ends:
@@ -206,7 +214,7 @@ def _end_task(wait: WaitRecord, live: Live, report: Fired, draft: Draft, slots: 
             fail_or_retry(live, failure, draft, slots)
 
 
-def _leads_nowhere(wait: WaitRecord) -> Failure:
+def _leads_nowhere(wait: TriggerInstance) -> Failure:
     message = (
         f"{wait.row.class_path} yielded an event that does not end the task, which has no method "
         "to resume in: name one, or yield a TaskSuccessEvent"
@@ -215,7 +223,11 @@ def _leads_nowhere(wait: WaitRecord) -> Failure:
 
 
 def _let_go_of_waits(
-    live: Live, fired: WaitRecord | None, draft: Draft, *, reason: str = "finished"
+    live: TaskInstance,
+    fired: TriggerInstance | None,
+    draft: Transaction,
+    *,
+    reason: str = "finished",
 ) -> None:
     """Nothing of what the task waited for is needed any more; its streams go on."""
     for wait in live.waits:
@@ -229,7 +241,9 @@ def _let_go_of_waits(
     live.waits = tuple(wait for wait in live.waits if wait.is_handled)
 
 
-def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: Slots) -> None:
+def trigger_ended(
+    wait: TriggerInstance, report: TriggerEnded, draft: Transaction, slots: Slots
+) -> None:
     """A host let go of a trigger: as it was told, after its event, or because it failed."""
     if report.hosting != wait.hosting:
         return
@@ -256,7 +270,7 @@ def _lacks_code(report: TriggerEnded) -> bool:
     return report.failure is not None and report.failure.reason == CODE_MISSING
 
 
-def _await_code(wait: WaitRecord, draft: Draft) -> None:
+def _await_code(wait: TriggerInstance, draft: Transaction) -> None:
     """No host has it until its code has come back."""
     versions = tuple(dict.fromkeys((wait.version, wait.run.row.version)))
     draft.rehost(wait)
@@ -265,7 +279,7 @@ def _await_code(wait: WaitRecord, draft: Draft) -> None:
     draft.effects.append(RestoreCode(versions, wait.row.trigger_no))
 
 
-def code_restored(entry: CodeRestored, draft: Draft) -> None:
+def code_restored(entry: CodeRestored, draft: Transaction) -> None:
     """Hand a trigger over again, unless somebody did meanwhile."""
     draft.memory.lacking_code.discard(entry.trigger_no)
     wait = draft.memory.waits.get(entry.trigger_no)
@@ -273,7 +287,7 @@ def code_restored(entry: CodeRestored, draft: Draft) -> None:
         host(wait, draft)
 
 
-def _tell(wait: WaitRecord, failure: Failure, draft: Draft) -> None:
+def _tell(wait: TriggerInstance, failure: Failure, draft: Transaction) -> None:
     """Nobody waits for it any more, so nobody fails of it."""
     facts: dict[str, str | int] = {
         "trigger": wait.row.class_path,
@@ -284,7 +298,9 @@ def _tell(wait: WaitRecord, failure: Failure, draft: Draft) -> None:
     draft.effects.append(Warn(f"a trigger went wrong in letting go: {failure.message}", facts))
 
 
-def _end_stream(wait: WaitRecord, failure: Failure | None, draft: Draft, slots: Slots) -> None:
+def _end_stream(
+    wait: TriggerInstance, failure: Failure | None, draft: Transaction, slots: Slots
+) -> None:
     live = wait.live
     if wait.is_handled:
         stream_consumer.ended(wait, failure, draft, slots)
@@ -299,7 +315,12 @@ def _end_stream(wait: WaitRecord, failure: Failure | None, draft: Draft, slots: 
 
 
 def _fail(
-    wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots, *, retryable: bool = True
+    wait: TriggerInstance,
+    failure: Failure,
+    draft: Transaction,
+    slots: Slots,
+    *,
+    retryable: bool = True,
 ) -> None:
     """The task that waits fails, without borrowing a slot for it."""
     live = wait.live
@@ -319,7 +340,7 @@ def _fail(
         fail_or_retry(live, failure, draft, slots, retryable=retryable)
 
 
-def fail_parked(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
+def fail_parked(live: TaskInstance, report: Failed, draft: Transaction, slots: Slots) -> None:
     """A coroutine ended though it had said that it waits, and nobody had answered it yet."""
     if live.state is not TaskState.DEFERRED or report.interrupted:
         unpark(live)  # what it waits for goes on, and then it runs again from the top
@@ -336,7 +357,7 @@ def fail_parked(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
     )
 
 
-def time_out(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
+def time_out(live: TaskInstance, at: Timestamp, draft: Transaction, slots: Slots) -> None:
     """The deadline of a wait has come."""
     wait = live.wait
     if wait is not None and stream_consumer.has_batch(wait):
@@ -360,7 +381,7 @@ def time_out(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
     fail_or_retry(live, failure, draft, slots)
 
 
-def _too_long(live: Live, wait: WaitRecord, *, ends_try: bool) -> str:
+def _too_long(live: TaskInstance, wait: TriggerInstance, *, ends_try: bool) -> str:
     row = wait.row
     if ends_try:
         seconds = (live.spec.execution_timeout_us or 0) / 1e6
@@ -374,7 +395,9 @@ def _too_long(live: Live, wait: WaitRecord, *, ends_try: bool) -> str:
     return f"{row.class_path} gave no event in {limit / 1e6:g} s"
 
 
-def _resume_late(live: Live, wait: WaitRecord, draft: Draft, slots: Slots) -> None:
+def _resume_late(
+    live: TaskInstance, wait: TriggerInstance, draft: Transaction, slots: Slots
+) -> None:
     """The task has a method for a wait that ran out of time: resume there, without an event."""
     let_go(wait, "timeout", draft)
     row = msgspec.structs.replace(
@@ -387,13 +410,13 @@ def _resume_late(live: Live, wait: WaitRecord, draft: Draft, slots: Slots) -> No
         deadline_at=None,
         window=0,
     )
-    late = WaitRecord(row, live.run, live)
+    late = TriggerInstance(row, live.run, live)
     draft.new_wait(late)
     live.waits, live.resumed = (), late
     requeue(live, draft, slots)
 
 
-def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:
+def lose_host(lost: HostLost, draft: Transaction, slots: Slots) -> None:
     """A trigger host died: nobody is charged but the trigger whose code did it."""
     isolation.blame(lost, draft)
     memory = draft.memory
@@ -415,7 +438,7 @@ def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:
         _fail(culprit, failure, draft, slots)
 
 
-def charge(wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots) -> None:
+def charge(wait: TriggerInstance, failure: Failure, draft: Transaction, slots: Slots) -> None:
     """A trigger has killed the daemon: the task that waits fails for good."""
     live = wait.live
     if live is not None:
@@ -426,7 +449,7 @@ def charge(wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots) -> No
         _fail(wait, failure, draft, slots, retryable=False)
 
 
-def stop(live: Live, reason: str, draft: Draft, slots: Slots) -> None:
+def stop(live: TaskInstance, reason: str, draft: Transaction, slots: Slots) -> None:
     """Take a task away from wherever it is; its row is the caller's business."""
     for wait in live.waits:
         if wait.state is TriggerState.WAITING and wait.stream is None:

@@ -13,17 +13,23 @@ from itertools import islice
 from msgspec.structs import replace
 
 from aioflow.core.state.dag_triggers import DagTrigger
-from aioflow.core.state.dag_version import Plan
+from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import WaitRecord
-from aioflow.core.transaction import Draft
+from aioflow.core.state.task_instance import TriggerInstance
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import HOSTLESS, REASSIGNED, host, newest_version, role_of
 from aioflow.core.triggers.dag_triggers import place_of
 from aioflow.model.ids import TriggerNo
 from aioflow.model.states import TriggerState
-from aioflow.protocol.commands import End
-from aioflow.protocol.effects import EndHosting
-from aioflow.protocol.inputs import FileParsed, MoveClass, Rehost, RoomChanged, StopWaits
+from aioflow.protocol.commands import StopTrigger
+from aioflow.protocol.effects import ReleaseTrigger
+from aioflow.protocol.inputs import (
+    FileParsed,
+    IsolateTriggerClass,
+    MigrateTriggers,
+    PauseTriggers,
+    TriggerCapacityChanged,
+)
 
 __all__ = (
     "REHOST_AT_ONCE",
@@ -37,7 +43,7 @@ REHOST_AT_ONCE = 1_000
 """Triggers moved in one turn; the others follow in the next ones."""
 
 
-def file_parsed(parsed: FileParsed, draft: Draft) -> None:
+def file_parsed(parsed: FileParsed, draft: Transaction) -> None:
     """A file has a newest version: keep what its trigger classes stand on, and move those hosted.
 
     They are moved in later turns: this one may yet be refused.
@@ -49,19 +55,19 @@ def file_parsed(parsed: FileParsed, draft: Draft) -> None:
     for spec in parsed.dags:
         place_of(spec.dag_id, draft)
     if next(_outdated(parsed.version, -1, memory), None) is not None:
-        draft.effects.append(Rehost(parsed.file, parsed.version))
+        draft.effects.append(MigrateTriggers(parsed.file, parsed.version))
 
 
-def rehost(entry: Rehost, draft: Draft) -> None:
+def rehost(entry: MigrateTriggers, draft: Transaction) -> None:
     """Ask the hosts for the next triggers of a file that are to be hosted anew."""
     found = _outdated(entry.version, entry.after, draft.memory)
     move_next(entry, found, draft, reason=REASSIGNED, most=REHOST_AT_ONCE)
 
 
 def move_next(
-    entry: MoveClass | Rehost | StopWaits,
-    found: Iterable[WaitRecord],
-    draft: Draft,
+    entry: IsolateTriggerClass | MigrateTriggers | PauseTriggers,
+    found: Iterable[TriggerInstance],
+    draft: Transaction,
     *,
     reason: str,
     most: int,
@@ -74,20 +80,22 @@ def move_next(
     for wait in waits[:most]:
         number = wait.row.trigger_no
         if wait.hosting:
-            draft.effects.append(EndHosting(End(number, wait.hosting, reason), wait.role))
+            draft.effects.append(
+                ReleaseTrigger(StopTrigger(number, wait.hosting, reason), wait.role)
+            )
         else:
             host(draft.memory.waits[number], draft)
     if len(waits) > most:
         draft.effects.append(replace(entry, after=waits[most - 1].row.trigger_no))
 
 
-def room_changed(entry: RoomChanged, one: WaitRecord | DagTrigger) -> None:
+def room_changed(entry: TriggerCapacityChanged, one: TriggerInstance | DagTrigger) -> None:
     """The triggerer says that a trigger waits for room, or no longer does."""
     if one.hosting == entry.hosting:
         one.has_room = entry.has_room
 
 
-def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[WaitRecord]:
+def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[TriggerInstance]:
     """Yield what is to be hosted as this version has it, by number.
 
     That is what is hosted as an older one had it, if that was otherwise, and what no host has
@@ -108,14 +116,16 @@ def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[WaitRe
             yield wait
 
 
-def _is_elsewhere(plan: Plan, was: str, class_path: str, version: str, memory: Memory) -> bool:
+def _is_elsewhere(
+    plan: DagVersion, was: str, class_path: str, version: str, memory: Memory
+) -> bool:
     """Whether a trigger belongs to another host than the one that had it, as of a version."""
     if class_path in HOSTLESS or newest_version(plan, memory) != version:
         return False
     return role_of(class_path, plan, memory) != was
 
 
-def _is_other(plan: Plan, was: str, class_path: str, version: str, memory: Memory) -> bool:
+def _is_other(plan: DagVersion, was: str, class_path: str, version: str, memory: Memory) -> bool:
     """Whether the newest version of a DAG has another class than the one a trigger is hosted as."""
     if was == version or newest_version(plan, memory) != version:
         return False

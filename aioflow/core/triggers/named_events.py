@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.core.state.task_instance import Live
-from aioflow.core.transaction import Draft
+from aioflow.core.state.task_instance import TaskInstance
+from aioflow.core.transaction import Transaction
 from aioflow.model.dag_triggers import ASSET
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import NamedEventRow
@@ -31,7 +31,7 @@ class MadeAnew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extra: msgspec.Raw
 
 
-def announce(live: Live, draft: Draft) -> None:
+def announce(live: TaskInstance, draft: Transaction) -> None:
     """A task has succeeded: what it makes has been made anew."""
     row, task_id, index = live.run.row, live.spec.task_id, live.map_index
     for name, extra in live.spec.outlets:
@@ -39,7 +39,7 @@ def announce(live: Live, draft: Draft) -> None:
         store(f"{ASSET}{name}", None, msgspec.msgpack.encode(told), draft, run_no=row.run_no)
 
 
-def emit(request: EmitEvent, draft: Draft) -> tuple[int, bool]:
+def emit(request: EmitEvent, draft: Transaction) -> tuple[int, bool]:
     """Store an event for somebody outside. Returns its number and whether it is new.
 
     A key that is repeated much later than here is remembered is found by whoever asks first
@@ -62,7 +62,7 @@ def store(
     name: str,
     key: str | None,
     data: bytes,
-    draft: Draft,
+    draft: Transaction,
     *,
     run_no: RunNo | None = None,
     request: str | None = None,

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import WaitRecord
-from aioflow.core.transaction import Draft
+from aioflow.core.state.task_instance import TriggerInstance
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import HOSTLESS, is_stopped
 from aioflow.core.triggers.migration import move_next
 from aioflow.model.states import TriggerState
-from aioflow.protocol.inputs import StopWaits
+from aioflow.protocol.inputs import PauseTriggers
 
 __all__ = ("PAUSED", "STOPPED_AT_ONCE", "stop_waits")
 
@@ -27,7 +27,7 @@ STOPPED_AT_ONCE = 250
 """Triggers that leave, or are handed over, in one turn; the others follow in the next ones."""
 
 
-def stop_waits(entry: StopWaits, draft: Draft) -> None:
+def stop_waits(entry: PauseTriggers, draft: Transaction) -> None:
     """Have the next triggers of a DAG leave their hosts, or be hosted again."""
     memory = draft.memory
     if is_stopped(entry.dag_id, memory) != entry.is_stopped:
@@ -35,7 +35,7 @@ def stop_waits(entry: StopWaits, draft: Draft) -> None:
     move_next(entry, _misplaced(entry, memory), draft, reason=PAUSED, most=STOPPED_AT_ONCE)
 
 
-def _misplaced(entry: StopWaits, memory: Memory) -> Iterator[WaitRecord]:
+def _misplaced(entry: PauseTriggers, memory: Memory) -> Iterator[TriggerInstance]:
     """Yield the triggers of a DAG that a host has though it is stopped, or has not; by number.
 
     Those that are asked to leave, and have not confirmed it, are handed over when they do.

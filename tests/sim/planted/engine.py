@@ -116,11 +116,11 @@ BUGS = (
                 "Engine._circle",
                 _COMMIT_AND_ACT,
                 """
-                self._act([effect for effect in effects if isinstance(effect, HostTrigger)])
+                self._act([effect for effect in effects if isinstance(effect, AssignTrigger)])
                 if not batch.is_empty or draft.step:
                     await self._commit(batch, draft)
                 draft.settle()
-                self._act([effect for effect in effects if not isinstance(effect, HostTrigger)])
+                self._act([effect for effect in effects if not isinstance(effect, AssignTrigger)])
                 """,
             ),
         ),

@@ -35,7 +35,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.transaction",
-                "Draft.put_backfill",
+                "Transaction.put_backfill",
                 "self.batch.backfills.append(row)",
                 """
                 if row.state != "running" or row.made == 0:

@@ -80,7 +80,7 @@ BUGS = (
             Edit("aioflow.core.triggers.assignment", "unhost", "wait.hosting = 0"),
             Edit(
                 "aioflow.core.state.packing",
-                "Parking.hosting",
+                "Packing.hosting",
                 "one.hosting > self._lost.get(role, 0)",
                 "role",
             ),

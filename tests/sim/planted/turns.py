@@ -217,7 +217,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.transaction",
-                "Draft._close_task",
+                "Transaction._close_task",
                 """
                 TaskChange(
                     live.task_no,
