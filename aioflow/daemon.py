@@ -440,7 +440,7 @@ class _Node:
     async def _stop_when_idle(self, catalog: Catalog) -> None:
         await catalog.first_sweep_done.wait()
         await self._engine.wait_until_idle()
-        while any(lane.waiting for lane in self._engine.memory.lanes.values()):
+        while any(lane.waiting for lane in self._engine.memory.outbox_quotas.values()):
             await self._engine.next_turn()
         await self._deliveries.quiet()
         self.stopped.set()
@@ -453,7 +453,7 @@ def _engine(settings: Settings, store: Store, clock: Clock, about: NodeFacts) ->
         store,
         slots,
         clock=clock,
-        chance=random.SystemRandom().random,
+        random=random.SystemRandom().random,
         retries_per_run=settings.retries_per_run or None,
         retries_per_pool=settings.retries_per_pool or None,
         late_after_us=round(settings.schedule_late_seconds * 1e6) or None,

@@ -33,7 +33,7 @@ __all__ = ("Follower", "Routes")
 class Follower(Protocol):
     """Knows how things stand without asking the database, as ``api.Api`` does."""
 
-    def committed(self, batch: Batch, draft: Transaction) -> None:
+    def committed(self, batch: Batch, tx: Transaction) -> None:
         """Take a durable batch."""
 
 
@@ -127,15 +127,15 @@ class Routes:
         """See ``Outlets``."""
         self._deliveries.put(effect)
 
-    def committed(self, batch: Batch, draft: Transaction) -> None:
+    def committed(self, batch: Batch, tx: Transaction) -> None:
         """See ``Outlets``."""
 
         def row(run_no: RunNo) -> RunRow | None:
-            run = draft.runs.get(run_no)
+            run = tx.runs.get(run_no)
             return None if run is None else run.row
 
-        self._api.committed(batch, draft)
+        self._api.committed(batch, tx)
         self._answers.on_commit(batch, row)
         self._on_commit(batch)
         if self._trace is not None:
-            self._trace(batch, draft)
+            self._trace(batch, tx)

@@ -65,9 +65,9 @@ class TimedEngine(Engine):
         self.seconds["take"] += time.perf_counter() - began
         return inputs
 
-    async def _commit(self, batch: Batch, draft: Transaction) -> None:
+    async def _commit(self, batch: Batch, tx: Transaction) -> None:
         began = time.perf_counter()
-        await super()._commit(batch, draft)
+        await super()._commit(batch, tx)
         self.seconds["commit"] += time.perf_counter() - began
 
     def _act(self, effects: list[Effect]) -> None:
@@ -89,7 +89,7 @@ class Children:
         start, now = effect.start, self._clock.now()
         self._engine.report([Succeeded(start.task_no, start.start_no, now, now)])
 
-    def committed(self, batch: Batch, draft: Transaction) -> None:
+    def committed(self, batch: Batch, tx: Transaction) -> None:
         """Keep it."""
         self.batches.append(batch)
 
@@ -108,7 +108,7 @@ async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], 
     clock = SystemClock()
     async with open_store(f"sqlite:///{folder}/turn.db", VAULT) as store:
         slots = Slots(cpu_slots=2, async_slots=1000)
-        engine = TimedEngine(store, slots, clock=clock, chance=random.random)
+        engine = TimedEngine(store, slots, clock=clock, random=random.random)
         engine.seconds = defaultdict(float)
         children = Children(engine, clock)
         engine.connect(children)

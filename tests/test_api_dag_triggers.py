@@ -36,7 +36,7 @@ def report(n: Node, *reports: Any) -> None:
 
 
 def hosted(n: Node, dag_id: str = "dag") -> tuple[int, int]:
-    one = n.engine.memory.standing.of(dag_id)
+    one = n.engine.memory.dag_triggers.of(dag_id)
     assert one is not None
     return one.row.trigger_no, one.hosting
 

@@ -257,7 +257,7 @@ def owe_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def taking(entry: Input, draft: Transaction, slots: Slots) -> None:
         take(entry, draft, slots)
-        draft.owing.alert("test", "of no run", run_id="")
+        draft.outbox.alert("test", "of no run", run_id="")
 
     monkeypatch.setattr(step, "_take", taking)
 
@@ -295,7 +295,7 @@ async def test_an_input_that_fails_on_a_trigger_for_ever_is_dropped(tmp_path, mo
     take, failed = step._take, []
 
     def taking(entry: Input, draft: Transaction, slots: Slots) -> None:
-        one = draft.memory.standing.of("started")
+        one = draft.memory.dag_triggers.of("started")
         if isinstance(entry, HostUp) and one is not None:
             failed.append(one)
             raise ValueError("about it")

@@ -68,8 +68,8 @@ async def deleted_by(n: Node, folder: Path) -> AsyncIterator[None]:
     service = Deleting(n.engine, n.store, log, folder / "results", clock)
     committed = n.outlets.committed
 
-    def tell(batch: Any, draft: Any) -> None:
-        committed(batch, draft)
+    def tell(batch: Any, tx: Any) -> None:
+        committed(batch, tx)
         service.committed(batch)
 
     n.outlets.committed = tell  # type: ignore[method-assign]

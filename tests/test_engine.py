@@ -75,7 +75,7 @@ class Outlets:
         self.starts.append(effect)
         self.arrived.set()
 
-    def committed(self, batch: Batch, draft: Any) -> None:
+    def committed(self, batch: Batch, tx: Any) -> None:
         self.batches.append(batch)
 
     async def next_start(self) -> StartTry:
@@ -139,7 +139,7 @@ async def node(url: str) -> AsyncIterator[Node]:
     async with open_store(url, Vault([b"k" * 32])) as store:
         flaky = Flaky(store)
         engine = Engine(
-            flaky, Slots(cpu_slots=2, async_slots=10), clock=SystemClock(), chance=lambda: 0.5
+            flaky, Slots(cpu_slots=2, async_slots=10), clock=SystemClock(), random=lambda: 0.5
         )
         outlets = Outlets()
         engine.connect(outlets)
@@ -236,7 +236,7 @@ class StandingClock(SystemClock):
 def test_a_database_that_stays_away_is_named_at_once_and_then_each_second():
     clock, away = StandingClock(), StoreUnavailable("a test says so")
     nowhere: Any = None
-    engine = Engine(nowhere, Slots(cpu_slots=1, async_slots=1), clock=clock, chance=lambda: 0.5)
+    engine = Engine(nowhere, Slots(cpu_slots=1, async_slots=1), clock=clock, random=lambda: 0.5)
     with structlog.testing.capture_logs() as logs:
         for attempt, milliseconds in enumerate((0, 50, 150, 350, 750, 1550, 2000, 2549, 2550), 1):
             clock.us = 7_000_000 + milliseconds * 1_000
@@ -306,9 +306,11 @@ async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_aga
         n.store.refuse = lambda batch: bool(batch.new_runs)
         trigger = DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80", debounce_us=1_000)
         await n.load(TaskSpec(task_id="t"), trigger=trigger)
-        while not n.engine.memory.standing or not n.engine.memory.standing.of("dag").hosting:
+        while (
+            not n.engine.memory.dag_triggers or not n.engine.memory.dag_triggers.of("dag").hosting
+        ):
             await n.engine.next_turn()
-        one = n.engine.memory.standing.of("dag")
+        one = n.engine.memory.dag_triggers.of("dag")
         with structlog.testing.capture_logs() as logs:
             n.engine.report([TriggerFired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "a")])
             while not any(line["event"].startswith("an instant of a DAG") for line in logs):
@@ -602,7 +604,7 @@ async def restarted(url: str, change: Callable[[Flaky], None]) -> AsyncIterator[
         flaky = Flaky(store)
         change(flaky)
         engine = Engine(
-            flaky, Slots(cpu_slots=2, async_slots=10), clock=SystemClock(), chance=lambda: 0.5
+            flaky, Slots(cpu_slots=2, async_slots=10), clock=SystemClock(), random=lambda: 0.5
         )
         outlets = Outlets()
         engine.connect(outlets)
@@ -749,9 +751,11 @@ async def test_an_event_that_is_refused_is_to_be_told_again_with_those_behind_it
         n.store.refuse = is_bad
         trigger = DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80")
         await n.load(TaskSpec(task_id="t"), trigger=trigger)
-        while not n.engine.memory.standing or not n.engine.memory.standing.of("dag").hosting:
+        while (
+            not n.engine.memory.dag_triggers or not n.engine.memory.dag_triggers.of("dag").hosting
+        ):
             await n.engine.next_turn()
-        one = n.engine.memory.standing.of("dag")
+        one = n.engine.memory.dag_triggers.of("dag")
         at = (one.row.trigger_no, one.hosting)
         n.engine.report(
             [TriggerFired(*at, n_th, 1, b"\xc0", key) for n_th, key in enumerate(["a", "bad", "b"])]

@@ -110,8 +110,8 @@ async def test_others_have_the_loop_between_slices(tmp_path, monkeypatch):
     async with node(tmp_path) as n, anyio.create_task_group() as group:
         n.define(CHAIN)
         await n.api.trigger("chain")
-        live = next(iter(n.engine.memory.live.objects.values()))
-        n.engine.memory.live.objects.update((-no, live) for no in range(1, 95))
+        live = next(iter(n.engine.memory.active_tasks.objects.values()))
+        n.engine.memory.active_tasks.objects.update((-no, live) for no in range(1, 95))
         turns = 0
 
         async def others() -> None:

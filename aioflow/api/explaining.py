@@ -60,11 +60,11 @@ class Explaining(Actions):
 
     async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
         """Of live runs memory knows, and is asked once for all: their rows may be a million."""
-        live = tuple(run.run_id for run in runs if run.state.is_live)
+        task = tuple(run.run_id for run in runs if run.state.is_live)
         known: Mapping[str, Counted] = {}
-        if live and self._engine is not None and self._patience:
+        if task and self._engine is not None and self._patience:
             with anyio.move_on_after(self._patience):
-                known = cast("dict[str, Counted]", await self._ask(CountTasks(run_ids=live)))
+                known = cast("dict[str, Counted]", await self._ask(CountTasks(run_ids=task)))
         return [known.get(run.run_id) or await self._count(run) for run in runs]
 
     async def waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:

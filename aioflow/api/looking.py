@@ -34,8 +34,8 @@ _RESTS = 50
 take 2 % of the loop."""
 
 _SINCE: dict[TaskState, Callable[[TaskInstance], Timestamp | None]] = {
-    TaskState.QUEUED: lambda live: live.queued_at,
-    TaskState.SENSING: lambda live: live.started_at,
+    TaskState.QUEUED: lambda task: task.queued_at,
+    TaskState.SENSING: lambda task: task.started_at,
 }
 """Since when a task waits that no trigger wakes, by its state."""
 
@@ -96,11 +96,11 @@ class Looking:
     def _pass(self, found: Looked) -> Iterator[None]:
         """Go through all but what lies folded, which is counted already."""
         memory = self._engine.memory
-        lives = list(memory.live.objects.values())
-        folded = len(memory.live) - len(lives)
+        lives = list(memory.active_tasks.objects.values())
+        folded = len(memory.active_tasks) - len(lives)
         if folded > 0:
             found.states[TaskState.DEFERRED.label] += folded
-        for form, count in memory.parking.forms.counts():
+        for form, count in memory.packing.forms.counts():
             found.parked[kind_of(form.class_path)] += count
         for some in _slices(lives):
             _count_tasks(some, found)
@@ -120,14 +120,14 @@ class Looking:
 
 def _count_tasks(lives: Sequence[TaskInstance], found: Looked) -> None:
     waiting: list[tuple[Timestamp, int, TaskInstance]] = []
-    for state, count in Counter(live.state for live in lives).items():
+    for state, count in Counter(task.state for task in lives).items():
         found.states[state.label] += count
-    for live in lives:
-        if still_waits(live):
-            found.queued[live.spec.pool] += 1
-        since = _SINCE[live.state](live) if live.state in _SINCE else None
+    for task in lives:
+        if still_waits(task):
+            found.queued[task.spec.pool] += 1
+        since = _SINCE[task.state](task) if task.state in _SINCE else None
         if since is not None:
-            waiting.append((since, live.task_no, live))
+            waiting.append((since, task.task_no, task))
     found.oldest = heapq.nsmallest(OLDEST, [*found.oldest, *waiting], key=lambda one: one[:2])
 
 

@@ -151,10 +151,10 @@ def measured(
         tasks_waiting_for_slots=looked.queued.total(),
         tasks_sensing=looked.states[TaskState.SENSING.label],
         live_runs=len(memory.runs),
-        live_tasks=len(memory.live),
+        live_tasks=len(memory.active_tasks),
         parked=dict(looked.parked),
-        stalls=memory.stalls.counts(),
-        quarantined_classes=sum(known.is_quarantined for known in memory.stalls.all()),
+        stalls=memory.loop_blockers.counts(),
+        quarantined_classes=sum(known.is_quarantined for known in memory.loop_blockers.all()),
         owed=owed(memory),
         callbacks_failed=memory.callbacks_failed,
         schedules_late=memory.schedules_late,
@@ -166,6 +166,6 @@ def measured(
 def owed(memory: Memory) -> dict[str, int]:
     """Return how many callbacks and alerts are to be delivered."""
     found = {"alerts": 0, "callbacks": 0}
-    for kind, count in backlog(memory.lanes).items():
+    for kind, count in backlog(memory.outbox_quotas).items():
         found["callbacks" if is_callback(kind) else "alerts"] += count
     return found

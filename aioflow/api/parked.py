@@ -215,7 +215,7 @@ def _state(row: TriggerRow, where: _Hosted) -> str:
 
 
 def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
-    wait = memory.parking.peek(number)
+    wait = memory.packing.peek(number)
     if wait is None:
         return _Hosted()
     if wait.hosting:
@@ -227,8 +227,8 @@ def _held_forms(memory: Memory) -> set[int]:
     """Return the forms of folded triggers that something may keep from running."""
     return {
         number
-        for form, number in memory.parking.forms.numbered()
-        if not form.has_room or is_stopped(form.plan.graph.spec.dag_id, memory)
+        for form, number in memory.packing.forms.numbered()
+        if not form.has_room or is_stopped(form.dag_version.graph.spec.dag_id, memory)
     }
 
 
@@ -238,7 +238,7 @@ def _held(number: TriggerNo, forms: set[int], memory: Memory) -> str:
     Args:
         forms: See ``_held_forms``.
     """
-    parking = memory.parking
+    parking = memory.packing
     if number not in parking.triggers.objects and not (forms and parking.form_of(number) in forms):
         return ""
     return _whereabouts(number, memory).state

@@ -196,7 +196,7 @@ class Api(Explaining):
     async def spec(self, version: str, dag_id: str) -> DagSpec:
         """Return what a version says of a DAG; memory knows those that are in use."""
         if self._engine is not None:
-            plan = self._engine.memory.plans.get((version, dag_id))
+            plan = self._engine.memory.dag_versions.get((version, dag_id))
             if plan is not None:
                 return plan.graph.spec
         return await super().spec(version, dag_id)
@@ -364,7 +364,9 @@ class Api(Explaining):
         Raises:
             DaemonAway: If there is no daemon: nobody else knows.
         """
-        return [slow_view(known) for known in self._running.memory.stalls.all() if known.count]
+        return [
+            slow_view(known) for known in self._running.memory.loop_blockers.all() if known.count
+        ]
 
     # ── watching over ───────────────────────────────────────────────────────────────────
 

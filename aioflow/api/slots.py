@@ -87,14 +87,14 @@ class HostedTimetables:
 
     def expected(self) -> Mapping[str, Timestamp]:
         """See ``Timetables``."""
-        standing = self._memory().standing
+        standing = self._memory().dag_triggers
         slots = [slot for host in self._hosts.values() for slot in host.expected.items()]
         known = [(standing.get(number), at) for number, at in slots]
         return {one.row.dag_id: at for one, at in known if one is not None}
 
     def expected_of(self, dag_id: str) -> Timestamp | None:
         """See ``Timetables``."""
-        one = self._memory().standing.of(dag_id)
+        one = self._memory().dag_triggers.of(dag_id)
         if one is None or not one.hosting:
             return None
         host = self._hosts.get(one.role)
@@ -105,9 +105,9 @@ class HostedTimetables:
     ) -> FireTimesPreviewed | None:
         """See ``Timetables``."""
         memory = self._memory()
-        one = memory.standing.get(row.trigger_no)
+        one = memory.dag_triggers.get(row.trigger_no)
         host = host_order(row, version, 0 if one is None else one.hosting)
-        plan = memory.plans.get((version, row.dag_id))
+        plan = memory.dag_versions.get((version, row.dag_id))
         role = TRIGGERS if plan is None else role_of(row.class_path, plan, memory)
         asked = self._hosts.get(role)
         if asked is None:

@@ -50,7 +50,7 @@ async def count_standing(reader: RunReader, memory: Memory) -> Counter[str]:
     """Return how many of them DAGs want, by kind; nothing of them is read."""
     counts: Counter[str] = Counter()
     dags, _ = await reader.catalogue.known()
-    for at, one in enumerate(list(memory.standing), start=1):
+    for at, one in enumerate(list(memory.dag_triggers), start=1):
         if at % _AT_ONCE == 0:
             await checkpoint()
         spec = await _wanted(reader, dags, one.row.dag_id)
@@ -80,7 +80,7 @@ async def list_standing(
         spec = await _wanted(reader, dags, row.dag_id)
         if spec is None:
             continue
-        one = None if memory is None else memory.standing.get(row.trigger_no)
+        one = None if memory is None else memory.dag_triggers.get(row.trigger_no)
         wait = None if memory is None or one is None else explain_dag_trigger(one, memory)
         is_hosted = one is not None and one.hosting != 0 and one.has_room
         watch = watched.get(row.trigger_no)

@@ -170,7 +170,7 @@ class Waiting:
         counted = await self._counts()
         hosts, memory = self._hosts(), self._memory()
         standing = Counter() if memory is None else await count_standing(self._reader, memory)
-        known = [] if memory is None else memory.stalls.all()
+        known = [] if memory is None else memory.loop_blockers.all()
         return TriggersView(
             kinds=self._kinds(counted, standing, _watches(hosts)),
             hosts=[_host(host) for host in hosts],

@@ -68,7 +68,7 @@ def before(request: Request, memory: Memory, slots: Slots) -> str | None:
             run = memory.find_run(run_id)
             return None if run is None else run.row.state.label
         case SetAccount(name=name):
-            account = memory.admitted.account(name)
+            account = memory.accounts.account(name)
             return None if account is None else _account(account)
         case _:
             return None

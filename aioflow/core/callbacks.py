@@ -30,28 +30,28 @@ _RUN_EVENTS: Mapping[RunState, str] = MappingProxyType(
 )
 
 
-def of_task(live: TaskInstance, callbacks: CallbackSpec, now: Timestamp) -> Callback | None:
+def of_task(task: TaskInstance, callbacks: CallbackSpec, now: Timestamp) -> Callback | None:
     """Return what is owed for the state a task has just gone into."""
-    event = _EVENTS.get(live.state)
-    is_unstarted = live.state is TaskState.SKIPPED and not live.try_number
-    if event not in callbacks.events or is_unstarted or _is_marked(live):
+    event = _EVENTS.get(task.state)
+    is_unstarted = task.state is TaskState.SKIPPED and not task.try_number
+    if event not in callbacks.events or is_unstarted or _is_marked(task):
         return None
     return Callback(
         event=event,
-        run_no=live.run.run_no,
-        position=live.position,
-        state=live.state.label,
+        run_no=task.run.run_no,
+        position=task.position,
+        state=task.state.label,
         at=now,
-        task_no=live.task_no,
-        map_index=live.map_index,
-        try_number=live.try_number,
-        start_no=live.start_no,
-        failure=None if live.state is TaskState.SUCCESS else live.failure,
+        task_no=task.task_no,
+        map_index=task.map_index,
+        try_number=task.try_number,
+        start_no=task.start_no,
+        failure=None if task.state is TaskState.SUCCESS else task.failure,
     )
 
 
-def _is_marked(live: TaskInstance) -> bool:
-    return live.failure is not None and live.failure.reason == MARKED
+def _is_marked(task: TaskInstance) -> bool:
+    return task.failure is not None and task.failure.reason == MARKED
 
 
 def of_run(run: Run, state: RunState, now: Timestamp) -> Callback | None:

@@ -85,7 +85,7 @@ _encode = msgspec.msgpack.Encoder().encode
 def crashed(
     process: str,
     running: Sequence[TaskInstance],
-    draft: Transaction,
+    tx: Transaction,
     hosted: Iterable[TriggerNo] = (),
 ) -> None:
     """A process died: decide which tasks and triggers begin again first.
@@ -99,39 +99,39 @@ def crashed(
         hosted: The triggers that the daemon had, if it is what died. They are looked at only
             where that is needed.
     """
-    before = draft.memory.trial or Trial(process)
+    before = tx.memory.trial or Trial(process)
     is_part = bool(before.groups) and before.process in {process, DAEMON}
     if before.groups and not is_part and process != DAEMON:
         return
     tasks = list(running)
-    counted, triggers = _counted(before, hosted, draft)
-    since = draft.steady if process == DAEMON else before.since
-    after = _without_groups(replace(counted, process=process, since=since), draft)
+    counted, triggers = _counted(before, hosted, tx)
+    since = tx.steady if process == DAEMON else before.since
+    after = _without_groups(replace(counted, process=process, since=since), tx)
     if is_part:
         if not before.groups[0] and _span(before) == _NO_TRIGGERS:
-            _acquit(after, draft, is_of_triggers=bool(before.spans))
+            _acquit(after, tx, is_of_triggers=bool(before.spans))
             return
-        tasks = [live for live in running if live.task_no in before.groups[0]]
-        triggers = [number for number in triggers if may_host(number, draft.memory)]
+        tasks = [task for task in running if task.task_no in before.groups[0]]
+        triggers = [number for number in triggers if may_host(number, tx.memory)]
         if not (tasks or triggers):  # it died before any of them began
             has_begun = before.has_begun and process != DAEMON
-            until = draft.steady + before.proof_us
-            _put(replace(counted, until=until, has_begun=has_begun), draft)
+            until = tx.steady + before.proof_us
+            _put(replace(counted, until=until, has_begun=has_begun), tx)
             return
-    is_repeated = is_part or after.alone or triggers or any(live.interruptions for live in tasks)
+    is_repeated = is_part or after.alone or triggers or any(task.interruptions for task in tasks)
     if is_repeated and (tasks or triggers):
         times = after.deaths - TRIGGER_DEATHS + 1 if triggers else 0
-        proof_us = _proof_us(running, before, draft, times=times)
+        proof_us = _proof_us(running, before, tx, times=times)
         are_held = bool(triggers or (is_part and before.spans and process == DAEMON))
         after = replace(after, proof_us=proof_us)
-        after = _divided(tasks, triggers, after, draft, are_held=are_held)
+        after = _divided(tasks, triggers, after, tx, are_held=are_held)
     else:
         after = replace(after, proof_us=0)
-    _put(after, draft)
+    _put(after, tx)
 
 
 def _counted(
-    before: Trial, hosted: Iterable[TriggerNo], draft: Transaction
+    before: Trial, hosted: Iterable[TriggerNo], tx: Transaction
 ) -> tuple[Trial, list[TriggerNo]]:
     """Return a trial with one more death, if the daemon had triggers, and those suspected of it.
 
@@ -147,39 +147,39 @@ def _counted(
     if not triggers:
         return before, []
     if not is_row:
-        return replace(before, deaths=1, row_end=draft.numbers.take()), []
+        return replace(before, deaths=1, row_end=tx.numbers.take()), []
     deaths = before.deaths + 1
     return replace(before, deaths=deaths), triggers if deaths >= TRIGGER_DEATHS else []
 
 
-def _without_groups(trial: Trial, draft: Transaction) -> Trial:
+def _without_groups(trial: Trial, tx: Transaction) -> Trial:
     """Return a trial of which everything may begin now."""
     return replace(
         trial,
         groups=(),
         spans=(),
         has_begun=False,
-        until=draft.steady + _FORGOTTEN_AFTER_US,
-        alone=tuple(pair for pair in trial.alone if _is_there(draft.memory, pair[0])),
+        until=tx.steady + _FORGOTTEN_AFTER_US,
+        alone=tuple(pair for pair in trial.alone if _is_there(tx.memory, pair[0])),
     )
 
 
-def _acquit(after: Trial, draft: Transaction, *, is_of_triggers: bool) -> None:
+def _acquit(after: Trial, tx: Transaction, *, is_of_triggers: bool) -> None:
     """It died while none of those it suspects ran.
 
     Args:
         is_of_triggers: Triggers were among them; else it may have been one of these.
     """
     facts: dict[str, str | int] = {"process": after.process}
-    draft.effects.append(Warn("died while no suspected task ran; none is suspected now", facts))
-    _put(replace(after, alone=(), deaths=0 if is_of_triggers else after.deaths), draft)
+    tx.effects.append(Warn("died while no suspected task ran; none is suspected now", facts))
+    _put(replace(after, alone=(), deaths=0 if is_of_triggers else after.deaths), tx)
 
 
 def _divided(
     tasks: Sequence[TaskInstance],
     triggers: Sequence[TriggerNo],
     trial: Trial,
-    draft: Transaction,
+    tx: Transaction,
     *,
     are_held: bool,
 ) -> Trial:
@@ -190,8 +190,8 @@ def _divided(
     Args:
         are_held: Whether triggers that are in no group are not hosted meanwhile.
     """
-    ranked = sorted(tasks, key=lambda live: (-live.interruptions, live.task_no))
-    found = [*(live.task_no for live in ranked), *sorted(triggers)]
+    ranked = sorted(tasks, key=lambda task: (-task.interruptions, task.task_no))
+    found = [*(task.task_no for task in ranked), *sorted(triggers)]
     counts = dict(trial.alone)
     if len(found) == 1:
         counts[found[0]] = counts.get(found[0], 0) + 1
@@ -199,7 +199,7 @@ def _divided(
     facts: dict[str, str | int] = {"process": trial.process, "tasks": len(tasks)}
     if triggers:
         facts["triggers"] = len(triggers)
-    draft.effects.append(Warn("died again; what ran then begins before everything else", facts))
+    tx.effects.append(Warn("died again; what ran then begins before everything else", facts))
     if len(found) == 1 and counts[found[0]] > INTERRUPTION_LIMIT_OWN:
         return trial  # it is charged
     known = sorted((n for n in found if n in counts), key=lambda number: -counts[number])
@@ -208,15 +208,15 @@ def _divided(
     control: list[list[int]] = [[]] if known and counts[known[0]] > 1 else []
     halves = [part for part in (others[:half], others[half:]) if part]
     parts = [*control, *([number] for number in known), *halves]
-    are_tasks = {live.task_no for live in tasks}
+    are_tasks = {task.task_no for task in tasks}
     spans = [_span_of([number for number in part if number not in are_tasks]) for part in parts]
     groups = tuple(tuple(n for n in part if n in are_tasks) for part in parts)
-    draft.memory.group_may_begin_since = None
+    tx.memory.group_may_begin_since = None
     return replace(
         trial,
         groups=groups,
         spans=tuple(spans) if are_held else (),
-        until=draft.steady + _first_look_us(groups[0], trial),
+        until=tx.steady + _first_look_us(groups[0], trial),
     )
 
 
@@ -231,7 +231,7 @@ def _span(trial: Trial) -> Span:
 
 
 def _proof_us(
-    running: Iterable[TaskInstance], before: Trial, draft: Transaction, *, times: int
+    running: Iterable[TaskInstance], before: Trial, tx: Transaction, *, times: int
 ) -> int:
     """Return how long a group has to run until it is cleared.
 
@@ -242,18 +242,18 @@ def _proof_us(
     Args:
         times: How often the daemon has died while triggers were suspected.
     """
-    lengths = [draft.now - (live.started_at or draft.now) for live in running]
+    lengths = [tx.now - (task.started_at or tx.now) for task in running]
     if times:
-        lengths.append(draft.steady - before.since)
-    most = max([times, *(live.interruptions + 1 for live in running)])
+        lengths.append(tx.steady - before.since)
+    most = max([times, *(task.interruptions + 1 for task in running)])
     bearable_us = min(_FIRST_PROOF_US * int(_GROWTH ** min(most, 10)), _LONGEST_PROOF_US)
     return min(max(max(lengths) + _MARGIN_US, before.proof_us, _MARGIN_US), bearable_us)
 
 
-def _began(live: TaskInstance, draft: Transaction) -> Timestamp:
+def _began(task: TaskInstance, tx: Transaction) -> Timestamp:
     """Return when a task that runs began, in steady time; long ago, if the clock was set back."""
-    started_at = draft.now if live.started_at is None else live.started_at
-    return started_at - draft.at.shift if started_at <= draft.now else 0
+    started_at = tx.now if task.started_at is None else task.started_at
+    return started_at - tx.at.shift if started_at <= tx.now else 0
 
 
 def process_on_trial(memory: Memory) -> str | None:
@@ -270,7 +270,7 @@ def on_trial(memory: Memory) -> list[TaskInstance]:
     trial = memory.trial
     if trial is None or not trial.groups:
         return []
-    return [live for live in _known(trial.groups[0], memory) if _waits(live)]
+    return [task for task in _known(trial.groups[0], memory) if _waits(task)]
 
 
 def may_host_all(memory: Memory) -> bool:
@@ -293,7 +293,7 @@ def may_host(number: TriggerNo, memory: Memory) -> bool:
 
 def is_barred(number: TriggerNo, memory: Memory) -> bool:
     """Return whether a trigger of a DAG has killed the daemon as the DAG's file has it now."""
-    trial, one = memory.trial, memory.standing.get(number)
+    trial, one = memory.trial, memory.dag_triggers.get(number)
     version = None if trial is None else dict(trial.barred).get(number)
     if version is None or one is None:
         return False
@@ -301,19 +301,19 @@ def is_barred(number: TriggerNo, memory: Memory) -> bool:
     return row is not None and row.version == version
 
 
-def bar(number: TriggerNo, version: str, draft: Transaction) -> None:
+def bar(number: TriggerNo, version: str, tx: Transaction) -> None:
     """Have the trigger of a DAG not hosted again as a version has it."""
-    trial = draft.memory.trial or Trial(DAEMON)
+    trial = tx.memory.trial or Trial(DAEMON)
     alone = tuple(pair for pair in trial.alone if pair[0] != number)
-    _put(replace(trial, alone=alone, barred=(*trial.barred, (number, version))), draft)
+    _put(replace(trial, alone=alone, barred=(*trial.barred, (number, version))), tx)
 
 
 def _known(numbers: Iterable[TaskNo], memory: Memory) -> list[TaskInstance]:
-    return [live for n in numbers if (live := memory.live.objects.get(n)) is not None]
+    return [task for n in numbers if (task := memory.active_tasks.objects.get(n)) is not None]
 
 
-def _waits(live: TaskInstance) -> bool:
-    return still_waits(live) and not is_start(live)
+def _waits(task: TaskInstance) -> bool:
+    return still_waits(task) and not is_start(task)
 
 
 def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
@@ -330,45 +330,45 @@ def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
 def guilty_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
     """Return the triggers that killed the daemon, and have not been charged yet."""
     numbers = [] if memory.trial is None else [number for number, _ in memory.trial.alone]
-    found = [(n, guilt(n, memory)) for n in numbers if n not in memory.live]
+    found = [(n, guilt(n, memory)) for n in numbers if n not in memory.active_tasks]
     return [(number, failure) for number, failure in found if failure is not None]
 
 
-def go_on(draft: Transaction, *, is_open: bool) -> None:
+def go_on(tx: Transaction, *, is_open: bool) -> None:
     """Let the next group begin once the first has been cleared; in the end, everything.
 
     Args:
         is_open: Whether anything may begin now.
     """
-    trial = draft.memory.trial
+    trial = tx.memory.trial
     if trial is None:
         return
     trial = replace(
         trial,
-        alone=tuple(pair for pair in trial.alone if _is_suspect(draft.memory, pair[0])),
-        barred=tuple(pair for pair in trial.barred if is_barred(pair[0], draft.memory)),
+        alone=tuple(pair for pair in trial.alone if _is_suspect(tx.memory, pair[0])),
+        barred=tuple(pair for pair in trial.barred if is_barred(pair[0], tx.memory)),
     )
-    _note_whether_it_may_begin(trial, draft, is_open=is_open)
-    while trial.groups and (after := _judged(trial, draft)) != trial:
-        if after.groups != trial.groups and draft.memory.group_may_begin_since is not None:
-            draft.memory.group_may_begin_since = draft.steady
+    _note_whether_it_may_begin(trial, tx, is_open=is_open)
+    while trial.groups and (after := _judged(trial, tx)) != trial:
+        if after.groups != trial.groups and tx.memory.group_may_begin_since is not None:
+            tx.memory.group_may_begin_since = tx.steady
         trial = after
-    if not trial.groups and trial.deaths and draft.steady >= trial.until:
-        alone = tuple(pair for pair in trial.alone if pair[0] in draft.memory.live)
+    if not trial.groups and trial.deaths and tx.steady >= trial.until:
+        alone = tuple(pair for pair in trial.alone if pair[0] in tx.memory.active_tasks)
         trial = replace(trial, deaths=0, alone=alone)
     if is_open and not trial.has_begun and _span(trial) != _NO_TRIGGERS:
-        now = draft.memory.group_may_begin_since = draft.steady
+        now = tx.memory.group_may_begin_since = tx.steady
         trial = replace(trial, has_begun=True, since=now, until=now + trial.proof_us)
-    _put(trial, draft)
+    _put(trial, tx)
 
 
-def _note_whether_it_may_begin(trial: Trial, draft: Transaction, *, is_open: bool) -> None:
+def _note_whether_it_may_begin(trial: Trial, tx: Transaction, *, is_open: bool) -> None:
     """Have the patience with the first group begin once its process takes work, not before."""
-    memory = draft.memory
+    memory = tx.memory
     if not (is_open and (trial.process == DAEMON or trial.process in memory.hosts_up)):
         memory.group_may_begin_since = None
     elif memory.group_may_begin_since is None:
-        memory.group_may_begin_since = draft.steady
+        memory.group_may_begin_since = tx.steady
 
 
 def _first_look_us(group: Collection[int], trial: Trial) -> int:
@@ -379,15 +379,15 @@ def _first_look_us(group: Collection[int], trial: Trial) -> int:
     return min(trial.proof_us, _PATIENCE_US) if group else trial.proof_us
 
 
-def _judged(trial: Trial, draft: Transaction) -> Trial:
+def _judged(trial: Trial, tx: Transaction) -> Trial:
     """Return a trial as it stands now: unchanged while its first group has to go on."""
-    memory, (first, *others), now = draft.memory, trial.groups, draft.steady
+    memory, (first, *others), now = tx.memory, trial.groups, tx.steady
     has_triggers = _has_triggers(_span(trial), memory)
     if has_triggers and not trial.has_begun:
         return trial
     lives = _known(first, memory)
-    waiting = tuple(live.task_no for live in lives if _waits(live))
-    began = [_began(live, draft) for live in lives if live.state is TaskState.RUNNING]
+    waiting = tuple(task.task_no for task in lives if _waits(task))
+    began = [_began(task, tx) for task in lives if task.state is TaskState.RUNNING]
     is_control = not first and _span(trial) == _NO_TRIGGERS
     is_over = not (waiting or began or has_triggers or is_control)
     if not is_over and now < trial.until:
@@ -403,7 +403,7 @@ def _judged(trial: Trial, draft: Transaction) -> Trial:
     if waiting:
         left, spans = (*left, waiting), (*spans, _NO_TRIGGERS) if trial.spans else ()
     if not left:
-        return _without_groups(trial, draft)
+        return _without_groups(trial, tx)
     until = now + _first_look_us(left[0], trial)
     return replace(trial, groups=left, spans=spans, has_begun=False, until=until)
 
@@ -417,49 +417,49 @@ def _has_triggers(span: Span, memory: Memory) -> bool:
 
 def _is_suspect(memory: Memory, number: TaskNo | TriggerNo) -> bool:
     """Whether what began again after its process died has neither ended nor come further."""
-    live = memory.live.get(number)
-    return _is_trigger(memory, number) if live is None else live.interruptions > 0
+    task = memory.active_tasks.get(number)
+    return _is_trigger(memory, number) if task is None else task.interruptions > 0
 
 
 def _is_there(memory: Memory, number: TaskNo | TriggerNo) -> bool:
-    return number in memory.live or _is_trigger(memory, number)
+    return number in memory.active_tasks or _is_trigger(memory, number)
 
 
 def _is_trigger(memory: Memory, number: TriggerNo) -> bool:
-    wait = memory.parking.peek(number)
+    wait = memory.packing.peek(number)
     if wait is None:
-        return number in memory.standing
-    return wait.state is TriggerState.WAITING and wait.live is not None
+        return number in memory.dag_triggers
+    return wait.state is TriggerState.WAITING and wait.task is not None
 
 
-def stop(draft: Transaction) -> None:
+def stop(tx: Transaction) -> None:
     """The daemon is stopped by people: that proves nothing of any task."""
-    if draft.memory.trial is not None:
-        _put(_without_groups(draft.memory.trial, draft), draft)
+    if tx.memory.trial is not None:
+        _put(_without_groups(tx.memory.trial, tx), tx)
 
 
-def _put(trial: Trial | None, draft: Transaction) -> None:
+def _put(trial: Trial | None, tx: Transaction) -> None:
     """Keep a trial, and have its instant come; one that says nothing any more is over."""
-    memory = draft.memory
+    memory = tx.memory
     if trial is not None and not (trial.groups or trial.alone or trial.deaths or trial.barred):
         trial = None
     if trial == memory.trial:
         return
     if memory.trial is not None:
-        draft.owing.write_off(memory.trial_no)
+        tx.outbox.write_off(memory.trial_no)
     memory.may_host_more |= _hosted(memory.trial) != _hosted(trial)
     memory.trial, memory.trial_no = trial, -1
     if trial is not None:
-        memory.trial_no = draft.owing.owe(TRIAL, _encode(trial))
-        wake(draft)
+        memory.trial_no = tx.outbox.owe(TRIAL, _encode(trial))
+        wake(tx)
 
 
-def wake(draft: Transaction) -> None:
+def wake(tx: Transaction) -> None:
     """Have the instant come at which the trial is judged, or its deaths are forgotten."""
-    trial = draft.memory.trial
+    trial = tx.memory.trial
     if trial is not None and (trial.groups or trial.deaths):
         # Its own number is no task's: what comes is a turn.
-        draft.effects.append(WakeAt(TimerFired(trial.until, draft.memory.trial_no)))
+        tx.effects.append(WakeAt(TimerFired(trial.until, tx.memory.trial_no)))
 
 
 def _hosted(trial: Trial | None) -> tuple[Span, bool] | None:

@@ -17,26 +17,26 @@ __all__ = ("delete", "delete_dag", "erase")
 _NO_FIELDS = b"\x80"
 
 
-def delete(request: DeleteRun, draft: Transaction) -> None:
+def delete(request: DeleteRun, tx: Transaction) -> None:
     """Have nobody see a run any more.
 
     Raises:
         RequestError: If there is none of that id, or it goes on.
     """
-    row = draft.memory.recalled_runs.get(request.run_id)
-    is_live = draft.memory.find_run(request.run_id) is not None
+    row = tx.memory.prefetched_runs.get(request.run_id)
+    is_live = tx.memory.find_run(request.run_id) is not None
     if is_live or (row is not None and row.ended_at is None):
         raise RequestError(f"run {request.run_id!r} goes on; cancel it first, then delete it")
     if row is None:
         raise UnknownRun(request.run_id)
-    draft.memory.touch(request.run_id)
+    tx.memory.touch(request.run_id)
     order = run_key(row)
     if order is not None:
-        previous.forget(row.dag_id, order, draft)
-    draft.batch.new_deletions.append(DeletionRow(run_no=row.run_no, at=draft.now))
+        previous.forget(row.dag_id, order, tx)
+    tx.batch.new_deletions.append(DeletionRow(run_no=row.run_no, at=tx.now))
 
 
-def delete_dag(request: DeleteDag, draft: Transaction) -> None:
+def delete_dag(request: DeleteDag, tx: Transaction) -> None:
     """Forget a DAG. Its ended runs are deleted before, by whoever asks.
 
     Raises:
@@ -44,46 +44,50 @@ def delete_dag(request: DeleteDag, draft: Transaction) -> None:
         DagPresent: If a file defines it.
         DagRunning: If a run of it goes on.
     """
-    memory, dag_id = draft.memory, request.dag_id
+    memory, dag_id = tx.memory, request.dag_id
     row = memory.dags.get(dag_id)
     if row is None:
         raise UnknownDag(dag_id)
     if not row.gone:
         raise DagPresent(dag_id, row.file)
     filling = [one for one in memory.backfills.values() if one.dag_id == dag_id]
-    live = sum(run.row.dag_id == dag_id for run in memory.runs.objects.values())
-    live += sum(n for plan, n in memory.runs.plans.counts() if plan.graph.spec.dag_id == dag_id)
-    if live:
-        raise DagRunning(dag_id, live)
+    live_runs = sum(run.row.dag_id == dag_id for run in memory.runs.objects.values())
+    live_runs += sum(
+        n
+        for dag_version, n in memory.runs.dag_versions.counts()
+        if dag_version.graph.spec.dag_id == dag_id
+    )
+    if live_runs:
+        raise DagRunning(dag_id, live_runs)
     if not request.only_asks:
         for backfill in filling:
-            draft.put_backfill(replace(backfill, state="cancelled", ended_at=draft.now))
-        _forget_trigger(dag_id, draft)
+            tx.put_backfill(replace(backfill, state="cancelled", ended_at=tx.now))
+        _forget_trigger(dag_id, tx)
         del memory.dags[dag_id]
-        draft.batch.dags = [kept for kept in draft.batch.dags if kept.dag_id != dag_id]
-        draft.batch.gone_dags.append(dag_id)
+        tx.batch.dags = [kept for kept in tx.batch.dags if kept.dag_id != dag_id]
+        tx.batch.gone_dags.append(dag_id)
 
 
-def _forget_trigger(dag_id: str, draft: Transaction) -> None:
+def _forget_trigger(dag_id: str, tx: Transaction) -> None:
     """Whatever DAG has that name next, its trigger begins anew; keys are known as long as ever."""
-    one = draft.memory.standing.of(dag_id)
+    one = tx.memory.dag_triggers.of(dag_id)
     if one is not None:
-        draft.standing.note(one)
+        tx.dag_triggers.note(one)
         held = [event.event_no for events in one.pending.values() for event in events]
         held += [] if one.row.held is None else [one.row.held.event_no]
-        draft.batch.of_dags.fates += [FateChange(number, Fate.REPLACED) for number in held]
+        tx.batch.of_dags.fates += [FateChange(number, Fate.REPLACED) for number in held]
         one.pending = {}
         nothing = {"event": None, "event_key": None, "held": None}
         one.row = replace(one.row, class_path="", kwargs=_NO_FIELDS, **nothing)
-        draft.memory.standing.index(one)
+        tx.memory.dag_triggers.index(one)
 
 
-def erase(request: EraseRows, draft: Transaction) -> None:
+def erase(request: EraseRows, tx: Transaction) -> None:
     """Delete some of the rows that are left of a run.
 
     Raises:
         RequestError: If it goes on.
     """
-    if request.run_no in draft.memory.runs:
+    if request.run_no in tx.memory.runs:
         raise RequestError(f"run {request.run_no} goes on")
-    draft.batch.erased.setdefault(request.table, []).extend(request.keys)
+    tx.batch.erased.setdefault(request.table, []).extend(request.keys)

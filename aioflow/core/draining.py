@@ -18,36 +18,36 @@ from aioflow.protocol.requests import DrainNode
 __all__ = ("recall_claims", "set_drained")
 
 
-def set_drained(request: DrainNode, draft: Transaction, slots: Slots) -> bool:
+def set_drained(request: DrainNode, tx: Transaction, slots: Slots) -> bool:
     """Drain a node, or have it take work again; return whether that is new.
 
     Raises:
         UnknownNode: If it is not this one: nobody else listens.
     """
-    memory = draft.memory
+    memory = tx.memory
     if request.node_no != memory.node_no:
         raise UnknownNode(request.node_no)
     if memory.is_drained == request.is_drained:
         return False
-    if draft.was_drained is None:
-        draft.was_drained = memory.is_drained
+    if tx.was_drained is None:
+        tx.was_drained = memory.is_drained
     memory.is_drained = request.is_drained
-    draft.batch.drained.append((request.node_no, draft.now if request.is_drained else None))
+    tx.batch.drained.append((request.node_no, tx.now if request.is_drained else None))
     if request.is_drained:
         memory.group_may_begin_since = None
-        recall_claims(draft, slots)
+        recall_claims(tx, slots)
         return True
     for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
-        host_all(role, draft)
-        dag_triggers.host_all(role, draft)
-    want_own_hosts(draft)
-    dag_triggers.place_all(draft)
+        host_all(role, tx)
+        dag_triggers.host_all(role, tx)
+    want_own_hosts(tx)
+    dag_triggers.place_all(tx)
     return True
 
 
-def recall_claims(draft: Transaction, slots: Slots) -> None:
+def recall_claims(tx: Transaction, slots: Slots) -> None:
     """Ask for what was sent ahead, and has not begun."""
     for worker in slots.workers:
         if worker.claims:
-            tries = tuple((live.task_no, live.start_no) for live in worker.claims)
-            draft.effects.append(RecallTries(worker.number, tries))
+            tries = tuple((task.task_no, task.start_no) for task in worker.claims)
+            tx.effects.append(RecallTries(worker.number, tries))

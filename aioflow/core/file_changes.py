@@ -14,14 +14,14 @@ __all__ = ("take",)
 
 
 def take(
-    entry: FileParsed | FileBroken | FileDeleted, draft: Transaction, pools: Mapping[str, PoolRow]
+    entry: FileParsed | FileBroken | FileDeleted, tx: Transaction, pools: Mapping[str, PoolRow]
 ) -> None:
     """Take a parsed, broken or deleted file."""
     match entry:
         case FileParsed():
-            versions.file_parsed(entry, draft, pools)
-            migration.file_parsed(entry, draft)
+            versions.file_parsed(entry, tx, pools)
+            migration.file_parsed(entry, tx)
         case FileBroken():
-            versions.file_broken(entry, draft)
+            versions.file_broken(entry, tx)
         case FileDeleted():
-            versions.file_gone(entry, draft)
+            versions.file_gone(entry, tx)

@@ -33,14 +33,14 @@ def asked(inputs: Iterable[Input]) -> tuple[list[str], dict[str, list[str]]]:
 
 def remember(found: Iterable[tuple[RunRow, bool]], memory: Memory) -> None:
     """Know for this turn whose those are: each run, and whether it is being deleted."""
-    memory.taken, memory.taken_keys = {}, {}
+    memory.existing_runs, memory.existing_runs_by_key = {}, {}
     for row, is_going in found:
-        memory.taken[row.run_id] = row, is_going
+        memory.existing_runs[row.run_id] = row, is_going
         if row.key is not None:
-            memory.taken_keys[row.dag_id, row.key] = row, is_going
+            memory.existing_runs_by_key[row.dag_id, row.key] = row, is_going
 
 
-def same_run(request: CreateRun, draft: Transaction) -> str | None:
+def same_run(request: CreateRun, tx: Transaction) -> str | None:
     """Return the id of the run, ended or not, that this request has made before.
 
     Raises:
@@ -48,12 +48,12 @@ def same_run(request: CreateRun, draft: Transaction) -> str | None:
         RunBeingDeleted: If its id, or its key, is that of a run whose rows have still to go.
     """
     if request.key is not None:
-        keyed = _keyed(request.dag_id, request.key, draft)
+        keyed = _keyed(request.dag_id, request.key, tx)
         if keyed is not None:
             return keyed.run_id
     if request.run_id is None:
         return None
-    named = _named(request.run_id, draft)
+    named = _named(request.run_id, tx)
     if named is None:
         return None
     if (named.dag_id, named.conf) != (request.dag_id, request.conf):
@@ -61,23 +61,23 @@ def same_run(request: CreateRun, draft: Transaction) -> str | None:
     return named.run_id
 
 
-def _keyed(dag_id: str, key: str, draft: Transaction) -> RunRow | None:
-    memory = draft.memory
+def _keyed(dag_id: str, key: str, tx: Transaction) -> RunRow | None:
+    memory = tx.memory
     number = memory.run_keys.get((dag_id, key))
     if number is not None:
         return memory.runs.peek(number).row
-    return _stored(memory.taken_keys.get((dag_id, key)), draft, key)
+    return _stored(memory.existing_runs_by_key.get((dag_id, key)), tx, key)
 
 
-def _named(run_id: str, draft: Transaction) -> RunRow | None:
-    live = draft.memory.find_run(run_id)
-    return _stored(draft.memory.taken.get(run_id), draft) if live is None else live.row
+def _named(run_id: str, tx: Transaction) -> RunRow | None:
+    run = tx.memory.find_run(run_id)
+    return _stored(tx.memory.existing_runs.get(run_id), tx) if run is None else run.row
 
 
-def _stored(found: tuple[RunRow, bool] | None, draft: Transaction, key: str = "") -> RunRow | None:
+def _stored(found: tuple[RunRow, bool] | None, tx: Transaction, key: str = "") -> RunRow | None:
     if found is None:
         return None
     row, is_going = found
-    if is_going or any(gone.run_no == row.run_no for gone in draft.batch.new_deletions):
+    if is_going or any(gone.run_no == row.run_no for gone in tx.batch.new_deletions):
         raise RunBeingDeleted(row.run_id, key)
     return row

@@ -14,14 +14,14 @@ PAGE = 1_000
 """Triggers in one turn."""
 
 
-def reseal(request: Reseal, draft: Transaction) -> Resealed:
+def reseal(request: Reseal, tx: Transaction) -> Resealed:
     """Have the page that was read for this request written again.
 
     Asked for twice in one turn, the second time there is nothing to do, and nothing follows.
     """
-    values, triggers = draft.memory.sealed
-    draft.memory.sealed = [], []
-    batch = draft.batch
+    values, triggers = tx.memory.sealed
+    tx.memory.sealed = [], []
+    batch = tx.batch
     changed = {(row.kind, row.name) for row in batch.values}
     opened = [row for row in values if row.value is not None]
     batch.values += [row for row in opened if (row.kind, row.name) not in changed]
@@ -30,8 +30,8 @@ def reseal(request: Reseal, draft: Transaction) -> Resealed:
     ]
     batch.resealed += readable
     if request.after is None:
-        draft.access.reseal()
-    standing, shut = _reseal_standing(request, draft)
+        tx.accounts.reseal()
+    standing, shut = _reseal_standing(request, tx)
     unopened = len(values) + len(triggers) - len(opened) - len(readable)
     after = -1 if request.after is None else None
     if len(triggers) == PAGE:
@@ -39,7 +39,7 @@ def reseal(request: Reseal, draft: Transaction) -> Resealed:
     return Resealed(len(opened) + len(readable) + standing, unopened + shut, after)
 
 
-def _reseal_standing(request: Reseal, draft: Transaction) -> tuple[int, int]:
+def _reseal_standing(request: Reseal, tx: Transaction) -> tuple[int, int]:
     """Have the triggers that start runs written anew, with the first page: there are few of them.
 
     Returns:
@@ -47,8 +47,8 @@ def _reseal_standing(request: Reseal, draft: Transaction) -> tuple[int, int]:
     """
     if request.after is not None:
         return 0, 0
-    known = list(draft.memory.standing)
+    known = list(tx.memory.dag_triggers)
     readable = [one for one in known if one.row.kwargs is not None]
     for one in readable:
-        draft.standing.write_anew(one)
+        tx.dag_triggers.write_anew(one)
     return len(readable), len(known) - len(readable)

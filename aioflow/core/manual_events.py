@@ -21,7 +21,7 @@ __all__ = ("fire",)
 _NOTHING = msgspec.msgpack.encode(None)
 
 
-def fire(request: FireTrigger, draft: Transaction, slots: Slots) -> tuple[str, str, int]:
+def fire(request: FireTrigger, tx: Transaction, slots: Slots) -> tuple[str, str, int]:
     """Take the event as if the trigger had yielded it. Returns run, task and map index.
 
     One that is no stream is over with it: its host lets go of it, as of a wait that nobody waits
@@ -31,28 +31,28 @@ def fire(request: FireTrigger, draft: Transaction, slots: Slots) -> tuple[str, s
         UnknownTrigger: If no such trigger waits.
         RequestError: If its event cannot be made by hand.
     """
-    of_dag = draft.memory.standing.get(request.trigger_no)
+    of_dag = tx.memory.dag_triggers.get(request.trigger_no)
     if of_dag is not None:
         raise RequestError(
             f"trigger {request.trigger_no} starts runs of {of_dag.row.dag_id}; start one yourself "
             f"with `aioflow dags trigger {of_dag.row.dag_id}`"
         )
-    wait = draft.memory.waits.get(request.trigger_no)
-    if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
+    wait = tx.memory.waits.get(request.trigger_no)
+    if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
         raise UnknownTrigger(request.trigger_no)
-    live = wait.live
-    told = live.run.row.run_id, live.spec.task_id, live.map_index
+    task = wait.task
+    told = task.run.row.run_id, task.spec.task_id, task.map_index
     end = _end_of(wait)
-    lifecycle.fire(wait, _event(wait, request, draft), draft, slots)
+    lifecycle.fire(wait, _event(wait, request, tx), tx, slots)
     if end is not None:
-        draft.effects.append(end)
+        tx.effects.append(end)
     return told
 
 
-def _event(wait: TriggerInstance, request: FireTrigger, draft: Transaction) -> TriggerFired:
+def _event(wait: TriggerInstance, request: FireTrigger, tx: Transaction) -> TriggerFired:
     ends, payload = "", request.payload
     if wait.row.ordinal < 0 and not wait.row.next_method and wait.stream is None:
-        if wait.live is not None and wait.live.spec.feeds_limit is not None:
+        if wait.task is not None and wait.task.spec.feeds_limit is not None:
             raise RequestError(
                 f"the event of trigger {request.trigger_no} is a result that others expand over, "
                 "which cannot be given by hand; mark the task instead"
@@ -62,7 +62,7 @@ def _event(wait: TriggerInstance, request: FireTrigger, draft: Transaction) -> T
         trigger_no=wait.row.trigger_no,
         hosting=wait.hosting,
         index=BY_HAND,
-        at=draft.now,
+        at=tx.now,
         payload=payload,
         key=request.key,
         ends=ends,

@@ -9,13 +9,13 @@ from aioflow.protocol.requests import SetValue
 __all__ = ("keep",)
 
 
-def keep(request: SetValue, draft: Transaction) -> None:
+def keep(request: SetValue, tx: Transaction) -> None:
     """Have a value be what is asked for, or gone. Of several in one turn the last one counts."""
     row = ValueRow(
         kind=request.kind,
         name=request.name,
-        value_no=draft.numbers.take(),
-        at=draft.now,
+        value_no=tx.numbers.take(),
+        at=tx.now,
         value=request.value,
     )
-    draft.batch.values.append(row)
+    tx.batch.values.append(row)

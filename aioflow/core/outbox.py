@@ -72,7 +72,7 @@ class Owing:
         if kind in KEPT:
             self._memory.outbox[number] = (kind, body)
             return number
-        lane = self._memory.lanes.get(kind, EMPTY)
+        lane = self._memory.outbox_quotas.get(kind, EMPTY)
         if lane.has_room:
             self._hand_out(number, kind, body)
         else:
@@ -88,13 +88,13 @@ class Owing:
             self._done[number] = owed
         kind = owed[0]
         if kind not in KEPT:
-            lane = self._memory.lanes[kind]
+            lane = self._memory.outbox_quotas[kind]
             self._set(kind, replace(lane, handed=lane.handed - 1))
             self.read_on(kind)
 
     def read_on(self, kind: str) -> None:
         """Have more of a kind be read, if there is more and room for it."""
-        lane = self._memory.lanes.get(kind, EMPTY)
+        lane = self._memory.outbox_quotas.get(kind, EMPTY)
         if lane.wants_more:
             self._set(kind, replace(lane, is_reading=True))
             self._effects.append(OutboxLoaded(kind))
@@ -102,7 +102,10 @@ class Owing:
     def take_read(self, entry: OutboxLoaded) -> None:
         """Hand out the rows that were read for this turn."""
         kind = entry.kind
-        rows, lane = self._memory.found_owed.pop(kind, None), self._memory.lanes.get(kind)
+        rows, lane = (
+            self._memory.loaded_outbox.pop(kind, None),
+            self._memory.outbox_quotas.get(kind),
+        )
         if rows is None or lane is None:
             return  # it is a repetition
         waiting = lane.waiting - len(rows)
@@ -123,21 +126,21 @@ class Owing:
             self._keep(kind, lane)
 
     def _hand_out(self, number: int, kind: str, body: bytes) -> None:
-        lane = self._memory.lanes.get(kind, EMPTY)
+        lane = self._memory.outbox_quotas.get(kind, EMPTY)
         self._set(kind, replace(lane, handed=lane.handed + 1, after=number))
         self._handed.append(number)
         self._memory.outbox[number] = (kind, body)
         self._effects.append(DeliverOutbox(number, kind, body))
 
     def _set(self, kind: str, lane: OutboxQuota) -> None:
-        self._before.setdefault(kind, self._memory.lanes.get(kind, EMPTY))
+        self._before.setdefault(kind, self._memory.outbox_quotas.get(kind, EMPTY))
         self._keep(kind, lane)
 
     def _keep(self, kind: str, lane: OutboxQuota) -> None:
         if lane.is_over:
-            self._memory.lanes.pop(kind, None)
+            self._memory.outbox_quotas.pop(kind, None)
         else:
-            self._memory.lanes[kind] = lane
+            self._memory.outbox_quotas[kind] = lane
 
 
 def begin(memory: Memory, rows: Iterable[OutboxRow], others: Mapping[str, tuple[int, int]]) -> None:
@@ -150,6 +153,6 @@ def begin(memory: Memory, rows: Iterable[OutboxRow], others: Mapping[str, tuple[
     """
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows}
     memory.index_outbox()
-    memory.lanes = {
+    memory.outbox_quotas = {
         kind: OutboxQuota(waiting=count, after=first - 1) for kind, (count, first) in others.items()
     }

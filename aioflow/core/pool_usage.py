@@ -16,30 +16,30 @@ __all__ = ("holders",)
 
 def holders(pool: str, memory: Memory, slots: Slots, *, limit: int) -> list[Holder]:
     """Return those that have a part of a pool, what runs first; at most ``limit``."""
-    return [_holder(live, memory) for live in islice(_having(pool, memory, slots), limit)]
+    return [_holder(task, memory) for task in islice(_having(pool, memory, slots), limit)]
 
 
 def _having(pool: str, memory: Memory, slots: Slots) -> Iterator[TaskInstance]:
     for worker in slots.workers:
         if worker.current is not None and worker.pool == pool:
             yield worker.current
-    for live in slots.at_work.values():
-        if live.spec.pool == pool:
-            yield live
+    for task in slots.at_work.values():
+        if task.spec.pool == pool:
+            yield task
     if not slots.used_by_deferred(pool):
         return
     for task_no, (where, _) in slots.kept.items():
-        kept = memory.live.get(task_no) if where == pool else None
+        kept = memory.active_tasks.get(task_no) if where == pool else None
         if kept is not None:
             yield kept
 
 
-def _holder(live: TaskInstance, memory: Memory) -> Holder:
-    row = live.run.row
-    is_waiting = live.state is TaskState.DEFERRED
-    since = live.started_at if live.started_at is not None else live.queued_at
-    if is_waiting and live.wait is not None:
-        since = memory.on_wall(live.wait.row.since)
+def _holder(task: TaskInstance, memory: Memory) -> Holder:
+    row = task.run.row
+    is_waiting = task.state is TaskState.DEFERRED
+    since = task.started_at if task.started_at is not None else task.queued_at
+    if is_waiting and task.wait is not None:
+        since = memory.on_wall(task.wait.row.since)
     return Holder(
-        row.run_id, row.dag_id, live.position, live.map_index, live.spec.slots, since, is_waiting
+        row.run_id, row.dag_id, task.position, task.map_index, task.spec.slots, since, is_waiting
     )

@@ -35,89 +35,93 @@ __all__ = ("take",)
 
 def take(
     entry: HostUp | HostLost | AssignTriggers | LoopBlocked | Restarted | Drain | AlertRaised,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
 ) -> None:
     """Take word of a process."""
     match entry:
         case Drain():
-            _drain(entry, draft, slots)
+            _drain(entry, tx, slots)
         case HostUp():
-            _host_up(entry.role, draft)
+            _host_up(entry.role, tx)
         case HostLost():
-            _host_lost(entry, draft, slots)
+            _host_lost(entry, tx, slots)
         case AssignTriggers():
-            hand_over(entry, draft)
+            hand_over(entry, tx)
         case LoopBlocked():
-            isolation.stalled(entry, draft)
+            isolation.stalled(entry, tx)
         case Restarted():
-            restarted(entry, draft, slots)
+            restarted(entry, tx, slots)
         case AlertRaised():
-            draft.owing.alert(entry.reason, entry.message[:1_000], run_id="")
+            tx.outbox.alert(entry.reason, entry.message[:1_000], run_id="")
 
 
-def _host_up(role: str, draft: Transaction) -> None:
-    draft.memory.hosts_up.add(role)
+def _host_up(role: str, tx: Transaction) -> None:
+    tx.memory.hosts_up.add(role)
     if kind_of(role) != ASYNC:
-        host_all(role, draft)
-        dag_triggers.host_all(role, draft)
+        host_all(role, tx)
+        dag_triggers.host_all(role, tx)
 
 
-def _host_lost(lost: HostLost, draft: Transaction, slots: Slots) -> None:
-    memory = draft.memory
+def _host_lost(lost: HostLost, tx: Transaction, slots: Slots) -> None:
+    memory = tx.memory
     memory.hosts_up.discard(lost.role)
     if kind_of(lost.role) != ASYNC:
-        lifecycle.lose_host(lost, draft, slots)
-        hand_on(lost.role, draft)
-        event_runs.lose_host(lost, draft)
+        lifecycle.lose_host(lost, tx, slots)
+        hand_on(lost.role, tx)
+        event_runs.lose_host(lost, tx)
         if lost.was_dismissed and is_own(lost.role):
             # It does not come back by itself, and may have been handed something.
-            want_own_hosts(draft)
-            dag_triggers.place_all(draft)
+            want_own_hosts(tx)
+            dag_triggers.place_all(tx)
         return
-    memory.parking.lose(lost.role, memory.hosting)
-    own = [one for one in memory.live.objects.values() if one.run.async_role == lost.role]
-    for live in own:
-        unpark(live)
+    memory.packing.lose(lost.role, memory.hosting)
+    own = [one for one in memory.active_tasks.objects.values() if one.run.async_role == lost.role]
+    for task in own:
+        unpark(task)
     charge = None
-    if lost.culprit in memory.live:
-        charge = memory.suspects.failure(lost, memory.live, memory.waits, memory.standing)
-    hosted = [live for live in own if live.is_hosted]
-    if lost.culprit not in memory.live and not lost.was_dismissed:  # else it is known what ended it
-        running = [live for live in hosted if live.state is TaskState.RUNNING]
-        crash_trials.crashed(lost.role, running, draft)
-    for live in hosted:
+    if lost.culprit in memory.active_tasks:
+        charge = memory.crash_suspects.failure(
+            lost, memory.active_tasks, memory.waits, memory.dag_triggers
+        )
+    hosted = [task for task in own if task.is_hosted]
+    if (
+        lost.culprit not in memory.active_tasks and not lost.was_dismissed
+    ):  # else it is known what ended it
+        running = [task for task in hosted if task.state is TaskState.RUNNING]
+        crash_trials.crashed(lost.role, running, tx)
+    for task in hosted:
         # Ordered while this was on its way, it was begun by the next process: not there, too.
-        draft.effects.append(stop_of(live, live.start_no, REASSIGNED))
-        if live.task_no == lost.culprit and charge is not None:
-            fail_or_retry(live, charge, draft, slots)
-        elif live.state is TaskState.RUNNING and lost.was_dismissed:
-            _give_back(live, draft, slots)  # it never came there
-        elif live.state is TaskState.RUNNING:
-            cut_short(live, lost.failure, draft, slots)
+        tx.effects.append(stop_of(task, task.start_no, REASSIGNED))
+        if task.task_no == lost.culprit and charge is not None:
+            fail_or_retry(task, charge, tx, slots)
+        elif task.state is TaskState.RUNNING and lost.was_dismissed:
+            _give_back(task, tx, slots)  # it never came there
+        elif task.state is TaskState.RUNNING:
+            cut_short(task, lost.failure, tx, slots)
         else:  # parked sensors are never charged
-            slots.release(live)
-            draft.displace(live)
-            slots.offer(live)
+            slots.release(task)
+            tx.displace(task)
+            slots.offer(task)
 
 
-def _give_back(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
+def _give_back(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
     """A try was handed to a process that had ended before it came there: it has not begun."""
-    slots.release(live)
-    slots.unblock(live)
-    live.started_at = live.ends_at = None
-    requeue(live, draft, slots)
+    slots.release(task)
+    slots.unblock(task)
+    task.started_at = task.ends_at = None
+    requeue(task, tx, slots)
 
 
-def _drain(drain: Drain, draft: Transaction, slots: Slots) -> None:
+def _drain(drain: Drain, tx: Transaction, slots: Slots) -> None:
     """Start nothing more; when the time of grace is over, cut short what still runs."""
     slots.is_open = False
-    recall_claims(draft, slots)
+    recall_claims(tx, slots)
     if not drain.is_over:
         return
-    crash_trials.stop(draft)
+    crash_trials.stop(tx)
     failure = Failure(type="Interrupted", message="the daemon was stopped", reason="interrupted")
-    for live in list(draft.memory.live.objects.values()):
-        if live.state is TaskState.RUNNING:
-            lifecycle.stop(live, "shutdown", draft, slots)
-            interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
+    for task in list(tx.memory.active_tasks.objects.values()):
+        if task.state is TaskState.RUNNING:
+            lifecycle.stop(task, "shutdown", tx, slots)
+            interrupt(task, failure, INTERRUPTION_LIMIT_SHARED, tx, slots)

@@ -63,24 +63,24 @@ from aioflow.protocol.requests import (
 __all__ = ("answer",)
 
 
-def answer(asked: RequestReceived, draft: Transaction, slots: Slots) -> Acknowledge:
+def answer(asked: RequestReceived, tx: Transaction, slots: Slots) -> Acknowledge:
     """Do what is asked, and say what came of it; what cannot be done changes nothing.
 
     What somebody has changed is in the audit then, in the same commit.
     """
     by = asked.by
-    was = None if by is None else audit.before(asked.request, draft.memory, slots)
+    was = None if by is None else audit.before(asked.request, tx.memory, slots)
     try:
-        said = _answer(asked.request, draft, slots)
+        said = _answer(asked.request, tx, slots)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
     line = None if by is None else audit.line_of(asked, by, was, said)
     if line is not None:
-        draft.access.note(line)
+        tx.accounts.note(line)
     return Acknowledge(asked.ticket, said)
 
 
-def _answer(request: Request, draft: Transaction, slots: Slots) -> object:
+def _answer(request: Request, tx: Transaction, slots: Slots) -> object:
     match request:
         case (
             CreateRun()
@@ -92,39 +92,39 @@ def _answer(request: Request, draft: Transaction, slots: Slots) -> object:
             | DeleteRun()
             | EraseRows()
         ):
-            return _answer_of_run(request, draft, slots)
+            return _answer_of_run(request, tx, slots)
         case SetPaused(dag_id=dag_id, paused=paused):
-            return create.set_paused(dag_id, paused=paused, draft=draft)
+            return create.set_paused(dag_id, paused=paused, tx=tx)
         case SetPool():
-            return _set_pool(request, draft, slots)
+            return _set_pool(request, tx, slots)
         case EmitEvent() | FireTrigger() | Unquarantine():
-            return _answer_of_waits(request, draft, slots)
+            return _answer_of_waits(request, tx, slots)
         case SetValue():
-            named_values.keep(request, draft)
+            named_values.keep(request, tx)
         case EraseOld() | EraseVersions() | DeleteDag():
-            return _erase(request, draft)
+            return _erase(request, tx)
         case Reseal():
-            return key_rotation.reseal(request, draft)
+            return key_rotation.reseal(request, tx)
         case DrainNode():
-            return set_drained(request, draft, slots)
+            return set_drained(request, tx, slots)
         case Explain() | ExplainChildren() | CountTasks() | ShowPools() | ShowHolders():
-            return _tell(request, draft.memory, slots)
+            return _tell(request, tx.memory, slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
-            return answer_of_access(request, draft)
+            return answer_of_access(request, tx)
         case OpenLogin() | EndLogin() | NoteUse() | Note():
-            return answer_of_access(request, draft)
+            return answer_of_access(request, tx)
     return None
 
 
-def _erase(request: EraseOld | EraseVersions | DeleteDag, draft: Transaction) -> int | None:
+def _erase(request: EraseOld | EraseVersions | DeleteDag, tx: Transaction) -> int | None:
     """Delete what belongs to no run."""
     match request:
         case EraseOld():
-            retention.erase_old(request, draft)
+            retention.erase_old(request, tx)
         case EraseVersions():
-            return retention.erase_versions(request, draft)
+            return retention.erase_versions(request, tx)
         case DeleteDag():
-            delete_dag(request, draft)
+            delete_dag(request, tx)
     return None
 
 
@@ -158,58 +158,58 @@ def _answer_of_run(
     | Mark
     | DeleteRun
     | EraseRows,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
 ) -> object:
     match request:
         case CreateRun():
-            return create.create_run(request, draft, slots)
+            return create.create_run(request, tx, slots)
         case StartBackfill():
-            return backfills.start(request, draft)
+            return backfills.start(request, tx)
         case CancelBackfill(backfill_no=number):
-            backfills.cancel_backfill(number, draft, slots)
+            backfills.cancel_backfill(number, tx, slots)
         case CancelRun(run_id=run_id):
-            return cancel(_find(run_id, draft.memory), draft, slots)
+            return cancel(_find(run_id, tx.memory), tx, slots)
         case ClearTasks():
-            return clear(request, draft, slots)
+            return clear(request, tx, slots)
         case Mark():
-            return mark(request, draft, slots)
+            return mark(request, tx, slots)
         case DeleteRun():
-            delete(request, draft)
+            delete(request, tx)
         case EraseRows():
-            erase(request, draft)
+            erase(request, tx)
     return None
 
 
 def _answer_of_waits(
-    request: EmitEvent | FireTrigger | Unquarantine, draft: Transaction, slots: Slots
+    request: EmitEvent | FireTrigger | Unquarantine, tx: Transaction, slots: Slots
 ) -> object:
     match request:
         case EmitEvent():
-            return named_events.emit(request, draft)
+            return named_events.emit(request, tx)
         case FireTrigger():
-            return manual_events.fire(request, draft, slots)
+            return manual_events.fire(request, tx, slots)
         case Unquarantine(class_path=class_path):
-            return isolation.release(class_path, draft)
+            return isolation.release(class_path, tx)
 
 
-def _set_pool(request: SetPool, draft: Transaction, slots: Slots) -> bool:
+def _set_pool(request: SetPool, tx: Transaction, slots: Slots) -> bool:
     name = request.name
     before = slots.pools.get(name)
-    draft.pools_before.setdefault(name, before)
+    tx.pools_before.setdefault(name, before)
     after = slots.set_pool(
-        name, request.slots, draft.memory, include_deferred=request.include_deferred
+        name, request.slots, tx.memory, include_deferred=request.include_deferred
     )
     if before == after:
         return False
     # What an earlier request of this turn said of it is over.
-    draft.batch.pools = [pool for pool in draft.batch.pools if pool.name != name]
-    draft.batch.gone_pools = [gone for gone in draft.batch.gone_pools if gone != name]
+    tx.batch.pools = [pool for pool in tx.batch.pools if pool.name != name]
+    tx.batch.gone_pools = [gone for gone in tx.batch.gone_pools if gone != name]
     if after is None:
-        draft.batch.gone_pools.append(name)
+        tx.batch.gone_pools.append(name)
     else:
-        draft.batch.pools.append(after)
-    pool_fit.pools_changed(draft, slots.pools)
+        tx.batch.pools.append(after)
+    pool_fit.pools_changed(tx, slots.pools)
     return True
 
 

@@ -73,7 +73,7 @@ def old_numbers(
     return [number for number, _ in is_old]
 
 
-def erase_old(request: EraseOld, draft: Transaction) -> None:
+def erase_old(request: EraseOld, tx: Transaction) -> None:
     """Delete old rows that belong to no run; what is gone already is.
 
     Raises:
@@ -81,24 +81,24 @@ def erase_old(request: EraseOld, draft: Transaction) -> None:
     """
     numbers = request.numbers
     if request.table == EVENTS and numbers:
-        oldest = min(draft.memory.runs, default=None)
+        oldest = min(tx.memory.runs, default=None)
         if oldest is not None and max(numbers) >= oldest:
             raise RequestError(f"run {oldest} goes on, and is older than event {max(numbers)}")
-        _forget_requests(set(numbers), draft)
+        _forget_requests(set(numbers), tx)
     if request.table == DAG_EVENTS:
-        _let_go_of_held(set(numbers), draft)
-    draft.batch.erased.setdefault(request.table, []).extend((number,) for number in numbers)
+        _let_go_of_held(set(numbers), tx)
+    tx.batch.erased.setdefault(request.table, []).extend((number,) for number in numbers)
 
 
-def erase_versions(request: EraseVersions, draft: Transaction) -> int:
+def erase_versions(request: EraseVersions, tx: Transaction) -> int:
     """Delete versions, but none that a file, a DAG or a live run has by now; return how many go.
 
     A parse that brings one of them back finds it missing, and stores it anew.
     """
-    memory, needed = draft.memory, needed_versions(draft.memory)
+    memory, needed = tx.memory, needed_versions(tx.memory)
     gone = [version for version in request.versions if version not in needed]
     memory.stored_versions.difference_update(gone)
-    draft.batch.erased.setdefault("version", []).extend((version,) for version in gone)
+    tx.batch.erased.setdefault("version", []).extend((version,) for version in gone)
     return len(gone)
 
 
@@ -106,30 +106,30 @@ def needed_versions(memory: Memory) -> set[str]:
     """Return the versions that memory goes by, also those that no row refers to any more."""
     needed = memory.hosted_versions()
     needed |= {row.version for row in memory.files.values() if row.version is not None}
-    return needed | {version for version, _ in memory.plans}
+    return needed | {version for version, _ in memory.dag_versions}
 
 
-def spare_version(version: str, draft: Transaction) -> None:
+def spare_version(version: str, tx: Transaction) -> None:
     """A version comes back in the very turn it was to go in."""
-    going = draft.batch.erased.get("version", [])
+    going = tx.batch.erased.get("version", [])
     if (version,) in going:
         going.remove((version,))
 
 
-def _let_go_of_held(numbers: set[int], draft: Transaction) -> None:
+def _let_go_of_held(numbers: set[int], tx: Transaction) -> None:
     """What a DAG has held for so long of its assets counts no more."""
-    for one in draft.memory.standing:
+    for one in tx.memory.dag_triggers:
         if not any(event.event_no in numbers for held in one.pending.values() for event in held):
             continue
-        draft.standing.note(one)
+        tx.dag_triggers.note(one)
         one.pending = {
             asset: tuple(event for event in held if event.event_no not in numbers)
             for asset, held in one.pending.items()
         }
 
 
-def _forget_requests(numbers: set[int], draft: Transaction) -> None:
+def _forget_requests(numbers: set[int], tx: Transaction) -> None:
     """Whoever repeats one of these events makes a new one."""
-    known = draft.memory.event_requests
+    known = tx.memory.event_requests
     for key in [key for key, number in known.items() if number in numbers]:
         del known[key]

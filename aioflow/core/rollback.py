@@ -1,4 +1,4 @@
-"""Taking a turn back: what a draft changed in memory though it was never committed.
+"""Taking a turn back: what a transaction changed in memory though it was never committed.
 
 The runs it touched are forgotten here and read again from their rows by the engine. The
 processes know nothing of all this: what they were given at the last commit they still have,
@@ -43,28 +43,26 @@ Places: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
 
 
 class Refused(AioflowError):
-    """A batch was refused, and this is the draft it came from."""
+    """A batch was refused, and this is the transaction it came from."""
 
     code = "defect.refused"
 
-    def __init__(self, draft: Transaction, cause: str) -> None:
+    def __init__(self, tx: Transaction, cause: str) -> None:
         super().__init__(cause)
-        self.draft = draft
+        self.tx = tx
 
 
-def forget(memory: Memory, draft: Transaction) -> Places:
-    """Drop the runs a draft touched; return where their tasks are."""
-    places: Places = {
-        live.task_no: (live.stored_start, live.stored_place) for live in draft.touched
-    }
-    draft.put_back()
-    memory.stray_triggers += draft.strays
-    for run in draft.runs.values():
-        for live in run.live.values():
-            places.setdefault(live.task_no, (live.stored_start, live.stored_place))
+def forget(memory: Memory, tx: Transaction) -> Places:
+    """Drop the runs a transaction touched; return where their tasks are."""
+    places: Places = {task.task_no: (task.stored_start, task.stored_place) for task in tx.touched}
+    tx.put_back()
+    memory.stray_triggers += tx.strays
+    for run in tx.runs.values():
+        for task in run.active_tasks.values():
+            places.setdefault(task.task_no, (task.stored_start, task.stored_place))
         run.is_forgotten = True
         memory.drop_run(run)
-    for version in draft.batch.new_versions:
+    for version in tx.batch.new_versions:
         memory.stored_versions.discard(version.version)
     deadline_alerts.index(memory)
     memory.index_outbox()
@@ -78,16 +76,16 @@ def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) 
     memory.files = {row.file: row for row in files}
 
 
-def restore_pools(draft: Transaction, slots: Slots) -> None:
-    """Have the pools a draft changed be what they were, and the node take work as it did."""
-    for name, before in draft.pools_before.items():
-        slots.put_pool(name, before, draft.memory)
-    if draft.was_drained is not None:
-        draft.memory.is_drained = draft.was_drained
+def restore_pools(tx: Transaction, slots: Slots) -> None:
+    """Have the pools a transaction changed be what they were, and the node take work as it did."""
+    for name, before in tx.pools_before.items():
+        slots.put_pool(name, before, tx.memory)
+    if tx.was_drained is not None:
+        tx.memory.is_drained = tx.was_drained
 
 
 def put_back(
-    runs: list[Run], places: Places, memory: Memory, slots: Slots, draft: Transaction
+    runs: list[Run], places: Places, memory: Memory, slots: Slots, tx: Transaction
 ) -> list[Input]:
     """Give restored tasks the places they have, and let the rest wait for theirs.
 
@@ -95,16 +93,16 @@ def put_back(
         What has to be asked, or judged, anew: as inputs of a later turn.
     """
     for run in runs:
-        for live in run.live.objects.values():  # what is folded has no place
-            start_no, place = places.get(live.task_no, (-1, NOWHERE))
-            if start_no == live.start_no:
-                live.worker, live.is_claimed, live.is_hosted = live.stored_place = place
+        for task in run.active_tasks.objects.values():  # what is folded has no place
+            start_no, place = places.get(task.task_no, (-1, NOWHERE))
+            if start_no == task.start_no:
+                task.worker, task.is_claimed, task.is_hosted = task.stored_place = place
     slots.recount(memory)
     count_runs(memory)
     for run in runs:
         _offer(run, slots)
     unjudged = [ContinueRun(run.run_no) for run in runs if one_to_one.is_unjudged(run)]
-    return [*previous.doubt({run.row.dag_id for run in draft.runs.values()}, memory), *unjudged]
+    return [*previous.doubt({run.row.dag_id for run in tx.runs.values()}, memory), *unjudged]
 
 
 def blamed(entry: Input, memory: Memory) -> list[Run]:
@@ -117,8 +115,8 @@ def blamed(entry: Input, memory: Memory) -> list[Run]:
         case TimerFired(run_no=run_no) if run_no >= 0:
             run = memory.runs.get(run_no)
         case TaskReport() | TimerFired():
-            live = memory.live.get(entry.task_no)
-            run = None if live is None else live.run
+            task = memory.active_tasks.get(entry.task_no)
+            run = None if task is None else task.run
         case TriggerFired() | TriggerEnded():
             wait = memory.waits.get(entry.trigger_no)
             run = None if wait is None else memory.runs.get(wait.run.run_no)
@@ -140,9 +138,9 @@ def named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
     """Return the run that a run, a task or a trigger is of, if memory has it."""
     if "run_no" in numbers:
         return [numbers["run_no"]]
-    live = memory.live.get(numbers.get("task_no", -1))
+    task = memory.active_tasks.get(numbers.get("task_no", -1))
     wait = memory.waits.get(numbers.get("trigger_no", -1))
-    of = [one.run.run_no for one in (live, wait) if one is not None]
+    of = [one.run.run_no for one in (task, wait) if one is not None]
     return of[:1]
 
 
@@ -160,10 +158,10 @@ def is_of_one_run(entry: Input) -> bool:
 def free_place(entry: Input, memory: Memory, slots: Slots) -> None:
     """What a process reported cannot be taken, but it has ended that try all the same."""
     if isinstance(entry, Ended):
-        live = memory.live.get(entry.task_no)
-        if live is not None and live.start_no == entry.start_no:
-            slots.release(live)
-            live.stored_place = NOWHERE
+        task = memory.active_tasks.get(entry.task_no)
+        if task is not None and task.start_no == entry.start_no:
+            slots.release(task)
+            task.stored_place = NOWHERE
 
 
 def _offer(run: Run, slots: Slots) -> None:

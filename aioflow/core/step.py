@@ -1,8 +1,8 @@
-"""One turn of the circle, decided: inputs in, one net batch and effects out.
+"""Decide one turn of the engine loop: inputs in, one net batch and effects out.
 
-``decide`` changes the memory as it goes. If it raises, or its batch is refused, the memory
-no longer says what the rows say: the engine takes the draft back (``core.rollback``), restores
-the runs it touched from their rows, and repeats the inputs one by one.
+``decide`` changes the memory as it proceeds. If it raises, or its batch is refused, the memory no
+longer matches the rows: the engine rolls the transaction back (``core.rollback``), restores the
+runs it touched from their rows, and repeats the inputs one by one.
 """
 
 from __future__ import annotations
@@ -118,13 +118,13 @@ TURN_INPUTS = 1_000
 
 
 class TurnFailed(AioflowError):
-    """Deciding raised. What the draft touched in memory is no longer to be trusted."""
+    """Deciding raised. What the transaction touched in memory is no longer to be trusted."""
 
     code = "defect.turn"
 
-    def __init__(self, draft: Transaction, cause: str) -> None:
-        super().__init__(f"a turn over runs {sorted(draft.runs)} raised {cause}")
-        self.draft = draft
+    def __init__(self, tx: Transaction, cause: str) -> None:
+        super().__init__(f"a turn over runs {sorted(tx.runs)} raised {cause}")
+        self.tx = tx
 
 
 def decide(
@@ -133,7 +133,7 @@ def decide(
     inputs: Sequence[Input],
     *,
     at: Moment,
-    chance: Callable[[], float],
+    random: Callable[[], float],
     numbers: IdBlock,
     granting: bool = True,
 ) -> tuple[Batch, list[Effect], Transaction]:
@@ -145,32 +145,32 @@ def decide(
         numbers: Must have ``memory.numbers_needed`` left for each input.
 
     Returns:
-        The batch to commit, the effects to do after it, and the draft, which knows what
+        The batch to commit, the effects to do after it, and the transaction, which knows what
         was touched.
 
     Raises:
         TurnFailed: If a step raised, which is a defect.
     """
-    draft = Transaction(memory, at=at, chance=chance, numbers=numbers)
+    tx = Transaction(memory, at=at, random=random, numbers=numbers)
     try:
-        clock_steps.heed_step(draft)
+        clock_steps.heed_step(tx)
         for entry in inputs:
-            _take(entry, draft, slots)
-            next_runs.settle(draft, slots)
-            _settle_ended(draft, slots)
-        assets.settle(draft, slots)
-        next_runs.settle(draft, slots)
-        _settle_ended(draft, slots)
-        event_runs.settle(draft)
+            _take(entry, tx, slots)
+            next_runs.settle(tx, slots)
+            _settle_ended(tx, slots)
+        assets.settle(tx, slots)
+        next_runs.settle(tx, slots)
+        _settle_ended(tx, slots)
+        event_runs.settle(tx)
         if granting and not memory.is_drained:
-            _grant(draft, slots)
-            if memory.held and _let_go_on(draft, slots):
-                _grant(draft, slots)
+            _grant(tx, slots)
+            if memory.backpressured and _let_go_on(tx, slots):
+                _grant(tx, slots)
             for role in sorted(slots.missing_hosts(memory.hosts_up)):
-                want_host(role, draft)
-        return draft.close(), draft.effects, draft
+                want_host(role, tx)
+        return tx.close(), tx.effects, tx
     except Exception as exc:
-        raise TurnFailed(draft, repr(exc)) from exc
+        raise TurnFailed(tx, repr(exc)) from exc
 
 
 def runs_beyond(inputs: Sequence[Input]) -> int:
@@ -182,40 +182,40 @@ def runs_beyond(inputs: Sequence[Input]) -> int:
     return slots * create.MISSED_SLOTS_AT_ONCE + len(filled) * backfills.SLOTS_AT_ONCE
 
 
-def _settle_ended(draft: Transaction, slots: Slots) -> None:
-    while draft.ended_runs:
-        run = draft.ended_runs.pop()
-        create.run_ended(run, was=RunState.RUNNING, draft=draft, slots=slots)
-        child_runs.ended(run, draft, slots)
-        next_runs.settle(draft, slots)
+def _settle_ended(tx: Transaction, slots: Slots) -> None:
+    while tx.ended_runs:
+        run = tx.ended_runs.pop()
+        create.run_ended(run, was=RunState.RUNNING, tx=tx, slots=slots)
+        child_runs.ended(run, tx, slots)
+        next_runs.settle(tx, slots)
 
 
-def _grant(draft: Transaction, slots: Slots) -> None:
+def _grant(tx: Transaction, slots: Slots) -> None:
     """Start what may start; what does not fit into the batch follows in the next turn."""
-    crash_trials.go_on(draft, is_open=slots.is_open and not slots.is_held)
-    if draft.memory.may_host_more and slots.is_open:
-        draft.memory.may_host_more = False
-        host_rest(draft)
-        dag_triggers.place_all(draft)
-    for grant in slots.grant(draft.memory):
+    crash_trials.go_on(tx, is_open=slots.is_open and not slots.is_held)
+    if tx.memory.may_host_more and slots.is_open:
+        tx.memory.may_host_more = False
+        host_rest(tx)
+        dag_triggers.place_all(tx)
+    for grant in slots.grant(tx.memory):
         if grant.is_waiting:
-            lifecycle.start(grant.live, draft)
-            stream_consumer.go_on(grant.live, draft, slots)
+            lifecycle.start(grant.task, tx)
+            stream_consumer.go_on(grant.task, tx, slots)
         else:
-            start(grant, draft)
-        if draft.is_full:
-            draft.put_off(grant.live.run)
+            start(grant, tx)
+        if tx.is_full:
+            tx.put_off(grant.task.run)
             return
 
 
-def _let_go_on(draft: Transaction, slots: Slots) -> bool:
+def _let_go_on(tx: Transaction, slots: Slots) -> bool:
     """Those that were held may go on where there is room now; whether one waits for a place."""
-    for live in (waiting := stream_producer.go_on(draft, slots)):
-        stream_consumer.go_on(live, draft, slots)
+    for task in (waiting := stream_producer.go_on(tx, slots)):
+        stream_consumer.go_on(task, tx, slots)
     return bool(waiting)
 
 
-def _take(entry: Input, draft: Transaction, slots: Slots) -> None:
+def _take(entry: Input, tx: Transaction, slots: Slots) -> None:
     match entry:
         case (
             TaskStarted()
@@ -226,9 +226,9 @@ def _take(entry: Input, draft: Transaction, slots: Slots) -> None:
             | Deferred()
             | Awaiting()
         ):
-            _take_report(entry, draft, slots)
+            _take_report(entry, tx, slots)
         case EventsHandled():
-            _take_report(entry, draft, slots)
+            _take_report(entry, tx, slots)
         case (
             ItemYielded()
             | CallAnswered()
@@ -237,17 +237,17 @@ def _take(entry: Input, draft: Transaction, slots: Slots) -> None:
             | EventEmitted()
             | RunCalled()
         ):
-            _take_call(entry, draft, slots)
+            _take_call(entry, tx, slots)
         case NotSuspended() | RecordDropped() | Labelled() | ResultWriteFailed():
-            _take_call(entry, draft, slots)
+            _take_call(entry, tx, slots)
         case TriggerFired() | TriggerEnded() | TriggerCapacityChanged():
-            _take_trigger_report(entry, draft, slots)
+            _take_trigger_report(entry, tx, slots)
         case MigrateTriggers() | IsolateTriggerClass() | PauseTriggers() | CodeRestored():
-            _move_triggers(entry, draft)
+            _move_triggers(entry, tx)
         case Recalled():
-            _take_recalled(entry, draft, slots)
+            _take_recalled(entry, tx, slots)
         case FileParsed() | FileBroken() | FileDeleted():
-            file_changes.take(entry, draft, slots.pools)
+            file_changes.take(entry, tx, slots.pools)
         case (
             HostUp()
             | HostLost()
@@ -257,7 +257,7 @@ def _take(entry: Input, draft: Transaction, slots: Slots) -> None:
             | Drain()
             | AlertRaised()
         ):
-            processes.take(entry, draft, slots)
+            processes.take(entry, tx, slots)
         case (
             RequestReceived()
             | TimerFired()
@@ -267,100 +267,100 @@ def _take(entry: Input, draft: Transaction, slots: Slots) -> None:
             | PreviousRunLoaded()
             | ContinueBackfill()
         ):
-            _take_word(entry, draft, slots)
+            _take_word(entry, tx, slots)
         case CreateMissingRuns() | ClockStepped() | WorkerUnresponsive() | DamageFound():
-            _take_word(entry, draft, slots)
+            _take_word(entry, tx, slots)
 
 
-def _take_word(entry: Internal, draft: Transaction, slots: Slots) -> None:
+def _take_word(entry: Internal, tx: Transaction, slots: Slots) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
         case RequestReceived():
-            draft.effects.append(_answered(entry, draft, slots))
+            tx.effects.append(_answered(entry, tx, slots))
         case TimerFired():
-            _take_due(entry, draft, slots)
+            _take_due(entry, tx, slots)
         case OutboxDelivered():
-            draft.owing.write_off(entry.outbox_no)
-            draft.memory.callbacks_failed += entry.is_failed
+            tx.outbox.write_off(entry.outbox_no)
+            tx.memory.callbacks_failed += entry.is_failed
         case OutboxLoaded():
-            draft.owing.take_read(entry)
+            tx.outbox.take_read(entry)
         case ContinueRun():
-            _take_continue(entry, draft, slots)
+            _take_continue(entry, tx, slots)
         case PreviousRunLoaded():
-            next_runs.looked_back(entry, draft, slots)
+            next_runs.looked_back(entry, tx, slots)
         case ContinueBackfill():
-            backfills.go_on(entry, draft, slots)
+            backfills.go_on(entry, tx, slots)
         case CreateMissingRuns():
-            create.make_slots(entry, draft, slots)
+            create.make_slots(entry, tx, slots)
         case WorkerUnresponsive():
             slots.note_silence(entry)
         case DamageFound(damage=damage):
-            restart.damage_found(damage, draft)
+            restart.damage_found(damage, tx)
         case ClockStepped():
             pass  # every turn looks at the clock
 
 
-def _answered(entry: RequestReceived, draft: Transaction, slots: Slots) -> Effect:
+def _answered(entry: RequestReceived, tx: Transaction, slots: Slots) -> Effect:
     """Return the answer, or the request itself where rows have to be loaded before."""
     match entry.request:
-        case ClearTasks() | Mark() as request if has_to_wait(request, draft.memory):
+        case ClearTasks() | Mark() as request if has_to_wait(request, tx.memory):
             return entry
         case _:
-            return answer(entry, draft, slots)
+            return answer(entry, tx, slots)
 
 
-def _take_continue(entry: ContinueRun, draft: Transaction, slots: Slots) -> None:
+def _take_continue(entry: ContinueRun, tx: Transaction, slots: Slots) -> None:
     """Starts that were put off go on by themselves, cancels and verdicts do not."""
-    run = draft.memory.runs.get(entry.run_no)
+    run = tx.memory.runs.get(entry.run_no)
     if run is None:
         return
     if run.clearing is not None:
-        execution.go_on(run, draft, slots)
+        execution.go_on(run, tx, slots)
     elif not run.state.is_live:
-        cancel_tasks(run, draft, slots)
+        cancel_tasks(run, tx, slots)
     elif run.row.quarantine is None:
-        go_on(run, draft, slots)
+        go_on(run, tx, slots)
 
 
 # ── reports ─────────────────────────────────────────────────────────────────────────────
 
 
-def _take_report(report: TaskStarted | Ended, draft: Transaction, slots: Slots) -> None:
-    live = draft.memory.live.get(report.task_no)
-    if live is None or live.start_no != report.start_no:
+def _take_report(report: TaskStarted | Ended, tx: Transaction, slots: Slots) -> None:
+    task = tx.memory.active_tasks.get(report.task_no)
+    if task is None or task.start_no != report.start_no:
         return  # late: it was cancelled, or started again
-    if slots.begin(live):
-        if live.started_at is None:  # else it resumes: the time of its try runs on
+    if slots.begin(task):
+        if task.started_at is None:  # else it resumes: the time of its try runs on
             started_at = report.at if isinstance(report, TaskStarted) else report.began_at
-            begin_try(live, draft, started_at)
-        draft.move(live, TaskState.RUNNING)
-    if live.state is not TaskState.RUNNING and not live.is_hosted:
-        if isinstance(report, Failed) and live.parked_start == report.start_no:
-            lifecycle.fail_parked(live, report, draft, slots)
+            begin_try(task, tx, started_at)
+        tx.move(task, TaskState.RUNNING)
+    if task.state is not TaskState.RUNNING and not task.is_hosted:
+        if isinstance(report, Failed) and task.parked_start == report.start_no:
+            lifecycle.fail_parked(task, report, tx, slots)
         return
     if not isinstance(report, TaskStarted):
-        _take_end(report, live, draft, slots)
+        _take_end(report, task, tx, slots)
 
 
-def _take_end(report: Ended, live: TaskInstance, draft: Transaction, slots: Slots) -> None:
+def _take_end(report: Ended, task: TaskInstance, tx: Transaction, slots: Slots) -> None:
     if report.began_at is not None:
-        learn_duration(live, report.at - report.began_at)
+        learn_duration(task, report.at - report.began_at)
     match report:
         case Succeeded():
-            succeed(live, report, draft, slots)
+            succeed(task, report, tx, slots)
         case Failed():
-            _failed(live, report, draft, slots)
+            _failed(task, report, tx, slots)
         case Skipped():
-            keep_try(live, TaskState.SKIPPED, None, draft)
-            end(live, TaskState.SKIPPED, draft, slots, at=report.at)
+            keep_try(task, TaskState.SKIPPED, None, tx)
+            end(task, TaskState.SKIPPED, tx, slots, at=report.at)
         case SensorNotReady():
-            look_again(live, draft, slots, recheck_in_us=report.recheck_in_us)
+            look_again(task, tx, slots, recheck_in_us=report.recheck_in_us)
         case Deferred():
-            lifecycle.defer(live, report, draft, slots)
+            lifecycle.defer(task, report, tx, slots)
         case Awaiting():
-            lifecycle.await_triggers(live, report, draft, slots)
+            lifecycle.await_triggers(task, report, tx, slots)
         case EventsHandled():
-            stream_consumer.handled(live, report, draft, slots)
+            stream_consumer.handled(task, report, tx, slots)
 
 
 def _take_call(
@@ -374,123 +374,123 @@ def _take_call(
     | RecordDropped
     | Labelled
     | ResultWriteFailed,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
 ) -> None:
-    live = draft.memory.live.get(report.task_no)
-    if live is None or live.start_no != report.start_no:
+    task = tx.memory.active_tasks.get(report.task_no)
+    if task is None or task.start_no != report.start_no:
         return  # late
     match report:
         case ItemYielded():
-            stream_producer.take(live, report, draft, slots)
+            stream_producer.take(task, report, tx, slots)
         case CallAnswered():
-            durable_calls.answered(live, report, draft)
+            durable_calls.answered(task, report, tx)
         case StreamOpened():
-            lifecycle.open_stream(live, report, draft)
+            lifecycle.open_stream(task, report, tx)
         case NextEventRequested():
-            lifecycle.next_event(live, report, draft, slots)
+            lifecycle.next_event(task, report, tx, slots)
         case EventEmitted():
-            durable_calls.emit(live, report, draft)
+            durable_calls.emit(task, report, tx)
         case RunCalled():
-            child_runs.call(live, report, draft, slots)
+            child_runs.call(task, report, tx, slots)
         case NotSuspended():
-            durable_calls.not_parked(live, report, draft, slots)
+            durable_calls.not_parked(task, report, tx, slots)
         case RecordDropped():
-            drop_record(live, report, draft, slots)
+            drop_record(task, report, tx, slots)
         case Labelled() | ResultWriteFailed():
-            _take_note(live, report, draft, slots)
+            _take_note(task, report, tx, slots)
 
 
 def _take_note(
-    live: TaskInstance, report: Labelled | ResultWriteFailed, draft: Transaction, slots: Slots
+    task: TaskInstance, report: Labelled | ResultWriteFailed, tx: Transaction, slots: Slots
 ) -> None:
     match report:
         case Labelled():
-            if not live.looks:  # a sensor that looks again has its name already
-                draft.batch.labels.append((live.task_no, live.run.run_no, report.label))
+            if not task.looks:  # a sensor that looks again has its name already
+                tx.batch.labels.append((task.task_no, task.run.run_no, report.label))
         case ResultWriteFailed():
-            slots.note_kept_result(live, disk_is_full=report.disk_is_full)
+            slots.note_kept_result(task, disk_is_full=report.disk_is_full)
 
 
-def _failed(live: TaskInstance, report: Failed, draft: Transaction, slots: Slots) -> None:
+def _failed(task: TaskInstance, report: Failed, tx: Transaction, slots: Slots) -> None:
     if report.interrupted:
-        interrupt(live, report.failure, INTERRUPTION_LIMIT_OWN, draft, slots)
+        interrupt(task, report.failure, INTERRUPTION_LIMIT_OWN, tx, slots)
         return
     if report.failure.reason == CODE_MISSING and report.began_at is None:
-        await_code(live, report.failure, draft, slots)
+        await_code(task, report.failure, tx, slots)
         return
     is_import = report.failure.reason == IMPORT_ERROR and report.began_at is None
     if is_import or report.failure.type == FileNotFoundError.__name__:
         # A module of the version, or a file beside it, may have gone from the disk.
-        draft.effects.append(RestoreCode((live.run.row.version,)))
-    sensor = live.spec.sensor
+        tx.effects.append(RestoreCode((task.run.row.version,)))
+    sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "skip":
-        keep_try(live, TaskState.SKIPPED, report.failure, draft)
-        live.failure = report.failure
-        end(live, TaskState.SKIPPED, draft, slots, at=report.at)
+        keep_try(task, TaskState.SKIPPED, report.failure, tx)
+        task.failure = report.failure
+        end(task, TaskState.SKIPPED, tx, slots, at=report.at)
     else:
         fail_or_retry(
-            live,
+            task,
             report.failure,
-            draft,
+            tx,
             slots,
             retryable=report.retryable,
             retry_after_us=report.retry_after_us,
         )
 
 
-def _take_recalled(report: Recalled, draft: Transaction, slots: Slots) -> None:
+def _take_recalled(report: Recalled, tx: Transaction, slots: Slots) -> None:
     for task_no, start_no in report.tries:
-        live = draft.memory.live.get(task_no)
-        if live is None or live.start_no != start_no or live.worker < 0:
+        task = tx.memory.active_tasks.get(task_no)
+        if task is None or task.start_no != start_no or task.worker < 0:
             continue
-        slots.call_back(live)
-        slots.unblock(live)
-        if live.state is TaskState.QUEUED:
-            draft.displace(live)
-            slots.offer(live)
+        slots.call_back(task)
+        slots.unblock(task)
+        if task.state is TaskState.QUEUED:
+            tx.displace(task)
+            slots.offer(task)
         else:  # the first in its process, which died before it could begin
-            live.started_at = live.ends_at = None
-            requeue(live, draft, slots)
+            task.started_at = task.ends_at = None
+            requeue(task, tx, slots)
 
 
 def _move_triggers(
-    entry: MigrateTriggers | IsolateTriggerClass | PauseTriggers | CodeRestored, draft: Transaction
+    entry: MigrateTriggers | IsolateTriggerClass | PauseTriggers | CodeRestored, tx: Transaction
 ) -> None:
     match entry:
         case MigrateTriggers():
-            migration.rehost(entry, draft)
+            migration.rehost(entry, tx)
         case IsolateTriggerClass():
-            isolation.move_class(entry, draft)
+            isolation.move_class(entry, tx)
         case CodeRestored():
-            _take_restored(entry, draft)
+            _take_restored(entry, tx)
         case PauseTriggers():
-            pausing.stop_waits(entry, draft)
+            pausing.stop_waits(entry, tx)
 
 
-def _take_restored(entry: CodeRestored, draft: Transaction) -> None:
-    of_dag = draft.memory.standing.get(entry.trigger_no)
+def _take_restored(entry: CodeRestored, tx: Transaction) -> None:
+    of_dag = tx.memory.dag_triggers.get(entry.trigger_no)
     if of_dag is not None:
-        dag_triggers.code_restored(of_dag, draft)
+        dag_triggers.code_restored(of_dag, tx)
     else:
-        lifecycle.code_restored(entry, draft)
+        lifecycle.code_restored(entry, tx)
 
 
 def _take_trigger_report(
-    report: TriggerFired | TriggerEnded | TriggerCapacityChanged, draft: Transaction, slots: Slots
+    report: TriggerFired | TriggerEnded | TriggerCapacityChanged, tx: Transaction, slots: Slots
 ) -> None:
-    of_dag = draft.memory.standing.get(report.trigger_no)
+    of_dag = tx.memory.dag_triggers.get(report.trigger_no)
     if of_dag is not None:
-        _take_dag_trigger_report(of_dag, report, draft, slots)
+        _take_dag_trigger_report(of_dag, report, tx, slots)
         return
-    wait = draft.memory.waits.get(report.trigger_no)
+    wait = tx.memory.waits.get(report.trigger_no)
     if wait is None:
         return  # late
     match report:
         case TriggerFired():
-            lifecycle.fire(wait, report, draft, slots)
+            lifecycle.fire(wait, report, tx, slots)
         case TriggerEnded():
-            lifecycle.trigger_ended(wait, report, draft, slots)
+            lifecycle.trigger_ended(wait, report, tx, slots)
         case TriggerCapacityChanged():
             migration.room_changed(report, wait)
 
@@ -498,33 +498,33 @@ def _take_trigger_report(
 def _take_dag_trigger_report(
     one: DagTrigger,
     report: TriggerFired | TriggerEnded | TriggerCapacityChanged,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
 ) -> None:
     match report:
         case TriggerFired():
-            event_runs.fire(one, report, draft, slots)
+            event_runs.fire(one, report, tx, slots)
         case TriggerEnded():
-            dag_triggers.ended(one, report, draft)
+            dag_triggers.ended(one, report, tx)
         case TriggerCapacityChanged():
             migration.room_changed(report, one)
 
 
-def _take_due(due: TimerFired, draft: Transaction, slots: Slots) -> None:
-    live = draft.memory.live.get(due.task_no)
+def _take_due(due: TimerFired, tx: Transaction, slots: Slots) -> None:
+    task = tx.memory.active_tasks.get(due.task_no)
     if due.dag_id:
-        create.slot_due(due.dag_id, due.at, draft, slots)
+        create.slot_due(due.dag_id, due.at, tx, slots)
     elif due.trigger_no >= 0:
-        event_runs.due(due.trigger_no, due.at, draft, slots)
+        event_runs.due(due.trigger_no, due.at, tx, slots)
     elif due.run_no >= 0:
-        run_due(due.run_no, due.at, draft, slots)
-    elif live is None:
+        run_due(due.run_no, due.at, tx, slots)
+    elif task is None:
         return  # its task has ended
-    elif live.spec.sensor is not None and live.deadline_at == due.at:
+    elif task.spec.sensor is not None and task.deadline_at == due.at:
         # Whatever it is doing: a look that hangs has no more time than one that does not.
-        lifecycle.stop(live, "timeout", draft, slots)
-        time_out_sensor(live, draft, slots)
-    elif live.state is TaskState.DEFERRED:
-        lifecycle.time_out(live, due.at, draft, slots)
+        lifecycle.stop(task, "timeout", tx, slots)
+        time_out_sensor(task, tx, slots)
+    elif task.state is TaskState.DEFERRED:
+        lifecycle.time_out(task, due.at, tx, slots)
     else:
-        wake_due(live, due.at, draft, slots)
+        wake_due(task, due.at, tx, slots)

@@ -57,12 +57,12 @@ class Transaction:
         at: The moment at which the whole turn happens.
         now, steady: Its wall time, for what people read and schedule; its steady time, for lengths.
         step: By how much the wall clock has stepped since the turn before.
-        chance: Draws from [0, 1); the engine's dice.
+        random: Draws from [0, 1); the engine's dice.
         runs: Every run it touched, so that they can be read again if it is refused.
         ended_runs: Those that ended in it.
-        owing: What it does to what is owed.
-        standing: What it does to the triggers that start runs.
-        access: What it does to who is let in, and what it puts into the audit.
+        outbox: What it does to what is owed.
+        dag_triggers: What it does to the triggers that start runs.
+        accounts: What it does to who is let in, and what it puts into the audit.
         eased_dags: DAGs with fewer runs, or fewer queued ones: their triggers may continue.
         asset_events: What it tells of assets, to be taken by the DAGs that go by them.
         placed_dags: DAGs whose triggers were looked at: what these hold may start a run now.
@@ -77,12 +77,12 @@ class Transaction:
     """
 
     def __init__(
-        self, memory: Memory, *, at: Moment, chance: Callable[[], float], numbers: IdBlock
+        self, memory: Memory, *, at: Moment, random: Callable[[], float], numbers: IdBlock
     ) -> None:
         self.memory = memory
         self.at, self.now, self.steady = at, at.now, at.steady
         self.step = 0
-        self.chance = chance
+        self.random = random
         self.numbers = numbers
         self.batch = Batch(number=memory.commit_no + 1, at=at.now, steady_at=at.steady)
         self.effects: list[Effect] = []
@@ -92,10 +92,10 @@ class Transaction:
         self.eased_dags: set[str] = set()
         self.asset_events: list[NamedEventRow] = []
         self.placed_dags: list[str] = []
-        self.owing = Owing(memory, numbers.take, self.effects)
-        self.standing = DagTriggerUpdates(memory.standing)
+        self.outbox = Owing(memory, numbers.take, self.effects)
+        self.dag_triggers = DagTriggerUpdates(memory.dag_triggers)
         self.expansions = Expansions(self.batch)
-        self.access = AccountUpdates(memory.admitted, numbers.take)
+        self.accounts = AccountUpdates(memory.accounts, numbers.take)
         self.ended_tasks: list[tuple[Run, int]] = []
         self.held_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
@@ -125,34 +125,34 @@ class Transaction:
         """Whether what can wait should be put off to the next turn."""
         return len(self._tasks) >= BATCH_ROWS
 
-    def touch(self, live: TaskInstance) -> None:
+    def touch(self, task: TaskInstance) -> None:
         """Its row changes, whether its state does or not."""
-        self._tasks[live.task_no] = live
-        self.runs[live.run.run_no] = live.run
+        self._tasks[task.task_no] = task
+        self.runs[task.run.run_no] = task.run
 
-    def displace(self, live: TaskInstance) -> None:
+    def displace(self, task: TaskInstance) -> None:
         """Its place changes, its row does not."""
-        self._placed[live.task_no] = live
-        self.runs[live.run.run_no] = live.run
+        self._placed[task.task_no] = task
+        self.runs[task.run.run_no] = task.run
 
-    def move(self, live: TaskInstance, state: TaskState) -> None:
+    def move(self, task: TaskInstance, state: TaskState) -> None:
         """Take one step with a task.
 
         Raises:
             IllegalMove: If the transition table does not have it.
         """
-        if not is_legal(live.state, state):
+        if not is_legal(task.state, state):
             raise IllegalMove(
-                f"task {live.name} of run {live.run.row.run_id} cannot go from "
-                f"{live.state.label} to {state.label}"
+                f"task {task.name} of run {task.run.row.run_id} cannot go from "
+                f"{task.state.label} to {state.label}"
             )
-        live.state = state
-        self.batch.steps.append((live.task_no, state))
-        if live.map_index >= 0:
-            live.run.groups[live.position].note(live.map_index, state)
-        if (called := live.spec.callbacks) is not None:
-            self.owing.call_back(live.run.row.dag_id, callbacks.of_task(live, called, self.now))
-        self.touch(live)
+        task.state = state
+        self.batch.steps.append((task.task_no, state))
+        if task.map_index >= 0:
+            task.run.groups[task.position].note(task.map_index, state)
+        if (called := task.spec.callbacks) is not None:
+            self.outbox.call_back(task.run.row.dag_id, callbacks.of_task(task, called, self.now))
+        self.touch(task)
 
     def new_run(self, run: Run) -> None:
         """A run begins to exist."""
@@ -179,7 +179,7 @@ class Transaction:
         """
         row = self._moving(run, state)
         if state is not None and is_told:
-            self.owing.call_back(row.dag_id, callbacks.of_run(run, state, self.now))
+            self.outbox.call_back(row.dag_id, callbacks.of_run(run, state, self.now))
         if ended_at is not None and row.started_at is not None:
             ended_at = max(ended_at, row.started_at)  # the clock may have been set
         run.row = msgspec.structs.replace(
@@ -294,44 +294,44 @@ class Transaction:
         self.runs[group.run.run_no] = group.run
         self.expansions.change(group, was)
 
-    def new_item(self, live: TaskInstance, index: int, payload: bytes) -> None:
+    def new_item(self, task: TaskInstance, index: int, payload: bytes) -> None:
         """A task gives an item on."""
-        self.runs[live.run.run_no] = live.run
-        number, run_no = live.task_no, live.run.run_no
+        self.runs[task.run.run_no] = task.run
+        number, run_no = task.task_no, task.run.run_no
         item = ItemRow(task_no=number, item_index=index, run_no=run_no, payload=payload)
         self.batch.new_items.append(item)
 
-    def new_record(self, live: TaskInstance, row: RecordRow) -> None:
+    def new_record(self, task: TaskInstance, row: RecordRow) -> None:
         """A durable call gets its record."""
         self._new_records[row.task_no, row.ordinal] = row
-        self.runs[live.run.run_no] = live.run
-        live.recorded = row.ordinal + 1
+        self.runs[task.run.run_no] = task.run
+        task.recorded = row.ordinal + 1
 
     def answer_record(
-        self, live: TaskInstance, answer: bytes | None, failure: Failure | None = None
+        self, task: TaskInstance, answer: bytes | None, failure: Failure | None = None
     ) -> None:
         """The open record of a task, its last, is answered or has failed."""
         state = RecordState.ANSWERED if failure is None else RecordState.FAILED
-        change = RecordChange(live.task_no, live.recorded - 1, state, answer, failure)
+        change = RecordChange(task.task_no, task.recorded - 1, state, answer, failure)
         self._record_changes[change.task_no, change.ordinal] = change
-        self.runs[live.run.run_no] = live.run
+        self.runs[task.run.run_no] = task.run
 
-    def drop_records(self, live: TaskInstance, first: int = 0) -> None:
+    def drop_records(self, task: TaskInstance, first: int = 0) -> None:
         """The durable calls from ``first`` on are as if they had never been made."""
-        for key in ((live.task_no, ordinal) for ordinal in range(first, live.recorded)):
+        for key in ((task.task_no, ordinal) for ordinal in range(first, task.recorded)):
             self._record_changes.pop(key, None)
             if self._new_records.pop(key, None) is None:
                 self.batch.dropped_records.append(key)
-        self.runs[live.run.run_no] = live.run
-        live.recorded = min(first, live.recorded)
-        if live.first_failed >= first:
-            live.first_failed = -1
-        live.open_kind = ""
+        self.runs[task.run.run_no] = task.run
+        task.recorded = min(first, task.recorded)
+        if task.first_failed >= first:
+            task.first_failed = -1
+        task.open_kind = ""
 
-    def wake_task(self, live: TaskInstance, at: Timestamp | None) -> None:
+    def wake_task(self, task: TaskInstance, at: Timestamp | None) -> None:
         """Have an instant come for a task; never, if there is none."""
         if at is not None:
-            self.effects.append(WakeAt(TimerFired(at, live.task_no)))
+            self.effects.append(WakeAt(TimerFired(at, task.task_no)))
 
     def wake_dag(self, dag_id: str, slot: Timestamp, at: Timestamp) -> None:
         """Have a slot of a DAG's schedule come at an instant."""
@@ -343,7 +343,7 @@ class Transaction:
 
     def task_over(self, run: Run, position: int) -> None:
         """A task has ended, with all its children: the run behind may have waited for that."""
-        if run.row.dag_id in self.memory.lines:
+        if run.row.dag_id in self.memory.run_sequences:
             self.ended_tasks.append((run, position))
 
     def put_off(self, run: Run) -> None:
@@ -371,8 +371,8 @@ class Transaction:
 
     def close(self) -> Batch:
         """Return the batch, complete. ``settle`` follows once it is durable."""
-        for live in self._tasks.values():
-            self._close_task(live)
+        for task in self._tasks.values():
+            self._close_task(task)
         self.batch.new_runs.extend(run.row for run in self._new_runs.values())
         for run_no, was in self._run_states.items():
             if run_no not in self._new_runs:
@@ -380,41 +380,41 @@ class Transaction:
         for wait, before in self._waits.values():
             self._close_wait(wait.row, None if before is None else before.state)
         self.expansions.close()
-        self.standing.close(self.batch.of_dags)
-        self.access.close(self.batch, self.now)
+        self.dag_triggers.close(self.batch.of_dags)
+        self.accounts.close(self.batch, self.now)
         if self._withdrawn:
             self.effects[:] = [one for one in self.effects if not self._is_withdrawn(one)]
         self.effects.extend(ConfirmEvents(taken) for taken in self._credits.values())
-        self.batch.new_outbox.extend(self.owing.new)
-        self.batch.done_outbox.extend(self.owing.done)
+        self.batch.new_outbox.extend(self.outbox.new)
+        self.batch.done_outbox.extend(self.outbox.done)
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
         return self.batch
 
     def settle(self) -> None:
         """The batch is durable: what was decided is what is stored."""
-        self.access.settle()
+        self.accounts.settle()
         self.memory.shift += self.step
-        loose, waits, pending = self.memory.parking.loose, TaskState.DEFERRED, TaskState.PENDING
-        for live in self._tasks.values():
-            live.stored_state = live.state
-            live.stored_start = live.start_no
-            live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
-            if live.state is waits:
-                loose[live.task_no] = live
-            elif live.state is pending:
-                live.run.cleared.put(live.task_no, live.start_no)
-        for live in self._placed.values():
-            live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
+        loose, waits, pending = self.memory.packing.loose, TaskState.DEFERRED, TaskState.PENDING
+        for task in self._tasks.values():
+            task.stored_state = task.state
+            task.stored_start = task.start_no
+            task.stored_place = (task.worker, task.is_claimed, task.is_hosted)
+            if task.state is waits:
+                loose[task.task_no] = task
+            elif task.state is pending:
+                task.run.cleared.put(task.task_no, task.start_no)
+        for task in self._placed.values():
+            task.stored_place = (task.worker, task.is_claimed, task.is_hosted)
         self.memory.runs.loose.update(self.runs)
-        self.memory.parking.fold()
+        self.memory.packing.fold()
 
     def put_back(self) -> None:
         """The batch never was: the memory has the waits, refusals and plans it had before."""
-        self.memory.plans.update(self.pruned)
-        self.owing.put_back()
-        self.standing.put_back()
-        self.access.put_back()
+        self.memory.dag_versions.update(self.pruned)
+        self.outbox.put_back()
+        self.dag_triggers.put_back()
+        self.accounts.put_back()
         for event in self.batch.named_events:
             if event.request is not None:
                 self.memory.event_requests.pop((event.name, event.request), None)
@@ -438,44 +438,44 @@ class Transaction:
                 wait.row = before
                 waits[before.trigger_no] = wait
         for folded, form in self._folded.values():
-            self.memory.parking.change_back(folded, form)
+            self.memory.packing.change_back(folded, form)
 
-    def _close_task(self, live: TaskInstance) -> None:
-        if live.stored_state is TaskState.PENDING and not live.stored_start:
+    def _close_task(self, task: TaskInstance) -> None:
+        if task.stored_state is TaskState.PENDING and not task.stored_start:
             self.batch.new_tasks.append(
                 TaskRow(
-                    task_no=live.task_no,
-                    run_no=live.run.row.run_no,
-                    position=live.position,
-                    map_index=live.map_index,
-                    state=live.state,
-                    try_number=live.try_number,
-                    start_no=live.start_no,
-                    interruptions=live.interruptions,
-                    due_at=stored_due(live),
-                    deadline_at=live.deadline_at,
-                    queued_at=live.queued_at,
-                    started_at=live.started_at,
-                    ended_at=live.ended_at,
-                    failure=live.failure,
+                    task_no=task.task_no,
+                    run_no=task.run.row.run_no,
+                    position=task.position,
+                    map_index=task.map_index,
+                    state=task.state,
+                    try_number=task.try_number,
+                    start_no=task.start_no,
+                    interruptions=task.interruptions,
+                    due_at=stored_due(task),
+                    deadline_at=task.deadline_at,
+                    queued_at=task.queued_at,
+                    started_at=task.started_at,
+                    ended_at=task.ended_at,
+                    failure=task.failure,
                 )
             )
         else:
             self.batch.task_changes.append(
                 TaskChange(
-                    live.task_no,
-                    live.stored_state,
-                    live.stored_start,
-                    live.state,
-                    live.try_number,
-                    live.start_no,
-                    live.interruptions,
-                    stored_due(live),
-                    live.deadline_at,
-                    live.queued_at,
-                    live.started_at,
-                    live.ended_at,
-                    live.failure,
+                    task.task_no,
+                    task.stored_state,
+                    task.stored_start,
+                    task.state,
+                    task.try_number,
+                    task.start_no,
+                    task.interruptions,
+                    stored_due(task),
+                    task.deadline_at,
+                    task.queued_at,
+                    task.started_at,
+                    task.ended_at,
+                    task.failure,
                 )
             )
 

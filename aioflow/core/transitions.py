@@ -202,9 +202,9 @@ def _matrix(size: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[bool, ..
     return tuple(tuple((was, state) in known for state in range(size)) for was in range(size))
 
 
-def _chained(live: Iterable[int], moves: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
+def _chained(task: Iterable[int], moves: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
     """Return the pairs that chains of moves join, among them each live state with itself."""
-    reached = {(state, state) for state in live}
+    reached = {(state, state) for state in task}
     before = -1
     while len(reached) > before:
         before = len(reached)

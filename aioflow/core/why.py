@@ -111,9 +111,9 @@ def explain_task(
     if group is not None:  # it was cleared, and waits for its rule again
         is_over = map_index >= 0 and group.states[map_index] != TaskState.PENDING
         return None if is_over else _explain_pending(run, position, memory)
-    live = memory.parking.peek_task(run.task_no(position, -1))
-    if live is not None:
-        return _explain_live(live, memory, slots)
+    task = memory.packing.peek_task(run.task_no(position, -1))
+    if task is not None:
+        return _explain_live(task, memory, slots)
     if run.states[position] == TaskState.PENDING:
         return _explain_pending(run, position, memory)
     return None
@@ -124,15 +124,15 @@ def still_waits(memory: Memory, run_no: RunNo, position: int, map_index: int) ->
     run = memory.runs.get(run_no)
     if run is None or (map_index >= 0 and position not in run.groups):
         return False
-    live = memory.parking.peek_task(run.task_no(position, map_index))
-    return live is not None and (live.state is TaskState.DEFERRED or live.is_hosted)
+    task = memory.packing.peek_task(run.task_no(position, map_index))
+    return task is not None and (task.state is TaskState.DEFERRED or task.is_hosted)
 
 
 def _explain_child(group: MappedTask, map_index: int, memory: Memory, slots: Slots) -> Wait | None:
     if 0 <= map_index < group.width:
-        live = memory.parking.peek_task(group.first_task_no + map_index)
-        if live is not None:
-            return _explain_live(live, memory, slots)
+        task = memory.packing.peek_task(group.first_task_no + map_index)
+        if task is not None:
+            return _explain_live(task, memory, slots)
         if group.states[map_index] != TaskState.PENDING:
             return None
     lockstep = group.lockstep if 0 <= map_index < group.width else None
@@ -158,64 +158,64 @@ def _explain_follower(group: MappedTask, map_index: int) -> Wait:
     return Wait(kind=WaitKind.UPSTREAM, detail=f"{', '.join(names)} at its index")
 
 
-def _explain_live(live: TaskInstance, memory: Memory, slots: Slots) -> Wait | None:
-    match live.state:
+def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | None:
+    match task.state:
         case TaskState.QUEUED:
-            return _explain_slot(live, memory, slots)
+            return _explain_slot(task, memory, slots)
         case TaskState.RETRYING:
-            detail = "" if live.failure is None else live.failure.message
-            if live.failure is not None and live.failure.reason == CODE_MISSING:
+            detail = "" if task.failure is None else task.failure.message
+            if task.failure is not None and task.failure.reason == CODE_MISSING:
                 kind = WaitKind.CODE_MISSING
             else:
                 kind = WaitKind.RETRY_AT
-            return Wait(kind=kind, detail=detail, until=memory.on_wall(live.due_at))
+            return Wait(kind=kind, detail=detail, until=memory.on_wall(task.due_at))
         case TaskState.SENSING:
-            if live.due_at is None and not live.is_hosted:
-                detail = _async_host(live.run.async_role)
-                return Wait(kind=WaitKind.HOST, detail=detail, since=live.queued_at)
+            if task.due_at is None and not task.is_hosted:
+                detail = _async_host(task.run.async_role)
+                return Wait(kind=WaitKind.HOST, detail=detail, since=task.queued_at)
             return Wait(
                 kind=WaitKind.INTERVAL,
-                detail="the next look" if live.due_at is not None else _looks(live),
-                since=live.started_at,
-                until=memory.on_wall(live.due_at or live.deadline_at),
-                looks_no=live.task_no if live.is_hosted else None,
+                detail="the next look" if task.due_at is not None else _looks(task),
+                since=task.started_at,
+                until=memory.on_wall(task.due_at or task.deadline_at),
+                looks_no=task.task_no if task.is_hosted else None,
             )
         case TaskState.DEFERRED:
-            return _explain_window(live, memory, slots) or _explain_wait(live, memory)
+            return _explain_window(task, memory, slots) or _explain_wait(task, memory)
         case _:
-            return _explain_silence(live, slots) or _explain_window(live, memory, slots)
+            return _explain_silence(task, slots) or _explain_window(task, memory, slots)
 
 
-def _explain_silence(live: TaskInstance, slots: Slots) -> Wait | None:
+def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
     """Say since when the process of a running task neither answers nor computes."""
-    silence = slots.workers[live.worker].silence if live.worker >= 0 else None
+    silence = slots.workers[task.worker].silence if task.worker >= 0 else None
     if silence is None:
         return None
     detail = f"the worker of slot {silence.worker} neither answers nor computes"
     return Wait(kind=WaitKind.EXECUTOR, detail=detail, since=silence.since, until=silence.until)
 
 
-def _looks(live: TaskInstance) -> str:
+def _looks(task: TaskInstance) -> str:
     """Say how often a host looks; when next is known to that alone."""
-    sensor = live.run.spec.tasks[live.position].sensor
+    sensor = task.run.spec.tasks[task.position].sensor
     if sensor is None or sensor.backoff != 1:
         return "one look after the other"
     return f"a look every {sensor.interval_us / 1_000_000:g} s"
 
 
-def _explain_window(live: TaskInstance, memory: Memory, slots: Slots) -> Wait | None:
+def _explain_window(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | None:
     """A task that gives items on waits for room in the window of whoever takes them."""
-    full = full_window(live, slots) if live.task_no in memory.held else None
+    full = full_window(task, slots) if task.task_no in memory.backpressured else None
     if full is None:
         return None
-    taker = live.run.spec.tasks[full.position]
+    taker = task.run.spec.tasks[full.position]
     unfinished = full.width - full.ended
     detail = f"{taker.task_id}: {unfinished} of at most {taker.window} children are unfinished"
     return Wait(kind=WaitKind.WINDOW, detail=detail)
 
 
-def _explain_wait(live: TaskInstance, memory: Memory) -> Wait | None:
-    waits = (w for w in live.waits if w.state is TriggerState.WAITING or w.is_handled)
+def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
+    waits = (w for w in task.waits if w.state is TriggerState.WAITING or w.is_handled)
     wait = next(waits, None)
     if wait is None:
         return None
@@ -233,12 +233,12 @@ def _explain_wait(live: TaskInstance, memory: Memory) -> Wait | None:
         detail = f"{detail}: {DRAINED}"
     elif kind is WaitKind.HOST and (apart := _explain_hosting(wait.row.trigger_no, memory)):
         detail = f"{detail}: {apart}"
-    dag_id = live.run.row.dag_id
+    dag_id = task.run.row.dag_id
     if kind is not WaitKind.UNDECRYPTABLE and is_unwatched(wait, memory):
         kind, detail = WaitKind.PAUSED, f"{detail}, since DAG {dag_id} is paused"
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
-    until = live.deadline_at if wait.is_handled else wait.row.deadline_at
+    until = task.deadline_at if wait.is_handled else wait.row.deadline_at
     since, until = memory.on_wall(wait.row.since), memory.on_wall(until)
     number = wait.row.trigger_no
     return Wait(kind=kind, detail=detail, since=since, until=until, looks_no=number)

@@ -60,7 +60,7 @@ class Outlets(Protocol):
     def deliver(self, effect: DeliverOutbox) -> None:
         """Do an owed effect, then report ``OutboxDelivered``."""
 
-    def committed(self, batch: Batch, draft: Transaction) -> None:
+    def committed(self, batch: Batch, tx: Transaction) -> None:
         """A batch is durable: tell those who follow."""
 
 

@@ -84,8 +84,8 @@ class Isolating:
         """Return an empty draft."""
 
     @abstractmethod
-    async def _commit_if_any(self, draft: Transaction) -> None:
-        """Commit a draft and act on it."""
+    async def _commit_if_any(self, tx: Transaction) -> None:
+        """Commit a transaction and act on it."""
 
     # ── runs that cannot be made of their rows ──────────────────────────────────────────
 
@@ -118,53 +118,53 @@ class Isolating:
             restart.tell(row, told)
             await self._commit_or_forget(told)
 
-    async def _commit_or_forget(self, draft: Transaction) -> bool:
+    async def _commit_or_forget(self, tx: Transaction) -> bool:
         """Commit what is said to people, which the database may refuse too; return whether it is.
 
         Whatever is refused, the engine goes on.
         """
         try:
-            await self._commit_if_any(draft)
+            await self._commit_if_any(tx)
         except rollback.Refused as exc:
-            _log.error("an alert is not stored", error=str(exc), runs=sorted(draft.runs))
-            draft.put_back()
+            _log.error("an alert is not stored", error=str(exc), runs=sorted(tx.runs))
+            tx.put_back()
             return False
         return True
 
     # ── when a batch is refused ─────────────────────────────────────────────────────────
 
-    async def _isolate(self, inputs: list[Input], draft: Transaction, exc: Exception) -> None:
+    async def _isolate(self, inputs: list[Input], tx: Transaction, exc: Exception) -> None:
         """Take the turn back and repeat its inputs one by one: only the culprit fails."""
-        _log.error("turn taken back", error=str(exc), inputs=len(inputs), runs=sorted(draft.runs))
-        await self._take_back(draft)
+        _log.error("turn taken back", error=str(exc), inputs=len(inputs), runs=sorted(tx.runs))
+        await self._take_back(tx)
         for entry in [part for whole in inputs for part in restart.in_parts(whole, self.memory)]:
             try:
                 await self._circle([entry], granting=False)
             except (TurnFailed, rollback.Refused) as alone:
-                await self._take_back(alone.draft)
+                await self._take_back(alone.tx)
                 await self._blame(entry, alone)
         try:
             await self._circle([])
         except (TurnFailed, rollback.Refused) as grants:
-            await self._take_back(grants.draft)
+            await self._take_back(grants.tx)
             await self._decide_without([], grants)
 
-    async def _take_back(self, draft: Transaction) -> None:
+    async def _take_back(self, tx: Transaction) -> None:
         memory = self.memory
-        places = rollback.forget(memory, draft)
-        rollback.restore_pools(draft, self.slots)
+        places = rollback.forget(memory, tx)
+        rollback.restore_pools(tx, self.slots)
         dags = await self._patiently(self._store.list_dags)
         files = await self._patiently(self._store.list_dag_files)
         rollback.recall_catalog(memory, dags, files)
         found = []
-        for run_no in draft.runs:
+        for run_no in tx.runs:
             if run_no in memory.isolated:
                 continue
             rows = await self._patiently(partial(self._store.load_run, run_no))
             if rows is not None and rows.run.ended_at is None:
                 found.append(rows)
         runs = await self._restore(found)
-        self.report(rollback.put_back(runs, places, memory, self.slots, draft))
+        self.report(rollback.put_back(runs, places, memory, self.slots, tx))
 
     async def _blame(self, entry: Input, exc: TurnFailed | rollback.Refused) -> None:
         """One input cannot be taken: answer its asker, or hold its run still."""
@@ -184,7 +184,7 @@ class Isolating:
         if isinstance(entry, ContinueBackfill):
             await self._fail_backfill(entry.backfill_no, str(exc))
             return
-        if isinstance(entry, TriggerFired) and entry.trigger_no in self.memory.standing:
+        if isinstance(entry, TriggerFired) and entry.trigger_no in self.memory.dag_triggers:
             failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
             at = (entry.trigger_no, entry.hosting, entry.at)
             self.report([TriggerEnded(*at, failure)])  # it is hosted anew, and yields it again
@@ -206,12 +206,12 @@ class Isolating:
         await self._lease_numbers()
         told = self._draft()
         message = f"backfill {number} cannot go on: {reason}"[:1000]
-        told.owing.alert("quarantined", message, run_id="", dag_id=row.dag_id)
+        told.outbox.alert("quarantined", message, run_id="", dag_id=row.dag_id)
         await self._commit_or_forget(told)
 
     async def _put_off(self, due: TimerFired, exc: Exception) -> None:
         """An instant of a DAG could not be taken, such as a slot: have it come again later."""
-        one = self.memory.standing.get(due.trigger_no)
+        one = self.memory.dag_triggers.get(due.trigger_no)
         dag_id = due.dag_id if one is None else one.row.dag_id
         _log.error("an instant of a DAG could not be taken, trying again", dag_id=dag_id)
         at = self._steady.look()
@@ -240,7 +240,7 @@ class Isolating:
             try:
                 await self._circle([entry], granting=False)
             except (TurnFailed, rollback.Refused) as again:
-                await self._take_back(again.draft)
+                await self._take_back(again.tx)
                 exc = again
             else:
                 return None
@@ -258,14 +258,14 @@ class Isolating:
             try:
                 await self._circle(inputs, granting=granting)
             except (TurnFailed, rollback.Refused) as again:
-                await self._take_back(again.draft)
+                await self._take_back(again.tx)
                 exc = again
             else:
                 return
         _log.error("input dropped: it fails on no run", input=what, error=str(exc))
         await self._lease_numbers()
         told = self._draft()
-        told.owing.alert("defect", f"{what} was dropped: {exc}"[:1000], run_id="")
+        told.outbox.alert("defect", f"{what} was dropped: {exc}"[:1000], run_id="")
         await self._commit_or_forget(told)
 
     async def _set_aside(self, exc: TurnFailed | rollback.Refused, reason: str) -> bool:
@@ -273,7 +273,7 @@ class Isolating:
         runs, found = await self._culprits(exc)
         triggers = [one for one in found if one.row.kwargs is not None]  # the others are stopped
         if not runs and not triggers:
-            touched, known = exc.draft.runs, self.memory.runs
+            touched, known = exc.tx.runs, self.memory.runs
             runs = [known[number] for number in touched if number in known]
         for trigger in triggers:
             await self._stop_trigger(trigger.row.trigger_no, reason)
@@ -289,7 +289,7 @@ class Isolating:
         numbers = [one.run_no for one in found if isinstance(one, Run)]
         triggers = [one for one in found if isinstance(one, DagTrigger)]
         if isinstance(exc, rollback.Refused):
-            named = await self._patiently(partial(self._store.find_refused, exc.draft.batch))
+            named = await self._patiently(partial(self._store.find_refused, exc.tx.batch))
             numbers = rollback.named(named, memory)
         return [memory.runs[number] for number in numbers if number in memory.runs], triggers
 
@@ -304,14 +304,14 @@ class Isolating:
 
     async def _stop_trigger(self, number: int, reason: str) -> None:
         """Have the trigger of a DAG hosted no more in this life of the daemon."""
-        one = self.memory.standing.get(number)
+        one = self.memory.dag_triggers.get(number)
         if one is None:
             return
         restart.stop_trigger(one)
         await self._lease_numbers()
         told = self._draft()
         dag_id = one.row.dag_id
-        told.owing.alert("quarantined", reason[:1000], run_id="", dag_id=dag_id)
+        told.outbox.alert("quarantined", reason[:1000], run_id="", dag_id=dag_id)
         await self._commit_or_forget(told)
 
     async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:

@@ -84,7 +84,7 @@ class Engine(Isolating):
         slots: Slots,
         *,
         clock: Clock,
-        chance: Callable[[], float],
+        random: Callable[[], float],
         retries_per_run: int | None = None,
         retries_per_pool: int | None = None,
         late_after_us: int | None = None,
@@ -105,7 +105,7 @@ class Engine(Isolating):
         self._turning_since: int | None = None
         self._store = store
         self._clock = clock
-        self._chance = chance
+        self._chance = random
         self._outlets: Outlets | None = None
         self._inbox: deque[Input] = deque()
         self._arrived = anyio.Event()
@@ -157,8 +157,8 @@ class Engine(Isolating):
 
     @property
     def _is_still(self) -> bool:
-        live = self.memory.live.objects.values()
-        return not self._inbox and not any(one.state is TaskState.RUNNING for one in live)
+        task = self.memory.active_tasks.objects.values()
+        return not self._inbox and not any(one.state is TaskState.RUNNING for one in task)
 
     async def next_turn(self) -> None:
         """Return after a turn; those who wait look at its outcome before the next one."""
@@ -227,7 +227,7 @@ class Engine(Isolating):
         try:
             await self._circle(inputs)
         except (TurnFailed, rollback.Refused) as exc:
-            await self._isolate(inputs, exc.draft, exc)
+            await self._isolate(inputs, exc.tx, exc)
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
         self.measures.turns.add((self.turned_at - self._turning_since) / 1e6)
@@ -247,18 +247,18 @@ class Engine(Isolating):
         """
         await self._patiently(partial(self._recalling.recall, inputs, self.memory))
         await self._lease_numbers(inputs)
-        batch, effects, draft = decide(
+        batch, effects, tx = decide(
             self.memory,
             self.slots,
             inputs,
             at=self._steady.look(),
-            chance=self._chance,
+            random=self._chance,
             numbers=self._numbers,
             granting=granting,
         )
-        if not batch.is_empty or draft.step:  # a restart has to know the step
-            await self._commit(batch, draft)
-        draft.settle()
+        if not batch.is_empty or tx.step:  # a restart has to know the step
+            await self._commit(batch, tx)
+        tx.settle()
         self._act(effects)
 
     async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
@@ -273,7 +273,7 @@ class Engine(Isolating):
                 raise StrangeDatabase(f"table number_lease is damaged: {exc}") from exc
             self._numbers = IdBlock(first, first + count)
 
-    async def _commit(self, batch: Batch, draft: Transaction) -> None:
+    async def _commit(self, batch: Batch, tx: Transaction) -> None:
         """Commit, however long the database is away.
 
         Cancelled between two attempts the batch is dropped, which is the same as a crash:
@@ -284,7 +284,7 @@ class Engine(Isolating):
             await self._patiently(partial(self._store.commit, batch))
         except BatchRefused as exc:
             self.measures.refused += 1
-            raise rollback.Refused(draft, str(exc)) from exc
+            raise rollback.Refused(tx, str(exc)) from exc
         except Fenced:
             self.measures.fenced += 1
             raise
@@ -292,7 +292,7 @@ class Engine(Isolating):
         memory.commit_no = batch.number
         memory.commit_us += _RECENT * (took_us - memory.commit_us)
         self.measures.committed(batch, took_us / 1e6)
-        self._out.committed(batch, draft)
+        self._out.committed(batch, tx)
 
     async def _patiently(
         self, call: Callable[[], Awaitable[Answer]], *, is_whole: bool = True
@@ -414,23 +414,23 @@ class Engine(Isolating):
         memory = self.memory
         rollback.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
         outbox.begin(memory, snapshot.outbox, snapshot.owed)
-        memory.standing.restore(snapshot.dag_triggers, snapshot.held_events)
+        memory.dag_triggers.restore(snapshot.dag_triggers, snapshot.held_events)
         for version in snapshot.versions:
             memory.stored_versions.add(version.version)
             for spec in version.dags:
                 memory.add_plan(version.version, spec)
         memory.backfills = {row.backfill_no: row for row in snapshot.backfills}
-        memory.admitted.restore(snapshot)
+        memory.accounts.restore(snapshot)
         memory.is_drained = memory.node_no in snapshot.drained
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
 
     def _draft(self) -> Transaction:
         numbers, at = self._numbers, self._steady.look()
-        return Transaction(self.memory, at=at, chance=self._chance, numbers=numbers)
+        return Transaction(self.memory, at=at, random=self._chance, numbers=numbers)
 
-    async def _commit_if_any(self, draft: Transaction) -> None:
-        batch = draft.close()
+    async def _commit_if_any(self, tx: Transaction) -> None:
+        batch = tx.close()
         if not batch.is_empty:
-            await self._commit(batch, draft)
-            draft.settle()
-            self._act(draft.effects)
+            await self._commit(batch, tx)
+            tx.settle()
+            self._act(tx.effects)

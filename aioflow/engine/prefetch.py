@@ -85,21 +85,25 @@ class Recalling:
                     await self._load(request, memory)
 
     async def recall(self, inputs: Sequence[Input], memory: Memory) -> None:
-        """Have in memory what these inputs need, and nothing that others needed.
+        """Read the rows that these inputs need, and forget those read for earlier inputs.
 
-        That is the runs of ``load``; rows of tasks, in ``memory.recalled``, and of runs, in
-        ``memory.recalled_runs``; what was answered before, in ``memory.answered``; whose ids
-        and keys are taken, in ``memory.taken``; which run came before another, in
-        ``memory.lines``; which slots of a backfill have runs, in ``memory.found_slots``, or of a
-        schedule that ran ahead, in ``memory.found_ahead``, and which
-        one a request has begun before, in ``memory.keyed_backfills``; what may be handed out, in
-        ``memory.found_owed``; and what is to be sealed anew, in ``memory.sealed``.
+        Besides the runs of ``load``, these are in ``memory``:
+
+        * ``prefetched_tasks`` and ``prefetched_runs``: rows of tasks and runs;
+        * ``answered``: requests that were answered before;
+        * ``existing_runs`` and ``existing_runs_by_key``: runs with the ids and keys of requests;
+        * ``run_sequences``: which run precedes another;
+        * ``found_slots`` and ``found_ahead``: slots that have a run, of a backfill, and of a
+          schedule that ran ahead of the clock;
+        * ``keyed_backfills``: backfills that a repeated request has started before;
+        * ``loaded_outbox``: outbox rows to hand out;
+        * ``sealed``: values and triggers to encrypt with the new key.
 
         Raises:
             StoreUnavailable: As ``load``.
         """
-        memory.recalled, memory.answered, memory.recalled_runs = {}, {}, {}
-        memory.found_owed, memory.sealed = {}, ([], [])
+        memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
+        memory.loaded_outbox, memory.sealed = {}, ([], [])
         memory.found_slots, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
         idempotency.remember((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
@@ -112,9 +116,9 @@ class Recalling:
 
     async def _recall(self, inputs: Sequence[Input], memory: Memory) -> None:
         store = self._store
-        memory.found_owed = {
+        memory.loaded_outbox = {
             kind: await store.list_owed(kind, after=after, limit=limit)
-            for kind, (after, limit) in outbox_quota.wanted(inputs, memory.lanes).items()
+            for kind, (after, limit) in outbox_quota.wanted(inputs, memory.outbox_quotas).items()
         }
         for request in asks(inputs):
             if self._is_outdated(request, memory):
@@ -128,10 +132,10 @@ class Recalling:
             is_needed = mark.is_row_needed(whole, memory)
             row = await store.find_run(whole.run_id) if is_needed else None
             if row is not None and await _has_plan(row, store, memory):
-                memory.recalled_runs[whole.run_id] = row
+                memory.prefetched_runs[whole.run_id] = row
         numbers = needed(inputs, memory)
         if numbers:
-            memory.recalled = {row.task_no: row for row in await self._rows(numbers)}
+            memory.prefetched_tasks = {row.task_no: row for row in await self._rows(numbers)}
         memory.sealed = await _sealed(store, inputs)
         for dag_id, key in backfills.keys(inputs):
             begun = await store.find_keyed_backfill(dag_id, key)
@@ -141,7 +145,7 @@ class Recalling:
         for dag_id, orders in previous.wanted(inputs, memory):
             before = await store.find_runs_before(dag_id, orders)
             for order, row in zip(orders, before, strict=True):
-                memory.lines[dag_id].learn(order, await _ended(row, store, memory))
+                memory.run_sequences[dag_id].learn(order, await _ended(row, store, memory))
 
     async def _find_slots(self, inputs: Sequence[Input], memory: Memory) -> None:
         """Learn which slots have runs, of backfills and of schedules that ran ahead."""
@@ -220,7 +224,7 @@ async def _known_keys(
     inputs: Sequence[Input], store: Store, memory: Memory
 ) -> set[tuple[TriggerNo, str | None]]:
     """Return which keys of events that DAGs' triggers report were there before."""
-    if not memory.standing:
+    if not memory.dag_triggers:
         return set()
     fired = [entry for entry in inputs if isinstance(entry, TriggerFired)]
     asked = event_runs.asked_keys(fired, memory)
@@ -238,11 +242,11 @@ async def _sealed(store: Store, inputs: Sequence[Input]) -> tuple[list[ValueRow]
 
 
 async def _has_plan(run: RunRow, store: Store, memory: Memory) -> bool:
-    if (run.version, run.dag_id) not in memory.plans:
+    if (run.version, run.dag_id) not in memory.dag_versions:
         spec = await _stored_spec(run, store)
         if spec is not None:
             memory.add_plan(run.version, spec)
-    return (run.version, run.dag_id) in memory.plans
+    return (run.version, run.dag_id) in memory.dag_versions
 
 
 async def _stored_spec(run: RunRow, store: Store) -> DagSpec | None:
@@ -255,8 +259,8 @@ async def _ended(row: RunRow | None, store: Store, memory: Memory) -> EndedRun |
     """Return how a run stands that memory does not have; ``None`` of one that it has."""
     if row is None or row.run_no in memory.runs:
         return None
-    plan = memory.plans.get((row.version, row.dag_id))
-    spec = await _stored_spec(row, store) if plan is None else plan.graph.spec
+    dag_version = memory.dag_versions.get((row.version, row.dag_id))
+    spec = await _stored_spec(row, store) if dag_version is None else dag_version.graph.spec
     if spec is None:
         return None
     counts = await store.count_states(row.run_no)

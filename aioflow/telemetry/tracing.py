@@ -117,19 +117,19 @@ class Traces:
 
     # ── what is committed ───────────────────────────────────────────────────────────────
 
-    def committed(self, batch: Batch, draft: Transaction) -> None:
+    def committed(self, batch: Batch, tx: Transaction) -> None:
         """A batch is durable. ``draft`` is not settled: what rows said before is in it."""
         steps: dict[TaskNo, list[TaskState]] = {}
         for task_no, state in batch.steps:
             steps.setdefault(task_no, []).append(state)
         if steps:
-            since = {row.task_no: row.since + draft.at.shift for row in draft.waits_before}
-            for live in draft.touched:
-                states = steps.pop(live.task_no, None)
+            since = {row.task_no: row.since + tx.at.shift for row in tx.waits_before}
+            for task in tx.touched:
+                states = steps.pop(task.task_no, None)
                 if states is not None:
-                    self._put(self._of_task(live, states, batch.at, since))
+                    self._put(self._of_task(task, states, batch.at, since))
         for change in batch.run_changes:
-            run = draft.runs.get(change.run_no)
+            run = tx.runs.get(change.run_no)
             if run is not None and change.was.is_live and not change.state.is_live:
                 self._put([_of_run(run.row)])
         for row in batch.new_runs:
@@ -146,37 +146,37 @@ class Traces:
 
     def _of_task(
         self,
-        live: TaskInstance,
+        task: TaskInstance,
         states: Sequence[TaskState],
         at: Timestamp,
         since: Mapping[TaskNo, Timestamp],
     ) -> Iterator[Span]:
-        stay = self._stays.pop(live.task_no, None) or _recalled(live, states[0], since)
-        trace = _trace_of(live.run.row)
+        stay = self._stays.pop(task.task_no, None) or _recalled(task, states[0], since)
+        trace = _trace_of(task.run.row)
         starts = sum(state in _WITH_CODE for state in states)
         for state in states:
             if stay.began is None:
-                stay.began = live.started_at
-            ended = at if state.is_live or live.ended_at is None else live.ended_at
-            yield from _of_stay(stay, trace, live.task_no, ended)
+                stay.began = task.started_at
+            ended = at if state.is_live or task.ended_at is None else task.ended_at
+            yield from _of_stay(stay, trace, task.task_no, ended)
             if _ends_try(stay.state, state):
-                yield from _of_try(stay, trace, live, state, ended)
+                yield from _of_try(stay, trace, task, state, ended)
                 stay.began = stay.queued = None
             starts -= state in _WITH_CODE
-            stay = _next_stay(stay, state, at, live.start_no - starts, live.started_at)
+            stay = _next_stay(stay, state, at, task.start_no - starts, task.started_at)
         if stay.state.is_live:
-            self._stays[live.task_no] = stay
+            self._stays[task.task_no] = stay
 
 
-def _recalled(live: TaskInstance, first: TaskState, since: Mapping[TaskNo, Timestamp]) -> _Stay:
+def _recalled(task: TaskInstance, first: TaskState, since: Mapping[TaskNo, Timestamp]) -> _Stay:
     """Return where a task stood whose stay began with another daemon, as far as its row says.
 
     What ran when that daemon died has no span: nobody knows until when it did.
     """
-    state, start_no, began = live.stored_state, live.stored_start, live.started_at
+    state, start_no, began = task.stored_state, task.stored_start, task.started_at
     match state:
         case TaskState.DEFERRED:
-            return _Stay(state, since.get(live.task_no), start_no, began, began, start_no)
+            return _Stay(state, since.get(task.task_no), start_no, began, began, start_no)
         case TaskState.RUNNING | TaskState.SENSING if first is not TaskState.QUEUED:
             return _Stay(state, began, start_no, began, began)
         case TaskState.QUEUED:
@@ -241,28 +241,28 @@ def _of_stay(stay: _Stay, trace: int, task_no: TaskNo, ended: Timestamp) -> Iter
 
 
 def _of_try(
-    stay: _Stay, trace: int, live: TaskInstance, state: TaskState, ended: Timestamp
+    stay: _Stay, trace: int, task: TaskInstance, state: TaskState, ended: Timestamp
 ) -> Iterator[Span]:
     """Yield the span of a try that is over, if it had begun."""
     if stay.began is None or not stay.start_no:
         return
-    row = live.run.row
+    row = task.run.row
     attributes: dict[str, str | int] = {
         "aioflow.dag_id": row.dag_id,
         "aioflow.run_id": row.run_id,
-        "aioflow.task_id": live.spec.task_id,
-        "aioflow.try": live.try_number,
+        "aioflow.task_id": task.spec.task_id,
+        "aioflow.try": task.try_number,
         "aioflow.state": "interrupted" if state is TaskState.QUEUED else state.label,
     }
-    if live.map_index >= 0:
-        attributes["aioflow.map_index"] = live.map_index
+    if task.map_index >= 0:
+        attributes["aioflow.map_index"] = task.map_index
     error = None
-    if live.failure is not None and state is not TaskState.SUCCESS:
-        error = f"{live.failure.type}: {live.failure.message}"
+    if task.failure is not None and state is not TaskState.SUCCESS:
+        error = f"{task.failure.type}: {task.failure.message}"
     yield Span(
-        name=live.spec.task_id,
+        name=task.spec.task_id,
         trace=trace,
-        span=span_id(trace, "try", live.task_no, stay.began),
+        span=span_id(trace, "try", task.task_no, stay.began),
         parent=run_span(trace),
         began=min(stay.queued or stay.began, stay.began),
         ended=ended,

@@ -59,8 +59,8 @@ class Node:
         on_notification: Callable[[Notification], None],
     ) -> None:
         slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
-        chance = random.Random(_SEED).random
-        self.engine = engine = Engine(store, slots, clock=clock, chance=chance)
+        rng = random.Random(_SEED)
+        self.engine = engine = Engine(store, slots, clock=clock, random=rng.random)
         engine.timers.look_seconds = math.inf
         self.alerts: list[Alert] = []
         masks = Masks()

@@ -365,7 +365,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             loading = Restoring(found, memory)
             loading.take_ended(found)
             memory.loaded[request.run_id, key] = loading.look_back()
-    memory.recalled = {number: rows.tasks[number] for number in needed(inputs, memory)}
+    memory.prefetched_tasks = {number: rows.tasks[number] for number in needed(inputs, memory)}
     memory.found_slots = {}
     begun = {(row.dag_id, row.key): row.backfill_no for row in rows.backfills.values() if row.key}
     memory.keyed_backfills = {
@@ -381,11 +381,11 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
         clock_steps.found(entry, [run for run in made if run.logical_date in entry.slots], memory)
     marks = list(mark.asks(inputs))
     seen = {run.run_id: run for run in rows.seen()} if marks else {}
-    memory.recalled_runs = {
+    memory.prefetched_runs = {
         request.run_id: seen[request.run_id]
         for request in marks
         if request.run_id in seen and mark.is_row_needed(request, memory)
     }
-    for run in memory.recalled_runs.values():
+    for run in memory.prefetched_runs.values():
         for spec in rows.versions[run.version].dags:
             memory.add_plan(run.version, spec)

@@ -60,7 +60,7 @@ def world():
 
 @pytest.fixture
 def admitted(world):
-    return world.memory.admitted
+    return world.memory.accounts
 
 
 def test_a_session_begins_only_with_what_the_password_was_compared_with(world, admitted):
@@ -251,13 +251,13 @@ def test_what_the_daemon_does_itself_or_what_only_asks_is_not(world):
 def test_lines_are_chained_over_turns_also_over_one_that_is_taken_back(world):
     rows = []
     for n in range(3):
-        batch, _, draft = world.decide([RequestReceived(n, SetPool(name="db", slots=n + 1), BY)])
+        batch, _, tx = world.decide([RequestReceived(n, SetPool(name="db", slots=n + 1), BY)])
         rows += batch.audit
-        draft.settle()
+        tx.settle()
         taken_back, _, gone = world.decide([RequestReceived(9, account("bob"), BY)])
         assert len(taken_back.audit) == 1
         world.take_back(gone)
-        assert world.memory.admitted.accounts == {}
+        assert world.memory.accounts.accounts == {}
 
     assert check_chain(rows) == []
     assert len({row.audit_no for row in rows}) == 3
@@ -267,10 +267,8 @@ def lines(world, count):
     """Put lines into the audit, one a turn; return their rows and where it ends then."""
     rows, head = [], None
     for slots in range(1, count + 1):
-        batch, _, draft = world.decide(
-            [RequestReceived(slots, SetPool(name="db", slots=slots), BY)]
-        )
-        draft.settle()
+        batch, _, tx = world.decide([RequestReceived(slots, SetPool(name="db", slots=slots), BY)])
+        tx.settle()
         rows += batch.audit
         head = batch.audit_head
     return rows, head
@@ -294,8 +292,8 @@ def test_lines_that_are_old_go_and_each_counts_once(world):
     numbers = [row.audit_no for row in rows]
     heads = []
     for gone in (numbers[:1], numbers[:2], numbers):
-        batch, _, draft = world.decide([RequestReceived(9, EraseOld(table="audit", numbers=gone))])
-        draft.settle()
+        batch, _, tx = world.decide([RequestReceived(9, EraseOld(table="audit", numbers=gone))])
+        tx.settle()
         heads.append(batch.audit_head)
 
     assert [(head.written, head.erased) for head in heads] == [(3, 1), (3, 2), (3, 3)]
@@ -306,9 +304,9 @@ def test_lines_that_are_old_go_and_each_counts_once(world):
 def test_a_change_of_the_key_seals_anew_where_the_audit_ends(world, admitted):
     _, head = lines(world, 1)
 
-    batch, _, draft = world.decide([RequestReceived(9, Reseal())])
+    batch, _, tx = world.decide([RequestReceived(9, Reseal())])
     assert batch.audit_head == head
-    draft.settle()
+    tx.settle()
     batch, _, _ = world.decide([RequestReceived(9, SetPool(name="db", slots=1))])
     assert batch.audit_head is None
 

@@ -306,7 +306,7 @@ def test_a_backfill_that_a_defect_has_stopped_fails_and_another_may_begin():
     world = world_of()
     number = backfill(world, max_active=1)
 
-    world.aside(lambda draft: backfills.fail(number, "no", draft))
+    world.aside(lambda tx: backfills.fail(number, "no", tx))
 
     row = world.rows.backfills[number]
     assert (row.state, row.failure) == ("failed", "no")

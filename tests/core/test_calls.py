@@ -853,9 +853,9 @@ def test_the_host_hears_of_the_end_of_a_run_whose_coroutine_was_forgotten_parked
 def test_a_parked_coroutine_forgotten_in_a_refused_turn_runs_again_from_the_top():
     world, run = begun()
     await_(world, 0, "m:T")
-    _, _, draft = world.decide([RequestReceived(99, CancelRun(run_id=world.rows.runs[run].run_id))])
+    _, _, tx = world.decide([RequestReceived(99, CancelRun(run_id=world.rows.runs[run].run_id))])
 
-    world.take_back(draft)
+    world.take_back(tx)
     fire(world, "m:T", "here")
 
     assert (resumed(world), start_of(world).recorded) == (None, 1)
@@ -964,9 +964,9 @@ def test_a_refused_drop_of_the_record_leaves_it_as_it_was():
     step(world, 0)
     step(world, 1)
     start = start_of(world)
-    _, _, draft = world.decide([RecordDropped(start.task_no, start.start_no, 1, False)])
+    _, _, tx = world.decide([RecordDropped(start.task_no, start.start_no, 1, False)])
 
-    world.take_back(draft)
+    world.take_back(tx)
     step(world, 2)
 
     assert len(answers(world)) == 3

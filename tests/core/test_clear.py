@@ -506,10 +506,10 @@ def test_a_refused_clear_of_an_ended_run_leaves_it_ended():
     world, run = chain()
     asked = RequestReceived(1, ClearTasks(run_id=world.rows.runs[run].run_id))
 
-    _, _, draft = world.decide([asked])
-    world.take_back(draft)
+    _, _, tx = world.decide([asked])
+    world.take_back(tx)
 
-    assert isinstance(draft, Transaction)
+    assert isinstance(tx, Transaction)
     assert not world.memory.runs
     assert world.run_state(run) == "success"
     world.turn(asked)
@@ -522,8 +522,8 @@ def test_a_refused_clear_of_a_live_run_leaves_it_as_it_was():
     world.succeed("a")
     asked = RequestReceived(1, ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("a",)))
 
-    _, _, draft = world.decide([asked])
-    world.take_back(draft)
+    _, _, tx = world.decide([asked])
+    world.take_back(tx)
     world.turn()
 
     assert states(world, run, "ab") == ["success", "running"]
@@ -536,10 +536,10 @@ def test_a_run_that_is_being_cancelled_is_not_cleared(monkeypatch):
     world = World()
     run = world.begin(task("a"), task("b"))
     run_id = world.rows.runs[run].run_id
-    batch, _, draft = world.decide([RequestReceived(1, CancelRun(run_id=run_id))])
+    batch, _, tx = world.decide([RequestReceived(1, CancelRun(run_id=run_id))])
     world.rows.apply(batch)
     world.memory.commit_no = batch.number
-    draft.settle()
+    tx.settle()
 
     with pytest.raises(RequestError, match="is being ended"):
         world.ask(ClearTasks(run_id=run_id))

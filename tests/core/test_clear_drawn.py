@@ -50,8 +50,8 @@ def drawn_dag(rng: random.Random) -> DagSpec:
 
 def coarse(run: Run) -> list[TaskState]:
     """How its tasks stand; all that is under way alike, as memory has it."""
-    live = range(TaskState.QUEUED, TaskState.SUCCESS)
-    return [TaskState.RUNNING if state in live else TaskState(state) for state in run.states]
+    active = range(TaskState.QUEUED, TaskState.SUCCESS)
+    return [TaskState.RUNNING if state in active else TaskState(state) for state in run.states]
 
 
 class Drawn:
@@ -94,8 +94,8 @@ class Drawn:
                     cleared, _ = world.ask(self.request())
                     self.cleared += cleared
             case "cancel" if rng.random() < 0.2:
-                live = [no for no in self.runs if world.rows.runs[no].ended_at is None]
-                for run in live[:1]:
+                active = [no for no in self.runs if world.rows.runs[no].ended_at is None]
+                for run in active[:1]:
                     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
             case "restart" if rng.random() < 0.5:
                 world.restart()
@@ -119,7 +119,7 @@ class Drawn:
     def rows_tell_it_all(self) -> None:
         world = self.world
         fresh = Memory(epoch=99)
-        fresh.plans = world.memory.plans
+        fresh.dag_versions = world.memory.dag_versions
         for run_no in world.rows.unfinished():
             read, known = restore(world.rows.live_run(run_no), fresh), world.memory.runs[run_no]
             assert read.tallies == known.tallies

@@ -50,7 +50,7 @@ def test_a_run_that_takes_too_long_fails_and_what_goes_on_of_it_is_cancelled():
     assert [e.reason for e in world.effects if isinstance(e, StopTry)] == ["timeout"]
     assert told(world) == [("run_timeout", "")]
     assert not world.memory.runs
-    assert not world.memory.live
+    assert not world.memory.active_tasks
 
 
 def test_its_time_begins_with_its_start_not_while_it_waits_for_other_runs():

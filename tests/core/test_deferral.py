@@ -133,7 +133,7 @@ def test_the_limit_of_a_wait_is_that_of_the_wait_alone():
 def test_a_coroutine_that_never_waits_leaves_nothing_but_its_row():
     world, run = begun(body=Body.COROUTINE)
     start = start_of(world)
-    batch, _, draft = world.decide(
+    batch, _, tx = world.decide(
         [Succeeded(start.task_no, start.start_no, world.now, world.now + 1)]
     )
 
@@ -141,7 +141,7 @@ def test_a_coroutine_that_never_waits_leaves_nothing_but_its_row():
     for kind in ("new_triggers", "new_records", "new_events", "new_tries", "dropped_records"):
         assert not getattr(batch, kind), kind
     world.rows.apply(batch)
-    draft.settle()
+    tx.settle()
     assert world.run_state(run) == "success"
 
 

@@ -95,8 +95,8 @@ def test_what_was_sent_ahead_is_called_back():
 def test_a_turn_that_is_taken_back_leaves_the_node_as_it_was():
     world = World()
     world.load()
-    _, _, draft = world.decide([RequestReceived(99, DrainNode(node_no=1, is_drained=True))])
+    _, _, tx = world.decide([RequestReceived(99, DrainNode(node_no=1, is_drained=True))])
     assert world.memory.is_drained
-    world.take_back(draft)
+    world.take_back(tx)
 
     assert not world.memory.is_drained

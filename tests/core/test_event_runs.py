@@ -74,7 +74,7 @@ def told_to_end(world: World) -> list[str]:
 
 
 def one(world: World) -> Any:
-    return world.memory.standing.of("dag")
+    return world.memory.dag_triggers.of("dag")
 
 
 def fired(world: World, payload: Any, key: str | None = None, ahead: int = 0) -> TriggerFired:
@@ -366,7 +366,7 @@ def test_a_file_whose_turn_is_refused_makes_one_trigger():
     world.refuse(FileParsed(file="dag.py", version="v1", dags=(of(),), sources={}))
     world.turn(HostUp("triggers"))
 
-    assert len(world.rows.dag_triggers) == len(world.memory.standing) == 1
+    assert len(world.rows.dag_triggers) == len(world.memory.dag_triggers) == 1
     assert hostings(world) == 1
 
 

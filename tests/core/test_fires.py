@@ -16,8 +16,8 @@ from tests.core.world import World
 
 def fires(world: World, *reports: Any) -> list[Fire]:
     """What the turn that takes these says."""
-    _, _, draft = world.decide(reports)
-    return draft.fires
+    _, _, tx = world.decide(reports)
+    return tx.fires
 
 
 def of(world: World, name: str, key: str | None, index: int = 0) -> TriggerFired:

@@ -24,9 +24,9 @@ class Judging:
         decide = self.world.decide
 
         def counted(inputs):
-            batch, effects, draft = decide(inputs)
-            self.turns.append(draft.judged)
-            return batch, effects, draft
+            batch, effects, tx = decide(inputs)
+            self.turns.append(tx.judged)
+            return batch, effects, tx
 
         monkeypatch.setattr(self.world, "decide", counted)
 

@@ -15,7 +15,7 @@ def test_those_who_have_a_pool_are_told_and_nobody_behind_the_last_of_them_is_lo
     pools = {"a": "p", "b": "q", "c": "q", "d": "p"}
     world.begin(*(TaskSpec(task_id=t, body=Body.COROUTINE, pool=p) for t, p in pools.items()))
     assert world.slots.running_coroutines == 2
-    *_, last = world.memory.live.objects.values()
+    *_, last = world.memory.active_tasks.objects.values()
     del last.is_hosted  # a look at it would raise
 
     for pool in ("p", "q"):

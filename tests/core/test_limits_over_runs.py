@@ -154,7 +154,7 @@ def test_what_waits_behind_the_limit_costs_one_entry_per_end():
 def test_one_that_has_its_room_does_not_stand_behind_one_that_came_back_and_waits_for_it():
     world = World()
     runs = runs_of(world, 4, limited())
-    lives = [world.memory.live[world.memory.runs[run_no].task_no(0, -1)] for run_no in runs]
+    lives = [world.memory.active_tasks[world.memory.runs[run_no].task_no(0, -1)] for run_no in runs]
     across = Across(lambda _: True)
     kept, begun, fresh, later = (
         (0, 0, 7, lives[0]),

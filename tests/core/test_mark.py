@@ -699,10 +699,10 @@ def test_a_run_that_was_marked_while_a_try_had_failed_can_be_cleared():
 def test_a_marked_run_that_a_restart_finds_half_stopped_ends_as_was_said():
     world = World()
     run = world.begin(task("a"), task("b"))
-    _, _, draft = world.decide([])
-    live = world.memory.runs[run]
-    draft.change_run(live, state=RunState.SUCCESS)
-    world.rows.apply(draft.close())
+    _, _, tx = world.decide([])
+    active = world.memory.runs[run]
+    tx.change_run(active, state=RunState.SUCCESS)
+    world.rows.apply(tx.close())
 
     world.restart()
 
@@ -739,8 +739,8 @@ def test_what_is_not_there_cannot_be_marked():
 def test_of_a_run_that_is_being_ended_no_task_is_marked():
     world = World()
     run = world.begin(*(TaskSpec(task_id=name) for name in "ab"))
-    _, _, draft = world.decide([])
-    draft.change_run(world.memory.runs[run], state=RunState.CANCELLED)
+    _, _, tx = world.decide([])
+    tx.change_run(world.memory.runs[run], state=RunState.CANCELLED)
 
     with pytest.raises(RequestError, match="is being ended"):
         mark(world, run, "a")

@@ -151,8 +151,8 @@ def test_a_refused_slice_is_taken_back_and_comes_again():
     again = sliced.waiting.pop()
     before = dict(sliced.world.rows.tasks)
 
-    _, _, draft = sliced.world.decide([again])
-    sliced.world.take_back(draft)
+    _, _, tx = sliced.world.decide([again])
+    sliced.world.take_back(tx)
 
     assert sliced.world.rows.tasks == before
     sliced.turn(again)

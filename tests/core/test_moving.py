@@ -193,8 +193,8 @@ def test_a_wide_fan_out_moves_at_once_and_is_cleared_in_slices(monkeypatch: pyte
     world.load(dag(task("list", feeds_limit=99), mapped("work", 0)), version="v2")
     request = ClearTasks(run_id=world.rows.runs[run].run_id, failed=True, latest=True)
 
-    batch, _, draft = world.decide([RequestReceived(0, request)])
-    world._commit(batch, draft)
+    batch, _, tx = world.decide([RequestReceived(0, request)])
+    world._commit(batch, tx)
     assert version(world, run) == "v2"
     world.restart()  # kill -9 between two slices
 

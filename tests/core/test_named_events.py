@@ -132,8 +132,8 @@ def test_the_same_idempotency_key_of_another_name_is_another_event():
 
 def test_a_key_of_a_turn_that_is_taken_back_is_not_remembered():
     world = World()
-    _, _, draft = world.decide([RequestReceived(1, request(again="r"))])
-    world.take_back(draft)
+    _, _, tx = world.decide([RequestReceived(1, request(again="r"))])
+    world.take_back(tx)
 
     assert world.ask(request(again="r"))[1]
     assert len(world.rows.named_events) == 1

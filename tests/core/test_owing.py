@@ -133,7 +133,7 @@ def test_what_is_owed_beyond_the_window_is_handed_out_in_order(monkeypatch):
 
     assert handed(world) == rows
     assert not world.rows.outbox
-    assert not world.memory.lanes
+    assert not world.memory.outbox_quotas
 
 
 def test_a_restart_hands_out_what_was_not_done_and_no_more_at_once(monkeypatch):
@@ -146,7 +146,7 @@ def test_a_restart_hands_out_what_was_not_done_and_no_more_at_once(monkeypatch):
     world.restart()
 
     assert handed(world) == [rows[0], *rows[2:5]]
-    (lane,) = world.memory.lanes.values()
+    (lane,) = world.memory.outbox_quotas.values()
     assert (lane.handed, lane.waiting) == (4, 4)
 
 
@@ -157,17 +157,17 @@ def test_a_word_about_nothing_that_is_owed_changes_nothing(entry):
     world.turn(entry)
 
     assert not world.rows.outbox
-    assert not world.memory.lanes
+    assert not world.memory.outbox_quotas
 
 
 def test_a_turn_taken_back_owes_and_hands_out_what_was_before(monkeypatch):
     monkeypatch.setattr(outbox_quota, "WINDOW", 4)
     world = World()
     fan_out(world, 9)
-    before = dict(world.memory.outbox), dict(world.memory.lanes)
+    before = dict(world.memory.outbox), dict(world.memory.outbox_quotas)
     first = min(world.rows.outbox)
 
-    _, _, draft = world.decide([OutboxDelivered(first)])
-    world.take_back(draft)
+    _, _, tx = world.decide([OutboxDelivered(first)])
+    world.take_back(tx)
 
-    assert (world.memory.outbox, world.memory.lanes) == before
+    assert (world.memory.outbox, world.memory.outbox_quotas) == before

@@ -104,11 +104,13 @@ def test_a_trigger_is_of_the_own_host_if_either_version_that_it_imports_is_isola
     for version, is_isolated in (("v1", was), ("v2", now)):
         spec = own() if is_isolated else dag("own")
         world.load(spec, version=version)
-    world.memory.stalls.find("trigger", "dag:T").is_quarantined = is_quarantined
+    world.memory.loop_blockers.find("trigger", "dag:T").is_quarantined = is_quarantined
 
-    plan = world.memory.plans.get(("v1", "own")) or DagVersion("v1", own() if was else dag("own"))
+    dag_version = world.memory.dag_versions.get(("v1", "own")) or DagVersion(
+        "v1", own() if was else dag("own")
+    )
 
-    assert role_of("dag:T", plan, world.memory) == expected
+    assert role_of("dag:T", dag_version, world.memory) == expected
 
 
 def test_coroutines_go_by_the_version_of_their_run():
@@ -192,12 +194,12 @@ def test_a_parked_coroutine_is_lost_with_its_own_host_alone(role, is_parked):
     start = next(e.start for e in world.starts.values() if e.role == OWN_ASYNC)
     at = (start.task_no, start.start_no, world.now, world.now)
     world.turn(Awaiting(*at, 0, "wait", "dag:T", "dag.py:3", (("dag:T", b"\x80"),)))
-    world.memory.parking.fold()
+    world.memory.packing.fold()
 
     world.turn(lost(role, world))
 
     assert world.state(run, "work") == "deferred"
-    assert bool(world.memory.live[start.task_no].parked_start) == is_parked
+    assert bool(world.memory.active_tasks[start.task_no].parked_start) == is_parked
 
 
 # ── triggers ────────────────────────────────────────────────────────────────────────────

@@ -72,7 +72,7 @@ def lost(role: str, culprit: int = -1) -> HostLost:
 
 
 def folded(world: World) -> int:
-    return len(world.memory.live.folded())
+    return len(world.memory.active_tasks.folded())
 
 
 def fields_of(thing: TaskInstance | TriggerInstance) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def fields_of(thing: TaskInstance | TriggerInstance) -> dict[str, Any]:
 
 def test_a_task_that_waits_comes_back_as_it_was():
     world, _ = wide(1)
-    [live] = world.memory.live.values()
-    [wait] = live.waits
+    [task] = world.memory.active_tasks.values()
+    [wait] = task.waits
     strange = {
         "map_index": 0,
         "try_number": 3,
@@ -103,20 +103,20 @@ def test_a_task_that_waits_comes_back_as_it_was():
         "looks": 6,
     }
     for name, value in strange.items():
-        setattr(live, name, value)
+        setattr(task, name, value)
     wait.hosting, wait.role, wait.has_room, wait.version = 2**40 + 1, "quarantine", False, "v9"
-    before, hosted_before = fields_of(live), fields_of(wait)
+    before, hosted_before = fields_of(task), fields_of(wait)
 
     world.turn()  # whoever looked at it has gone
 
     assert folded(world) == 1
-    again = world.memory.live[live.task_no]
-    assert again is not live
+    again = world.memory.active_tasks[task.task_no]
+    assert again is not task
     assert fields_of(again) == before
     assert fields_of(again.waits[0]) == hosted_before
-    assert again.run is live.run
+    assert again.run is task.run
     assert again.waits[0] is world.memory.waits[wait.row.trigger_no]
-    assert again.waits[0].live is again
+    assert again.waits[0].task is again
 
 
 def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
@@ -144,14 +144,14 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
 )
 def test_what_would_not_come_back_is_not_folded(change):
     world, _ = wide(1)
-    [live] = world.memory.live.values()
+    [task] = world.memory.active_tasks.values()
     for name, value in change.items():
-        setattr(live, name, value)
+        setattr(task, name, value)
 
     world.turn()
 
     assert folded(world) == 0
-    assert world.memory.live[live.task_no] is live
+    assert world.memory.active_tasks[task.task_no] is task
 
 
 def test_a_task_goes_on_from_where_it_was_folded():
@@ -166,7 +166,7 @@ def test_a_task_goes_on_from_where_it_was_folded():
 
     assert world.run_state(run) == "success"
     assert folded(world) == 0
-    assert not list(world.memory.parking.forms.numbered())
+    assert not list(world.memory.packing.forms.numbered())
 
 
 def test_what_a_task_waits_for_is_told_of_one_that_is_folded():
@@ -185,7 +185,7 @@ def test_nothing_is_unfolded_to_say_what_it_waits_for():
 
     assert explained is not None
     assert explained.kind.value == "trigger"
-    assert not world.memory.live.objects
+    assert not world.memory.active_tasks.objects
     assert not world.memory.waits.objects
 
 
@@ -217,18 +217,18 @@ def test_many_that_wait_are_cancelled_a_batch_at_a_time(monkeypatch):
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 10)
     world, run = wide(35)
     objects: list[int] = []
-    settle = world.memory.parking.fold
+    settle = world.memory.packing.fold
 
     def count_and_fold() -> None:
-        objects.append(len(world.memory.live.objects))
+        objects.append(len(world.memory.active_tasks.objects))
         settle()
 
-    monkeypatch.setattr(world.memory.parking, "fold", count_and_fold)
+    monkeypatch.setattr(world.memory.packing, "fold", count_and_fold)
 
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
     assert world.run_state(run) == "cancelled"
-    assert not world.memory.live
+    assert not world.memory.active_tasks
     assert max(objects) <= 10, "they were all unfolded at once"
 
 
@@ -335,8 +335,8 @@ def test_what_was_handed_over_meanwhile_is_not_handed_over_again():
     count = HANDED_AT_ONCE + 2
     world, _ = wide(count)
     world.turn(lost("triggers"))
-    _, effects, draft = world.decide([HostUp("triggers")])
-    draft.settle()
+    _, effects, tx = world.decide([HostUp("triggers")])
+    tx.settle()
     [more] = [effect for effect in effects if isinstance(effect, AssignTriggers)]
 
     once = handed(world.turn(more))
@@ -351,8 +351,8 @@ def test_a_hand_over_that_was_taken_back_is_made_again():
     world, _ = wide(3)
     world.turn(lost("triggers"))
 
-    _, effects, draft = world.decide([HostUp("triggers")])
-    world.take_back(draft)
+    _, effects, tx = world.decide([HostUp("triggers")])
+    world.take_back(tx)
 
     assert handed(world.turn(HostUp("triggers"))) == handed(effects)
 
@@ -362,8 +362,8 @@ def test_a_trigger_whose_return_was_taken_back_is_handed_over_all_the_same():
     number = min(world.rows.triggers)
     left = TriggerEnded(number, world.memory.waits[number].hosting, 1, reason="reassigned")
 
-    _, effects, draft = world.decide([left])
-    world.take_back(draft)
+    _, effects, tx = world.decide([left])
+    world.take_back(tx)
 
     assert handed(effects) == [number]
     assert handed(world.turn(left)) == [number], "no host would ever have it again"
@@ -386,7 +386,7 @@ def test_whoever_only_reads_leaves_it_folded():
     world, _ = wide(2)
     number = min(world.rows.triggers)
 
-    wait = world.memory.parking.peek(number)
+    wait = world.memory.packing.peek(number)
 
     assert wait is not None
     assert wait.row.trigger_no == number
@@ -403,7 +403,7 @@ def test_a_refused_turn_leaves_what_it_had_unfolded_as_it_was():
 
     assert world.state(run, "a", 0) == "running"
     assert folded(world) == 1
-    assert sorted(world.memory.live) == sorted(world.rows.tasks)
+    assert sorted(world.memory.active_tasks) == sorted(world.rows.tasks)
     assert world.memory.waits.keys() == world.rows.triggers.keys()
 
 
@@ -415,7 +415,7 @@ def test_what_waits_is_small():
 
     assert len(sizes) == 500
     assert max(sizes) < 90
-    assert not world.memory.live.objects
+    assert not world.memory.active_tasks.objects
 
 
 @pytest.fixture
@@ -478,7 +478,7 @@ def test_a_run_that_only_waits_comes_back_as_it_was():
     world, run_no = parked_run(conf=b"\x81\xa1n\x01", key="k", logical_date=5)
     assert not world.memory.runs.objects
     fresh = World()
-    fresh.memory.plans = world.memory.plans
+    fresh.memory.dag_versions = world.memory.dag_versions
     stored = restore(world.rows.live_run(run_no), fresh.memory)
 
     run = world.memory.runs[run_no]
@@ -498,14 +498,14 @@ def test_a_run_that_only_waited_goes_on_to_its_end():
     world, run_no = parked_run()
     [number] = world.rows.triggers
 
-    hosting = world.memory.parking.peek(number).hosting
+    hosting = world.memory.packing.peek(number).hosting
     assert not world.memory.runs.objects, "it was only looked at"
     world.turn(TriggerFired(number, hosting, 0, world.now, b"\x01"))
     world.finish_all()
 
     assert world.run_state(run_no) == "success"
     assert not len(world.memory.runs)
-    assert not list(world.memory.runs.plans.counts())
+    assert not list(world.memory.runs.dag_versions.counts())
 
 
 @pytest.mark.parametrize("run_id", [None, "mine", "mine.17", "mine.x.4"])
@@ -525,12 +525,12 @@ def test_a_run_that_only_waits_is_found_by_its_id_and_its_key(run_id):
 
 def test_the_code_of_a_run_that_only_waits_is_kept():
     world, run_no = parked_run()
-    plan = world.memory.runs.peek(run_no).plan
+    dag_version = world.memory.runs.peek(run_no).dag_version
 
     world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(TaskSpec(task_id="z"),)), version="v2")
 
     assert not world.memory.runs.objects
-    assert world.memory.plans["v1", "dag"] is plan
+    assert world.memory.dag_versions["v1", "dag"] is dag_version
 
 
 def test_runs_that_only_wait_count_against_the_limit_of_their_dag():
@@ -607,7 +607,7 @@ def test_a_restart_folds_what_waits_and_hands_it_over_folded():
 
     world.start_up()
     assert folded(world) == 3, "none of them is made whole first"
-    assert len(world.memory.live.objects) == 0
+    assert len(world.memory.active_tasks.objects) == 0
     world.turn(Restarted())
     effects = world.turn(HostUp("triggers"))
 
@@ -615,7 +615,7 @@ def test_a_restart_folds_what_waits_and_hands_it_over_folded():
     assert folded(world) == 3
     for effect in effects:
         if isinstance(effect, AssignTrigger):
-            wait = world.memory.parking.peek(effect.host.trigger_no)
+            wait = world.memory.packing.peek(effect.host.trigger_no)
             assert wait is not None
             assert (wait.hosting, wait.role) == (effect.host.hosting, "triggers")
 
@@ -638,13 +638,13 @@ def test_a_hand_over_of_folded_triggers_that_was_taken_back_leaves_them_with_nob
     world, _ = wide(3)
     world.turn(lost("triggers"))
 
-    _, _, draft = world.decide([HostUp("triggers")])
-    world.take_back(draft)
+    _, _, tx = world.decide([HostUp("triggers")])
+    world.take_back(tx)
 
     assert folded(world) == 3
-    waits = [world.memory.parking.peek(number) for number in world.rows.triggers]
+    waits = [world.memory.packing.peek(number) for number in world.rows.triggers]
     assert {wait.hosting for wait in waits if wait is not None} == {0}
-    assert len(world.memory.parking.forms.numbered()) == 1
+    assert len(world.memory.packing.forms.numbered()) == 1
 
 
 def test_a_turn_taken_back_that_handed_a_trigger_over_and_then_unfolded_it():
@@ -652,10 +652,10 @@ def test_a_turn_taken_back_that_handed_a_trigger_over_and_then_unfolded_it():
     world.turn(lost("triggers"))
     [number] = world.rows.triggers
 
-    _, effects, draft = world.decide([HostUp("triggers")])
+    _, effects, tx = world.decide([HostUp("triggers")])
     [host] = [e.host for e in effects if isinstance(e, AssignTrigger)]
     assert world.memory.waits[number].hosting == host.hosting
-    world.take_back(draft)
+    world.take_back(tx)
 
     assert world.memory.waits[number].hosting == 0
 
@@ -679,4 +679,4 @@ def test_a_run_that_cannot_be_restored_leaves_nothing_folded():
     assert folded(world) == 0
     assert len(world.memory.waits) == 0
     assert not world.memory.runs
-    assert not world.memory.parking.forms.numbered()
+    assert not world.memory.packing.forms.numbered()

@@ -571,9 +571,9 @@ def test_what_one_end_costs_does_not_grow_with_the_runs_that_wait():
     report(world, runs[0], "load")
 
     assert states(world, *runs[:3]) == ["success", "running", "pending"]
-    batch, _, draft = world.decide([])
+    batch, _, tx = world.decide([])
     assert batch.is_empty
-    assert not draft.runs
+    assert not tx.runs
 
 
 def test_clearing_an_older_run_of_nothing_changes_nothing():

@@ -123,8 +123,8 @@ def test_a_refused_turn_leaves_the_rooms_as_they_were(body):
     world.begin(task("first", body=body), task("second", body=body))
     host = defer(world, "first").host
 
-    _, _, draft = world.decide([TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01")])
-    world.take_back(draft)
+    _, _, tx = world.decide([TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01")])
+    world.take_back(tx)
 
     assert used(world) == 1
     world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))

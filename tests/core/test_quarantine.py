@@ -119,7 +119,7 @@ def test_stalls_are_counted_by_class_with_where_the_last_one_stood():
     stall(world, 1, 1_400, is_over=True)
     stall(world, 2, 200)
 
-    [known] = world.memory.stalls.all()
+    [known] = world.memory.loop_blockers.all()
     assert (known.kind, known.name, known.task_id) == ("trigger", SLOW, "t0")
     assert (known.count, known.longest_ms, known.total_ms) == (2, 1_400, 1_600)
     assert known.place == "dag.py:7 in Slow.run"
@@ -136,7 +136,7 @@ def test_coroutines_are_counted_by_task_and_stay_where_they_are():
         effects = stall(world, incident, 9_000, role="async", culprit=effect.start.task_no)
         assert not any(isinstance(effect, IsolateTriggerClass) for effect in effects)
 
-    [known] = world.memory.stalls.all()
+    [known] = world.memory.loop_blockers.all()
     assert (known.kind, known.name, known.count) == ("task", "dag.a", 5)
 
 
@@ -146,7 +146,7 @@ def test_a_stall_of_what_nobody_waits_for_any_more_counts_for_its_class():
     gone = {"culprit": 12_345, "class_path": SLOW}
 
     stall(world, 1, 300, **gone)
-    [known] = world.memory.stalls.all()
+    [known] = world.memory.loop_blockers.all()
     assert (known.kind, known.name, known.count, known.is_quarantined) == (
         "trigger",
         SLOW,
@@ -166,7 +166,7 @@ def test_a_stall_of_what_nobody_knows_counts_for_nobody():
     world, _ = waiting(SLOW)
 
     assert stall(world, 1, culprit=12_345) == []
-    assert world.memory.stalls.all() == []
+    assert world.memory.loop_blockers.all() == []
 
 
 def test_a_stall_is_told_with_who_and_where():
@@ -244,7 +244,7 @@ def test_importing_is_told_and_no_offence():
     for incident in range(5):
         assert not ended(stall(world, incident, 9_000, is_loading=True))
 
-    assert world.memory.stalls.all()[0].count == 5
+    assert world.memory.loop_blockers.all()[0].count == 5
 
 
 def test_a_stall_whose_turn_was_taken_back_counts_once():
@@ -256,7 +256,7 @@ def test_a_stall_whose_turn_was_taken_back_counts_once():
 
     world.refuse(stalled)
 
-    assert world.memory.stalls.all()[0].count == 1
+    assert world.memory.loop_blockers.all()[0].count == 1
     assert ended(world.effects) == [(host_of(world, SLOW).hosting, "reassigned", "triggers")]
 
 
@@ -416,7 +416,7 @@ def test_a_restart_forgets_it():
     world.restart()
 
     assert hosted(world.effects) == [(SLOW, "triggers"), (GOOD, "triggers")]
-    assert world.memory.stalls.all() == []
+    assert world.memory.loop_blockers.all() == []
 
 
 # ── coming back ─────────────────────────────────────────────────────────────────────────

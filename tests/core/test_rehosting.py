@@ -401,6 +401,6 @@ def test_a_trigger_is_hosted_with_the_place_of_its_task_for_the_log():
 
     [host] = hosts(world.effects)
 
-    live = world.memory.waits[host.trigger_no].live
+    task = world.memory.waits[host.trigger_no].task
     assert (host.position, host.map_index, host.try_number) == (0, -1, 1)
-    assert host.start_no == live.start_no
+    assert host.start_no == task.start_no

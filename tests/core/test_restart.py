@@ -187,8 +187,8 @@ def test_a_refused_turn_leaves_pools_as_they_were():
     start = world.started("t0").start
     before = pool_use(world)
 
-    _, _, draft = world.decide([Succeeded(start.task_no, start.start_no, 1, 2)])
-    world.take_back(draft)
+    _, _, tx = world.decide([Succeeded(start.task_no, start.start_no, 1, 2)])
+    world.take_back(tx)
 
     assert pool_use(world) == before == 6
 
@@ -206,7 +206,7 @@ def test_a_claim_never_crosses_into_another_pool():
     world.succeed("list", size=9, width=6)
     worker, pools = world.slots.workers[0], set()
     while worker.current is not None:
-        assert {live.spec.pool for live in worker.claims} <= {worker.pool}
+        assert {task.spec.pool for task in worker.claims} <= {worker.pool}
         pools.add(worker.pool)
         world.succeed(worker.current.spec.task_id, worker.current.map_index)
         if worker.current is None and worker.claims:

@@ -29,7 +29,7 @@ STUBBORN = msgspec.structs.replace(POLICY, tries=10**7)
     ],
 )
 def test_the_delay_doubles_up_to_the_cap(try_number, delay_seconds):
-    at = next_try_at(POLICY, try_number=try_number, now=NOON, chance=0.5)
+    at = next_try_at(POLICY, try_number=try_number, now=NOON, random=0.5)
 
     assert at == (None if delay_seconds is None else NOON + delay_seconds * SECOND)
 
@@ -37,16 +37,16 @@ def test_the_delay_doubles_up_to_the_cap(try_number, delay_seconds):
 def test_a_single_try_is_never_repeated():
     policy = RetryPolicy(tries=1)
 
-    assert next_try_at(policy, try_number=1, now=NOON, chance=0.0, retry_after_us=5) is None
+    assert next_try_at(policy, try_number=1, now=NOON, random=0.0, retry_after_us=5) is None
 
 
 @pytest.mark.parametrize(
     ("chance", "delay_seconds"), [(0.0, 20), (0.25, 17.5), (0.5, 15), (0.999999, 10.00001)]
 )
-def test_jitter_takes_a_share_of_half_the_delay_away(chance, delay_seconds):
+def test_jitter_takes_a_share_of_half_the_delay_away(random, delay_seconds):
     policy = msgspec.structs.replace(POLICY, jitter=True)
 
-    at = next_try_at(policy, try_number=2, now=NOON, chance=chance)
+    at = next_try_at(policy, try_number=2, now=NOON, random=random)
 
     assert at == pytest.approx(NOON + delay_seconds * SECOND, abs=1)
 
@@ -62,7 +62,7 @@ def test_jitter_takes_a_share_of_half_the_delay_away(chance, delay_seconds):
 def test_a_delay_the_failure_asked_for_is_taken_as_it_is(retry_after_us, expected_us):
     policy = msgspec.structs.replace(POLICY, jitter=True)
 
-    at = next_try_at(policy, try_number=1, now=NOON, chance=0.9, retry_after_us=retry_after_us)
+    at = next_try_at(policy, try_number=1, now=NOON, random=0.9, retry_after_us=retry_after_us)
 
     assert at == NOON + expected_us
 
@@ -75,11 +75,11 @@ def test_a_number_that_makes_no_sense_is_refused(wrong):
         next_try_at(POLICY, **{"try_number": 1, "now": NOON, "chance": 0.0, **wrong})
 
 
-@given(try_number=st.integers(1, 10**6), chance=st.floats(0, 1, exclude_max=True))
-def test_the_next_try_is_never_before_the_failure_nor_beyond_the_cap(try_number, chance):
+@given(try_number=st.integers(1, 10**6), random=st.floats(0, 1, exclude_max=True))
+def test_the_next_try_is_never_before_the_failure_nor_beyond_the_cap(try_number, random):
     policy = msgspec.structs.replace(STUBBORN, jitter=True)
 
-    at = next_try_at(policy, try_number=try_number, now=NOON, chance=chance)
+    at = next_try_at(policy, try_number=try_number, now=NOON, random=random)
 
     assert at is not None
     assert NOON + 5 * SECOND <= at <= NOON + 60 * SECOND
@@ -87,15 +87,15 @@ def test_the_next_try_is_never_before_the_failure_nor_beyond_the_cap(try_number,
 
 @given(
     try_number=st.integers(1, 10**6),
-    chance=st.floats(0, 1, exclude_max=True),
+    random=st.floats(0, 1, exclude_max=True),
     factor=st.floats(0, 1e300, exclude_min=True),
     delay_us=st.integers(0, 10**18),
     now=st.integers(-(10**15), LATEST + 10**12),
 )
-def test_without_a_cap_the_next_try_is_still_an_instant(try_number, chance, factor, delay_us, now):
+def test_without_a_cap_the_next_try_is_still_an_instant(try_number, random, factor, delay_us, now):
     policy = RetryPolicy(tries=10**7, delay_us=delay_us, factor=factor)
 
-    at = next_try_at(policy, try_number=try_number, now=now, chance=chance)
+    at = next_try_at(policy, try_number=try_number, now=now, random=random)
 
     assert isinstance(at, int)
     assert now <= at <= max(now, LATEST)

@@ -271,7 +271,7 @@ def test_what_makes_no_sense_with_a_round_is_refused(fields, says):
 def rows_tell_it_all(world: World) -> None:
     """What a restart would read is what memory has."""
     fresh = Memory(epoch=99)
-    fresh.plans, fresh.clearings = world.memory.plans, world.memory.clearings
+    fresh.dag_versions, fresh.clearings = world.memory.dag_versions, world.memory.clearings
     for run_no in world.rows.unfinished():
         read, known = restore(world.rows.live_run(run_no), fresh), world.memory.runs[run_no]
         assert read.removed == known.removed

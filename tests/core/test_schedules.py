@@ -475,7 +475,7 @@ def test_a_slot_that_is_held_back_is_told_when_it_is_late_and_not_again():
 
 def refuse_slot(world: World, dag_id: str) -> None:
     """What the engine does about a slot that it cannot make."""
-    world.aside(lambda draft: schedule_alerts.cannot_be_made(dag_id, "no such zone", draft))
+    world.aside(lambda tx: schedule_alerts.cannot_be_made(dag_id, "no such zone", tx))
 
 
 def test_a_slot_that_is_refused_again_and_again_is_told_once():

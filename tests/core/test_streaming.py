@@ -83,7 +83,7 @@ def children(world: World, name: str = "load") -> list[int]:
 
 def spec(world: World) -> tuple[TaskSpec, ...]:
     row = world.rows.runs[run_of(world)]
-    return world.memory.plans[row.version, row.dag_id].graph.spec.tasks
+    return world.memory.dag_versions[row.version, row.dag_id].graph.spec.tasks
 
 
 def expansion(world: World) -> tuple[int, bool]:
@@ -453,10 +453,10 @@ def test_a_generator_whose_confirmation_was_taken_back_is_told_again():
     give(world, 0)
     world.refuse(ItemYielded(start_of(world).task_no, start_of(world).start_no + 9, 0, b""))
     load_start = world.starts.pop(start_of(world, "load", 0).task_no).start
-    _, _, draft = world.decide(
+    _, _, tx = world.decide(
         [Skipped(load_start.task_no, load_start.start_no, world.now, world.now)]
     )
-    world.take_back(draft)
+    world.take_back(tx)
 
     effects = world.turn(Skipped(load_start.task_no, load_start.start_no, world.now, world.now))
 

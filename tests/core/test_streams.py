@@ -107,7 +107,7 @@ def test_events_that_came_before_they_were_wanted_are_given_at_once_in_order():
 def test_a_coroutine_that_wants_an_event_is_parked_until_it_comes():
     world = opened()
     want(world, 1)
-    assert world.memory.live[start_of(world).task_no].state.label == "deferred"
+    assert world.memory.active_tasks[start_of(world).task_no].state.label == "deferred"
     assert world.slots.running_coroutines == 0
 
     fire(world, 9)

@@ -543,14 +543,14 @@ def test_what_may_have_begun_unseen_is_claimed_behind_nothing_after_a_crash():
     world.succeed("list", size=9, width=6)
     world.succeed("work", 0)
     (worker,) = world.slots.workers
-    claimed = [live.task_no for live in worker.claims]
+    claimed = [task.task_no for task in worker.claims]
     assert claimed  # how long one takes is known: the others are sent behind it
     world.restart()
     (worker,) = world.slots.workers
     begun = []
     while world.run_state(run) == "running":
         begun.append(worker.current.task_no)
-        assert not {live.task_no for live in worker.claims} & set(claimed)
+        assert not {task.task_no for task in worker.claims} & set(claimed)
         world.succeed("work", worker.current.map_index)
 
     assert set(claimed) <= set(begun)
@@ -565,7 +565,7 @@ def test_a_refused_turn_of_a_restart_leaves_the_trial_as_it_was(crashes):
         world.pass_time(5)
     world.start_up()
     before = world.memory.trial
-    _, _, draft = world.decide([Restarted()])
-    world.take_back(draft)
+    _, _, tx = world.decide([Restarted()])
+    world.take_back(tx)
 
     assert world.memory.trial == before

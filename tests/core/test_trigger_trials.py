@@ -171,7 +171,7 @@ class Machine:
 
     def paid(self) -> set[str]:
         """The tasks that failed, and the DAGs whose triggers are barred."""
-        trial, standing = self.world.memory.trial, self.world.memory.standing
+        trial, standing = self.world.memory.trial, self.world.memory.dag_triggers
         barred = () if trial is None else [number for number, _ in trial.barred]
         dags = {one.row.dag_id for one in standing if one.row.trigger_no in barred}
         return {name for name, state in self.states().items() if state == "failed"} | dags
@@ -213,7 +213,7 @@ def test_the_trigger_of_a_dag_that_kills_is_hosted_again_when_its_file_changes()
     machine.live(4_000, is_over=machine.is_settled)
 
     machine.judge()
-    crashes, one = machine.crashes, machine.world.memory.standing.of("d2")
+    crashes, one = machine.crashes, machine.world.memory.dag_triggers.of("d2")
     assert one is not None
     wait = explain_dag_trigger(one, machine.world.memory)
     assert wait is not None
@@ -362,8 +362,8 @@ def test_a_turn_that_is_refused_is_as_if_it_had_never_been(deaths):
         """Have a turn taken back before each that is not."""
         before = world.memory.trial
         due = [wake.due for wake in world.armed if world._has_come(wake)]
-        _, _, draft = world.decide(due)
-        world.take_back(draft)
+        _, _, tx = world.decide(due)
+        world.take_back(tx)
         assert world.memory.trial == before
         return machine.is_settled()
 

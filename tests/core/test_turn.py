@@ -94,7 +94,7 @@ def test_a_chain_runs_in_order_and_the_run_succeeds():
     assert [world.state(run, name) for name in "abc"] == ["success"] * 3
     assert world.run_state(run) == "success"
     assert not world.memory.runs
-    assert not world.memory.live
+    assert not world.memory.active_tasks
 
 
 def test_a_small_result_travels_with_the_start_of_the_task_that_takes_it():
@@ -133,7 +133,7 @@ def test_a_hundred_thousand_tasks_wide_fan_out_makes_no_object_per_child():
 
     world.succeed("list", size=9, width=100_000)
 
-    assert len(world.memory.live) == 2
+    assert len(world.memory.active_tasks) == 2
     assert world.rows.expansions[run, 1].width == 100_000
     assert len([row for row in world.rows.tasks.values() if row.position == 1]) == 2
 
@@ -142,7 +142,7 @@ def test_a_hundred_thousand_tasks_wide_fan_out_makes_no_object_per_child():
 
 
 def test_a_failed_try_runs_again_after_its_delay_and_keeps_its_story():
-    world = World(chance=0.0)
+    world = World(random=0.0)
     run = world.begin(task("a", retry=RetryPolicy(tries=3, delay_us=2 * SECOND, jitter=False)))
 
     world.fail("a")
@@ -835,8 +835,8 @@ def test_a_cancel_of_more_than_fits_a_batch_goes_on_by_itself(monkeypatch):
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
     assert not world.starts
-    live = [row for row in world.rows.tasks.values() if row.state.is_live]
-    assert not live
+    active = [row for row in world.rows.tasks.values() if row.state.is_live]
+    assert not active
 
 
 def test_a_cancel_cut_short_by_a_crash_is_finished_at_the_next_start(monkeypatch):
@@ -1558,7 +1558,7 @@ def test_plans_that_nobody_needs_are_forgotten():
     for number in range(20):
         world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)), version=f"v{number}")
 
-    assert len(world.memory.plans) == 1
+    assert len(world.memory.dag_versions) == 1
 
 
 def test_a_task_that_always_runs_starts_with_its_run():

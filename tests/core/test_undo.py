@@ -64,7 +64,7 @@ def test_a_refused_begin_of_a_claimed_try_is_taken_when_it_is_repeated():
 
     assert world.state(run, "work", 1) == "success"
     assert world.state(run, "work", 2) == "running"
-    assert world.slots.workers[0].current is world.memory.live[second.task_no]
+    assert world.slots.workers[0].current is world.memory.active_tasks[second.task_no]
 
 
 def test_a_refused_recall_leaves_the_claims_where_they_are_until_it_is_repeated():
@@ -124,16 +124,16 @@ def test_a_refused_clear_or_mark_leaves_what_runs_in_its_place(request_of, body)
     world = World(cpu_slots=1)
     run = world.begin(task("a", body=body), task("b", body=body))
     world.turn(HostUp("async"))
-    live = world.memory.live[world.started("a").start.task_no]
-    place = live.worker, live.is_hosted
+    started = world.memory.active_tasks[world.started("a").start.task_no]
+    place = started.worker, started.is_hosted
     request = request_of(run_id=world.rows.runs[run].run_id, tasks=("a",))
 
-    _, _, draft = world.decide([RequestReceived(0, request)])
-    world.take_back(draft)
+    _, _, tx = world.decide([RequestReceived(0, request)])
+    world.take_back(tx)
 
-    live = world.memory.live[live.task_no]
-    assert (live.worker, live.is_hosted) == place != (-1, False)
-    assert live.run.running == 1 + (body is Body.COROUTINE)
+    started = world.memory.active_tasks[started.task_no]
+    assert (started.worker, started.is_hosted) == place != (-1, False)
+    assert started.run.running == 1 + (body is Body.COROUTINE)
     world.finish_all()
     assert world.run_state(run) == "success"
 
@@ -221,8 +221,8 @@ def test_a_refused_pool_keeps_its_old_size():
     world = World()
     world.ask(SetPool(name="ledger", slots=2))
 
-    _, _, draft = world.decide([RequestReceived(1, SetPool(name="ledger", slots=9))])
-    world.take_back(draft)
+    _, _, tx = world.decide([RequestReceived(1, SetPool(name="ledger", slots=9))])
+    world.take_back(tx)
 
     assert world.slots.pools["ledger"].slots == 2
 
@@ -253,7 +253,7 @@ def test_a_process_that_dies_before_its_first_begin_gives_the_try_back_uncharged
     assert world.state(run, "a") == "running"
     again = world.started("a").start
     assert (again.start_no, again.try_number) == (2, 1)
-    assert world.memory.live[again.task_no].interruptions == 0
+    assert world.memory.active_tasks[again.task_no].interruptions == 0
 
 
 def test_a_file_parsed_twice_in_refused_turns_is_one_version():
@@ -290,7 +290,7 @@ def test_a_report_that_raises_before_it_touched_anything_is_blamed_on_its_run():
     with pytest.raises(TurnFailed) as failed:
         world.decide([Succeeded(start.task_no, start.start_no, world.now, unreadable)])
 
-    assert not failed.value.draft.runs
+    assert not failed.value.tx.runs
     entry = Succeeded(start.task_no, start.start_no, world.now, unreadable)
     blamed = rollback.blamed(entry, world.memory)
     assert [held.run_no for held in blamed] == [run]
@@ -302,10 +302,10 @@ def test_a_run_that_only_began_in_the_same_turn_is_not_blamed():
     second = world.trigger()
     entry = ended(world, "a")
 
-    _, _, draft = world.decide([entry])
-    world.take_back(draft)
+    _, _, tx = world.decide([entry])
+    world.take_back(tx)
 
-    assert set(draft.runs) == {first, second}
+    assert set(tx.runs) == {first, second}
     assert [run.run_no for run in rollback.blamed(entry, world.memory)] == [first]
 
 
@@ -318,7 +318,7 @@ def test_a_turn_that_grants_nothing_starts_nothing():
         world.slots,
         [ended(world, "a")],
         at=world.moment,
-        chance=lambda: 0.0,
+        random=lambda: 0.0,
         numbers=world.numbers,
         granting=False,
     )
@@ -357,8 +357,8 @@ def test_a_refused_change_of_a_file_leaves_the_version_that_is_in_force():
     spec = DagSpec(dag_id="dag", file="dag.py", tasks=(task("b"),))
     parsed = FileParsed(file="dag.py", version="v2", dags=(spec,), sources={})
 
-    _, _, draft = world.decide([parsed])
-    world.take_back(draft)
+    _, _, tx = world.decide([parsed])
+    world.take_back(tx)
 
     run = world.trigger()
     assert world.state(run, "a") == "running"

@@ -54,11 +54,11 @@ def instant(wake: WakeAt) -> int:
 class World:
     """A node on dictionaries: takes inputs, remembers what was started and what is armed."""
 
-    def __init__(self, *, cpu_slots: int = 2, async_slots: int = 1000, chance: float = 0.0) -> None:
+    def __init__(self, *, cpu_slots: int = 2, async_slots: int = 1000, random: float = 0.0) -> None:
         self.rows = Rows()
         self.now = 1_700_000_000 * SECOND
         self.cpu_slots, self.async_slots = cpu_slots, async_slots
-        self.chance = chance
+        self.random = random
         self.shift = 0
         self.epoch = 0
         self._tickets = itertools.count()
@@ -92,7 +92,7 @@ class World:
             for spec in version.dags:
                 self.memory.add_plan(version.version, spec)
         held = [row for row in self.rows.dag_events.values() if row.fate is Fate.HELD]
-        self.memory.standing.restore(self.rows.dag_triggers.values(), held)
+        self.memory.dag_triggers.restore(self.rows.dag_triggers.values(), held)
         unfinished = self.rows.unfinished()
         self.memory.stray_triggers = [
             row for row in self.rows.triggers.values() if row.run_no not in unfinished
@@ -115,19 +115,19 @@ class World:
             self.slots,
             list(inputs),
             at=self.moment,
-            chance=lambda: self.chance,
+            random=lambda: self.random,
             numbers=self.numbers,
         )
 
     def recall(self, inputs: list[Input]) -> None:
         """What ``engine.prefetch`` does with a database."""
-        self.memory.found_owed = self.rows.found_owed(
-            outbox_quota.wanted(inputs, self.memory.lanes)
+        self.memory.loaded_outbox = self.rows.found_owed(
+            outbox_quota.wanted(inputs, self.memory.outbox_quotas)
         )
         recall(inputs, self.memory, self.rows)
         for dag_id, orders in previous.wanted(inputs, self.memory):
             for order in orders:
-                self.memory.lines[dag_id].learn(order, self._ended_before(dag_id, order))
+                self.memory.run_sequences[dag_id].learn(order, self._ended_before(dag_id, order))
 
     def _ended_before(self, dag_id: str, order: tuple[int, int]) -> EndedRun | None:
         dated = [(run_key(run), run) for run in self.rows.seen() if run.dag_id == dag_id]
@@ -152,8 +152,8 @@ class World:
         return done
 
     def _turn(self, inputs: Iterable[Input]) -> list[Effect]:
-        batch, effects, draft = self.decide(inputs)
-        self._commit(batch, draft)
+        batch, effects, tx = self.decide(inputs)
+        self._commit(batch, tx)
         for effect in effects:
             if isinstance(effect, StartTry):
                 self.starts[effect.start.task_no] = effect
@@ -166,19 +166,19 @@ class World:
 
     def aside(self, change: Callable[[Transaction], None]) -> None:
         """What the engine commits beside its turns."""
-        draft = Transaction(
-            self.memory, at=self.moment, chance=lambda: self.chance, numbers=self.numbers
+        tx = Transaction(
+            self.memory, at=self.moment, random=lambda: self.random, numbers=self.numbers
         )
-        change(draft)
-        self._commit(draft.close(), draft)
-        self.effects.extend(draft.effects)
+        change(tx)
+        self._commit(tx.close(), tx)
+        self.effects.extend(tx.effects)
 
-    def _commit(self, batch: Batch, draft: Transaction) -> None:
+    def _commit(self, batch: Batch, tx: Transaction) -> None:
         if not batch.is_empty:
             self.batches.append(batch)
             self.rows.apply(batch)
             self.memory.commit_no = batch.number
-        draft.settle()
+        tx.settle()
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and everything armed come."""
@@ -204,24 +204,24 @@ class World:
 
     def refuse(self, *inputs: Input) -> None:
         """A turn whose batch is refused: it is taken back, and its inputs come one by one."""
-        _, _, draft = self.decide(inputs)
-        self.take_back(draft)
+        _, _, tx = self.decide(inputs)
+        self.take_back(tx)
         for entry in inputs:
             self.turn(entry)
 
-    def take_back(self, draft: Transaction) -> None:
+    def take_back(self, tx: Transaction) -> None:
         """What the engine does with a turn that was not committed."""
-        places = rollback.forget(self.memory, draft)
-        rollback.restore_pools(draft, self.slots)
+        places = rollback.forget(self.memory, tx)
+        rollback.restore_pools(tx, self.slots)
         rollback.recall_catalog(
             self.memory, list(self.rows.dags.values()), list(self.rows.files.values())
         )
         runs = [
             restore(self.rows.live_run(run_no), self.memory)
-            for run_no in draft.runs
+            for run_no in tx.runs
             if run_no in self.rows.runs and self.rows.runs[run_no].ended_at is None
         ]
-        asking = rollback.put_back(runs, places, self.memory, self.slots, draft)
+        asking = rollback.put_back(runs, places, self.memory, self.slots, tx)
         if asking:
             self.turn(*asking)
 
@@ -260,8 +260,8 @@ class World:
         return None
 
     def _spec(self, effect: StartTry) -> TaskSpec:
-        plan = self.memory.plans[effect.info.version, effect.info.dag_id]
-        return plan.graph.spec.tasks[effect.start.position]
+        dag_version = self.memory.dag_versions[effect.info.version, effect.info.dag_id]
+        return dag_version.graph.spec.tasks[effect.start.position]
 
     def succeed(self, name: str, map_index: int = -1, **fields: Any) -> list[Effect]:
         effect = self.started(name, map_index)
@@ -297,7 +297,7 @@ class World:
     def state(self, run_no: int, name: str, map_index: int = -1) -> str:
         """The state a reader sees: without a row, pending."""
         run = self.rows.runs[run_no]
-        spec = self.memory.plans[run.version, run.dag_id].graph.spec
+        spec = self.memory.dag_versions[run.version, run.dag_id].graph.spec
         position = [task.task_id for task in spec.tasks].index(name)
         for row in self.rows.tasks.values():
             if (row.run_no, row.position, row.map_index) == (run_no, position, map_index):

@@ -156,8 +156,8 @@ class Body:
             self._stage.ledger.defer(start.task_no, start.try_number)
             timeout = rng.choice((None, 2 * SECOND, 900 * SECOND))
             self._stage.ledger.told.forget(start.task_no)
-            plan = None if spec.events is None else follow(rng)
-            kwargs = carried((start.task_no, start.start_no), plan)
+            dag_version = None if spec.events is None else follow(rng)
+            kwargs = carried((start.task_no, start.start_no), dag_version)
             return Deferred(*times, "sim:Trigger", kwargs, "resume", None, timeout)
         if draw < 0.4:
             return self._failed(rng, times)

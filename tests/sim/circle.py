@@ -122,11 +122,11 @@ class Crash(Exception):
 
 
 class _Refused(Exception):
-    """A batch was refused, and this is the draft it came from."""
+    """A batch was refused, and this is the transaction it came from."""
 
-    def __init__(self, draft: Transaction) -> None:
+    def __init__(self, tx: Transaction) -> None:
         super().__init__("refused")
-        self.draft = draft
+        self.tx = tx
 
 
 class Paused:
@@ -229,13 +229,13 @@ class Circle:
         node = self.node
         paused = {row.dag_id for row in self.memory.dags.values() if row.paused}
         claims, trials = invariants.claimed(self.slots), [self.memory.trial]
-        batch, effects, draft = self._decide(inputs, granting=granting)
+        batch, effects, tx = self._decide(inputs, granting=granting)
         trials.append(self.memory.trial)
         before = invariants.before(node, batch)
         invariants.paused_dags_start_no_scheduled_run(paused, inputs, batch)
-        if not batch.is_empty or draft.step:
-            self._commit(batch, draft, _kinds_of(inputs), refusal)
-        draft.settle()
+        if not batch.is_empty or tx.step:
+            self._commit(batch, tx, _kinds_of(inputs), refusal)
+        tx.settle()
         node.note(inputs, batch, effects)
         invariants.check(node, Turn(batch, effects, before))
         invariants.claims_of_what_ends_are_stopped(node, claims, inputs, effects)
@@ -250,11 +250,11 @@ class Circle:
         )
         node.watch.note(batch)
         self._perhaps_cancel_what_is_claimed()
-        return batch, effects, draft
+        return batch, effects, tx
 
     def _perhaps_cancel_what_is_claimed(self) -> None:
         """Claims are over in milliseconds: nobody would meet one by chance."""
-        claims = [live for worker in self.slots.workers for live in worker.claims]
+        claims = [task for worker in self.slots.workers for task in worker.claims]
         if claims and self.node.faults.happens("cancel while claimed"):
             self.node.ask(CancelRun(run_id=claims[0].run.row.run_id))
 
@@ -262,7 +262,7 @@ class Circle:
         self, inputs: Sequence[Input], *, granting: bool = True
     ) -> tuple[Batch, list[Effect], Transaction]:
         memory, tables = self.memory, self.node.tables
-        memory.found_owed = tables.found_owed(outbox_quota.wanted(inputs, memory.lanes))
+        memory.loaded_outbox = tables.found_owed(outbox_quota.wanted(inputs, memory.outbox_quotas))
         recall(inputs, self.memory, self.node.tables)
         needed = self.memory.numbers_needed * TURN_INPUTS + TURN_INPUTS
         if self._numbers.left < needed:
@@ -275,7 +275,7 @@ class Circle:
             self.slots,
             inputs,
             at=self.node.steady.look(),
-            chance=self.node.rng.random,
+            random=self.node.rng.random,
             numbers=self._numbers,
             granting=granting,
         )
@@ -288,7 +288,7 @@ class Circle:
 
     # ── committing ──────────────────────────────────────────────────────────────────────
 
-    def _commit(self, batch: Batch, draft: Transaction, kinds: list[str], refusal: Refusal) -> None:
+    def _commit(self, batch: Batch, tx: Transaction, kinds: list[str], refusal: Refusal) -> None:
         """Commit, with all that can go wrong with it."""
         node = self.node
         times = OFTEN if RARE.intersection(kinds) else RARELY
@@ -304,7 +304,7 @@ class Circle:
             node.pass_until(node.mono + node.rng.randint(0, SECOND))
         if self._is_refused(batch, refusal, times):
             node.count("refused", kinds)
-            raise _Refused(draft)
+            raise _Refused(tx)
         if happens("crash before", "crash before", times):
             raise Crash
         if node.faults.happens("node pauses", times):
@@ -341,15 +341,15 @@ class Circle:
     def _isolate(self, inputs: list[Input], exc: TurnFailed | _Refused) -> None:
         """See ``Engine._isolate``; what raises must have been given a reason to."""
         self._must_be_meant(inputs, exc)
-        self._take_back(exc.draft)
+        self._take_back(exc.tx)
         for entry in [part for whole in inputs for part in in_parts(whole, self.memory)]:
             is_blamed = isinstance(entry, _BLAMED) and self.node.faults.happens("refused for good")
             try:
                 self._circle([entry], "always" if is_blamed else "never", granting=False)
             except (TurnFailed, _Refused) as alone:
                 self._must_be_meant([entry], alone)
-                self._take_back(alone.draft)
-                self._blame(entry, alone.draft)
+                self._take_back(alone.tx)
+                self._blame(entry, alone.tx)
         self._circle([], "never")
         liveness.triggers_are_hosted(self.node)
 
@@ -365,23 +365,23 @@ class Circle:
         row = self.node.tables.tasks.get(entry.task_no)
         return row is not None and self.node.tables.is_held(row.run_no)
 
-    def _take_back(self, draft: Transaction) -> None:
+    def _take_back(self, tx: Transaction) -> None:
         """See ``Engine._take_back``; afterwards the memory is what the rows say."""
         node, memory = self.node, self.memory
-        places = rollback.forget(memory, draft)
-        rollback.restore_pools(draft, self.slots)
+        places = rollback.forget(memory, tx)
+        rollback.restore_pools(tx, self.slots)
         tables = node.tables
         rollback.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
         runs = [
             restore(tables.live_run(run_no), memory)
-            for run_no in draft.runs
+            for run_no in tx.runs
             if run_no in tables.runs and tables.runs[run_no].ended_at is None
         ]
-        self.inbox.extend(rollback.put_back(runs, places, memory, self.slots, draft))
+        self.inbox.extend(rollback.put_back(runs, places, memory, self.slots, tx))
         recovery.memory_is_what_rows_say(node)
         liveness.places_are_what_tasks_hold(node)
 
-    def _blame(self, entry: Input, draft: Transaction) -> None:
+    def _blame(self, entry: Input, tx: Transaction) -> None:
         """See ``Engine._blame``."""
         node = self.node
         node.points["refused for good"] += 1
@@ -396,13 +396,13 @@ class Circle:
             due = TimerFired(entry.cursor, dag_id=entry.dag_id)
             node.arm(due, at=node.wall() + _SLOT_AGAIN_US)
             return
-        if isinstance(entry, TriggerFired) and entry.trigger_no in self.memory.standing:
+        if isinstance(entry, TriggerFired) and entry.trigger_no in self.memory.dag_triggers:
             failure = Failure(type="Refused", message="refused", reason=REFUSED)
             node.say(TriggerEnded(entry.trigger_no, entry.hosting, entry.at, failure))
             return
         rollback.free_place(entry, self.memory, self.slots)
         quarantine = Transaction(
-            self.memory, at=node.steady.look(), chance=node.rng.random, numbers=self._numbers
+            self.memory, at=node.steady.look(), random=node.rng.random, numbers=self._numbers
         )
         for run in rollback.blamed(entry, self.memory):
             if run.run_no != _run_of(entry, node):

@@ -115,13 +115,13 @@ def _ticks(number: int, rng: random.Random, stream: Stream, *, is_held: bool) ->
             a while, and whatever comes then looks after what is held: these do not end.
     """
     keyed = rng.random() < 0.75
-    plan = StreamPlan(
+    dag_version = StreamPlan(
         keyed=keyed,
         count=rng.choice((1, 3, 8, 20)),
         ends=rng.choice(("hang", "hang", "end", "fail")) if keyed and not is_held else "hang",
         window=64,
     )
-    path, kwargs = stream(rng, carried((0, number), plan), plan)
+    path, kwargs = stream(rng, carried((0, number), dag_version), dag_version)
     return DagTriggerSpec(
         class_path=path,
         kwargs=kwargs,
@@ -190,7 +190,7 @@ class Sender:
 def begin(memory: Memory, tables: Any) -> None:
     """Restore what a restart does."""
     held = [row for row in tables.dag_events.values() if row.fate is Fate.HELD]
-    memory.standing.restore(tables.dag_triggers.values(), held)
+    memory.dag_triggers.restore(tables.dag_triggers.values(), held)
 
 
 def _wanted(node: Any) -> Iterator[tuple[DagTriggerRow, DagTriggerSpec]]:
@@ -232,10 +232,12 @@ def expects_more(node: Any) -> bool:
             return True
         if row.class_path == ASSETS or row.kwargs is None:
             continue
-        plan, events = plan_of_trigger(row.kwargs), _events_of(node, row.trigger_no)
-        if plan.keyed and {event.key for event in events} != set(map(str, range(plan.count))):
+        dag_version, events = plan_of_trigger(row.kwargs), _events_of(node, row.trigger_no)
+        if dag_version.keyed and {event.key for event in events} != set(
+            map(str, range(dag_version.count))
+        ):
             return True
-        if len(events) < plan.count:
+        if len(events) < dag_version.count:
             return True
     return False
 
@@ -391,7 +393,9 @@ def memory_is_what_rows_say(node: Any) -> None:
     """A restart would know the same of the triggers of DAGs, and of what they hold."""
     fresh = Memory(epoch=0)
     begin(fresh, node.tables)
-    known, stored = ({one.row.trigger_no: one for one in m.standing} for m in (node.memory, fresh))
+    known, stored = (
+        {one.row.trigger_no: one for one in m.dag_triggers} for m in (node.memory, fresh)
+    )
     if known.keys() != stored.keys():
         raise Broken("restore", f"triggers of DAGs: {set(known)}, stored {set(stored)}")
     for number, one in known.items():
@@ -407,7 +411,7 @@ def are_hosted(node: Any) -> None:
     """While its host is up, a trigger that its DAG wants has been given to it, or has to rest."""
     memory = node.memory
     for row, _ in _wanted(node):
-        one = memory.standing.get(row.trigger_no)
+        one = memory.dag_triggers.get(row.trigger_no)
         if one is None or row.class_path == ASSETS or row.kwargs is None:
             continue
         if host_role(one, memory) not in memory.hosts_up or memory.is_drained:

@@ -170,11 +170,13 @@ def _was_wanted(node: Any, turn: Any, run: RunRow) -> None:
 
 def _has_no_more_than_it_may(node: Any, number: int) -> None:
     tables = node.tables
-    live = [tables.runs[no] for no in tables.unfinished() if tables.runs[no].backfill == number]
+    unfinished = [
+        tables.runs[no] for no in tables.unfinished() if tables.runs[no].backfill == number
+    ]
     began_anew = tables.cleared_runs | tables.marked_runs
-    live = [run for run in live if run.state.is_live and run.run_no not in began_anew]
-    if len(live) > tables.backfills[number].max_active:
-        raise Broken("I25 backfills", f"{tables.backfills[number]} has {len(live)} live runs")
+    unfinished = [run for run in unfinished if run.state.is_live and run.run_no not in began_anew]
+    if len(unfinished) > tables.backfills[number].max_active:
+        raise Broken("I25 backfills", f"{tables.backfills[number]} has {len(unfinished)} live runs")
 
 
 def _has_dealt_with_all(node: Any, row: BackfillRow) -> None:

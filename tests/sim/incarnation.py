@@ -108,7 +108,7 @@ class Incarnation:
             store,
             Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS),
             clock=node.clock,
-            chance=node.rng.random,
+            random=node.rng.random,
         )
         self.engine.timers = Lengths(self.engine._steady, self.engine.report, node.found)
         self.engine.connect(self)
@@ -247,7 +247,7 @@ class Incarnation:
         delay = node.rng.randint(0, SECOND)
         node.after(delay, lambda: self.say(OutboxDelivered(effect.outbox_no)))
 
-    def committed(self, batch: Batch, draft: Transaction) -> None:
+    def committed(self, batch: Batch, tx: Transaction) -> None:
         def row(run_no: int) -> RunRow | None:
             run = self.engine.memory.runs.get(run_no)
             return None if run is None else run.row

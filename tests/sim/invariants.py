@@ -262,7 +262,7 @@ def _same_tallies(node: Any, run: Run) -> None:
     if list(run.tallies) != fresh:
         raise Broken("I9 tallies", f"run {run_no}: {list(run.tallies)}, the rows say {fresh}")
     running = sum(row.state is TaskState.RUNNING for row in rows)
-    claimed = sum(live.is_claimed for live in run.live.values())
+    claimed = sum(task.is_claimed for task in run.active_tasks.values())
     if run.running not in {running, running + claimed}:
         raise Broken("I9 tallies", f"run {run_no} counts {run.running} running, {running} do")
 
@@ -276,8 +276,8 @@ def slots_of_a_schedule_and_keys_have_one_run(node: Any, turn: Turn) -> None:
         return
     runs = node.tables.runs.values()
     slots = Counter((r.dag_id, r.logical_date) for r in runs if r.cause == "schedule")
-    live = (node.tables.runs[no] for no in node.tables.unfinished())
-    keys = Counter((r.dag_id, r.key) for r in live if r.key is not None)
+    unfinished = (node.tables.runs[no] for no in node.tables.unfinished())
+    keys = Counter((r.dag_id, r.key) for r in unfinished if r.key is not None)
     ids = Counter(r.run_id for r in runs)
     for name, counts in (("slot", slots), ("key", keys), ("id", ids)):
         for key, count in counts.items():
@@ -308,11 +308,11 @@ def successes_are_heard(node: Any, inputs: Iterable[Input]) -> None:
     for entry in inputs:
         if not isinstance(entry, Succeeded):
             continue
-        live = node.memory.live.objects.get(entry.task_no)  # what runs is not folded
-        if live is None or live.start_no != entry.start_no or live.state is not TaskState.RUNNING:
+        task = node.memory.active_tasks.objects.get(entry.task_no)  # what runs is not folded
+        if task is None or task.start_no != entry.start_no or task.state is not TaskState.RUNNING:
             continue
-        if live.run.row.quarantine is None:
-            raise Broken("I12 answers", f"the success of {live.name} was passed over")
+        if task.run.row.quarantine is None:
+            raise Broken("I12 answers", f"the success of {task.name} was passed over")
 
 
 # ── I14: what has ended starts nothing ──────────────────────────────────────────────────
@@ -320,7 +320,7 @@ def successes_are_heard(node: Any, inputs: Iterable[Input]) -> None:
 
 def claimed(slots: Slots) -> list[tuple[int, int]]:
     """Return the starts that wait in a worker behind another one."""
-    return [(live.task_no, live.start_no) for worker in slots.workers for live in worker.claims]
+    return [(task.task_no, task.start_no) for worker in slots.workers for task in worker.claims]
 
 
 def claims_of_what_ends_are_stopped(
@@ -383,21 +383,21 @@ def what_waits_says_for_what(node: Any, run_no: int) -> None:
     for position in range(len(run.spec.tasks)):
         group = run.groups.get(position)
         if group is None:
-            _has_why(node, run, position, -1, run.live.get(run.task_no(position, -1)))
+            _has_why(node, run, position, -1, run.active_tasks.get(run.task_no(position, -1)))
         else:
             for index in range(group.width):
-                live = run.live.get(group.first_task_no + index)
-                if live is not None or group.states[index] == TaskState.PENDING:
-                    _has_why(node, run, position, index, live)
+                task = run.active_tasks.get(group.first_task_no + index)
+                if task is not None or group.states[index] == TaskState.PENDING:
+                    _has_why(node, run, position, index, task)
 
 
-def _has_why(node: Any, run: Run, position: int, index: int, live: Any) -> None:
-    if live is None and run.states[position] >= TaskState.SUCCESS:
+def _has_why(node: Any, run: Run, position: int, index: int, task: Any) -> None:
+    if task is None and run.states[position] >= TaskState.SUCCESS:
         return
-    if live is not None and (live.state is TaskState.RUNNING or live.worker >= 0):
+    if task is not None and (task.state is TaskState.RUNNING or task.worker >= 0):
         return
     if explain_task(run, position, index, node.memory, node.slots) is None:
-        state = "pending" if live is None else live.state.label
+        state = "pending" if task is None else task.state.label
         raise Broken("I16 why", f"run {run.run_no} task {position}[{index}] is {state}, not why")
 
 

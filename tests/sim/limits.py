@@ -162,18 +162,18 @@ def _active_runs(node: Any) -> None:
     Only the run that all others of its line wait for may begin past it.
     """
     beyond = node.tables.beyond
-    candidates, live = defaultdict(list), node.tables.live_run_nos()
-    for run_no in sorted(node.tables.may_be_beyond & set(live) - beyond):
+    candidates, task = defaultdict(list), node.tables.live_run_nos()
+    for run_no in sorted(node.tables.may_be_beyond & set(task) - beyond):
         candidates[node.tables.runs[run_no].dag_id].append(run_no)
     active: Counter[str] = Counter()
     limits: Counter[str] = Counter()
-    for run_no in live:
+    for run_no in task:
         if node.tables.runs[run_no].backfill is not None:
             continue  # they have a limit of their own
         dag_id = node.tables.runs[run_no].dag_id
         active[dag_id] += 1
         limits[dag_id] = max(limits[dag_id], node.tables.spec_of_run(run_no).max_active_runs)
-    beyond &= set(live)
+    beyond &= set(task)
     for dag_id, count in active.items():
         count -= sum(node.tables.runs[run_no].dag_id == dag_id for run_no in beyond)
         limit = limits[dag_id]
@@ -188,8 +188,8 @@ def _has_lost_its_place(node: Any, row: TaskRow) -> bool:
     """Its run is held still because its end could not be taken; the process is done with it."""
     if node.tables.runs[row.run_no].quarantine is None:
         return False
-    live = node.memory.live.get(row.task_no)
-    return live is not None and live.worker < 0 and not live.is_hosted
+    task = node.memory.active_tasks.get(row.task_no)
+    return task is not None and task.worker < 0 and not task.is_hosted
 
 
 def _tasks(node: Any, starts: Iterable[StartTry]) -> Iterator[TaskSpec]:

@@ -89,9 +89,9 @@ def admitted(run: Run) -> Iterator[TaskInstance | MappedTask]:
     if at_once is not None and run.running >= at_once:
         return
     entries: list[TaskInstance | MappedTask] = [
-        live
-        for live in run.live.values()
-        if live.state is TaskState.QUEUED and live.worker < 0 and not live.is_hosted
+        task
+        for task in run.active_tasks.values()
+        if task.state is TaskState.QUEUED and task.worker < 0 and not task.is_hosted
     ]
     entries += [
         group
@@ -125,23 +125,23 @@ def places_are_what_tasks_hold(node: Any) -> None:
     slots: Slots = node.slots
     used: Counter[str] = Counter()
     running: Counter[int] = Counter()
-    hosted = [live for live in node.memory.live.values() if live.is_hosted]
-    counted = [live for live in hosted if live.spec.sensor is None]
-    in_workers = [live for live in node.memory.live.values() if live.worker >= 0]
-    for live in counted:
-        used[live.spec.pool] += live.spec.slots
+    hosted = [task for task in node.memory.active_tasks.values() if task.is_hosted]
+    counted = [task for task in hosted if task.spec.sensor is None]
+    in_workers = [task for task in node.memory.active_tasks.values() if task.worker >= 0]
+    for task in counted:
+        used[task.spec.pool] += task.spec.slots
     for worker in slots.workers:
-        _worker_has(worker, [live for live in in_workers if live.worker == worker.number])
+        _worker_has(worker, [task for task in in_workers if task.worker == worker.number])
         if not worker.is_idle:
             used[worker.pool] += worker.weight
-    for live in in_workers:
-        worker = slots.workers[live.worker]
-        if (live.spec.pool, live.spec.slots) != (worker.pool, worker.weight):
+    for task in in_workers:
+        worker = slots.workers[task.worker]
+        if (task.spec.pool, task.spec.slots) != (worker.pool, worker.weight):
             raise Broken(
-                "places", f"{live.name} is in a slot of pool {worker.pool}, not of its own"
+                "places", f"{task.name} is in a slot of pool {worker.pool}, not of its own"
             )
-    for live in (*counted, *in_workers):
-        running[live.run.run_no] += 1
+    for task in (*counted, *in_workers):
+        running[task.run.run_no] += 1
     used.update(_kept(node))
     if +Counter(slots._used) != +used:
         raise Broken("places", f"the pools count {slots._used}, the tasks hold {dict(used)}")
@@ -156,23 +156,23 @@ def _kept(node: Any) -> Counter[str]:
     """What keeps its room while it waits; all that is deferred does where its pool counts it."""
     slots: Slots = node.slots
     kept: Counter[str] = Counter()
-    for live in node.memory.live.values():
-        is_kept = live.task_no in slots.kept
-        if live.state is TaskState.DEFERRED and is_kept != slots.counts_deferred(live.spec):
-            raise Broken("places", f"{live.name} waits, and its room is not counted as its pool is")
-        if live.state is TaskState.RETRYING and is_kept:
-            raise Broken("places", f"{live.name} waits for its next try, and keeps its room")
+    for task in node.memory.active_tasks.values():
+        is_kept = task.task_no in slots.kept
+        if task.state is TaskState.DEFERRED and is_kept != slots.counts_deferred(task.spec):
+            raise Broken("places", f"{task.name} waits, and its room is not counted as its pool is")
+        if task.state is TaskState.RETRYING and is_kept:
+            raise Broken("places", f"{task.name} waits for its next try, and keeps its room")
         if is_kept:
-            kept[live.spec.pool] += live.spec.slots
+            kept[task.spec.pool] += task.spec.slots
     return kept
 
 
 def _worker_has(worker: Worker, lives: list[TaskInstance]) -> None:
-    claims = {live.task_no for live in lives if live.is_claimed}
-    current = [live for live in lives if not live.is_claimed]
+    claims = {task.task_no for task in lives if task.is_claimed}
+    current = [task for task in lives if not task.is_claimed]
     if current != ([] if worker.current is None else [worker.current]):
         raise Broken("places", f"worker {worker.number} is at another task than say so")
-    if {live.task_no for live in worker.claims} != claims:
+    if {task.task_no for task in worker.claims} != claims:
         raise Broken("places", f"worker {worker.number} has other claims than say so")
 
 
@@ -180,8 +180,8 @@ def _is_ending(wait: TriggerInstance) -> bool:
     """Its task is being cancelled, cleared or marked, slice by slice."""
     if not wait.run.state.is_live:
         return True
-    chosen, live = wait.run.clearing, wait.live
-    return chosen is not None and live is not None and chosen.ends(live.position, live.map_index)
+    chosen, task = wait.run.clearing, wait.task
+    return chosen is not None and task is not None and chosen.ends(task.position, task.map_index)
 
 
 def triggers_are_hosted(node: Any) -> None:
@@ -190,7 +190,10 @@ def triggers_are_hosted(node: Any) -> None:
     for number, wait in node.memory.waits.items():
         if wait.row.class_path in HOSTLESS or wait.run.row.dag_id in moving:
             continue  # no host ever has it, or it is handed over in a moment
-        if role_of(wait.row.class_path, wait.run.plan, node.memory) not in node.memory.hosts_up:
+        if (
+            role_of(wait.row.class_path, wait.run.dag_version, node.memory)
+            not in node.memory.hosts_up
+        ):
             continue
         if _is_ending(wait):
             continue
@@ -198,7 +201,7 @@ def triggers_are_hosted(node: Any) -> None:
             continue  # it has left its host, or will
         if node.memory.may_host_more or not may_host(number, node.memory):
             continue  # others are hosted first
-        if wait.state is TriggerState.WAITING and wait.live is not None and wait.hosting == 0:
+        if wait.state is TriggerState.WAITING and wait.task is not None and wait.hosting == 0:
             raise Broken("places", f"trigger {number} waits, and no host has it")
     evented.are_hosted(node)
 
@@ -209,12 +212,12 @@ def hosts_were_given_what_they_have(node: Any) -> None:
     news = (HostUp, HostLost, AssignTriggers)
     if memory.may_host_more or any(isinstance(entry, news) for entry in node.circle.inbox):
         return
-    for number in (*memory.waits.objects, *[no for no, _ in memory.parking.by_form()]):
-        wait = memory.parking.peek(number)
-        is_waiting = wait.state is TriggerState.WAITING and wait.live is not None
+    for number in (*memory.waits.objects, *[no for no, _ in memory.packing.by_form()]):
+        wait = memory.packing.peek(number)
+        is_waiting = wait.state is TriggerState.WAITING and wait.task is not None
         if not is_waiting or not wait.hosting or _is_ending(wait) or not may_host(number, memory):
             continue
-        role = role_of(wait.row.class_path, wait.run.plan, memory)
+        role = role_of(wait.row.class_path, wait.run.dag_version, memory)
         if role != wait.role or role not in memory.hosts_up:
             continue  # it moves
         if is_stopped(wait.run.row.dag_id, memory):

@@ -109,13 +109,13 @@ def draw(
     return f"{_HERE}:{name}", msgspec.msgpack.encode(fields)
 
 
-def draw_stream(rng: random.Random, carried: bytes, plan: StreamPlan) -> tuple[str, bytes]:
+def draw_stream(rng: random.Random, carried: bytes, dag_version: StreamPlan) -> tuple[str, bytes]:
     """Return class path and fields of a stream."""
     fields = {
         "carried": msgspec.msgpack.decode(carried),
-        "keyed": plan.keyed,
-        "count": plan.count,
-        "ends": plan.ends,
+        "keyed": dag_version.keyed,
+        "count": dag_version.count,
+        "ends": dag_version.ends,
         "between": rng.choice((0.0, 0.0, 0.001, 5.0)),
         "goes_on": rng.random() < 0.5,
     }

@@ -120,9 +120,9 @@ def starts_touch_no_place(node: Any, turn: Any) -> None:
             raise Broken("I4 start", f"{start.start} begins though it waits from its start")
     for row in turn.batch.new_triggers:
         if row.ordinal == FROM_START:
-            live = node.memory.live.get(row.task_no)
-            waits = live is not None and live.state is TaskState.DEFERRED
-            if waits and (live.worker >= 0 or live.is_hosted):
+            instance = node.memory.active_tasks.get(row.task_no)
+            waits = instance is not None and instance.state is TaskState.DEFERRED
+            if waits and (instance.worker >= 0 or instance.is_hosted):
                 raise Broken("I4 start", f"{row} took a place")
     for effect in turn.effects:
         if isinstance(effect, AssignTrigger):

@@ -75,7 +75,9 @@ def learn(tables: Any, memory: Any, inputs: Collection[Input]) -> None:
         for order in orders:
             row = _run_before(tables, dag_id, order)
             is_over = row is not None and row.run_no not in memory.runs
-            memory.lines[dag_id].learn(order, _ended(tables, row) if is_over and row else None)
+            memory.run_sequences[dag_id].learn(
+                order, _ended(tables, row) if is_over and row else None
+            )
 
 
 def _run_before(
@@ -191,9 +193,9 @@ def _lacks_nothing(run: Any, position: int) -> bool:
 def lines_are_what_rows_say(node: Any) -> None:
     """What memory knows of who comes before whom is what the rows say."""
     memory, tables = node.memory, node.tables
-    for dag_id, line in memory.lines.items():
-        live = (run.row for run in memory.runs.values() if run.row.dag_id == dag_id)
-        dated = sorted(order for row in live if (order := run_key(row)) is not None)
+    for dag_id, line in memory.run_sequences.items():
+        task = (run.row for run in memory.runs.values() if run.row.dag_id == dag_id)
+        dated = sorted(order for row in task if (order := run_key(row)) is not None)
         if line._orders != [*dated, NEXT]:
             raise Broken("lines", f"{line._orders} stand in line, {dated} live")
         for order in line._orders:
@@ -201,7 +203,7 @@ def lines_are_what_rows_say(node: Any) -> None:
 
 
 def _same_before(tables: Any, memory: Any, dag_id: str, order: RunKey) -> None:
-    found = memory.lines[dag_id].before(order)
+    found = memory.run_sequences[dag_id].before(order)
     if isinstance(found, NotLoaded):
         return
     row = _run_before(tables, dag_id, order)

@@ -24,15 +24,18 @@ __all__ = ("memory_is_what_rows_say", "nothing_left", "unfinished")
 def memory_is_what_rows_say(node: Any) -> None:
     """A restart would make the same memory of the rows, field by field."""
     fresh = Memory(epoch=0)
-    fresh.plans = node.memory.plans
+    fresh.dag_versions = node.memory.dag_versions
     outbox.begin(fresh, *node.tables.owed())
     unfinished_runs = set(node.tables.unfinished())
     if set(node.memory.runs) != unfinished_runs:
         raise Broken("restore", f"remembered {set(node.memory.runs)}, stored {unfinished_runs}")
     for run_no in sorted(unfinished_runs):
         _same_run(node.memory.runs[run_no], restore(node.tables.live_run(run_no), fresh))
-    if set(fresh.live) != set(node.memory.live):
-        raise Broken("restore", f"live tasks {set(fresh.live) ^ set(node.memory.live)} differ")
+    if set(fresh.active_tasks) != set(node.memory.active_tasks):
+        raise Broken(
+            "restore",
+            f"live tasks {set(fresh.active_tasks) ^ set(node.memory.active_tasks)} differ",
+        )
     waits = {no for no, wait in node.memory.waits.items() if wait.run.run_no in unfinished_runs}
     if waits != set(fresh.waits):
         raise Broken("restore", f"waits {waits ^ set(fresh.waits)} differ")
@@ -50,9 +53,11 @@ def _same_owed(node: Any) -> None:
     armed, counts = node.tables.owed()
     if not set(known) <= set(stored) or not {row.outbox_no for row in armed} <= set(known):
         raise Broken("restore", "owed effects differ")
-    if set(counts) != set(node.memory.lanes):
-        raise Broken("restore", f"kinds of owed effects: {set(node.memory.lanes)}, {set(counts)}")
-    for kind, lane in node.memory.lanes.items():
+    if set(counts) != set(node.memory.outbox_quotas):
+        raise Broken(
+            "restore", f"kinds of owed effects: {set(node.memory.outbox_quotas)}, {set(counts)}"
+        )
+    for kind, lane in node.memory.outbox_quotas.items():
         handed = [number for number in known if known[number][0] == kind]
         rest = [no for no, row in stored.items() if row.kind == kind and no not in known]
         if (lane.handed, lane.waiting) != (len(handed), len(rest)):
@@ -87,12 +92,12 @@ def _same_run(run: Run, fresh: Run) -> None:
             if mine != other:
                 raise Broken("restore", f"group {position} {name}: {mine}, {other}")
         _same_lockstep(group, fresh.groups[position])
-    for task_no, live in run.live.items():
+    for task_no, task in run.active_tasks.items():
         for name in ("state", "start_no", "try_number", "interruptions", "due_at", "deadline_at"):
-            mine, other = getattr(live, name), getattr(fresh.live[task_no], name)
+            mine, other = getattr(task, name), getattr(fresh.active_tasks[task_no], name)
             if mine != other:
                 raise Broken("restore", f"task {task_no} {name}: {mine}, {other}")
-        _same_progress(live, fresh.live[task_no])
+        _same_progress(task, fresh.active_tasks[task_no])
 
 
 def _same_clearing(run: Run, fresh: Run) -> None:
@@ -120,27 +125,27 @@ def _same_lockstep(group: MappedTask, fresh: MappedTask) -> None:
             raise Broken("restore", f"child {index} of group {group.position} may start, or not")
 
 
-def _same_progress(live: TaskInstance, fresh: TaskInstance) -> None:
+def _same_progress(task: TaskInstance, fresh: TaskInstance) -> None:
     for name in ("recorded", "first_failed", "open_kind"):
-        mine, other = getattr(live, name), getattr(fresh, name)
+        mine, other = getattr(task, name), getattr(fresh, name)
         if mine != other:
-            raise Broken("restore", f"task {live.task_no} {name}: {mine}, {other}")
+            raise Broken("restore", f"task {task.task_no} {name}: {mine}, {other}")
     waits = [
         [_readable(wait.row) for wait in each.waits]
         + [None if each.resumed is None else _readable(each.resumed.row)]
-        for each in (live, fresh)
+        for each in (task, fresh)
     ]
     if waits[0] != waits[1]:
-        raise Broken("restore", f"task {live.task_no} waits for {waits[0]}, {waits[1]}")
+        raise Broken("restore", f"task {task.task_no} waits for {waits[0]}, {waits[1]}")
     streams = [
-        {at: _readable(wait.row) for at, wait in each.streams.items()} for each in (live, fresh)
+        {at: _readable(wait.row) for at, wait in each.streams.items()} for each in (task, fresh)
     ]
     if streams[0] != streams[1]:
-        raise Broken("restore", f"task {live.task_no} has streams {streams[0]}, {streams[1]}")
-    for mine, other in zip(_handled(live), _handled(fresh), strict=True):
+        raise Broken("restore", f"task {task.task_no} has streams {streams[0]}, {streams[1]}")
+    for mine, other in zip(_handled(task), _handled(fresh), strict=True):
         if list(mine.stream.pending) != list(other.stream.pending):
             raise Broken("restore", f"stream {mine.row.trigger_no} pending")
-    for ordinal, wait in live.streams.items():
+    for ordinal, wait in task.streams.items():
         names = ("next_sequence", "pending", "pending_bytes", "keys", "last")
         for name in names if wait.state is TriggerState.WAITING else names[:-1]:
             mine, other = (getattr(each.stream, name) for each in (wait, fresh.streams[ordinal]))
@@ -148,8 +153,8 @@ def _same_progress(live: TaskInstance, fresh: TaskInstance) -> None:
                 raise Broken("restore", f"stream {wait.row.trigger_no} {name}: {mine}, {other}")
 
 
-def _handled(live: TaskInstance) -> list[Any]:
-    known = live.waits if live.resumed is None else (*live.waits, live.resumed)
+def _handled(task: TaskInstance) -> list[Any]:
+    known = task.waits if task.resumed is None else (*task.waits, task.resumed)
     return [wait for wait in known if wait.is_handled]
 
 
@@ -180,7 +185,7 @@ def nothing_left(node: Any) -> None:
     """Liveness: every run ended, no slot held, nothing waits, nothing owed."""
     memory, slots, tables = node.memory, node.slots, node.tables
     left = {
-        "live tasks": set(memory.live),
+        "live tasks": set(memory.active_tasks),
         "waits": set(memory.waits),
         "trigger rows": set(tables.triggers),
         "records": set(tables.records),
@@ -205,11 +210,11 @@ def unfinished(node: Any) -> str:
     for run_no in node.tables.unfinished():
         run = node.memory.runs.get(run_no)
         lines.append(f"run {run_no} {node.tables.runs[run_no].state.label}")
-        for live in () if run is None else run.live.values():
-            why = explain_task(run, live.position, live.map_index, node.memory, node.slots)
+        for task in () if run is None else run.active_tasks.values():
+            why = explain_task(run, task.position, task.map_index, node.memory, node.slots)
             lines.append(
-                f"  {live.name} {live.state.label} worker={live.worker} claimed={live.is_claimed} "
-                f"hosted={live.is_hosted} due={live.due_at} deadline={live.deadline_at} {why}"
+                f"  {task.name} {task.state.label} worker={task.worker} claimed={task.is_claimed} "
+                f"hosted={task.is_hosted} due={task.due_at} deadline={task.deadline_at} {why}"
             )
     return "\n".join(lines[:20])
 

@@ -46,8 +46,8 @@ class Reports:
                 return self._with_triggers(report)
             case StreamOpened():
                 rng = self._chance(report.task_no, report.start_no, report.ordinal)
-                plan = plan_of(report.kwargs)
-                path, kwargs = misbehaving.draw_stream(rng, report.kwargs, plan)
+                dag_version = plan_of(report.kwargs)
+                path, kwargs = misbehaving.draw_stream(rng, report.kwargs, dag_version)
                 return msgspec.structs.replace(report, class_path=path, kwargs=kwargs)
             case Succeeded():
                 self._leave_result(report)

@@ -96,7 +96,11 @@ class _Carried(msgspec.Struct):
 
 
 def carried(
-    token: tuple[int, ...], plan: StreamPlan | None = None, *, topic: str = "", after: int = -1
+    token: tuple[int, ...],
+    plan: StreamPlan | None = None,
+    *,
+    topic: str = "",
+    after: int = -1,
 ) -> bytes:
     """Return the fields of a trigger. Its events say the token, so that no other's are taken."""
     fields = _Carried(CANARY.decode(), list(token), plan, topic, after)

@@ -147,8 +147,8 @@ def follow(rng: random.Random) -> StreamPlan:
 
 def plan_of_start(task_no: int, window: int) -> bytes:
     """Return the fields of a trigger that is made where it is hosted: always the same."""
-    plan = follow(random.Random(f"start {task_no}"))
-    return carried((task_no,), msgspec.structs.replace(plan, window=window))
+    dag_version = follow(random.Random(f"start {task_no}"))
+    return carried((task_no,), msgspec.structs.replace(dag_version, window=window))
 
 
 # ── actors ──────────────────────────────────────────────────────────────────────────────

@@ -367,9 +367,9 @@ def test_what_is_owed_and_is_read_by_no_turn_is_noticed(monkeypatch):
     node = SimpleNamespace(memory=memory, tables=tables)
     waiting = outbox_quota.OutboxQuota(waiting=3)
 
-    memory.lanes = {ALERT: replace(waiting, is_reading=True)}
+    memory.outbox_quotas = {ALERT: replace(waiting, is_reading=True)}
     what_is_owed_is_read(node)
-    memory.lanes = {ALERT: waiting}
+    memory.outbox_quotas = {ALERT: waiting}
     with pytest.raises(Broken, match="L3 progress: 3 of alert are owed, 0 handed out"):
         what_is_owed_is_read(node)
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows[:2]}
@@ -483,8 +483,8 @@ def test_a_replay_without_its_record_is_found(monkeypatch):
     assert broken.startswith(("E5", "E7", "raised: TurnFailed"))
 
 
-def _forgets_its_record(live, now):
-    return msgspec.structs.replace(order(live, now), recorded=0)
+def _forgets_its_record(task, now):
+    return msgspec.structs.replace(order(task, now), recorded=0)
 
 
 @pytest.mark.parametrize(

@@ -331,16 +331,16 @@ class _Stream:
             self._go_on()
 
     def _go_on(self) -> None:
-        stage, plan = self._stage, self._plan
+        stage, dag_version = self._stage, self._plan
         if len(self._keys) - self._taken >= self.host.window:
             self._is_waiting = True
             return
-        if self._number < plan.count:
+        if self._number < dag_version.count:
             self._yield(self._number)
             self._number += 1
             self._process.after(self, stage.rng.choice(_BETWEEN_US), self._go_on)
-        elif plan.ends != "hang" and not self._rests():
-            self._process.over(self, _broken() if plan.ends == "fail" else None)
+        elif dag_version.ends != "hang" and not self._rests():
+            self._process.over(self, _broken() if dag_version.ends == "fail" else None)
 
     def _rests(self) -> bool:
         """One that starts runs is hosted again whenever it ends; in the end that is enough."""

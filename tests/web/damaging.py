@@ -146,7 +146,7 @@ async def make_home(home: Path, url: str | None = None) -> None:
         await n.api.emit("named", key="k", data={"a": 1})
         await _end_some(n)
         await _begin_some(n)
-        one = n.engine.memory.standing.of("started")
+        one = n.engine.memory.dag_triggers.of("started")
         assert one is not None
         n.engine.report([TriggerFired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "key")])
         await n.api.backfills.start("timed", first="2026-01-01", last="2026-01-03")

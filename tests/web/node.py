@@ -84,9 +84,9 @@ class Outlets:
     def _ignore(self, *effect: object) -> None:
         """Nothing is hosted here."""
 
-    def committed(self, batch: Batch, draft: Transaction) -> None:
+    def committed(self, batch: Batch, tx: Transaction) -> None:
         if self.api is not None:
-            self.api.committed(batch, draft)
+            self.api.committed(batch, tx)
 
     recall = forget = stop_try = end_hosting = _ignore
     confirm = take_events = restore_code = start_host = _ignore
@@ -192,7 +192,7 @@ async def node(
         anyio.create_task_group() as group,
     ):
         engine = Engine(
-            store, Slots(cpu_slots=cpu_slots, async_slots=10), clock=clock, chance=lambda: 0.5
+            store, Slots(cpu_slots=cpu_slots, async_slots=10), clock=clock, random=lambda: 0.5
         )
         outlets = Outlets()
         engine.connect(outlets)

@@ -42,7 +42,7 @@ def key_of(request: ClearTasks | Mark) -> str | None:
 
 
 def needed(inputs: Iterable[Input], memory: Memory) -> Sequence[TaskNo]:
-    """Return whose rows have to be in ``memory.recalled`` before these are taken.
+    """Return whose rows have to be in ``memory.prefetched_tasks`` before these are taken.
 
     Of a run that is live again, let go of what was loaded before.
     """
@@ -51,9 +51,9 @@ def needed(inputs: Iterable[Input], memory: Memory) -> Sequence[TaskNo]:
     numbers: list[TaskNo] = []
     for entry in inputs:
         if isinstance(entry, ContinueRun):
-            live = memory.runs.get(entry.run_no)
-            if live is not None and live.clearing is not None:
-                numbers += execution.needed(live)
+            task = memory.runs.get(entry.run_no)
+            if task is not None and task.clearing is not None:
+                numbers += execution.needed(task)
         for request in asks([entry]):
             at = request.run_id, key_of(request)
             run = memory.find_run(request.run_id) or memory.loaded.get(at)
@@ -91,14 +91,14 @@ def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
     return run.clearing is not None and run.row.quarantine is None
 
 
-def clear(request: ClearTasks, draft: Transaction, slots: Slots) -> tuple[int, RunState]:
+def clear(request: ClearTasks, tx: Transaction, slots: Slots) -> tuple[int, RunState]:
     """Have tasks begin anew. Returns how many that are, and how their run stands.
 
     Raises:
         RequestError: If there is no such run or task, the run is being cancelled, or it cannot be
             moved to the newest version though that is asked for.
     """
-    memory = draft.memory
+    memory = tx.memory
     loaded = memory.loaded.pop((request.run_id, request.key), UnknownRun(request.run_id))
     if request.key is not None and (request.run_id, request.key) in memory.answered:
         return memory.answered[request.run_id, request.key]
@@ -113,14 +113,14 @@ def clear(request: ClearTasks, draft: Transaction, slots: Slots) -> tuple[int, R
         raise RequestError(f"run {request.run_id!r} is being ended; clear it when it has")
     if run.clearing is not None:
         raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
-    chosen = selection.choose(request, run, memory.recalled)
-    plan = _newest(run, chosen, memory) if request.latest else None
+    chosen = selection.choose(request, run, memory.prefetched_tasks)
+    dag_version = _newest(run, chosen, memory) if request.latest else None
     count = execution.count(run, chosen)
     if request.key is not None:
-        draft.batch.new_clears.append((run.run_no, request.key, count))
+        tx.batch.new_clears.append((run.run_no, request.key, count))
     if count or chosen.anew:
-        execution.hold(run, chosen, draft)
-        execution.begin(run, draft, slots, plan=plan)
+        execution.hold(run, chosen, tx)
+        execution.begin(run, tx, slots, dag_version=dag_version)
     return count, run.state
 
 
@@ -130,14 +130,16 @@ def _newest(run: Run, chosen: Clearing, memory: Memory) -> DagVersion | None:
     Raises:
         RequestError: If it cannot be moved.
     """
-    plan = version_upgrade.newest(run, memory)
-    if plan is not None:
+    dag_version = version_upgrade.newest(run, memory)
+    if dag_version is not None:
         stopped = execution.under_way(run, chosen)
         if len(stopped) > execution.SLICE_TASKS:
             most = f"more than {execution.SLICE_TASKS} tasks are under way"
-            raise VersionDiffers(run.row.run_id, plan.version, most, hint="cancel the run first")
-        version_upgrade.check_idle(run, plan, {place.task_no for place in stopped})
-    return plan
+            raise VersionDiffers(
+                run.row.run_id, dag_version.version, most, hint="cancel the run first"
+            )
+        version_upgrade.check_idle(run, dag_version, {place.task_no for place in stopped})
+    return dag_version
 
 
 def _check_round(request: ClearTasks, run: Run) -> None:

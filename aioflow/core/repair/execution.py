@@ -116,7 +116,9 @@ def under_way(run: Run, chosen: Clearing) -> list[_Place]:
     return [place for place in places if is_under_way(place.state)]
 
 
-def begin(run: Run, draft: Transaction, slots: Slots, *, plan: DagVersion | None = None) -> None:
+def begin(
+    run: Run, tx: Transaction, slots: Slots, *, dag_version: DagVersion | None = None
+) -> None:
     """Clear the unmapped tasks that were chosen; the rest follows.
 
     What these have decided for others is thus taken back before anything else is decided.
@@ -126,85 +128,85 @@ def begin(run: Run, draft: Transaction, slots: Slots, *, plan: DagVersion | None
     """
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the caller holds it still
-    _step_back(run, draft)
-    if plan is not None:
-        _clear(run, under_way(run, chosen), draft, slots)
-        version_upgrade.move(run, plan, draft)
-    _clear(run, list(islice(_unmapped_places(run, chosen), SLICE_TASKS)), draft, slots)
-    draft.put_off(run)
+    _step_back(run, tx)
+    if dag_version is not None:
+        _clear(run, under_way(run, chosen), tx, slots)
+        version_upgrade.move(run, dag_version, tx)
+    _clear(run, list(islice(_unmapped_places(run, chosen), SLICE_TASKS)), tx, slots)
+    tx.put_off(run)
 
 
-def hold(run: Run, chosen: Clearing, draft: Transaction) -> None:
+def hold(run: Run, chosen: Clearing, tx: Transaction) -> None:
     """Have a run not go on until all of this is done; one that had ended is remembered again."""
-    memory = draft.memory
-    pending_clears.owe(run, chosen, draft)
+    memory = tx.memory
+    pending_clears.owe(run, chosen, tx)
     if run.row.ended_at is not None:
         memory.touch(run.row.run_id)
-        memory.plans.setdefault((run.row.version, run.row.dag_id), run.plan)
+        memory.dag_versions.setdefault((run.row.version, run.row.dag_id), run.dag_version)
         memory.add_run(run)
         for wait in memory.waits.objects.values():
             if wait.run.run_no == run.run_no:
                 wait.run = run  # its host has not let go of it
 
 
-def _step_back(run: Run, draft: Transaction) -> None:
+def _step_back(run: Run, tx: Transaction) -> None:
     """A run has not ended, nor waits for its turn, until what is left of this is done."""
     mark = None if run.clearing is None else run.clearing.mark
     if run.row.ended_at is None:
         if run.state is RunState.QUEUED:
-            create.step_back(run, draft)
+            create.step_back(run, tx)
     elif mark is not None and mark.is_cut_short:
-        draft.hold_run(run)
+        tx.hold_run(run)
     else:
-        draft.reopen_run(run)
+        tx.reopen_run(run)
 
 
-def begin_mark(run: Run, draft: Transaction, slots: Slots) -> None:
+def begin_mark(run: Run, tx: Transaction, slots: Slots) -> None:
     """Mark at least the loops, which must not go round meanwhile; all, if that is a slice."""
-    _clear(run, list(_marked(run, in_loops=True)), draft, slots)
-    _mark(run, draft, slots)
+    _clear(run, list(_marked(run, in_loops=True)), tx, slots)
+    _mark(run, tx, slots)
     if run.clearing is not None:
-        _step_back(run, draft)
+        _step_back(run, tx)
 
 
-def go_on(run: Run, draft: Transaction, slots: Slots) -> None:
+def go_on(run: Run, tx: Transaction, slots: Slots) -> None:
     """Do the next slice, or let the run go on."""
     if run.clearing is not None and run.clearing.mark is not None:
-        _mark(run, draft, slots)
+        _mark(run, tx, slots)
         return
     places = _next(run)
     if not places:
-        _finish(run, draft, slots)
+        _finish(run, tx, slots)
         return
-    _clear(run, places, draft, slots)
-    rewind.shorten(run, draft)
-    draft.put_off(run)
+    _clear(run, places, tx, slots)
+    rewind.shorten(run, tx)
+    tx.put_off(run)
 
 
-def _mark(run: Run, draft: Transaction, slots: Slots) -> None:
+def _mark(run: Run, tx: Transaction, slots: Slots) -> None:
     """Do a slice of a mark, as far as the rows are at hand; let the run go on if that is all."""
-    rows, left = draft.memory.recalled, SLICE_TASKS
+    rows, left = tx.memory.prefetched_tasks, SLICE_TASKS
     while run.clearing is not None:
         places = _next(run)
         at_hand = takewhile(lambda place: place.state.is_live or place.task_no in rows, places)
         done = list(islice(at_hand, left))
-        _clear(run, done, draft, slots)
+        _clear(run, done, tx, slots)
         left -= len(done)
         if not places:
-            left -= mark_apply.stop_overtaken(run, draft, slots, left)
+            left -= mark_apply.stop_overtaken(run, tx, slots, left)
         if left <= 0 or len(done) < len(places):
-            draft.put_off(run)
+            tx.put_off(run)
             return
-        if not places and not mark_apply.overtake(run, draft, slots):
-            _finish(run, draft, slots)
+        if not places and not mark_apply.overtake(run, tx, slots):
+            _finish(run, tx, slots)
 
 
-def give_up(run: Run, draft: Transaction) -> None:
+def give_up(run: Run, tx: Transaction) -> None:
     """A run is cut short: what was not cleared, or marked, stays as it is."""
     if run.clearing is not None:
         for position in run.clearing.positions:
-            draft.task_over(run, position)  # the run behind was not to look at it
-        pending_clears.let_go(run, draft)
+            tx.task_over(run, position)  # the run behind was not to look at it
+        pending_clears.let_go(run, tx)
 
 
 # ── what is to be cleared ───────────────────────────────────────────────────────────────
@@ -326,7 +328,7 @@ def _has(bits: bytes, index: int) -> bool:
 # ── a slice ─────────────────────────────────────────────────────────────────────────────
 
 
-def _clear(run: Run, places: Iterable[_Place], draft: Transaction, slots: Slots) -> None:
+def _clear(run: Run, places: Iterable[_Place], tx: Transaction, slots: Slots) -> None:
     """Clear these, or mark them."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the callers looked
@@ -334,79 +336,79 @@ def _clear(run: Run, places: Iterable[_Place], draft: Transaction, slots: Slots)
     for place in places:
         position, index = place.position, place.map_index
         if place.is_marked:
-            mark_apply.end(run, position, index, draft, slots)
+            mark_apply.end(run, position, index, tx, slots)
         elif place.state is TaskState.PENDING:
-            remove(fresh(run, position, index), draft)
+            remove(fresh(run, position, index), tx)
         elif position in chosen.unrun:
-            _clear_unrun(run, place, draft)
+            _clear_unrun(run, place, tx)
         else:
-            live = _begin_anew(run, place, draft, slots)
+            task = _begin_anew(run, place, tx, slots)
             if (index >= 0 and position in anew) or index > rounds.get(position, index):
-                remove(live, draft)
+                remove(task, tx)
             elif chosen.mark is not None:  # it may go on in this turn
-                run.cleared.hold(live.task_no, live)
+                run.cleared.hold(task.task_no, task)
 
 
-def _begin_anew(run: Run, place: _Place, draft: Transaction, slots: Slots) -> TaskInstance:
+def _begin_anew(run: Run, place: _Place, tx: Transaction, slots: Slots) -> TaskInstance:
     if place.state.is_live:
-        retry_budget.take_back(run, run.live[place.task_no])
-        old = stopped(run.live[place.task_no], draft, slots)
+        retry_budget.take_back(run, run.active_tasks[place.task_no])
+        old = stopped(run.active_tasks[place.task_no], tx, slots)
     else:
-        row = draft.memory.recalled[place.task_no]
+        row = tx.memory.prefetched_tasks[place.task_no]
         retry_budget.take_back(run, row)
-        old = ended(run, row, draft)
-    return reset(old, draft)
+        old = ended(run, row, tx)
+    return reset(old, tx)
 
 
-def _clear_unrun(run: Run, place: _Place, draft: Transaction) -> None:
+def _clear_unrun(run: Run, place: _Place, tx: Transaction) -> None:
     """Clear a child, unless it ran and asked to be skipped itself."""
     run.looked[place.position] = place.map_index + 1
-    row = draft.memory.recalled[place.task_no]
+    row = tx.memory.prefetched_tasks[place.task_no]
     if row.try_number == 0:
-        mark_apply.begin_anew(ended(run, row, draft), draft)
+        mark_apply.begin_anew(ended(run, row, tx), tx)
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────
 
 
-def _finish(run: Run, draft: Transaction, slots: Slots) -> None:
+def _finish(run: Run, tx: Transaction, slots: Slots) -> None:
     """All is done: let the run go on, or be over as it was."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the caller looked
-    draft.runs[run.run_no] = run
+    tx.runs[run.run_no] = run
     mark = chosen.mark
     if mark is not None and mark.is_cut_short:
         retally(run)  # what its fan-outs come to: the run behind is told
-        give_up(run, draft)
-        mark_apply.end_again(run, run.state, mark, draft)
+        give_up(run, tx)
+        mark_apply.end_again(run, run.state, mark, tx)
         return
     for position in run.groups.keys() & chosen.anew:
-        dissolve(run, position, draft)
-    reopen(run, draft)
+        dissolve(run, position, tx)
+    reopen(run, tx)
     for group in list(run.groups.values()):
-        draft.expansions.take_over(renewed(group))
-    stream_expand.close_left_open(run, draft)
-    give_up(run, draft)
+        tx.expansions.take_over(renewed(group))
+    stream_expand.close_left_open(run, tx)
+    give_up(run, tx)
     run.blocked, run.blocked_at = [], {}
     recount(run)
     if mark is not None:
-        _pass_on(run, draft)
+        _pass_on(run, tx)
     if mark is not None and mark.ended is not None and run.unfinished == 0:
-        mark_apply.end_again(run, outcome(run), mark, draft)
+        mark_apply.end_again(run, outcome(run), mark, tx)
         return
     if run.row.ended_at is not None:
-        draft.reopen_run(run)
+        tx.reopen_run(run)
     if run.state is RunState.QUEUED:
-        if run not in draft.memory.queued_runs.get(run.queue, ()):
-            create.run_reopened(run, draft, slots)
+        if run not in tx.memory.queued_runs.get(run.queue, ()):
+            create.run_reopened(run, tx, slots)
     elif run.row.quarantine is None:
-        deadline_alerts.arm_timeout(run, draft)  # it may have been moved to another version
+        deadline_alerts.arm_timeout(run, tx)  # it may have been moved to another version
         slots.offer_again(run)
-        resume(run, draft, slots)
+        resume(run, tx, slots)
 
 
-def _pass_on(run: Run, draft: Transaction) -> None:
+def _pass_on(run: Run, tx: Transaction) -> None:
     """Let the run behind know of what is over, with all that ended for it."""
     for position, state in enumerate(run.states):
         if state >= TaskState.SUCCESS:
-            draft.task_over(run, position)
+            tx.task_over(run, position)

@@ -94,7 +94,7 @@ def _children(
 # ── the request ─────────────────────────────────────────────────────────────────────────────
 
 
-def mark(request: Mark, draft: Transaction, slots: Slots) -> tuple[int, RunState]:
+def mark(request: Mark, tx: Transaction, slots: Slots) -> tuple[int, RunState]:
     """Have tasks of a run, or the run, end as a person says.
 
     Returns:
@@ -104,8 +104,8 @@ def mark(request: Mark, draft: Transaction, slots: Slots) -> tuple[int, RunState
         RequestError: If there is no such run or task, or the run is being ended.
     """
     if not request.tasks:
-        return 0, _mark_run(request, draft, slots)
-    memory = draft.memory
+        return 0, _mark_run(request, tx, slots)
+    memory = tx.memory
     loaded = memory.loaded.pop((request.run_id, None), UnknownRun(request.run_id))
     run = memory.find_run(request.run_id) or loaded
     if not isinstance(run, Run):
@@ -117,27 +117,27 @@ def mark(request: Mark, draft: Transaction, slots: Slots) -> tuple[int, RunState
     places = _places(request, run)
     count = sum(_count(run, place, request.state) for place in places)
     if count:
-        chosen = _choose(run, places, request.state, memory.recalled)
-        execution.hold(run, chosen, draft)
-        execution.begin_mark(run, draft, slots)
+        chosen = _choose(run, places, request.state, memory.prefetched_tasks)
+        execution.hold(run, chosen, tx)
+        execution.begin_mark(run, tx, slots)
     return count, run.state
 
 
-def _mark_run(request: Mark, draft: Transaction, slots: Slots) -> RunState:
-    memory = draft.memory
+def _mark_run(request: Mark, tx: Transaction, slots: Slots) -> RunState:
+    memory = tx.memory
     state = RunState.SUCCESS if request.state is TaskState.SUCCESS else RunState.FAILED
-    live = memory.find_run(request.run_id)
-    if live is not None:
-        return mark_live(live, state, draft, slots)
-    row = memory.recalled_runs.get(request.run_id)
+    active = memory.find_run(request.run_id)
+    if active is not None:
+        return mark_live(active, state, tx, slots)
+    row = memory.prefetched_runs.get(request.run_id)
     if row is None or row.ended_at is None:
         raise UnknownRun(request.run_id)
     memory.touch(request.run_id)
-    run = Run(row, memory.plans[row.version, row.dag_id])
-    mark_ended(run, state, draft, is_told=False)
+    run = Run(row, memory.dag_versions[row.version, row.dag_id])
+    mark_ended(run, state, tx, is_told=False)
     order = run_key(run.row)
     if order is not None:  # what has no row has ended with its run
-        previous.forget(run.row.dag_id, order, draft)
+        previous.forget(run.row.dag_id, order, tx)
     return run.state
 
 

@@ -40,26 +40,26 @@ _UNDER_WAY: Final = re.compile(
 # ── the tasks themselves ────────────────────────────────────────────────────────────────────
 
 
-def end(run: Run, position: int, index: int, draft: Transaction, slots: Slots) -> None:
+def end(run: Run, position: int, index: int, tx: Transaction, slots: Slots) -> None:
     """Have a task end as its mark says."""
     assert run.clearing is not None  # noqa: S101 - the caller looked
     mark = run.clearing.mark
     assert mark is not None  # noqa: S101
     state, task_no = mark.state, run.task_no(position, index)
-    begun = _take_away(run, task_no, draft, slots)
-    live = fresh(run, position, index)
-    live.try_number, live.started_at = begun
-    live.ended_at = max(draft.now, live.started_at or draft.now)  # the clock may have been set
-    live.failure = marked(state)
-    draft.move(live, state)
+    begun = _take_away(run, task_no, tx, slots)
+    task = fresh(run, position, index)
+    task.try_number, task.started_at = begun
+    task.ended_at = max(tx.now, task.started_at or tx.now)  # the clock may have been set
+    task.failure = marked(state)
+    tx.move(task, state)
     if iterations.is_decided(run, position, index):
-        _end_loop(run, position, draft)
+        _end_loop(run, position, tx)
     if index >= 0:
         return
     run.states[position] = state
     forget_result(run, position)
     if run.spec.tasks[position].streams:
-        _close(run, live, state, draft)
+        _close(run, task, state, tx)
 
 
 def marked(state: TaskState) -> Failure:
@@ -68,23 +68,23 @@ def marked(state: TaskState) -> Failure:
 
 
 def _take_away(
-    run: Run, task_no: TaskNo, draft: Transaction, slots: Slots
+    run: Run, task_no: TaskNo, tx: Transaction, slots: Slots
 ) -> tuple[int, Timestamp | None]:
     """Take a task away from wherever it is; return which try it was in, and since when."""
-    live, row = run.live.get(task_no), draft.memory.recalled.get(task_no)
-    if live is not None:
-        retry_budget.end_otherwise(run, live)
-        begun = live.try_number, live.started_at
-        begin_anew(stopped(live, draft, slots), draft, keeps_items=True)
+    task, row = run.active_tasks.get(task_no), tx.memory.prefetched_tasks.get(task_no)
+    if task is not None:
+        retry_budget.end_otherwise(run, task)
+        begun = task.try_number, task.started_at
+        begin_anew(stopped(task, tx, slots), tx, keeps_items=True)
         return begun
     if row is None or row.state.is_live:
         return 0, None
     retry_budget.end_otherwise(run, row)
-    begin_anew(ended(run, row, draft), draft, keeps_items=True)
+    begin_anew(ended(run, row, tx), tx, keeps_items=True)
     return row.try_number, row.started_at
 
 
-def begin_anew(old: TaskInstance, draft: Transaction, *, keeps_items: bool = False) -> None:
+def begin_anew(old: TaskInstance, tx: Transaction, *, keeps_items: bool = False) -> None:
     """Let a task be pending; it may go on in this turn.
 
     Args:
@@ -92,33 +92,33 @@ def begin_anew(old: TaskInstance, draft: Transaction, *, keeps_items: bool = Fal
     """
     run = old.run
     given = run.items.pop(old.task_no, None) if keeps_items and old.spec.streams else None
-    live = reset(old, draft)
-    run.cleared.hold(live.task_no, live)
+    task = reset(old, tx)
+    run.cleared.hold(task.task_no, task)
     if given is not None:
         run.items[old.task_no] = given
 
 
-def _end_loop(run: Run, decider: int, draft: Transaction) -> None:
+def _end_loop(run: Run, decider: int, tx: Transaction) -> None:
     """No round follows the one in which what decides was marked."""
     for group in iterations.groups_of(run, decider):
         if group.is_open:
-            draft.change_group(group, group.width)
+            tx.change_group(group, group.width)
             group.is_open = False
 
 
-def _close(run: Run, live: TaskInstance, state: TaskState, draft: Transaction) -> None:
+def _close(run: Run, task: TaskInstance, state: TaskState, tx: Transaction) -> None:
     """A stream ends where it is; what has come of it is kept."""
-    position = live.position
-    given = run.items.get(live.task_no)
+    position = task.position
+    given = run.items.get(task.task_no)
     if state is TaskState.SUCCESS:
         width = 0 if given is None else given.count
         run.widths[position] = width
-        run.source_starts[position] = live.start_no
-        draft.batch.results.append(
+        run.source_starts[position] = task.start_no
+        tx.batch.results.append(
             ResultRow(
-                task_no=live.task_no,
+                task_no=task.task_no,
                 run_no=run.run_no,
-                start_no=live.start_no,
+                start_no=task.start_no,
                 body=None,
                 size=0,
                 width=width,
@@ -129,7 +129,7 @@ def _close(run: Run, live: TaskInstance, state: TaskState, draft: Transaction) -
         if group is None:
             continue
         if group.is_open:
-            draft.change_group(group, group.width)
+            tx.change_group(group, group.width)
             group.is_open = False
         group.cut = stream_expand.cut_of(run, position, group.width)
 
@@ -137,7 +137,7 @@ def _close(run: Run, live: TaskInstance, state: TaskState, draft: Transaction) -
 # ── what comes after them ───────────────────────────────────────────────────────────────────
 
 
-def overtake(run: Run, draft: Transaction, slots: Slots) -> bool:
+def overtake(run: Run, tx: Transaction, slots: Slots) -> bool:
     """Stop what is under way though its rule no longer says so, as far as it is not mapped.
 
     Returns:
@@ -150,7 +150,7 @@ def overtake(run: Run, draft: Transaction, slots: Slots) -> bool:
         return False
     for position in chosen.anew:
         if position in run.groups:
-            dissolve(run, position, draft)
+            dissolve(run, position, tx)
     retally(run)
     stopped_in = {at for at in mark.overtaken if at in run.groups and is_cleared(run.groups[at])}
     whole, groups = _overtaken(run, {*mark.changed, *stopped_in})
@@ -159,8 +159,8 @@ def overtake(run: Run, draft: Transaction, slots: Slots) -> bool:
     # Their items are gone; but what is marked is what it is.
     anew = (takers(run, whole) & run.groups.keys()) - {place[0] for place in mark.places}
     for position in whole:
-        _stop(run, run.task_no(position, WHOLE), draft, slots)
-    pending_clears.owe(run, _further(chosen, mark, whole, groups, anew), draft)
+        _stop(run, run.task_no(position, WHOLE), tx, slots)
+    pending_clears.owe(run, _further(chosen, mark, whole, groups, anew), tx)
     return True
 
 
@@ -202,7 +202,7 @@ def _may_be_overtaken(group: MappedTask) -> bool:
     return group.lockstep is not None or verdict(group.run, group.position) is not Verdict.RUN
 
 
-def stop_overtaken(run: Run, draft: Transaction, slots: Slots, limit: int) -> int:
+def stop_overtaken(run: Run, tx: Transaction, slots: Slots, limit: int) -> int:
     """Stop children that are under way though their rule no longer says so.
 
     Args:
@@ -222,33 +222,33 @@ def stop_overtaken(run: Run, draft: Transaction, slots: Slots, limit: int) -> in
             count += 1
             run.looked[position] = index + 1
             if group.lockstep is None or one_to_one.child_verdict(group, index) is not Verdict.RUN:
-                _stop(run, group.first_task_no + index, draft, slots)
+                _stop(run, group.first_task_no + index, tx, slots)
     return count
 
 
-def _stop(run: Run, task_no: TaskNo, draft: Transaction, slots: Slots) -> None:
+def _stop(run: Run, task_no: TaskNo, tx: Transaction, slots: Slots) -> None:
     """Stop a task under way that should not be; it is as if it had not begun."""
-    live = run.live[task_no]
-    retry_budget.take_back(run, live)
-    begin_anew(stopped(live, draft, slots), draft)
+    task = run.active_tasks[task_no]
+    retry_budget.take_back(run, task)
+    begin_anew(stopped(task, tx, slots), tx)
 
 
 # ── the run ─────────────────────────────────────────────────────────────────────────────────
 
 
-def end_again(run: Run, state: RunState, mark: Marking, draft: Transaction) -> None:
+def end_again(run: Run, state: RunState, mark: Marking, tx: Transaction) -> None:
     """A run that had ended has ended so; one that was cut short stays as it was."""
     assert mark.ended is not None  # noqa: S101 - the caller looked
     was, ended_at = mark.ended
     if run.row.ended_at is None:  # it took more than one turn
         if not mark.is_cut_short:
-            draft.change_run(run, state=RunState.RUNNING, is_told=False)
-            draft.change_run(run, state=state, is_told=state is not was)
-        draft.change_run(run, ended_at=ended_at)
+            tx.change_run(run, state=RunState.RUNNING, is_told=False)
+            tx.change_run(run, state=state, is_told=state is not was)
+        tx.change_run(run, ended_at=ended_at)
     elif state is not was:
         for step in (RunState.QUEUED, RunState.RUNNING, state):
-            draft.change_run(run, state=step)
+            tx.change_run(run, state=step)
     for position in range(len(run.states)):
-        draft.task_over(run, position)  # the run behind looked at it as at one that goes on
-    draft.memory.drop_run(run)
-    draft.held_dags.add(run.row.dag_id)  # another run may be the first of its line now
+        tx.task_over(run, position)  # the run behind looked at it as at one that goes on
+    tx.memory.drop_run(run)
+    tx.held_dags.add(run.row.dag_id)  # another run may be the first of its line now

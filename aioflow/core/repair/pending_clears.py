@@ -14,36 +14,36 @@ __all__ = ("let_go", "owe", "spare", "spare_child")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def owe(run: Run, chosen: Clearing, draft: Transaction) -> None:
+def owe(run: Run, chosen: Clearing, tx: Transaction) -> None:
     """Hold a run still for this, in place of what it may be held still for already."""
-    let_go(run, draft)
-    draft.runs[run.run_no] = run
-    draft.memory.clearings[run.run_no] = (draft.owing.owe(CLEAR, _encode(chosen)), chosen)
+    let_go(run, tx)
+    tx.runs[run.run_no] = run
+    tx.memory.clearings[run.run_no] = (tx.outbox.owe(CLEAR, _encode(chosen)), chosen)
     run.clearing = chosen
     run.looked = {}
 
 
-def let_go(run: Run, draft: Transaction) -> None:
+def let_go(run: Run, tx: Transaction) -> None:
     """Nothing is owed of a run any more."""
     if run.clearing is not None:
         run.clearing = None
-        number, _ = draft.memory.clearings.pop(run.run_no)
-        draft.owing.write_off(number)
+        number, _ = tx.memory.clearings.pop(run.run_no)
+        tx.outbox.write_off(number)
 
 
-def spare(run: Run, position: int, index: int, draft: Transaction) -> None:
+def spare(run: Run, position: int, index: int, tx: Transaction) -> None:
     """A branch that has just ended has a task skipped: that is not to begin anew any more."""
     chosen = run.clearing
     if chosen is None or position in chosen.anew or position not in chosen.positions:
         return
     if index < 0:
-        owe(run, replace(chosen, kept=tuple(sorted({*chosen.kept, position}))), draft)
+        owe(run, replace(chosen, kept=tuple(sorted({*chosen.kept, position}))), tx)
         return
     spared = dict(chosen.spared)
     own = {position: bytearray(spared[position])} if position in spared else {}
     spare_child(own, run, position, index)
     spared[position] = bytes(own[position])
-    owe(run, replace(chosen, spared=tuple(sorted(spared.items()))), draft)
+    owe(run, replace(chosen, spared=tuple(sorted(spared.items()))), tx)
 
 
 def spare_child(spared: dict[int, bytearray], run: Run, position: int, index: int) -> None:

@@ -24,24 +24,24 @@ __all__ = (
 )
 
 
-def stopped(live: TaskInstance, draft: Transaction, slots: Slots) -> TaskInstance:
+def stopped(task: TaskInstance, tx: Transaction, slots: Slots) -> TaskInstance:
     """Take a task away from wherever it is."""
-    keep_try(live, TaskState.CANCELLED, None, draft)
-    lifecycle.stop(live, "cancelled", draft, slots)
-    stream_consumer.cancel(live, draft)
-    leave(live, draft, slots)
-    slots.stop_keeping(live)  # it does not wait any longer
-    slots.unblock(live)
-    return live
+    keep_try(task, TaskState.CANCELLED, None, tx)
+    lifecycle.stop(task, "cancelled", tx, slots)
+    stream_consumer.cancel(task, tx)
+    leave(task, tx, slots)
+    slots.stop_keeping(task)  # it does not wait any longer
+    slots.unblock(task)
+    return task
 
 
-def ended(run: Run, row: TaskRow, draft: Transaction) -> TaskInstance:
+def ended(run: Run, row: TaskRow, tx: Transaction) -> TaskInstance:
     """Make the object of a task that has ended."""
-    live = TaskInstance(run, row.task_no, row.position, row.map_index)
-    live.state = live.stored_state = row.state
-    live.start_no = live.stored_start = row.start_no
+    task = TaskInstance(run, row.task_no, row.position, row.map_index)
+    task.state = task.stored_state = row.state
+    task.start_no = task.stored_start = row.start_no
     if row.state is TaskState.SUCCESS and row.try_number == 1 and row.ended_at is not None:
-        draft.batch.new_tries.append(  # a first success has no row of its own
+        tx.batch.new_tries.append(  # a first success has no row of its own
             TryRow(
                 task_no=row.task_no,
                 start_no=row.start_no,
@@ -53,37 +53,37 @@ def ended(run: Run, row: TaskRow, draft: Transaction) -> TaskInstance:
                 failure=row.failure,
             )
         )
-    return live
+    return task
 
 
-def reset(old: TaskInstance, draft: Transaction) -> TaskInstance:
+def reset(old: TaskInstance, tx: Transaction) -> TaskInstance:
     """Let a task be pending, under a number that no start of it has had."""
     run = old.run
-    live = TaskInstance(run, old.task_no, old.position, old.map_index)
-    live.state, live.start_no = old.state, after_clear(old.start_no)
-    live.stored_state, live.stored_start = old.stored_state, old.stored_start
-    live.stored_place = old.stored_place
-    draft.move(live, TaskState.PENDING)
+    task = TaskInstance(run, old.task_no, old.position, old.map_index)
+    task.state, task.start_no = old.state, after_clear(old.start_no)
+    task.stored_state, task.stored_start = old.stored_state, old.stored_start
+    task.stored_place = old.stored_place
+    tx.move(task, TaskState.PENDING)
     old.state = TaskState.PENDING  # wherever that waits for a slot, it does so no longer
-    run.removed.pop(live.task_no, None)
-    if live.map_index < 0:
-        run.states[live.position] = TaskState.PENDING
-        forget_result(run, live.position)
-    draft.batch.gone_results.append(live.task_no)
-    if run.items.pop(live.task_no, None) is not None:
-        draft.batch.gone_items.append(live.task_no)
-    return live
+    run.removed.pop(task.task_no, None)
+    if task.map_index < 0:
+        run.states[task.position] = TaskState.PENDING
+        forget_result(run, task.position)
+    tx.batch.gone_results.append(task.task_no)
+    if run.items.pop(task.task_no, None) is not None:
+        tx.batch.gone_items.append(task.task_no)
+    return task
 
 
-def remove(live: TaskInstance, draft: Transaction) -> None:
+def remove(task: TaskInstance, tx: Transaction) -> None:
     """Others will take the place of a child; its own again where it is a round."""
-    live.ended_at = draft.now
-    draft.move(live, TaskState.REMOVED)
-    if live.run.groups[live.position].is_loop:
-        live.run.removed[live.task_no] = live.start_no
+    task.ended_at = tx.now
+    tx.move(task, TaskState.REMOVED)
+    if task.run.groups[task.position].is_loop:
+        task.run.removed[task.task_no] = task.start_no
 
 
-def dissolve(run: Run, position: int, draft: Transaction) -> None:
+def dissolve(run: Run, position: int, tx: Transaction) -> None:
     """Forget that a task was expanded: it will be, when its rule says so."""
     group = run.groups.pop(position)
     if group.is_loop:
@@ -92,7 +92,7 @@ def dissolve(run: Run, position: int, draft: Transaction) -> None:
             del run.removed[task_no]
     group.states, group.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
     run.states[position] = TaskState.PENDING
-    draft.expansions.dissolve(run.run_no, position)
+    tx.expansions.dissolve(run.run_no, position)
 
 
 def renewed(old: MappedTask) -> MappedTask:

@@ -52,20 +52,20 @@ BACK_AT_ONCE = 10
 _BAD = frozenset({RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED})
 
 
-def start(request: StartBackfill, draft: Transaction) -> tuple[int, bool]:
+def start(request: StartBackfill, tx: Transaction) -> tuple[int, bool]:
     """Begin a backfill. Returns its number, and whether it is new: the same twice is one.
 
     Raises:
         RequestError: If there is no such DAG, the conf does not fit it, or another backfill of
             it goes on, or there is nothing that could be filled.
     """
-    before = _keyed(request, draft.memory)
+    before = _keyed(request, tx.memory)
     if before is not None:
         return before, False
-    row, plan = find(request.dag_id, draft.memory)
-    spec = plan.graph.spec
-    wished = proposed(request, row, spec, draft.now)
-    for known in draft.memory.backfills.values():
+    row, dag_version = find(request.dag_id, tx.memory)
+    spec = dag_version.graph.spec
+    wished = proposed(request, row, spec, tx.now)
+    for known in tx.memory.backfills.values():
         if known.dag_id == request.dag_id:
             if _is_same(known, wished):
                 return known.backfill_no, False
@@ -74,7 +74,7 @@ def start(request: StartBackfill, draft: Transaction) -> tuple[int, bool]:
                 "wait for it, or cancel it"
             )
     refuse_order(wished, spec)
-    check_conf(CreateRun(dag_id=request.dag_id, conf=request.conf), draft)
+    check_conf(CreateRun(dag_id=request.dag_id, conf=request.conf), tx)
     if spec.schedule is None:
         raise BackfillRefused(f"{request.dag_id!r} has no schedule, so it has no slots to fill")
     if request.last < request.first:
@@ -84,9 +84,9 @@ def start(request: StartBackfill, draft: Transaction) -> tuple[int, bool]:
             f"the schedule of {request.dag_id!r} has no slot in that range that has passed and "
             "that it does not make a run for itself; see `aioflow dags next`"
         )
-    number = draft.numbers.take()
-    draft.put_backfill(replace(wished, backfill_no=number))
-    draft.effects.append(ContinueBackfill(number))
+    number = tx.numbers.take()
+    tx.put_backfill(replace(wished, backfill_no=number))
+    tx.effects.append(ContinueBackfill(number))
     return number, True
 
 
@@ -226,34 +226,34 @@ def _at_once(row: BackfillRow) -> int:
     return BACK_AT_ONCE if row.is_reverse else SLOTS_AT_ONCE
 
 
-def go_on(entry: ContinueBackfill, draft: Transaction, slots: Slots) -> None:
+def go_on(entry: ContinueBackfill, tx: Transaction, slots: Slots) -> None:
     """Make the next runs of a backfill, as many as it may have; or it is done."""
-    row = draft.memory.backfills.get(entry.backfill_no)
-    spec = None if row is None else draft.memory.newest(row.dag_id)
-    looked = draft.memory.found_slots.pop(entry.backfill_no, None)
+    row = tx.memory.backfills.get(entry.backfill_no)
+    spec = None if row is None else tx.memory.newest(row.dag_id)
+    looked = tx.memory.found_slots.pop(entry.backfill_no, None)
     if row is None or spec is None or looked is None:
         return  # it is over; or its DAG is gone; or this has been said twice in one turn
     version, slots_found = looked
-    if version != draft.memory.dags[row.dag_id].version:
-        draft.effects.append(entry)  # a turn that knows the other one has to look
+    if version != tx.memory.dags[row.dag_id].version:
+        tx.effects.append(entry)  # a turn that knows the other one has to look
         return
     if spec.schedule is None:
-        _end(row, "failed", draft, failure="the DAG has no schedule any more")
+        _end(row, "failed", tx, failure="the DAG has no schedule any more")
         return
     try:
-        row = _fill(row, slots_found, draft, slots)
+        row = _fill(row, slots_found, tx, slots)
     except RequestError as exc:
-        _end(row, "failed", draft, failure=str(exc))
+        _end(row, "failed", tx, failure=str(exc))
         return
-    room = _room(row, draft.memory)
+    room = _room(row, tx.memory)
     if row.next_at is None and room == row.max_active:
-        _end(row, "done", draft)
+        _end(row, "done", tx)
     elif row.next_at is not None and room > 0:
-        draft.effects.append(entry)
+        tx.effects.append(entry)
 
 
 def _fill(
-    row: BackfillRow, looked: Mapping[Timestamp, RunRow | None], draft: Transaction, slots: Slots
+    row: BackfillRow, looked: Mapping[Timestamp, RunRow | None], tx: Transaction, slots: Slots
 ) -> BackfillRow:
     """Deal with the next slots while there is room.
 
@@ -264,16 +264,16 @@ def _fill(
     count = 0
     for slot in upcoming[: _at_once(row)]:
         if is_wanted(looked[slot], row.reprocess):
-            if _room(row, draft.memory) <= 0:
+            if _room(row, tx.memory) <= 0:
                 break
             made = CreateRun(dag_id=row.dag_id, conf=row.conf, logical_date=slot)
-            make_run(made, draft, slots, cause="backfill", backfill=row.backfill_no)
+            make_run(made, tx, slots, cause="backfill", backfill=row.backfill_no)
             row = replace(row, made=row.made + 1)
         else:
             row = replace(row, skipped=row.skipped + 1)
         count += 1
     row = replace(row, next_at=upcoming[count] if count < len(upcoming) else None)
-    draft.put_backfill(row)
+    tx.put_backfill(row)
     return row
 
 
@@ -283,29 +283,29 @@ def _room(row: BackfillRow, memory: Memory) -> int:
     return row.max_active - memory.active_runs.get(queue, 0) - waiting
 
 
-def cancel_backfill(backfill_no: int, draft: Transaction, slots: Slots) -> None:
+def cancel_backfill(backfill_no: int, tx: Transaction, slots: Slots) -> None:
     """Have a backfill make no more runs, and cancel those that go on.
 
     Raises:
         UnknownBackfill: If none of that number goes on.
     """
-    row = draft.memory.backfills.get(backfill_no)
+    row = tx.memory.backfills.get(backfill_no)
     if row is None:
         raise UnknownBackfill(backfill_no)
-    _end(row, "cancelled", draft)
-    for run in list(draft.memory.runs.objects.values()):
+    _end(row, "cancelled", tx)
+    for run in list(tx.memory.runs.objects.values()):
         if run.row.backfill == backfill_no:
-            cancel(run, draft, slots)
+            cancel(run, tx, slots)
 
 
-def fail(backfill_no: int, reason: str, draft: Transaction) -> None:
+def fail(backfill_no: int, reason: str, tx: Transaction) -> None:
     """It cannot go on, through a defect; its runs do."""
-    row = draft.memory.backfills.get(backfill_no)
+    row = tx.memory.backfills.get(backfill_no)
     if row is not None:
-        _end(row, "failed", draft, failure=reason[:1_000])
+        _end(row, "failed", tx, failure=reason[:1_000])
 
 
 def _end(
-    row: BackfillRow, state: BackfillState, draft: Transaction, failure: str | None = None
+    row: BackfillRow, state: BackfillState, tx: Transaction, failure: str | None = None
 ) -> None:
-    draft.put_backfill(replace(row, state=state, ended_at=draft.now, failure=failure))
+    tx.put_backfill(replace(row, state=state, ended_at=tx.now, failure=failure))

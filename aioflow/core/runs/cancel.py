@@ -25,24 +25,24 @@ from aioflow.protocol.commands import ForgetRun
 __all__ = ("cancel", "cancel_tasks", "mark_ended", "mark_live", "run_due")
 
 
-def cancel(run: Run, draft: Transaction, slots: Slots) -> RunState:
+def cancel(run: Run, tx: Transaction, slots: Slots) -> RunState:
     """Cancel a run; a second time changes nothing.
 
     It has ended when the last of its tasks has, which may take several turns.
     """
     if run.state.is_live:
-        _cut_short(run, RunState.CANCELLED, draft, slots)
+        _cut_short(run, RunState.CANCELLED, tx, slots)
     return run.state
 
 
-def mark_live(run: Run, state: RunState, draft: Transaction, slots: Slots) -> RunState:
+def mark_live(run: Run, state: RunState, tx: Transaction, slots: Slots) -> RunState:
     """Have a run that goes on be over; one that is being ended stays as it is."""
     if run.state.is_live:
-        _cut_short(run, state, draft, slots)
+        _cut_short(run, state, tx, slots)
     return run.state
 
 
-def mark_ended(run: Run, state: RunState, draft: Transaction, *, is_told: bool) -> None:
+def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_told: bool) -> None:
     """Have a run that had ended have ended otherwise; its tasks stay as they are.
 
     Args:
@@ -50,30 +50,30 @@ def mark_ended(run: Run, state: RunState, draft: Transaction, *, is_told: bool) 
     """
     if run.state is not state:
         for step in (RunState.QUEUED, RunState.RUNNING, state):
-            draft.change_run(run, state=step, is_told=is_told)
+            tx.change_run(run, state=step, is_told=is_told)
 
 
-def run_due(run_no: RunNo, at: Timestamp, draft: Transaction, slots: Slots) -> None:
+def run_due(run_no: RunNo, at: Timestamp, tx: Transaction, slots: Slots) -> None:
     """An instant of a run has come: a deadline, or the end of the time it may take."""
-    deadline_alerts.told(run_no, at, draft)
-    run = draft.memory.runs.get(run_no)
-    if run is None or not deadline_alerts.is_timed_out(run, at, draft.memory):
+    deadline_alerts.told(run_no, at, tx)
+    run = tx.memory.runs.get(run_no)
+    if run is None or not deadline_alerts.is_timed_out(run, at, tx.memory):
         return
-    alert(run, -1, _timed_out(run), draft)
-    _cut_short(run, RunState.FAILED, draft, slots, at)
+    alert(run, -1, _timed_out(run), tx)
+    _cut_short(run, RunState.FAILED, tx, slots, at)
 
 
 def _cut_short(
-    run: Run, state: RunState, draft: Transaction, slots: Slots, at: Timestamp | None = None
+    run: Run, state: RunState, tx: Transaction, slots: Slots, at: Timestamp | None = None
 ) -> None:
     was = run.state
     if was is RunState.QUEUED and state is not RunState.CANCELLED:
-        draft.change_run(run, state=RunState.RUNNING)
-    execution.give_up(run, draft)
-    draft.change_run(run, state=state, is_told=at is not None)  # a person knows
-    create.run_ended(run, was=was, draft=draft, slots=slots)
-    child_runs.ended(run, draft, slots)
-    cancel_tasks(run, draft, slots, at)
+        tx.change_run(run, state=RunState.RUNNING)
+    execution.give_up(run, tx)
+    tx.change_run(run, state=state, is_told=at is not None)  # a person knows
+    create.run_ended(run, was=was, tx=tx, slots=slots)
+    child_runs.ended(run, tx, slots)
+    cancel_tasks(run, tx, slots, at)
 
 
 def _timed_out(run: Run) -> Failure:
@@ -82,7 +82,7 @@ def _timed_out(run: Run) -> Failure:
     return Failure(type="RunTimeout", message=message, reason="run_timeout")
 
 
-def cancel_tasks(run: Run, draft: Transaction, slots: Slots, now: Timestamp | None = None) -> None:
+def cancel_tasks(run: Run, tx: Transaction, slots: Slots, now: Timestamp | None = None) -> None:
     """End what is live, as its run has ended; a task without a row ends with its run.
 
     Only a person's word undoes what triggers have started; time that is over lets go of them.
@@ -91,47 +91,47 @@ def cancel_tasks(run: Run, draft: Transaction, slots: Slots, now: Timestamp | No
         now: At least this late is it, in steady time.
     """
     state = TaskState.SUCCESS if run.state is RunState.SUCCESS else TaskState.CANCELLED
-    for live in run.live.values():
-        if draft.is_full:
-            draft.put_off(run)
+    for task in run.active_tasks.values():
+        if tx.is_full:
+            tx.put_off(run)
             return
-        _stop(live, state, draft.steady if now is None else max(now, draft.steady), draft, slots)
+        _stop(task, state, tx.steady if now is None else max(now, tx.steady), tx, slots)
     for position, map_index in list(islice(cleared_places(run), BATCH_ROWS)):
-        if draft.is_full:
+        if tx.is_full:
             break
-        live = fresh(run, position, map_index)
-        live.try_number, live.ended_at = 0, draft.now
+        task = fresh(run, position, map_index)
+        task.try_number, task.ended_at = 0, tx.now
         if state is TaskState.SUCCESS:
-            live.failure = marked(state)
+            task.failure = marked(state)
         has_children = map_index < 0 and position in run.groups  # it was to be expanded anew
-        draft.move(live, TaskState.REMOVED if has_children else state)
+        tx.move(task, TaskState.REMOVED if has_children else state)
         if has_children:
-            run.removed[live.task_no] = live.start_no
+            run.removed[task.task_no] = task.start_no
     if any(True for _ in cleared_places(run)):
-        draft.put_off(run)
+        tx.put_off(run)
         return
     for position in range(len(run.spec.tasks)):
-        draft.task_over(run, position)  # some may have ended well while others were stopped
-    draft.change_run(run, ended_at=draft.now)
-    draft.memory.drop_run(run)
-    draft.held_dags.add(run.row.dag_id)  # another run may be the first of its line now
-    draft.effects.append(ForgetRun(run.run_no))
+        tx.task_over(run, position)  # some may have ended well while others were stopped
+    tx.change_run(run, ended_at=tx.now)
+    tx.memory.drop_run(run)
+    tx.held_dags.add(run.row.dag_id)  # another run may be the first of its line now
+    tx.effects.append(ForgetRun(run.run_no))
 
 
 def _stop(
-    live: TaskInstance, state: TaskState, now: Timestamp, draft: Transaction, slots: Slots
+    task: TaskInstance, state: TaskState, now: Timestamp, tx: Transaction, slots: Slots
 ) -> None:
-    run = live.run
-    if run.state is RunState.FAILED and deadline_alerts.is_over(run, now, draft.memory):
-        lifecycle.stop(live, "timeout", draft, slots)
-        live.failure = _timed_out(run)
+    run = task.run
+    if run.state is RunState.FAILED and deadline_alerts.is_over(run, now, tx.memory):
+        lifecycle.stop(task, "timeout", tx, slots)
+        task.failure = _timed_out(run)
     else:
-        lifecycle.stop(live, "cancelled", draft, slots)
-        stream_consumer.cancel(live, draft)  # what its streams started is to be undone
+        lifecycle.stop(task, "cancelled", tx, slots)
+        stream_consumer.cancel(task, tx)  # what its streams started is to be undone
         if run.state is not RunState.CANCELLED:
-            live.failure = marked(state)
+            task.failure = marked(state)
     if state is TaskState.SUCCESS:
-        if live.state is TaskState.RETRYING:
-            live.start_no += 1  # the last one failed, and has its row
-        draft.move(live, TaskState.PENDING)  # nothing of what it was about has come to an end
-    end(live, state, draft, slots)
+        if task.state is TaskState.RETRYING:
+            task.start_no += 1  # the last one failed, and has its row
+        tx.move(task, TaskState.PENDING)  # nothing of what it was about has come to an end
+    end(task, state, tx, slots)

@@ -58,46 +58,46 @@ _MADE_ID = re.compile(r".*\.[0-9]{8}T[0-9]{6}Z\.[0-9]+")
 """The form of the ids made here: nobody may take one before it is made."""
 
 
-def set_paused(dag_id: str, *, paused: bool, draft: Transaction) -> bool:
+def set_paused(dag_id: str, *, paused: bool, tx: Transaction) -> bool:
     """Pause or resume a DAG's schedule.
 
     Raises:
         UnknownDag: If there is none of that name.
     """
-    row = draft.memory.dags.get(dag_id)
+    row = tx.memory.dags.get(dag_id)
     if row is None:
         raise UnknownDag(dag_id)
     if row.paused != paused:
         # What comes late because people had it rest is late for nobody.
-        told = row.told_late if paused else draft.now
+        told = row.told_late if paused else tx.now
         row = msgspec.structs.replace(row, paused=paused, told_late=told)
-        put_dag(row, draft)
-        arm_schedule(row, draft)
-        draft.held_dags.add(dag_id)  # what events have started meanwhile may begin
+        put_dag(row, tx)
+        arm_schedule(row, tx)
+        tx.held_dags.add(dag_id)  # what events have started meanwhile may begin
     return paused
 
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 
 
-def create_run(request: CreateRun, draft: Transaction, slots: Slots) -> tuple[str, bool]:
+def create_run(request: CreateRun, tx: Transaction, slots: Slots) -> tuple[str, bool]:
     """Make a run for a person. Returns its id and whether it is new.
 
     Raises:
         RequestError: If there is no such DAG, or the conf does not fit it, or the id is
             taken by a run of something else, or that run is being deleted.
     """
-    same = same_run(request, draft)
+    same = same_run(request, tx)
     if same is not None:
         return same, False
     if request.run_id is not None and _MADE_ID.fullmatch(request.run_id):
         raise RequestError(f"run id {request.run_id!r} has the form of a made one; choose another")
-    return make_run(request, draft, slots, cause="manual").row.run_id, True
+    return make_run(request, tx, slots, cause="manual").row.run_id, True
 
 
 def make_run(
     request: CreateRun,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
     *,
     cause: str,
@@ -115,8 +115,8 @@ def make_run(
     """
     _check_date(request.logical_date)
     return _add_run(
-        check_conf(request, draft),
-        draft,
+        check_conf(request, tx),
+        tx,
         slots,
         cause=cause,
         run_id=request.run_id,
@@ -139,18 +139,18 @@ def find(dag_id: str, memory: Memory) -> tuple[DagRow, DagVersion]:
         raise UnknownDag(dag_id)
     if row.gone:
         raise DagBroken(dag_id, f"{row.file} no longer defines it")
-    return row, memory.plans[row.version, dag_id]
+    return row, memory.dag_versions[row.version, dag_id]
 
 
-def check_conf(request: CreateRun, draft: Transaction) -> DagVersion:
+def check_conf(request: CreateRun, tx: Transaction) -> DagVersion:
     """Return what a run would be made of, if it could be.
 
     Raises:
         RequestError: As ``make_run``.
     """
-    _, plan = find(request.dag_id, draft.memory)
-    require_fit(plan.graph.spec, request.conf)
-    return plan
+    _, dag_version = find(request.dag_id, tx.memory)
+    require_fit(dag_version.graph.spec, request.conf)
+    return dag_version
 
 
 def _check_date(logical_date: Timestamp | None) -> None:
@@ -162,8 +162,8 @@ def _check_date(logical_date: Timestamp | None) -> None:
 
 
 def _add_run(
-    plan: DagVersion,
-    draft: Transaction,
+    dag_version: DagVersion,
+    tx: Transaction,
     slots: Slots,
     *,
     cause: str,
@@ -174,32 +174,32 @@ def _add_run(
     caller: TriggerNo | None = None,
     backfill: int | None = None,
 ) -> Run:
-    spec = plan.graph.spec
-    run_no = draft.numbers.take()
-    at = draft.now if logical_date is None else logical_date
+    spec = dag_version.graph.spec
+    run_no = tx.numbers.take()
+    at = tx.now if logical_date is None else logical_date
     row = RunRow(
         run_no=run_no,
         run_id=run_id or _run_id(spec.dag_id, at, run_no),
         dag_id=spec.dag_id,
-        version=plan.version,
+        version=dag_version.version,
         state=RunState.QUEUED,
         cause=cause,
-        first_task_no=draft.numbers.take(len(spec.tasks)),
+        first_task_no=tx.numbers.take(len(spec.tasks)),
         logical_date=logical_date,
         conf=conf,
         key=key,
-        created_at=draft.now,
+        created_at=tx.now,
         caller=caller,
         backfill=backfill,
     )
-    run = Run(row, plan)
-    draft.memory.add_run(run)
-    draft.new_run(run)
-    _remember_run(run, draft.memory)
-    deadline_alerts.owe(run, draft)
-    previous.came_before(run, draft)
-    if not rests(run, draft.memory):
-        begin_queued(run.queue, draft, slots)
+    run = Run(row, dag_version)
+    tx.memory.add_run(run)
+    tx.new_run(run)
+    _remember_run(run, tx.memory)
+    deadline_alerts.owe(run, tx)
+    previous.came_before(run, tx)
+    if not rests(run, tx.memory):
+        begin_queued(run.queue, tx, slots)
     return run
 
 
@@ -213,8 +213,8 @@ def count_runs(memory: Memory) -> None:
     """Count the runs of all DAGs anew."""
     memory.queued_runs.clear()
     memory.active_runs.clear()
-    for plan, count in memory.runs.plans.counts():
-        dag_id = plan.graph.spec.dag_id
+    for dag_version, count in memory.runs.dag_versions.counts():
+        dag_id = dag_version.graph.spec.dag_id
         memory.active_runs[dag_id] = memory.active_runs.get(dag_id, 0) + count
     for _, run in sorted(memory.runs.objects.items()):
         _remember_run(run, memory)
@@ -231,63 +231,63 @@ def _remember_run(run: Run, memory: Memory) -> None:
         memory.active_runs[queue] = memory.active_runs.get(queue, 0) + 1
 
 
-def run_ended(run: Run, *, was: RunState, draft: Transaction, slots: Slots) -> None:
+def run_ended(run: Run, *, was: RunState, tx: Transaction, slots: Slots) -> None:
     """A run of the DAG ended: the next that waits may begin."""
-    memory, dag_id = draft.memory, run.row.dag_id
+    memory, dag_id = tx.memory, run.row.dag_id
     if was is RunState.RUNNING:
         memory.active_runs[run.queue] -= 1
     else:
-        step_back(run, draft)
-    deadline_alerts.write_off(run.run_no, draft)
-    draft.eased_dags.add(dag_id)
-    begin_queued(run.queue, draft, slots)
+        step_back(run, tx)
+    deadline_alerts.write_off(run.run_no, tx)
+    tx.eased_dags.add(dag_id)
+    begin_queued(run.queue, tx, slots)
     if run.row.backfill is not None:
-        draft.effects.append(ContinueBackfill(run.row.backfill))
+        tx.effects.append(ContinueBackfill(run.row.backfill))
     row = memory.dags.get(dag_id)
     if row is None or row.next_run_at is None:
         return
     is_continuous = _is_continuous(row, memory)
-    if row.next_run_at > draft.now and not is_continuous:
+    if row.next_run_at > tx.now and not is_continuous:
         return  # most ends: when the run of the slot would start takes a calendar
-    at = slot_starts_at(row, memory, draft.now)
-    if at is not None and at <= draft.now:
-        slot_due(dag_id, row.next_run_at, draft, slots)  # it had to wait for room
+    at = slot_starts_at(row, memory, tx.now)
+    if at is not None and at <= tx.now:
+        slot_due(dag_id, row.next_run_at, tx, slots)  # it had to wait for room
     elif at is not None and is_continuous:
-        arm_schedule(row, draft)
+        arm_schedule(row, tx)
 
 
-def step_back(run: Run, draft: Transaction) -> None:
+def step_back(run: Run, tx: Transaction) -> None:
     """Take a run out of the queue of its DAG, if it is there."""
-    waiting = draft.memory.queued_runs.get(run.queue, deque())
+    waiting = tx.memory.queued_runs.get(run.queue, deque())
     if run in waiting:
         waiting.remove(run)
-        draft.eased_dags.add(run.row.dag_id)
+        tx.eased_dags.add(run.row.dag_id)
 
 
-def run_reopened(run: Run, draft: Transaction, slots: Slots) -> None:
+def run_reopened(run: Run, tx: Transaction, slots: Slots) -> None:
     """A run whose tasks were cleared is to go on: it waits behind those that wait already."""
-    _remember_run(run, draft.memory)
-    begin_queued(run.queue, draft, slots)
+    _remember_run(run, tx.memory)
+    begin_queued(run.queue, tx, slots)
 
 
-def begin_queued(queue: str, draft: Transaction, slots: Slots) -> None:
+def begin_queued(queue: str, tx: Transaction, slots: Slots) -> None:
     """Begin the oldest waiting runs of a DAG, as many as its limit admits.
 
     And one more, where those that are active wait for it. Those of a backfill all begin: no more
     are made than it may have.
     """
-    memory = draft.memory
+    memory = tx.memory
     waiting = memory.queued_runs.get(queue, deque())
     while waiting and _has_turn(waiting[0], memory):
         run = next((run for run in waiting if not rests(run, memory)), None)
         if run is None:
             break
         waiting.remove(run)
-        _begin(run, draft, slots)
+        _begin(run, tx, slots)
     needed = previous.needed_run(queue, memory) if waiting else None
     if needed is not None:
         waiting.remove(needed)
-        _begin(needed, draft, slots)
+        _begin(needed, tx, slots)
 
 
 def rests(run: Run, memory: Memory) -> bool:
@@ -302,45 +302,47 @@ def _has_turn(run: Run, memory: Memory) -> bool:
     return run.row.backfill is not None or active < run.spec.max_active_runs
 
 
-def _begin(run: Run, draft: Transaction, slots: Slots) -> None:
-    active, queue = draft.memory.active_runs, run.queue
+def _begin(run: Run, tx: Transaction, slots: Slots) -> None:
+    active, queue = tx.memory.active_runs, run.queue
     active[queue] = active.get(queue, 0) + 1
-    draft.eased_dags.add(run.row.dag_id)
-    begin(run, draft, slots)
+    tx.eased_dags.add(run.row.dag_id)
+    begin(run, tx, slots)
 
 
-def slot_due(dag_id: str, at: Timestamp, draft: Transaction, slots: Slots) -> None:
+def slot_due(dag_id: str, at: Timestamp, tx: Transaction, slots: Slots) -> None:
     """A slot of a schedule has come: make its run, arm the next.
 
     While too many runs of the DAG wait already nothing is made; the end of a run asks again.
     """
-    row = draft.memory.dags.get(dag_id)
+    row = tx.memory.dags.get(dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != at:
         return  # armed for another slot
-    plan = draft.memory.plans[row.version, dag_id]
-    schedule = plan.graph.spec.schedule
+    dag_version = tx.memory.dag_versions[row.version, dag_id]
+    schedule = dag_version.graph.spec.schedule
     if schedule is None:
         return
     if schedule.gap_us is not None:
-        _run_on(row, plan, schedule.gap_us, draft, slots)
+        _run_on(row, dag_version, schedule.gap_us, tx, slots)
         return
-    starts = slot_starts_at(row, draft.memory, draft.now)
+    starts = slot_starts_at(row, tx.memory, tx.now)
     if starts is None:
         return  # the schedule has ended
-    if starts > draft.now:
-        arm_schedule(row, draft)  # the clock was set back
+    if starts > tx.now:
+        arm_schedule(row, tx)  # the clock was set back
         return
-    room = QUEUED_RUNS - len(draft.memory.queued_runs.get(dag_id, ()))
+    room = QUEUED_RUNS - len(tx.memory.queued_runs.get(dag_id, ()))
     if room <= 0:
-        schedule_alerts.held_back(row, plan.graph.spec, starts, draft)
+        schedule_alerts.held_back(row, dag_version.graph.spec, starts, tx)
         return
-    row = schedule_alerts.told(row, plan.graph.spec, starts, draft)
-    _make_due(row, plan, min(room, MISSED_SLOTS_AT_ONCE), draft, slots)
+    row = schedule_alerts.told(row, dag_version.graph.spec, starts, tx)
+    _make_due(row, dag_version, min(room, MISSED_SLOTS_AT_ONCE), tx, slots)
 
 
-def _make_due(row: DagRow, plan: DagVersion, limit: int, draft: Transaction, slots: Slots) -> None:
+def _make_due(
+    row: DagRow, dag_version: DagVersion, limit: int, tx: Transaction, slots: Slots
+) -> None:
     """Make the runs of slots that have come, as the DAG says of those that were missed."""
-    spec, cursor = plan.graph.spec, row.next_run_at
+    spec, cursor = dag_version.graph.spec, row.next_run_at
     assert spec.schedule is not None  # noqa: S101 - the caller has looked
     assert cursor is not None  # noqa: S101
     due, following = [cursor], None
@@ -349,60 +351,62 @@ def _make_due(row: DagRow, plan: DagVersion, limit: int, draft: Transaction, slo
             spec.schedule,
             spec.timezone,
             cursor=cursor,
-            now=draft.now,
+            now=tx.now,
             policy=spec.missed,
             limit=limit,
             last=spec.end_date,
             salt=spec.dag_id,
         )
     if due and clock_steps.is_ahead(row):
-        draft.effects.append(CreateMissingRuns(row.dag_id, cursor, tuple(due), following))
+        tx.effects.append(CreateMissingRuns(row.dag_id, cursor, tuple(due), following))
         return
-    dealt = due[-1] if due else min(draft.now, (following or draft.now) - 1)
-    _put_made(row, plan, due, following, dealt, draft, slots)
+    dealt = due[-1] if due else min(tx.now, (following or tx.now) - 1)
+    _put_made(row, dag_version, due, following, dealt, tx, slots)
 
 
 def _put_made(
     row: DagRow,
-    plan: DagVersion,
+    dag_version: DagVersion,
     due: Sequence[Timestamp],
     following: Timestamp | None,
     dealt: Timestamp,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
 ) -> None:
     last = max(dealt, row.last_slot) if clock_steps.is_ahead(row) and row.last_slot else dealt
     row = msgspec.structs.replace(row, next_run_at=following, last_slot=last)
-    put_dag(row, draft)
+    put_dag(row, tx)
     for slot in due:
-        _add_run(plan, draft, slots, cause="schedule", logical_date=slot)
-    arm_schedule(row, draft)
+        _add_run(dag_version, tx, slots, cause="schedule", logical_date=slot)
+    arm_schedule(row, tx)
 
 
-def make_slots(entry: CreateMissingRuns, draft: Transaction, slots: Slots) -> None:
+def make_slots(entry: CreateMissingRuns, tx: Transaction, slots: Slots) -> None:
     """Make the runs of slots that were due, but for those that had one."""
-    row = draft.memory.dags.get(entry.dag_id)
-    known = draft.memory.found_ahead.get(entry.dag_id)
+    row = tx.memory.dags.get(entry.dag_id)
+    known = tx.memory.found_ahead.get(entry.dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != entry.cursor or known is None:
         return  # its cursor was moved, and whatever did so has armed the next slot
-    plan = draft.memory.plans[row.version, entry.dag_id]
+    dag_version = tx.memory.dag_versions[row.version, entry.dag_id]
     due = [slot for slot in entry.slots if slot not in known]
-    _put_made(row, plan, due, entry.following, entry.slots[-1], draft, slots)
+    _put_made(row, dag_version, due, entry.following, entry.slots[-1], tx, slots)
 
 
-def _run_on(row: DagRow, plan: DagVersion, gap_us: int, draft: Transaction, slots: Slots) -> None:
+def _run_on(
+    row: DagRow, dag_version: DagVersion, gap_us: int, tx: Transaction, slots: Slots
+) -> None:
     """Make the next run of a DAG of which one follows the other, if none is left of it."""
-    memory, end = draft.memory, plan.graph.spec.end_date
+    memory, end = tx.memory, dag_version.graph.spec.end_date
     assert row.next_run_at is not None  # noqa: S101 - the caller has looked
-    slot = max(row.next_run_at, draft.now)
+    slot = max(row.next_run_at, tx.now)
     if is_running(row.dag_id, memory):
         return  # the end of it asks again
     if (end is not None and slot > end) or _has_run_enough(row, memory):
         return
     row = msgspec.structs.replace(row, next_run_at=slot + gap_us, last_slot=slot)
-    put_dag(row, draft)
-    _add_run(plan, draft, slots, cause="schedule", logical_date=slot)
-    arm_schedule(row, draft)
+    put_dag(row, tx)
+    _add_run(dag_version, tx, slots, cause="schedule", logical_date=slot)
+    arm_schedule(row, tx)
 
 
 def is_running(dag_id: str, memory: Memory) -> bool:
@@ -411,8 +415,8 @@ def is_running(dag_id: str, memory: Memory) -> bool:
 
 
 def _is_continuous(row: DagRow, memory: Memory) -> bool:
-    plan = memory.plans.get((row.version, row.dag_id))
-    schedule = None if plan is None else plan.graph.spec.schedule
+    dag_version = memory.dag_versions.get((row.version, row.dag_id))
+    schedule = None if dag_version is None else dag_version.graph.spec.schedule
     return schedule is not None and schedule.gap_us is not None
 
 

@@ -30,15 +30,15 @@ _encode = msgspec.msgpack.Encoder().encode
 _FEW = 1_000
 
 
-def owe(run: Run, draft: Transaction) -> None:
+def owe(run: Run, tx: Transaction) -> None:
     """A run is made: its deadlines begin to be owed, one row for those of one instant."""
     lengths = {task.deadline_us for task in run.spec.tasks} | {run.spec.deadline_us}
     for length in sorted(length for length in lengths if length is not None):
-        at = draft.steady + length
+        at = tx.steady + length
         owed = Deadline(run.run_no, at, length)
-        number = draft.owing.owe(DEADLINE, _encode(owed))
-        draft.memory.deadlines.setdefault(run.run_no, {})[number] = owed
-        draft.wake_run(run.run_no, at)
+        number = tx.outbox.owe(DEADLINE, _encode(owed))
+        tx.memory.deadlines.setdefault(run.run_no, {})[number] = owed
+        tx.wake_run(run.run_no, at)
 
 
 def index(memory: Memory) -> None:
@@ -50,34 +50,34 @@ def index(memory: Memory) -> None:
             memory.deadlines.setdefault(owed.run_no, {})[number] = owed
 
 
-def arm(draft: Transaction) -> None:
+def arm(tx: Transaction) -> None:
     """After a restart: have all that are owed come, at once where they have passed."""
-    for run_no, deadlines in draft.memory.deadlines.items():
+    for run_no, deadlines in tx.memory.deadlines.items():
         for owed in deadlines.values():
-            draft.effects.append(WakeAt(TimerFired(owed.at, run_no=run_no)))
+            tx.effects.append(WakeAt(TimerFired(owed.at, run_no=run_no)))
 
 
-def arm_timeout(run: Run, draft: Transaction) -> None:
+def arm_timeout(run: Run, tx: Transaction) -> None:
     """Arm the time limit of a run that has started, was restored, or was cleared.
 
     A second call for the same start leaves that start at the same instant of steady time.
     """
     length, began = run.spec.run_timeout_us, run.row.started_at
     if length is None:
-        draft.memory.run_ends.pop(run.run_no, None)  # an earlier version of the DAG had one
+        tx.memory.run_ends.pop(run.run_no, None)  # an earlier version of the DAG had one
     elif began is not None:
-        ends = draft.memory.run_ends
+        ends = tx.memory.run_ends
         known = ends.get(run.run_no)
         if known is not None and known.began == began:
             started = known.started
         else:  # its row has wall time, which may have stepped before a restart
-            started = min(began - draft.at.shift, draft.steady)
+            started = min(began - tx.at.shift, tx.steady)
         at = started + length
         ends[run.run_no] = RunEnd(began, started, at)
-        if len(ends) > 2 * len(draft.memory.runs) + _FEW:
-            for run_no in [number for number in ends if number not in draft.memory.runs]:
+        if len(ends) > 2 * len(tx.memory.runs) + _FEW:
+            for run_no in [number for number in ends if number not in tx.memory.runs]:
                 del ends[run_no]
-        draft.wake_run(run.run_no, at)
+        tx.wake_run(run.run_no, at)
 
 
 def is_timed_out(run: Run, at: Timestamp, memory: Memory) -> bool:
@@ -93,39 +93,39 @@ def is_over(run: Run, steady: Timestamp, memory: Memory) -> bool:
     return end is not None and end.at <= steady
 
 
-def told(run_no: RunNo, at: Timestamp, draft: Transaction) -> None:
+def told(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
     """The instant of a deadline has come: owe people a word about what has not ended by then.
 
     A second time it changes nothing.
     """
-    memory = draft.memory
+    memory = tx.memory
     owed = memory.deadlines.get(run_no, {})
     run = memory.runs.get(run_no)
     for number, due in [(number, due) for number, due in owed.items() if due.at == at]:
         del owed[number]
-        draft.owing.write_off(number)
+        tx.outbox.write_off(number)
         if run is not None and run.state.is_live:
             # One that an earlier version has stored does not say its length.
-            _tell(run, due.length_us or at - run.row.created_at, draft)
+            _tell(run, due.length_us or at - run.row.created_at, tx)
 
 
-def _tell(run: Run, length: int, draft: Transaction) -> None:
+def _tell(run: Run, length: int, tx: Transaction) -> None:
     if run.spec.deadline_us == length:
         message = f"the run has not ended {length / 1e6:g} s after it was made"
-        draft.owing.alert_of(run.row, "deadline", message)
-        _call_back(run, -1, draft)
+        tx.outbox.alert_of(run.row, "deadline", message)
+        _call_back(run, -1, tx)
     for position, task in enumerate(run.spec.tasks):
         if task.deadline_us == length and run.states[position] < TaskState.SUCCESS:
             message = f"the task has not ended {length / 1e6:g} s after its run was made"
-            draft.owing.alert_of(run.row, "deadline", message, task.task_id)
-            _call_back(run, position, draft)
+            tx.outbox.alert_of(run.row, "deadline", message, task.task_id)
+            _call_back(run, position, tx)
 
 
-def _call_back(run: Run, position: int, draft: Transaction) -> None:
-    draft.owing.call_back(run.row.dag_id, callbacks.of_deadline(run, position, draft.now))
+def _call_back(run: Run, position: int, tx: Transaction) -> None:
+    tx.outbox.call_back(run.row.dag_id, callbacks.of_deadline(run, position, tx.now))
 
 
-def write_off(run_no: RunNo, draft: Transaction) -> None:
+def write_off(run_no: RunNo, tx: Transaction) -> None:
     """A run has ended: what is owed for its deadlines is not any more."""
-    for number in draft.memory.deadlines.pop(run_no, {}):
-        draft.owing.write_off(number)
+    for number in tx.memory.deadlines.pop(run_no, {}):
+        tx.outbox.write_off(number)

@@ -40,26 +40,26 @@ def groups_of(run: Run, decider: int) -> Iterator[MappedTask]:
             yield group
 
 
-def exhausted(live: TaskInstance) -> Failure | None:
+def exhausted(task: TaskInstance) -> Failure | None:
     """Return why a loop does not go round again though it should; ``None`` if it may."""
-    limit = live.spec.map_limit
-    if live.map_index + 1 < limit:
+    limit = task.spec.map_limit
+    if task.map_index + 1 < limit:
         return None
     message = f"not good after {limit} rounds, which is its max_rounds"
     return Failure(type="RoundsExhausted", message=message, reason="max_rounds")
 
 
-def go_round(run: Run, decider: int, draft: Transaction, slots: Slots) -> list[MappedTask]:
+def go_round(run: Run, decider: int, tx: Transaction, slots: Slots) -> list[MappedTask]:
     """Begin another round; return the fan-outs that have to be judged, or their new children.
 
     What stands before a loop may have been marked since: then its next round is none any more.
     """
     grown = []
     for group in groups_of(run, decider):
-        draft.change_group(group, group.width)
+        tx.change_group(group, group.width)
         had_fresh = group.has_fresh
         group.grow()
-        _take_up(group, draft)
+        _take_up(group, tx)
         if group.lockstep is not None:
             grown.append(group)
         elif not (had_fresh or group.unfinished or one_to_one.may_go_on(run, group.position)):
@@ -70,18 +70,18 @@ def go_round(run: Run, decider: int, draft: Transaction, slots: Slots) -> list[M
     return grown
 
 
-def _take_up(group: MappedTask, draft: Transaction) -> None:
+def _take_up(group: MappedTask, tx: Transaction) -> None:
     """The task of a round that was taken back has a row, and begins with that."""
     run, index = group.run, group.width - 1
     task_no = group.first_task_no + index
     start_no = run.removed.pop(task_no, None)
     if start_no is None:
         return
-    live = TaskInstance(run, task_no, group.position, index)
-    live.state = live.stored_state = TaskState.REMOVED
-    live.start_no = live.stored_start = start_no
-    draft.move(live, TaskState.PENDING)
-    run.cleared.hold(task_no, live)
+    task = TaskInstance(run, task_no, group.position, index)
+    task.state = task.stored_state = TaskState.REMOVED
+    task.start_no = task.stored_start = start_no
+    tx.move(task, TaskState.PENDING)
+    run.cleared.hold(task_no, task)
 
 
 def is_decided(run: Run, position: int, map_index: int) -> bool:
@@ -91,20 +91,20 @@ def is_decided(run: Run, position: int, map_index: int) -> bool:
     return map_index < 0 or map_index + 1 == run.groups[position].width
 
 
-def close(run: Run, decider: int, draft: Transaction) -> Iterator[int]:
+def close(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
     """No round follows. Yield what may be judged now."""
     for group in groups_of(run, decider):
         if not group.is_open:
             continue
-        draft.change_group(group, group.width)
+        tx.change_group(group, group.width)
         group.is_open = False
         if group.is_over:
             run.end_group(group)
-            draft.task_over(run, group.position)
+            tx.task_over(run, group.position)
         yield from run.graph.judges[group.position]
 
 
-def reopen(run: Run, draft: Transaction) -> None:
+def reopen(run: Run, tx: Transaction) -> None:
     """Reopen closed loops whose deciding task never ran and is pending again.
 
     Such a loop is in its first round. A mark that would keep further rounds of it is refused.
@@ -114,6 +114,6 @@ def reopen(run: Run, draft: Transaction) -> None:
         if not group.is_loop or group.is_open or mapped is None or mapped.until in run.groups:
             continue
         if run.states[mapped.until] < TaskState.SUCCESS:
-            draft.expansions.dissolve(run.run_no, group.position)
+            tx.expansions.dissolve(run.run_no, group.position)
             group.is_open = True
-            draft.change_group(group, -1)
+            tx.change_group(group, -1)

@@ -14,43 +14,43 @@ from aioflow.protocol.inputs import PreviousRunLoaded
 __all__ = ("looked_back", "settle")
 
 
-def settle(draft: Transaction, slots: Slots) -> None:
+def settle(tx: Transaction, slots: Slots) -> None:
     """Let go on what waited for the tasks that have ended, run by run."""
-    while draft.ended_tasks or draft.held_dags:
-        while draft.ended_tasks:
-            run, position = draft.ended_tasks.pop()
-            _pass_on(run, position, draft, slots)
-        for dag_id in sorted(draft.held_dags):
-            draft.held_dags.discard(dag_id)
-            create.begin_queued(dag_id, draft, slots)
+    while tx.ended_tasks or tx.held_dags:
+        while tx.ended_tasks:
+            run, position = tx.ended_tasks.pop()
+            _pass_on(run, position, tx, slots)
+        for dag_id in sorted(tx.held_dags):
+            tx.held_dags.discard(dag_id)
+            create.begin_queued(dag_id, tx, slots)
 
 
-def _pass_on(run: Run, position: int, draft: Transaction, slots: Slots) -> None:
+def _pass_on(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
     """Judge what may go on in the run behind this one, which may have ended meanwhile."""
-    memory, order = draft.memory, run_key(run.row)
-    line = memory.lines.get(run.row.dag_id)
+    memory, order = tx.memory, run_key(run.row)
+    line = memory.run_sequences.get(run.row.dag_id)
     number = None if line is None or order is None else line.behind(order)
     behind = None if number is None else memory.runs.get(number)
     if behind is None or not _goes_on(behind):
         return
     at = behind.graph.position_of.get(run.spec.tasks[position].task_id)
     if at is not None:
-        _judge(behind, behind.graph.past_of[at], draft, slots)
+        _judge(behind, behind.graph.past_of[at], tx, slots)
 
 
-def looked_back(entry: PreviousRunLoaded, draft: Transaction, slots: Slots) -> None:
+def looked_back(entry: PreviousRunLoaded, tx: Transaction, slots: Slots) -> None:
     """It is known what comes before a run: judge what waited for that."""
-    run = draft.memory.runs.get(entry.run_no)
+    run = tx.memory.runs.get(entry.run_no)
     if run is not None and _goes_on(run):
-        _judge(run, tuple(sorted(run.graph.past)), draft, slots)
+        _judge(run, tuple(sorted(run.graph.past)), tx, slots)
 
 
 def _goes_on(run: Run) -> bool:
     return run.state is RunState.RUNNING and run.row.quarantine is None
 
 
-def _judge(run: Run, positions: tuple[int, ...], draft: Transaction, slots: Slots) -> None:
+def _judge(run: Run, positions: tuple[int, ...], tx: Transaction, slots: Slots) -> None:
     pending = [at for at in positions if run.states[at] == TaskState.PENDING]
     if pending:
-        draft.runs[run.run_no] = run  # also one that does no more than expand is taken back
-        step(run, pending, draft, slots)
+        tx.runs[run.run_no] = run  # also one that does no more than expand is taken back
+        step(run, pending, tx, slots)

@@ -30,13 +30,13 @@ def too_wide(specs: Iterable[DagSpec], pools: Mapping[str, PoolRow]) -> PoolTooN
     return None
 
 
-def pools_changed(draft: Transaction, pools: Mapping[str, PoolRow]) -> None:
+def pools_changed(tx: Transaction, pools: Mapping[str, PoolRow]) -> None:
     """Say it of each file anew; whatever else is wrong with a file is said before this."""
-    memory = draft.memory
+    memory = tx.memory
     specs: dict[str, list[DagSpec]] = {}
     for row in memory.dags.values():
         if not row.gone:
-            spec = memory.plans[row.version, row.dag_id].graph.spec
+            spec = memory.dag_versions[row.version, row.dag_id].graph.spec
             specs.setdefault(row.file, []).append(spec)
     for file in list(memory.files.values()):
         if file.reason not in {None, PoolTooNarrow.code}:
@@ -46,5 +46,5 @@ def pools_changed(draft: Transaction, pools: Mapping[str, PoolRow]) -> None:
         if (reason, message) != (file.reason, file.message):
             changed = msgspec.structs.replace(file, reason=reason, message=message)
             memory.files[file.file] = changed
-            rows = draft.batch.dag_files
-            draft.batch.dag_files = [*(row for row in rows if row.file != file.file), changed]
+            rows = tx.batch.dag_files
+            tx.batch.dag_files = [*(row for row in rows if row.file != file.file), changed]

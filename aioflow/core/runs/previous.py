@@ -57,7 +57,7 @@ def holder(run: Run, position: int, memory: Memory) -> Holder | None:
     order = run_key(run.row)
     if order is None or position not in run.graph.past:
         return None
-    before = memory.lines[run.row.dag_id].before(order)
+    before = memory.run_sequences[run.row.dag_id].before(order)
     if before is None:
         return None
     if isinstance(before, NotLoaded):
@@ -89,15 +89,15 @@ def _held_by_live(before: Run, task_id: str) -> Holder | None:
     return Holder(before.row.run_id, task_id, TaskState(before.states[position]), before.run_no)
 
 
-def admits(run: Run, position: int, draft: Transaction) -> bool:
+def admits(run: Run, position: int, tx: Transaction) -> bool:
     """Whether a task whose rule says run may do so; whoever holds it up lets it go on later."""
-    found = holder(run, position, draft.memory)
+    found = holder(run, position, tx.memory)
     if found is None:
         return True
     if not found.is_known:
-        draft.effects.append(PreviousRunLoaded(run.run_no))
+        tx.effects.append(PreviousRunLoaded(run.run_no))
     elif found.live is not None:
-        draft.held_dags.add(run.row.dag_id)
+        tx.held_dags.add(run.row.dag_id)
     return False
 
 
@@ -118,7 +118,7 @@ def needed_run(dag_id: str, memory: Memory) -> Run | None:
 
     It comes before all others, and one of those is active and held up: neither would ever end.
     """
-    line = memory.lines.get(dag_id)
+    line = memory.run_sequences.get(dag_id)
     first = None if line is None else line.first
     if line is None or first is None or memory.runs.peek(first).state is not RunState.QUEUED:
         return None
@@ -136,23 +136,23 @@ def needed_run(dag_id: str, memory: Memory) -> Run | None:
     return None
 
 
-def forget(dag_id: str, order: RunKey, draft: Transaction) -> None:
+def forget(dag_id: str, order: RunKey, tx: Transaction) -> None:
     """A run that had ended is gone: the one before that counts now."""
-    line = draft.memory.lines.get(dag_id)
+    line = tx.memory.run_sequences.get(dag_id)
     behind = None if line is None else line.forget(order)
     if behind is not None:
-        draft.effects.append(PreviousRunLoaded(behind))
+        tx.effects.append(PreviousRunLoaded(behind))
 
 
-def came_before(run: Run, draft: Transaction) -> None:
+def came_before(run: Run, tx: Transaction) -> None:
     """A run is made before others: the one behind it waits for this one now.
 
     Where that is of another version, it may have nothing to wait for there.
     """
-    line, order = draft.memory.lines.get(run.row.dag_id), run_key(run.row)
+    line, order = tx.memory.run_sequences.get(run.row.dag_id), run_key(run.row)
     behind = None if line is None or order is None else line.behind(order)
-    if behind is not None and draft.memory.runs.peek(behind).plan is not run.plan:
-        draft.effects.append(PreviousRunLoaded(behind))
+    if behind is not None and tx.memory.runs.peek(behind).dag_version is not run.dag_version:
+        tx.effects.append(PreviousRunLoaded(behind))
 
 
 def doubt(dag_ids: Iterable[str], memory: Memory) -> list[PreviousRunLoaded]:
@@ -161,8 +161,8 @@ def doubt(dag_ids: Iterable[str], memory: Memory) -> list[PreviousRunLoaded]:
     What memory knew of ended runs may not be so. One pass over the live runs of each.
     """
     asking = []
-    for dag_id in sorted(memory.lines.keys() & set(dag_ids)):
-        line = memory.lines[dag_id]
+    for dag_id in sorted(memory.run_sequences.keys() & set(dag_ids)):
+        line = memory.run_sequences[dag_id]
         line.doubt()
         asking += [PreviousRunLoaded(number) for number in line.live() if _may_wait(number, memory)]
     return asking
@@ -192,9 +192,9 @@ def wanted(inputs: Sequence[Input], memory: Memory) -> Iterator[tuple[str, list[
     for run_no in asked(inputs):
         run = memory.runs.get(run_no)
         order = None if run is None else run_key(run.row)
-        if run is not None and order is not None and run.row.dag_id in memory.lines:
+        if run is not None and order is not None and run.row.dag_id in memory.run_sequences:
             found.setdefault(run.row.dag_id, {NEXT}).add(order)
     for dag_id, orders in found.items():
-        line = memory.lines[dag_id]
+        line = memory.run_sequences[dag_id]
         if unknown := sorted(order for order in orders if not line.knows(order)):
             yield dag_id, unknown

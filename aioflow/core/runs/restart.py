@@ -33,19 +33,19 @@ from aioflow.protocol.inputs import ContinueBackfill, Input, Restarted, TimerFir
 __all__ = ("damage_found", "give_up", "in_parts", "restarted", "set_aside", "stop_trigger", "tell")
 
 
-def restarted(entry: Restarted, draft: Transaction, slots: Slots) -> None:
+def restarted(entry: Restarted, tx: Transaction, slots: Slots) -> None:
     """Go on from what the rows say; a second time changes nothing."""
-    memory = draft.memory
+    memory = tx.memory
     if entry.runs is None or not entry.runs:
-        _sweep(draft)
+        _sweep(tx)
         deadline_alerts.index(memory)
         create.count_runs(memory)  # if this is repeated, they were counted before
-        _suspect(draft, has_crashed=entry.has_crashed)
+        _suspect(tx, has_crashed=entry.has_crashed)
     numbers = memory.runs if entry.runs is None else entry.runs
     for run in [memory.runs[number] for number in numbers if number in memory.runs]:
-        _go_on(run, draft, slots)
+        _go_on(run, tx, slots)
     if entry.runs is None or not entry.runs:
-        _go_on_with_dags(draft, slots)
+        _go_on_with_dags(tx, slots)
 
 
 def in_parts(entry: Input, memory: Memory) -> Iterable[Input]:
@@ -68,22 +68,22 @@ def give_up(row: RunRow, reason: str, memory: Memory, *, is_damaged: bool) -> No
         memory.untold.append(memory.isolated[row.run_no])
 
 
-def tell(row: RunRow, draft: Transaction) -> None:
+def tell(row: RunRow, tx: Transaction) -> None:
     """Have the row of a run that was given up say why, and alert."""
     change = (row.run_no, row.state, row.state, row.started_at, row.ended_at, row.quarantine)
-    draft.batch.run_changes.append(RunChange(*change))
-    draft.owing.alert_of(row, "quarantined", row.quarantine or "")
+    tx.batch.run_changes.append(RunChange(*change))
+    tx.outbox.alert_of(row, "quarantined", row.quarantine or "")
 
 
-def damage_found(damage: Damage, draft: Transaction) -> None:
+def damage_found(damage: Damage, tx: Transaction) -> None:
     """Alert people to a damaged row: which table, which row, and whose it is."""
-    memory, run_no = draft.memory, damage.run_no
+    memory, run_no = tx.memory, damage.run_no
     row = None if run_no is None else memory.isolated.get(run_no)
     if row is None and run_no is not None and run_no in memory.runs:
         row = memory.runs.peek(run_no).row
     run_id = "" if row is None else row.run_id
     dag_id = (damage.dag_id or "") if row is None else row.dag_id
-    draft.owing.alert(DAMAGED, str(damage), run_id=run_id, dag_id=dag_id)
+    tx.outbox.alert(DAMAGED, str(damage), run_id=run_id, dag_id=dag_id)
 
 
 def set_aside(run: Run, reason: str, memory: Memory) -> None:
@@ -101,98 +101,102 @@ def stop_trigger(one: DagTrigger) -> None:
 
 
 def _forget(row: RunRow, memory: Memory) -> None:
-    for live in [live for live in memory.live.objects.values() if live.run.run_no == row.run_no]:
-        del memory.live[live.task_no]
+    for task in [
+        task for task in memory.active_tasks.objects.values() if task.run.run_no == row.run_no
+    ]:
+        del memory.active_tasks[task.task_no]
     for number in [n for n, wait in memory.waits.objects.items() if wait.run.run_no == row.run_no]:
         del memory.waits[number]
-    memory.parking.forget_folded(row.run_no)
-    memory.held = {no: live for no, live in memory.held.items() if live.run.run_no != row.run_no}
+    memory.packing.forget_folded(row.run_no)
+    memory.backpressured = {
+        no: task for no, task in memory.backpressured.items() if task.run.run_no != row.run_no
+    }
     broken = memory.runs.pop(row.run_no, None)
     if broken is not None:
         memory.leave_line(broken)
 
 
-def _sweep(draft: Transaction) -> None:
+def _sweep(tx: Transaction) -> None:
     """Rows of triggers that nobody hosts any more, and nobody waits for."""
-    memory = draft.memory
-    draft.strays, memory.stray_triggers = memory.stray_triggers, []
-    for stray in draft.strays:
-        draft.batch.trigger_changes.append(
+    memory = tx.memory
+    tx.strays, memory.stray_triggers = memory.stray_triggers, []
+    for stray in tx.strays:
+        tx.batch.trigger_changes.append(
             TriggerChange(stray.trigger_no, stray.state, None, None, None)
         )
         if stray.window:
-            draft.batch.gone_events.append(stray.trigger_no)
+            tx.batch.gone_events.append(stray.trigger_no)
     for wait in list(memory.waits.objects.values()):
         if wait.state is TriggerState.ENDING:
-            draft.drop_wait(wait)
+            tx.drop_wait(wait)
 
 
-def _suspect(draft: Transaction, *, has_crashed: bool) -> None:
+def _suspect(tx: Transaction, *, has_crashed: bool) -> None:
     """Find out what ran when the daemon died, and what may have."""
-    memory = draft.memory
-    lives = [live for live in memory.live.objects.values() if live.run.state.is_live]
-    running = [live for live in lives if live.state is TaskState.RUNNING]
+    memory = tx.memory
+    lives = [task for task in memory.active_tasks.objects.values() if task.run.state.is_live]
+    running = [task for task in lives if task.state is TaskState.RUNNING]
     hosted = chain(assignment.hosted_before(memory), dag_triggers.hosted_before(memory))
-    crash_trials.crashed(crash_trials.DAEMON, running, draft, hosted if has_crashed else ())
-    crash_trials.wake(draft)  # also of one that stands as it did
-    for live in lives:
-        has_begun = live.resumed is not None or live.recorded
-        if live.state is TaskState.QUEUED and live.start_no and not has_begun:
-            memory.unclaimed.add(live.task_no)
+    crash_trials.crashed(crash_trials.DAEMON, running, tx, hosted if has_crashed else ())
+    crash_trials.wake(tx)  # also of one that stands as it did
+    for task in lives:
+        has_begun = task.resumed is not None or task.recorded
+        if task.state is TaskState.QUEUED and task.start_no and not has_begun:
+            memory.unclaimed.add(task.task_no)
 
 
-def _go_on(run: Run, draft: Transaction, slots: Slots) -> None:
+def _go_on(run: Run, tx: Transaction, slots: Slots) -> None:
     if not run.state.is_live and run.clearing is None:
-        cancel_tasks(run, draft, slots)
-    deadline_alerts.arm_timeout(run, draft)
+        cancel_tasks(run, tx, slots)
+    deadline_alerts.arm_timeout(run, tx)
     slots.keep_all(run)
-    for live in list(run.live.objects.values()):
-        _resume_live(live, draft, slots)
-    for task_no, at in draft.memory.parking.instants(run):
-        draft.effects.append(WakeAt(TimerFired(at, task_no)))
-    for number, failure in crash_trials.guilty_triggers(draft.memory):
-        wait = draft.memory.waits.get(number)  # which unfolds it, with the instants above
+    for task in list(run.active_tasks.objects.values()):
+        _resume_live(task, tx, slots)
+    for task_no, at in tx.memory.packing.instants(run):
+        tx.effects.append(WakeAt(TimerFired(at, task_no)))
+    for number, failure in crash_trials.guilty_triggers(tx.memory):
+        wait = tx.memory.waits.get(number)  # which unfolds it, with the instants above
         if wait is not None and wait.run is run:
-            lifecycle.charge(wait, failure, draft, slots)
+            lifecycle.charge(wait, failure, tx, slots)
     if run.clearing is not None:
-        draft.put_off(run)
+        tx.put_off(run)
     elif run.state is RunState.RUNNING and run.row.quarantine is None:
-        resume(run, draft, slots)
+        resume(run, tx, slots)
 
 
-def _resume_live(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
-    draft.wake_task(live, live.deadline_at)
-    draft.wake_task(live, live.due_at)
-    if live.wait is not None:
-        draft.wake_task(live, live.wait.row.deadline_at)
-    match live.state:
+def _resume_live(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+    tx.wake_task(task, task.deadline_at)
+    tx.wake_task(task, task.due_at)
+    if task.wait is not None:
+        tx.wake_task(task, task.wait.row.deadline_at)
+    match task.state:
         case TaskState.RUNNING:
             failure = Failure(type="Interrupted", message="the daemon ended", reason="interrupted")
-            cut_short(live, failure, draft, slots)
+            cut_short(task, failure, tx, slots)
         case TaskState.QUEUED:
-            slots.offer(live)
-        case TaskState.SENSING if live.waits_for_host:
-            slots.offer(live)
+            slots.offer(task)
+        case TaskState.SENSING if task.waits_for_host:
+            slots.offer(task)
         case TaskState.DEFERRED:
-            stream_consumer.go_on(live, draft, slots)
+            stream_consumer.go_on(task, tx, slots)
         case _:
             pass
 
 
-def _go_on_with_dags(draft: Transaction, slots: Slots) -> None:
-    memory = draft.memory
-    clock_steps.take_back(draft)
+def _go_on_with_dags(tx: Transaction, slots: Slots) -> None:
+    memory = tx.memory
+    clock_steps.take_back(tx)
     for row in memory.dags.values():
         if not row.gone:
-            versions.arm_schedule(row, draft)
-            create.begin_queued(row.dag_id, draft, slots)
-    event_runs.restarted(draft)
+            versions.arm_schedule(row, tx)
+            create.begin_queued(row.dag_id, tx, slots)
+    event_runs.restarted(tx)
     for number, failure in crash_trials.guilty_triggers(memory):
-        one = memory.standing.get(number)
+        one = memory.dag_triggers.get(number)
         if one is not None:
-            dag_triggers.charge(one, failure, draft)
-    assignment.want_own_hosts(draft)
-    draft.effects.extend(ContinueBackfill(number) for number in memory.backfills)
-    deadline_alerts.arm(draft)
-    for kind in list(memory.lanes):
-        draft.owing.read_on(kind)
+            dag_triggers.charge(one, failure, tx)
+    assignment.want_own_hosts(tx)
+    tx.effects.extend(ContinueBackfill(number) for number in memory.backfills)
+    deadline_alerts.arm(tx)
+    for kind in list(memory.outbox_quotas):
+        tx.outbox.read_on(kind)

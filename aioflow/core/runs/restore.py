@@ -52,7 +52,7 @@ class Restoring:
     """
 
     def __init__(self, rows: LiveRun, memory: Memory) -> None:
-        run = Run(rows.run, memory.plans[rows.run.version, rows.run.dag_id])
+        run = Run(rows.run, memory.dag_versions[rows.run.version, rows.run.dag_id])
         known = memory.clearings.get(run.run_no)
         run.clearing = None if known is None else known[1]
         self.run = run
@@ -103,9 +103,9 @@ class Restoring:
         memory.add_run(run)
         for progress in self._progress.values():
             _restore_progress(run, progress)
-        memory.parking.loose.update(run.live.objects)
-        memory.parking.runs.loose[run.run_no] = run
-        memory.parking.fold(with_runs=False)  # it has yet to go on
+        memory.packing.loose.update(run.active_tasks.objects)
+        memory.packing.runs.loose[run.run_no] = run
+        memory.packing.fold(with_runs=False)  # it has yet to go on
         return run
 
     def take_ended(self, rows: LiveRun) -> None:
@@ -157,20 +157,20 @@ class Restoring:
             self.run.source_starts[row.position] = row.start_no
 
     def _add(self, row: TaskRow) -> None:
-        live = TaskInstance(self.run, row.task_no, row.position, row.map_index)
-        live.state = live.stored_state = row.state
-        live.start_no = live.stored_start = row.start_no
-        live.try_number = row.try_number
-        live.interruptions = row.interruptions
-        live.deadline_at = row.deadline_at
-        live.queued_at = row.queued_at
-        live.started_at = row.started_at
-        live.due_at, live.ends_at = stored_instants(live.spec, row, self._memory.shift)
-        live.failure = row.failure
-        self.run.live[row.task_no] = live
-        self._memory.live[row.task_no] = live
-        if live.spec.streams:
-            self._memory.held[row.task_no] = live  # what it was told last is not known
+        task = TaskInstance(self.run, row.task_no, row.position, row.map_index)
+        task.state = task.stored_state = row.state
+        task.start_no = task.stored_start = row.start_no
+        task.try_number = row.try_number
+        task.interruptions = row.interruptions
+        task.deadline_at = row.deadline_at
+        task.queued_at = row.queued_at
+        task.started_at = row.started_at
+        task.due_at, task.ends_at = stored_instants(task.spec, row, self._memory.shift)
+        task.failure = row.failure
+        self.run.active_tasks[row.task_no] = task
+        self._memory.active_tasks[row.task_no] = task
+        if task.spec.streams:
+            self._memory.backpressured[row.task_no] = task  # what it was told last is not known
 
     def _take_trigger(self, row: TriggerRow) -> None:
         """Fold it with its task, if it is the first of that and only waits."""
@@ -182,7 +182,7 @@ class Restoring:
             # What is known is made whole: a host may have it.
             if _only_waits(row) and not streams and row.trigger_no not in memory.waits:
                 progress = self._progress.get(row.task_no)
-                memory.parking.lay(self.run, task, row, progress, memory.shift)
+                memory.packing.lay(self.run, task, row, progress, memory.shift)
                 return
             self._add(task)
         _restore_wait(self.run, row, self._events[row.trigger_no], memory)
@@ -193,9 +193,9 @@ def _only_waits(row: TriggerRow) -> bool:
 
 
 def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Memory) -> None:
-    live = run.live.get(row.task_no)
+    task = run.active_tasks.get(row.task_no)
     known = memory.waits.get(row.trigger_no)
-    wait = TriggerInstance(row, run, live)
+    wait = TriggerInstance(row, run, task)
     if known is not None:
         wait.hosting, wait.has_room, wait.version = known.hosting, known.has_room, known.version
         wait.role = known.role
@@ -204,34 +204,34 @@ def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Mem
         wait.stream = event_stream.restore(row, events, known)
     if row.state is TriggerState.ENDING:
         return
-    if live is None:
+    if task is None:
         raise ValueError(f"trigger {row.trigger_no} is of task {row.task_no}, which does not wait")
     if wait.is_handled:
-        if live.state is TaskState.DEFERRED:
-            live.waits = (*live.waits, wait)
+        if task.state is TaskState.DEFERRED:
+            task.waits = (*task.waits, wait)
         else:
-            live.resumed = wait
+            task.resumed = wait
     elif wait.stream is not None:
-        live.streams = {**live.streams, row.ordinal: wait}
+        task.streams = {**task.streams, row.ordinal: wait}
     elif row.ordinal < 0 and row.state is TriggerState.FIRED:
-        live.resumed = wait
+        task.resumed = wait
     else:
-        live.waits = (*live.waits, wait)
+        task.waits = (*task.waits, wait)
 
 
 def _restore_progress(run: Run, progress: Progress) -> None:
-    live = run.live.objects.get(progress.task_no)
-    if live is None:  # it has ended, or lies folded with its progress
+    task = run.active_tasks.objects.get(progress.task_no)
+    if task is None:  # it has ended, or lies folded with its progress
         return
-    live.recorded = progress.count
-    live.first_failed = progress.first_failed
-    live.open_kind = progress.open_kind
-    handled = next((wait for wait in live.waits if wait.is_handled), None)
-    if handled is not None and live.open_kind:  # what takes its events waits in a call of its own
-        live.waits, live.resumed = tuple(w for w in live.waits if w is not handled), handled
+    task.recorded = progress.count
+    task.first_failed = progress.first_failed
+    task.open_kind = progress.open_kind
+    handled = next((wait for wait in task.waits if wait.is_handled), None)
+    if handled is not None and task.open_kind:  # what takes its events waits in a call of its own
+        task.waits, task.resumed = tuple(w for w in task.waits if w is not handled), handled
     opened = _stream_of(progress.open_name)
-    if opened in live.streams:
-        live.waits = (live.streams[opened],)
+    if opened in task.streams:
+        task.waits = (task.streams[opened],)
 
 
 def _stream_of(name: str) -> int:

@@ -55,22 +55,22 @@ _FAILURE_AWAITED = frozenset(
 """Rules that provide for a failed parent: their runs are no ``partial`` for it."""
 
 
-def begin(run: Run, draft: Transaction, slots: Slots) -> None:
+def begin(run: Run, tx: Transaction, slots: Slots) -> None:
     """Start a queued run: whatever waits for nobody becomes ready."""
-    draft.change_run(run, state=RunState.RUNNING, started_at=draft.now)
-    deadline_alerts.arm_timeout(run, draft)
+    tx.change_run(run, state=RunState.RUNNING, started_at=tx.now)
+    deadline_alerts.arm_timeout(run, tx)
     if run.cleared or any(run.states):
-        resume(run, draft, slots)
+        resume(run, tx, slots)
         return
     graph = run.graph
-    step(run, (p for p in graph.order if _waits_for_nobody(graph, p)), draft, slots)
+    step(run, (p for p in graph.order if _waits_for_nobody(graph, p)), tx, slots)
 
 
 def _waits_for_nobody(graph: Graph, position: int) -> bool:
     return all(look.rule is TriggerRule.ALWAYS for look in graph.judged[position])
 
 
-def resume(run: Run, draft: Transaction, slots: Slots) -> None:
+def resume(run: Run, tx: Transaction, slots: Slots) -> None:
     """Judge everything of a restored run again that had not been decided.
 
     Between two rounds of a loop nothing of it has to be: the next one asks its rules.
@@ -82,14 +82,14 @@ def resume(run: Run, draft: Transaction, slots: Slots) -> None:
     for group in run.groups.values():
         if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
             slots.offer(group)
-    step(run, undecided, draft, slots)
-    go_on(run, draft, slots)
+    step(run, undecided, tx, slots)
+    go_on(run, tx, slots)
 
 
 def end(
-    live: TaskInstance,
+    task: TaskInstance,
     state: TaskState,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
     *,
     at: Timestamp | None = None,
@@ -104,33 +104,33 @@ def end(
             a child, those at its own index.
         again: The loop it decides over goes round again.
     """
-    if live.state is TaskState.RETRYING:
-        live.run.retried -= 1  # it ends before it has run again
-    draft.move(live, state)
-    ended_at = draft.now if at is None else at
-    live.ended_at = max(ended_at, live.started_at or ended_at)  # the clock may have been set
-    live.due_at = live.ends_at = None
-    if live.spec.sensor is None:  # that of a sensor is part of its story
-        live.deadline_at = None
-    run = live.run
-    leave(live, draft, slots)
-    if live.task_no in run.items and not live.spec.streams:
-        draft.batch.gone_items.append(live.task_no)  # its result has them all
-        del run.items[live.task_no]
+    if task.state is TaskState.RETRYING:
+        task.run.retried -= 1  # it ends before it has run again
+    tx.move(task, state)
+    ended_at = tx.now if at is None else at
+    task.ended_at = max(ended_at, task.started_at or ended_at)  # the clock may have been set
+    task.due_at = task.ends_at = None
+    if task.spec.sensor is None:  # that of a sensor is part of its story
+        task.deadline_at = None
+    run = task.run
+    leave(task, tx, slots)
+    if task.task_no in run.items and not task.spec.streams:
+        tx.batch.gone_items.append(task.task_no)  # its result has them all
+        del run.items[task.task_no]
     if run.state is RunState.RUNNING:
-        grown = iterations.go_round(run, live.position, draft, slots) if again else []
-        follows = _ended(run, live.position, live.map_index, state, draft)
+        grown = iterations.go_round(run, task.position, tx, slots) if again else []
+        follows = _ended(run, task.position, task.map_index, state, tx)
         for group in grown:
-            follows += [(group.position, WHOLE), *_judge_children(group, draft, slots)]
+            follows += [(group.position, WHOLE), *_judge_children(group, tx, slots)]
         for position in skips:
-            follows += _skip(run, position, live.map_index, draft)
-        _step(run, follows, draft, slots)
-        slots.unblock(live)
-    elif live.map_index < 0:  # it is cut short: nothing follows but in the run behind
-        run.states[live.position] = state
+            follows += _skip(run, position, task.map_index, tx)
+        _step(run, follows, tx, slots)
+        slots.unblock(task)
+    elif task.map_index < 0:  # it is cut short: nothing follows but in the run behind
+        run.states[task.position] = state
 
 
-def _skip(run: Run, position: int, map_index: int, draft: Transaction) -> list[Entry]:
+def _skip(run: Run, position: int, map_index: int, tx: Transaction) -> list[Entry]:
     """Skip a task that has not begun, or the child at the index of whoever says so."""
     if map_index >= 0:
         group = run.groups.get(position)
@@ -138,48 +138,48 @@ def _skip(run: Run, position: int, map_index: int, draft: Transaction) -> list[E
             return []
     elif run.states[position] != TaskState.PENDING:
         return []
-    end_unstarted(run, position, TaskState.SKIPPED, draft, map_index=map_index)
-    pending_clears.spare(run, position, map_index, draft)
-    return _ended(run, position, map_index, TaskState.SKIPPED, draft)
+    end_unstarted(run, position, TaskState.SKIPPED, tx, map_index=map_index)
+    pending_clears.spare(run, position, map_index, tx)
+    return _ended(run, position, map_index, TaskState.SKIPPED, tx)
 
 
-def leave(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
+def leave(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
     """Nothing of a task goes on: it has no place, waits for nothing, and has made no calls."""
-    slots.release(live)
-    live.run.live.pop(live.task_no, None)
-    draft.memory.live.pop(live.task_no, None)
-    if live.waits or live.streams or live.resumed is not None:
-        _let_waits_go(live, draft)
-    draft.runs[live.run.run_no] = live.run
-    if live.recorded:
-        draft.drop_records(live)
+    slots.release(task)
+    task.run.active_tasks.pop(task.task_no, None)
+    tx.memory.active_tasks.pop(task.task_no, None)
+    if task.waits or task.streams or task.resumed is not None:
+        _let_waits_go(task, tx)
+    tx.runs[task.run.run_no] = task.run
+    if task.recorded:
+        tx.drop_records(task)
 
 
-def _let_waits_go(live: TaskInstance, draft: Transaction) -> None:
+def _let_waits_go(task: TaskInstance, tx: Transaction) -> None:
     done = [
-        w for w in live.waits if w.is_handled or (w.state is TriggerState.FIRED and not w.stream)
+        w for w in task.waits if w.is_handled or (w.state is TriggerState.FIRED and not w.stream)
     ]
-    for wait in (*done, *live.streams.values()):
-        let_go(wait, "finished", draft)
-    if live.resumed is not None:
-        let_go(live.resumed, "finished", draft)
+    for wait in (*done, *task.streams.values()):
+        let_go(wait, "finished", tx)
+    if task.resumed is not None:
+        let_go(task.resumed, "finished", tx)
 
 
 def end_unstarted(
     run: Run,
     position: int,
     state: TaskState,
-    draft: Transaction,
+    tx: Transaction,
     *,
     failure: Failure | None = None,
     map_index: int = WHOLE,
 ) -> None:
     """Write the row of a task, or of a child, that ends before it ever was ready."""
-    live = fresh(run, position, map_index)
-    live.try_number = 0
-    live.ended_at = draft.now
-    live.failure = failure
-    draft.move(live, state)
+    task = fresh(run, position, map_index)
+    task.try_number = 0
+    task.ended_at = tx.now
+    task.failure = failure
+    tx.move(task, state)
     if map_index < 0:
         run.states[position] = state
 
@@ -212,7 +212,7 @@ def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
 
 
 def _ended(
-    run: Run, position: int, map_index: int, state: TaskState, draft: Transaction
+    run: Run, position: int, map_index: int, state: TaskState, tx: Transaction
 ) -> list[Entry]:
     """Write one ended instance down; return what may now be judged."""
     judges = run.graph.judges[position]
@@ -220,29 +220,29 @@ def _ended(
         run.count_ended(position, state)
         run.states[position] = state
         run.unfinished -= 1
-        draft.task_over(run, position)
+        tx.task_over(run, position)
         if run.spec.tasks[position].streams:
-            judges = (*judges, *stream_expand.close(run, position, draft))
+            judges = (*judges, *stream_expand.close(run, position, tx))
     else:
         group = run.groups[position]
         run.count_child(group, state)
         if group.is_over:
             run.end_group(group)
-            draft.task_over(run, position)
+            tx.task_over(run, position)
     if iterations.is_decided(run, position, map_index):
-        judges = (*judges, *iterations.close(run, position, draft))
+        judges = (*judges, *iterations.close(run, position, tx))
     entries = [(judge, WHOLE) for judge in judges]
     if map_index >= 0 and run.graph.followers[position]:
         entries += one_to_one.followers(run, position, map_index)
     return entries
 
 
-def step(run: Run, first: Iterable[int], draft: Transaction, slots: Slots) -> None:
+def step(run: Run, first: Iterable[int], tx: Transaction, slots: Slots) -> None:
     """Judge these tasks, and all that follows from it."""
-    _step(run, [(position, WHOLE) for position in first], draft, slots)
+    _step(run, [(position, WHOLE) for position in first], tx, slots)
 
 
-def _step(run: Run, first: Iterable[Entry], draft: Transaction, slots: Slots) -> None:
+def _step(run: Run, first: Iterable[Entry], tx: Transaction, slots: Slots) -> None:
     if run.clearing is not None:
         return  # all is judged when that is done
     agenda = deque(first)
@@ -250,60 +250,60 @@ def _step(run: Run, first: Iterable[Entry], draft: Transaction, slots: Slots) ->
         position, index = agenda.popleft()
         group = run.groups.get(position)
         if index >= 0 and group is not None and group.lockstep is not None:
-            agenda.extend(_judge_child(group, group.lockstep, index, draft, slots))
+            agenda.extend(_judge_child(group, group.lockstep, index, tx, slots))
         elif run.states[position] == TaskState.PENDING:
-            agenda.extend(_judge(run, position, draft, slots))
+            agenda.extend(_judge(run, position, tx, slots))
     if run.unfinished == 0 and run.state is RunState.RUNNING:
-        draft.change_run(run, state=outcome(run), ended_at=draft.now)
-        draft.effects.append(ForgetRun(run.run_no))
-        draft.memory.drop_run(run)
-        draft.ended_runs.append(run)
+        tx.change_run(run, state=outcome(run), ended_at=tx.now)
+        tx.effects.append(ForgetRun(run.run_no))
+        tx.memory.drop_run(run)
+        tx.ended_runs.append(run)
 
 
-def _judge(run: Run, position: int, draft: Transaction, slots: Slots) -> list[Entry]:
+def _judge(run: Run, position: int, tx: Transaction, slots: Slots) -> list[Entry]:
     """Judge a task as a whole; return what may be judged next."""
     said = verdict(run, position)
     ended: TaskState | None
     if said is Verdict.RUN or (said is Verdict.WAIT and _may_open(run, position)):
-        if position in run.graph.past and not previous.admits(run, position, draft):
+        if position in run.graph.past and not previous.admits(run, position, tx):
             return []
-        ended = _make_ready(run, position, draft, slots)
+        ended = _make_ready(run, position, tx, slots)
     elif said is Verdict.WAIT:
         return []
     else:
         ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
         if position in run.groups:
-            return _end_children(run, position, ended, draft)
-        end_unstarted(run, position, ended, draft)
+            return _end_children(run, position, ended, tx)
+        end_unstarted(run, position, ended, tx)
     if ended is not None:
-        return _ended(run, position, WHOLE, ended, draft)
+        return _ended(run, position, WHOLE, ended, tx)
     group = run.groups.get(position)
     if group is None:
         return []
     entries = [(follower, WHOLE) for follower in run.graph.followers[position]]
-    return entries + _judge_children(group, draft, slots)
+    return entries + _judge_children(group, tx, slots)
 
 
 def _may_open(run: Run, position: int) -> bool:
     return bool(run.graph.indexed[position]) and one_to_one.may_open(run, position)
 
 
-def _judge_children(group: MappedTask, draft: Transaction, slots: Slots) -> list[Entry]:
+def _judge_children(group: MappedTask, tx: Transaction, slots: Slots) -> list[Entry]:
     """Judge those that have not been, since it expanded; return what may be judged next."""
     entries: list[Entry] = []
     lockstep = group.lockstep if group.run.clearing is None else None
     while lockstep is not None and lockstep.judged < group.width:
-        if draft.is_full or draft.judged >= JUDGED_CHILDREN:
-            draft.put_off(group.run)
+        if tx.is_full or tx.judged >= JUDGED_CHILDREN:
+            tx.put_off(group.run)
             break
-        draft.judged += 1
+        tx.judged += 1
         lockstep.judged += 1
-        entries += _judge_child(group, lockstep, lockstep.judged - 1, draft, slots)
+        entries += _judge_child(group, lockstep, lockstep.judged - 1, tx, slots)
     return entries
 
 
 def _judge_child(
-    group: MappedTask, lockstep: OneToOne, index: int, draft: Transaction, slots: Slots
+    group: MappedTask, lockstep: OneToOne, index: int, tx: Transaction, slots: Slots
 ) -> list[Entry]:
     if group.states[index] != TaskState.PENDING:
         return []
@@ -318,18 +318,18 @@ def _judge_child(
             slots.offer(group)
         return []
     ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
-    end_unstarted(run, position, ended, draft, map_index=index)
-    return _ended(run, position, index, ended, draft)
+    end_unstarted(run, position, ended, tx, map_index=index)
+    return _ended(run, position, index, ended, tx)
 
 
-def go_on(run: Run, draft: Transaction, slots: Slots) -> None:
+def go_on(run: Run, tx: Transaction, slots: Slots) -> None:
     """Judge the children that a turn had no room for."""
     for group in list(run.groups.values()):
         if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:
-            step(run, [group.position], draft, slots)
+            step(run, [group.position], tx, slots)
         is_judged = run.states[group.position] == TaskState.RUNNING  # else its task has yet to be
         if group.lockstep is not None and is_judged and run.state is RunState.RUNNING:
-            _step(run, _judge_children(group, draft, slots), draft, slots)
+            _step(run, _judge_children(group, tx, slots), tx, slots)
 
 
 def _lacks_a_list(run: Run, position: int) -> bool:
@@ -342,39 +342,39 @@ def _lacks_a_list(run: Run, position: int) -> bool:
     return any(run.states[position] < TaskState.SUCCESS for position in plain)
 
 
-def _make_ready(run: Run, position: int, draft: Transaction, slots: Slots) -> TaskState | None:
+def _make_ready(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskState | None:
     """Queue a task, or expand it; return a state if it ended at once instead."""
     if run.spec.tasks[position].mapped is not None:
-        return _expand(run, position, draft, slots)
+        return _expand(run, position, tx, slots)
     run.states[position] = TaskState.QUEUED
-    live = fresh(run, position, -1)
-    live.queued_at = draft.now
-    draft.move(live, TaskState.QUEUED)
-    run.live[live.task_no] = live
-    draft.memory.live[live.task_no] = live
-    slots.offer(live)
+    task = fresh(run, position, -1)
+    task.queued_at = tx.now
+    tx.move(task, TaskState.QUEUED)
+    run.active_tasks[task.task_no] = task
+    tx.memory.active_tasks[task.task_no] = task
+    slots.offer(task)
     return None
 
 
-def _end_children(run: Run, position: int, state: TaskState, draft: Transaction) -> list[Entry]:
+def _end_children(run: Run, position: int, state: TaskState, tx: Transaction) -> list[Entry]:
     """End the children of a fan-out that were cleared, and will not run again."""
     group = run.groups[position]
     run.states[position] = TaskState.RUNNING
     entries: dict[Entry, None] = {}  # each has followers of its own
     index = group.pending_from(0)
     while index < group.width:
-        if draft.is_full or draft.judged >= JUDGED_CHILDREN:
-            draft.put_off(run)
+        if tx.is_full or tx.judged >= JUDGED_CHILDREN:
+            tx.put_off(run)
             run.states[position] = TaskState.PENDING  # the others are judged with their task again
             break
-        draft.judged += 1
-        end_unstarted(run, position, state, draft, map_index=index)
-        entries.update(dict.fromkeys(_ended(run, position, index, state, draft)))
+        tx.judged += 1
+        end_unstarted(run, position, state, tx, map_index=index)
+        entries.update(dict.fromkeys(_ended(run, position, index, state, tx)))
         index = group.pending_from(index + 1)
     return list(entries)
 
 
-def _expand(run: Run, position: int, draft: Transaction, slots: Slots) -> TaskState | None:
+def _expand(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskState | None:
     if position in run.groups:  # it was cleared, and keeps its width
         run.states[position] = TaskState.RUNNING
         if run.groups[position].lockstep is None:
@@ -384,7 +384,7 @@ def _expand(run: Run, position: int, draft: Transaction, slots: Slots) -> TaskSt
     assert spec.mapped is not None  # noqa: S101 - the caller looked
     stream = stream_expand.source_of(run, position)
     if stream >= 0 and run.states[stream] < TaskState.SUCCESS:
-        stream_expand.open_group(run, position, draft, slots)
+        stream_expand.open_group(run, position, tx, slots)
         return None
     if _lacks_a_list(run, position) or not one_to_one.is_known(run, position):
         return None
@@ -394,20 +394,20 @@ def _expand(run: Run, position: int, draft: Transaction, slots: Slots) -> TaskSt
     ):
         if known is None:
             ended = _without_source(run.states[leaf.position])
-            end_unstarted(run, position, ended, draft)
+            end_unstarted(run, position, ended, tx)
             return ended
         widths.append(known)
     width = expand.width(spec.mapped, widths)
     if width == 0:
-        end_unstarted(run, position, TaskState.SKIPPED, draft)
+        end_unstarted(run, position, TaskState.SKIPPED, tx)
         return TaskState.SKIPPED
     capped = expand.check_cap(width, spec.map_limit)
     if capped is not None:
         failure = Failure(type="FanOutCapped", message=str(capped), reason="fanout_cap")
-        end_unstarted(run, position, TaskState.FAILED, draft, failure=failure)
-        alert(run, position, failure, draft)
+        end_unstarted(run, position, TaskState.FAILED, tx, failure=failure)
+        alert(run, position, failure, tx)
         return TaskState.FAILED
-    group = _make_group(run, position, width, draft)
+    group = _make_group(run, position, width, tx)
     if run.graph.indexed[position]:
         group.lockstep = OneToOne(widths, group.width)
     else:
@@ -415,7 +415,7 @@ def _expand(run: Run, position: int, draft: Transaction, slots: Slots) -> TaskSt
     return None
 
 
-def _make_group(run: Run, position: int, width: int, draft: Transaction) -> MappedTask:
+def _make_group(run: Run, position: int, width: int, tx: Transaction) -> MappedTask:
     """Expand a task. One of a loop has as many children as rounds have begun, and may have more."""
     spec, is_open = run.spec.tasks[position], False
     numbers = width
@@ -426,13 +426,13 @@ def _make_group(run: Run, position: int, width: int, draft: Transaction) -> Mapp
         run_no=run.run_no,
         position=position,
         width=width,
-        first_task_no=draft.numbers.take(numbers),
+        first_task_no=tx.numbers.take(numbers),
         is_open=is_open,
     )
-    retire(run, position, draft)
+    retire(run, position, tx)
     group = run.groups[position] = MappedTask(run, row)
     run.states[position] = TaskState.RUNNING
-    draft.change_group(group, -1)
+    tx.change_group(group, -1)
     if not group.is_loop:
         run.widen(position, width)
     return group
@@ -445,7 +445,7 @@ def _without_source(parent: int) -> TaskState:
     return TaskState.UPSTREAM_FAILED
 
 
-def alert(run: Run, position: int, failure: Failure, draft: Transaction) -> None:
+def alert(run: Run, position: int, failure: Failure, tx: Transaction) -> None:
     """Owe the people on call a word about a task, or at -1 about the run."""
     task_id = run.spec.tasks[position].task_id if position >= 0 else ""
-    draft.owing.alert_of(run.row, failure.reason, failure.message, task_id)
+    tx.outbox.alert_of(run.row, failure.reason, failure.message, task_id)

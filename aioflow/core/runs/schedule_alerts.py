@@ -35,44 +35,44 @@ _WHAT_RUNS = {
 }
 
 
-def told(row: DagRow, spec: DagSpec, starts: Timestamp, draft: Transaction) -> DagRow:
+def told(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> DagRow:
     """Return the row of a DAG whose next slot is made now, after people were told if it is late.
 
     Args:
         starts: When the run of that slot was to start.
     """
-    if not _is_late(starts, draft):
+    if not _is_late(starts, tx):
         return row
     if not _is_known(row):
-        _tell(row, spec, _WHAT_RUNS[spec.missed], draft)
-    return msgspec.structs.replace(row, told_late=draft.now)
+        _tell(row, spec, _WHAT_RUNS[spec.missed], tx)
+    return msgspec.structs.replace(row, told_late=tx.now)
 
 
-def held_back(row: DagRow, spec: DagSpec, starts: Timestamp, draft: Transaction) -> None:
+def held_back(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> None:
     """The next slot has to wait: tell people when it is late, or see to that then."""
-    after = draft.memory.late_after_us
+    after = tx.memory.late_after_us
     if _is_known(row) or after is None or row.next_run_at is None:
         return
-    if not _is_late(starts, draft):
-        draft.wake_dag(row.dag_id, row.next_run_at, starts + after + 1)
+    if not _is_late(starts, tx):
+        tx.wake_dag(row.dag_id, row.next_run_at, starts + after + 1)
         return
-    _tell(row, spec, "too many of its runs wait already", draft)
-    put_dag(msgspec.structs.replace(row, told_late=draft.now), draft)
+    _tell(row, spec, "too many of its runs wait already", tx)
+    put_dag(msgspec.structs.replace(row, told_late=tx.now), tx)
 
 
-def cannot_be_made(dag_id: str, reason: str, draft: Transaction) -> None:
+def cannot_be_made(dag_id: str, reason: str, tx: Transaction) -> None:
     """The next slot was refused, and will be tried again: tell people where it is late."""
-    row = draft.memory.dags.get(dag_id)
+    row = tx.memory.dags.get(dag_id)
     if row is None or row.next_run_at is None or _is_known(row):
         return
-    if _is_late(row.next_run_at, draft):
-        _say(row, row.next_run_at, "a slot", f"it cannot be made: {reason[:1_000]}", draft)
-        put_dag(msgspec.structs.replace(row, told_late=draft.now), draft)
+    if _is_late(row.next_run_at, tx):
+        _say(row, row.next_run_at, "a slot", f"it cannot be made: {reason[:1_000]}", tx)
+        put_dag(msgspec.structs.replace(row, told_late=tx.now), tx)
 
 
-def _is_late(starts: Timestamp, draft: Transaction) -> bool:
-    after = draft.memory.late_after_us
-    return after is not None and draft.now - starts > after
+def _is_late(starts: Timestamp, tx: Transaction) -> bool:
+    after = tx.memory.late_after_us
+    return after is not None and tx.now - starts > after
 
 
 def _is_known(row: DagRow) -> bool:
@@ -80,10 +80,10 @@ def _is_known(row: DagRow) -> bool:
     return slot is not None and row.told_late is not None and slot <= row.told_late
 
 
-def _tell(row: DagRow, spec: DagSpec, what_follows: str, draft: Transaction) -> None:
+def _tell(row: DagRow, spec: DagSpec, what_follows: str, tx: Transaction) -> None:
     assert spec.schedule is not None  # noqa: S101 - one without has no slots
     assert row.next_run_at is not None  # noqa: S101
-    until = draft.now if spec.end_date is None else min(draft.now, spec.end_date)
+    until = tx.now if spec.end_date is None else min(tx.now, spec.end_date)
     count = len(
         timetable.slots_between(
             spec.schedule, spec.timezone, after=row.next_run_at - 1, until=until, limit=_COUNTED
@@ -91,12 +91,12 @@ def _tell(row: DagRow, spec: DagSpec, what_follows: str, draft: Transaction) -> 
     )
     number = f"{count} or more slots" if count == _COUNTED else f"{count} slots"
     what = "a slot" if count < 2 else number
-    _say(row, row.next_run_at, what, what_follows, draft)
+    _say(row, row.next_run_at, what, what_follows, tx)
 
 
-def _say(row: DagRow, slot: Timestamp, what: str, what_follows: str, draft: Transaction) -> None:
+def _say(row: DagRow, slot: Timestamp, what: str, what_follows: str, tx: Transaction) -> None:
     since = datetime.fromtimestamp(slot / 1e6, UTC).isoformat(timespec="seconds")
-    after_seconds = (draft.memory.late_after_us or 0) / 1e6
-    draft.memory.schedules_late += 1
+    after_seconds = (tx.memory.late_after_us or 0) / 1e6
+    tx.memory.schedules_late += 1
     missing = f"{what} of its schedule since {since} had no run {after_seconds:g} s later"
-    draft.owing.alert(REASON, f"{missing}: {what_follows}", run_id="", dag_id=row.dag_id)
+    tx.outbox.alert(REASON, f"{missing}: {what_follows}", run_id="", dag_id=row.dag_id)

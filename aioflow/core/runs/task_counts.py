@@ -46,5 +46,5 @@ def _state(run: Run, position: int) -> TaskState:
     state = TaskState(run.states[position])
     if state is TaskState.PENDING or not state.is_live:
         return state
-    live = run.live.objects.get(run.task_no(position, -1))
-    return TaskState.DEFERRED if live is None else live.state  # folded, it only waits
+    task = run.active_tasks.objects.get(run.task_no(position, -1))
+    return TaskState.DEFERRED if task is None else task.state  # folded, it only waits

@@ -44,19 +44,19 @@ def newest(run: Run, memory: Memory) -> DagVersion | None:
         raise DagBroken(dag_id, f"{row.file} no longer defines it")
     if row.version == run.row.version:
         return None
-    plan = memory.plans[row.version, dag_id]
-    found = differences(run.spec, plan.graph.spec)
+    dag_version = memory.dag_versions[row.version, dag_id]
+    found = differences(run.spec, dag_version.graph.spec)
     if not found:
         try:
-            require_fit(plan.graph.spec, run.row.conf)
+            require_fit(dag_version.graph.spec, run.row.conf)
         except BadConf as exc:
             found = [str(exc)]
     if found:
         raise VersionDiffers(run.row.run_id, row.version, _listed(found))
-    return plan
+    return dag_version
 
 
-def check_idle(run: Run, plan: DagVersion, cleared: Collection[TaskNo]) -> None:
+def check_idle(run: Run, dag_version: DagVersion, cleared: Collection[TaskNo]) -> None:
     """Refuse to move a run of which something is under way that is not cleared.
 
     Args:
@@ -79,29 +79,29 @@ def check_idle(run: Run, plan: DagVersion, cleared: Collection[TaskNo]) -> None:
         under_way = [f"task {task_id!r} is under way" for task_id in found]
         raise VersionDiffers(
             run.row.run_id,
-            plan.version,
+            dag_version.version,
             _listed(under_way),
             hint="clear that, too, or wait until it has ended",
         )
 
 
-def move(run: Run, plan: DagVersion, draft: Transaction) -> None:
+def move(run: Run, dag_version: DagVersion, tx: Transaction) -> None:
     """Give a run another version. Nothing of it is under way, and it is held still.
 
     The processes forget the run, and are told of it again with the next task they start.
     """
     old = run.row.version
-    draft.batch.run_versions.append((run.run_no, old, plan.version))
-    draft.effects.append(ForgetRun(run.run_no))
-    draft.runs[run.run_no] = run
-    run.row = replace(run.row, version=plan.version)
-    run.plan, run.graph, run.spec = plan, plan.graph, plan.graph.spec
+    tx.batch.run_versions.append((run.run_no, old, dag_version.version))
+    tx.effects.append(ForgetRun(run.run_no))
+    tx.runs[run.run_no] = run
+    run.row = replace(run.row, version=dag_version.version)
+    run.dag_version, run.graph, run.spec = dag_version, dag_version.graph, dag_version.graph.spec
     run.async_role = async_role(run.spec)
-    run.durations = plan.durations
+    run.durations = dag_version.durations
     run.info = run_info(run.row, run.spec.file)
     run.tallies = array("q", bytes(8 * TALLY * run.graph.tallies))  # counted when it goes on
     for group in list(run.groups.values()):
-        draft.expansions.take_over(renewed(group))
+        tx.expansions.take_over(renewed(group))
 
 
 def _listed(reasons: list[str]) -> str:

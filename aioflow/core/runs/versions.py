@@ -35,23 +35,23 @@ from aioflow.protocol.inputs import (
 __all__ = ("arm_schedule", "file_broken", "file_gone", "file_parsed", "put_dag", "slot_starts_at")
 
 
-def file_parsed(parsed: FileParsed, draft: Transaction, pools: Mapping[str, PoolRow]) -> None:
+def file_parsed(parsed: FileParsed, tx: Transaction, pools: Mapping[str, PoolRow]) -> None:
     """Make a file's DAGs the newest; those it no longer has start no more runs."""
     failures = [(failure.reason, failure.message) for failure in parsed.failures]
     mine = []
-    _forget_refused(parsed.file, draft)
+    _forget_refused(parsed.file, tx)
     for spec in parsed.dags:
-        known = draft.memory.dags.get(spec.dag_id)
+        known = tx.memory.dags.get(spec.dag_id)
         if known is not None and known.file != parsed.file and not known.gone:
             duplicate = DuplicateDag(spec.dag_id, known.file)
             failures.append((duplicate.code, str(duplicate)))
-            refused = draft.refused.setdefault(spec.dag_id, {})
+            refused = tx.refused.setdefault(spec.dag_id, {})
             refused[parsed.file] = (spec, parsed.version)
         else:
             mine.append(spec)
-    _keep_version(parsed, draft)
+    _keep_version(parsed, tx)
     for spec in mine:
-        _adopt(spec, parsed.file, parsed.version, draft)
+        _adopt(spec, parsed.file, parsed.version, tx)
     found = too_wide(mine, pools)
     if found is not None:
         failures.append((found.code, str(found)))
@@ -62,53 +62,53 @@ def file_parsed(parsed: FileParsed, draft: Transaction, pools: Mapping[str, Pool
             version=parsed.version,
             reason=reason,
             message=message,
-            parsed_at=draft.now,
+            parsed_at=tx.now,
         ),
-        draft,
+        tx,
     )
-    _retire(parsed.file, {spec.dag_id for spec in mine}, draft)
-    _prune_plans(draft)
+    _retire(parsed.file, {spec.dag_id for spec in mine}, tx)
+    _prune_plans(tx)
 
 
-def file_broken(broken: FileBroken, draft: Transaction) -> None:
+def file_broken(broken: FileBroken, tx: Transaction) -> None:
     """A file gives nothing; its last good version stays active."""
-    known = draft.memory.files.get(broken.file)
+    known = tx.memory.files.get(broken.file)
     if known is not None and known.version is not None and known.reason is None:
         message = f"{broken.file} gives nothing any more, its DAGs go on as they were"
-        draft.owing.alert(broken.reason, f"{message}: {broken.message}", run_id="")
+        tx.outbox.alert(broken.reason, f"{message}: {broken.message}", run_id="")
     _put_file(
         DagFileRow(
             file=broken.file,
             version=None if known is None else known.version,
             reason=broken.reason,
             message=broken.message,
-            parsed_at=draft.now,
+            parsed_at=tx.now,
         ),
-        draft,
+        tx,
     )
 
 
-def file_gone(gone: FileDeleted, draft: Transaction) -> None:
+def file_gone(gone: FileDeleted, tx: Transaction) -> None:
     """A file was deleted. Live runs of its DAGs go on."""
-    if draft.memory.files.pop(gone.file, None) is not None:
-        draft.batch.gone_files.append(gone.file)
-    _forget_refused(gone.file, draft)
-    _retire(gone.file, set(), draft)
+    if tx.memory.files.pop(gone.file, None) is not None:
+        tx.batch.gone_files.append(gone.file)
+    _forget_refused(gone.file, tx)
+    _retire(gone.file, set(), tx)
 
 
-def arm_schedule(row: DagRow, draft: Transaction) -> None:
+def arm_schedule(row: DagRow, tx: Transaction) -> None:
     """Have the next slot come, unless the schedule rests or has ended."""
-    at = slot_starts_at(row, draft.memory, draft.now)
+    at = slot_starts_at(row, tx.memory, tx.now)
     if at is not None and row.next_run_at is not None:
-        draft.wake_dag(row.dag_id, row.next_run_at, at)
+        tx.wake_dag(row.dag_id, row.next_run_at, at)
 
 
 def slot_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp | None:
     """Return when the run of the next slot starts; ``None`` where a schedule rests or has ended."""
-    plan, slot = memory.plans.get((row.version, row.dag_id)), row.next_run_at
-    if row.gone or row.paused or slot is None or plan is None:
+    dag_version, slot = memory.dag_versions.get((row.version, row.dag_id)), row.next_run_at
+    if row.gone or row.paused or slot is None or dag_version is None:
         return None
-    spec = plan.graph.spec
+    spec = dag_version.graph.spec
     if spec.schedule is None or (spec.end_date is not None and slot > spec.end_date):
         return None
     if spec.schedule.gap_us is not None:
@@ -118,38 +118,38 @@ def slot_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp | N
     return timetable.starts_at(spec.schedule, spec.timezone, slot, salt=spec.dag_id)
 
 
-def put_dag(row: DagRow, draft: Transaction) -> None:
+def put_dag(row: DagRow, tx: Transaction) -> None:
     """Write a DAG's row. Where its triggers stop with that, or need not any more, they do."""
-    was = is_stopped(row.dag_id, draft.memory)
-    draft.memory.dags[row.dag_id] = row
-    draft.batch.dags.append(row)
-    if row.dag_id in draft.batch.gone_dags:
-        draft.batch.gone_dags.remove(row.dag_id)
-    now = is_stopped(row.dag_id, draft.memory)
+    was = is_stopped(row.dag_id, tx.memory)
+    tx.memory.dags[row.dag_id] = row
+    tx.batch.dags.append(row)
+    if row.dag_id in tx.batch.gone_dags:
+        tx.batch.gone_dags.remove(row.dag_id)
+    now = is_stopped(row.dag_id, tx.memory)
     if was != now:
-        draft.effects.append(PauseTriggers(row.dag_id, is_stopped=now))
-    place_of(row.dag_id, draft)
+        tx.effects.append(PauseTriggers(row.dag_id, is_stopped=now))
+    place_of(row.dag_id, tx)
 
 
-def _put_file(row: DagFileRow, draft: Transaction) -> None:
-    draft.memory.files[row.file] = row
-    draft.batch.dag_files.append(row)
-    if row.file in draft.batch.gone_files:
-        draft.batch.gone_files.remove(row.file)
+def _put_file(row: DagFileRow, tx: Transaction) -> None:
+    tx.memory.files[row.file] = row
+    tx.batch.dag_files.append(row)
+    if row.file in tx.batch.gone_files:
+        tx.batch.gone_files.remove(row.file)
 
 
-def _keep_version(parsed: FileParsed, draft: Transaction) -> None:
-    memory = draft.memory
+def _keep_version(parsed: FileParsed, tx: Transaction) -> None:
+    memory = tx.memory
     if parsed.version not in memory.stored_versions:
-        retention.spare_version(parsed.version, draft)
+        retention.spare_version(parsed.version, tx)
         memory.stored_versions.add(parsed.version)
-        draft.batch.new_versions.append(
+        tx.batch.new_versions.append(
             VersionRow(
                 version=parsed.version,
                 file=parsed.file,
                 dags=tuple(map(_without_fields, parsed.dags)),
                 sources=parsed.sources,
-                created_at=draft.now,
+                created_at=tx.now,
             )
         )
 
@@ -161,34 +161,34 @@ def _without_fields(spec: DagSpec) -> DagSpec:
     return msgspec.structs.replace(spec, trigger=msgspec.structs.replace(spec.trigger, kwargs=None))
 
 
-def _adopt(spec: DagSpec, file: str, version: str, draft: Transaction) -> None:
-    memory = draft.memory
+def _adopt(spec: DagSpec, file: str, version: str, tx: Transaction) -> None:
+    memory = tx.memory
     known = memory.dags.get(spec.dag_id)
     begun = known or DagRow(dag_id=spec.dag_id, file=file, version=version)
-    has_rested = known is None or slot_starts_at(known, memory, draft.now) is None
-    told = draft.now if has_rested else None  # what is late by that is late for nobody
-    if spec.schedule is not None and not (known and _is_unchanged(spec, known, draft)):
-        begun = _begin_schedule(spec, spec.schedule, begun, draft.now)
-    _tell_isolated(spec, draft)
+    has_rested = known is None or slot_starts_at(known, memory, tx.now) is None
+    told = tx.now if has_rested else None  # what is late by that is late for nobody
+    if spec.schedule is not None and not (known and _is_unchanged(spec, known, tx)):
+        begun = _begin_schedule(spec, spec.schedule, begun, tx.now)
+    _tell_isolated(spec, tx)
     memory.add_plan(version, _without_fields(spec))
-    adopt(spec, draft)
+    adopt(spec, tx)
     row = msgspec.structs.replace(
         begun, file=file, version=version, gone=False, told_late=told or begun.told_late
     )
-    put_dag(row, draft)
-    arm_schedule(row, draft)
-    for backfill in draft.memory.backfills.values():
+    put_dag(row, tx)
+    arm_schedule(row, tx)
+    for backfill in tx.memory.backfills.values():
         if backfill.dag_id == spec.dag_id:
-            draft.effects.append(ContinueBackfill(backfill.backfill_no))
+            tx.effects.append(ContinueBackfill(backfill.backfill_no))
 
 
-def _tell_isolated(spec: DagSpec, draft: Transaction) -> None:
+def _tell_isolated(spec: DagSpec, tx: Transaction) -> None:
     """Log why a DAG has hosts of its own from now on, unless its author asked for that."""
     reasons = tuple(reason for reason in spec.isolated if reason != ASKED_FOR)
-    known = draft.memory.newest(spec.dag_id)
+    known = tx.memory.newest(spec.dag_id)
     if reasons and (known is None or known.isolated != spec.isolated):
         facts: dict[str, str | int] = {"dag_id": spec.dag_id, "reason": "; ".join(reasons)}
-        draft.effects.append(Warn("a DAG runs in hosts of its own", facts))
+        tx.effects.append(Warn("a DAG runs in hosts of its own", facts))
 
 
 def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Timestamp) -> DagRow:
@@ -233,53 +233,56 @@ def _first_after(
     return max(now, start - 1)
 
 
-def _is_unchanged(spec: DagSpec, known: DagRow, draft: Transaction) -> bool:
-    plan = draft.memory.plans.get((known.version, known.dag_id))
-    if plan is None:
+def _is_unchanged(spec: DagSpec, known: DagRow, tx: Transaction) -> bool:
+    dag_version = tx.memory.dag_versions.get((known.version, known.dag_id))
+    if dag_version is None:
         return False
-    old, slot = plan.graph.spec, known.next_run_at
+    old, slot = dag_version.graph.spec, known.next_run_at
     if slot is not None and spec.start_date != old.start_date:
         begins = spec.start_date is None or spec.start_date <= slot
-        if slot > draft.now or not begins:
+        if slot > tx.now or not begins:
             return False  # it may come sooner now, or has to wait
     is_once = spec.schedule is not None and spec.schedule.once
     return old.schedule == spec.schedule and (is_once or old.timezone == spec.timezone)
 
 
-def _retire(file: str, kept: set[str], draft: Transaction) -> None:
+def _retire(file: str, kept: set[str], tx: Transaction) -> None:
     """Let go of the names a file no longer has. The cursor stays, for when one comes back."""
-    for row in list(draft.memory.dags.values()):
+    for row in list(tx.memory.dags.values()):
         if row.file == file and row.dag_id not in kept and not row.gone:
-            put_dag(msgspec.structs.replace(row, gone=True), draft)
-            _inherit(row.dag_id, draft)
+            put_dag(msgspec.structs.replace(row, gone=True), tx)
+            _inherit(row.dag_id, tx)
 
 
-def _inherit(dag_id: str, draft: Transaction) -> None:
+def _inherit(dag_id: str, tx: Transaction) -> None:
     """Give a free name to the first of the files that were refused it."""
-    heirs = draft.refused.pop(dag_id, {})
+    heirs = tx.refused.pop(dag_id, {})
     if not heirs:
         return
     file = min(heirs)
     spec, version = heirs.pop(file)
     if heirs:
-        draft.refused[dag_id] = heirs
-    _adopt(spec, file, version, draft)
-    row = draft.memory.files.get(file)
-    is_clear = not any(file in others for others in draft.refused.values())
+        tx.refused[dag_id] = heirs
+    _adopt(spec, file, version, tx)
+    row = tx.memory.files.get(file)
+    is_clear = not any(file in others for others in tx.refused.values())
     if row is not None and row.reason == DuplicateDag.code and is_clear:
-        _put_file(msgspec.structs.replace(row, reason=None, message=None), draft)
+        _put_file(msgspec.structs.replace(row, reason=None, message=None), tx)
 
 
-def _forget_refused(file: str, draft: Transaction) -> None:
-    for files in draft.refused.values():
+def _forget_refused(file: str, tx: Transaction) -> None:
+    for files in tx.refused.values():
         files.pop(file, None)
 
 
-def _prune_plans(draft: Transaction) -> None:
+def _prune_plans(tx: Transaction) -> None:
     """Keep the plans that a new run or a live one may ask for."""
-    memory = draft.memory
+    memory = tx.memory
     needed = {(row.version, row.dag_id) for row in memory.dags.values()}
     needed |= {(run.row.version, run.row.dag_id) for run in memory.runs.objects.values()}
-    needed |= {(plan.version, plan.graph.spec.dag_id) for plan, _ in memory.runs.plans.counts()}
-    for key in memory.plans.keys() - needed:
-        draft.pruned[key] = memory.plans.pop(key)
+    needed |= {
+        (dag_version.version, dag_version.graph.spec.dag_id)
+        for dag_version, _ in memory.runs.dag_versions.counts()
+    }
+    for key in memory.dag_versions.keys() - needed:
+        tx.pruned[key] = memory.dag_versions.pop(key)

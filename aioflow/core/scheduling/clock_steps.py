@@ -32,41 +32,41 @@ _NAMED = 5
 """So many of the schedules are named in the alert."""
 
 
-def heed_step(draft: Transaction) -> None:
+def heed_step(tx: Transaction) -> None:
     """Have the schedules follow the wall clock if it has stepped since the last turn."""
-    draft.step = draft.at.shift - draft.memory.shift
-    if draft.step:
-        take_back(draft)
-        for row in draft.memory.dags.values():
-            arm_schedule(row, draft)
+    tx.step = tx.at.shift - tx.memory.shift
+    if tx.step:
+        take_back(tx)
+        for row in tx.memory.dags.values():
+            arm_schedule(row, tx)
 
 
-def take_back(draft: Transaction) -> None:
+def take_back(tx: Transaction) -> None:
     """Take back the cursors that lie ahead of the next slot; one alert names those far ahead."""
     behind = []
-    for row in list(draft.memory.dags.values()):
-        cursor = _next_slot(row, draft)
+    for row in list(tx.memory.dags.values()):
+        cursor = _next_slot(row, tx)
         if cursor is not None and (row.next_run_at is None or cursor < row.next_run_at):
             last = row.last_slot
             if last is None and row.next_run_at is not None:
                 last = row.next_run_at - 1
-            told = None if row.told_late is None else min(row.told_late, draft.now)
-            put_dag(replace(row, next_run_at=cursor, last_slot=last, told_late=told), draft)
-            if last is None or last - draft.now >= _TOLD_US:
+            told = None if row.told_late is None else min(row.told_late, tx.now)
+            put_dag(replace(row, next_run_at=cursor, last_slot=last, told_late=told), tx)
+            if last is None or last - tx.now >= _TOLD_US:
                 behind.append(row.dag_id)
     if not behind:
         return
     names = ", ".join(sorted(behind)[:_NAMED]) + (", ..." if len(behind) > _NAMED else "")
     count = "a schedule" if len(behind) == 1 else f"{len(behind)} schedules"
     message = f"the clock was set back: {count} had run ahead of it and continue from now: {names}"
-    draft.owing.alert(REASON, message, run_id="", dag_id=behind[0] if len(behind) == 1 else "")
+    tx.outbox.alert(REASON, message, run_id="", dag_id=behind[0] if len(behind) == 1 else "")
 
 
-def _next_slot(row: DagRow, draft: Transaction) -> Timestamp | None:
+def _next_slot(row: DagRow, tx: Transaction) -> Timestamp | None:
     """Return the next slot of a schedule as of now, if it has run past that; else ``None``."""
-    memory, now, last = draft.memory, draft.now, row.last_slot
-    plan = memory.plans.get((row.version, row.dag_id))
-    spec = None if plan is None else plan.graph.spec
+    memory, now, last = tx.memory, tx.now, row.last_slot
+    dag_version = memory.dag_versions.get((row.version, row.dag_id))
+    spec = None if dag_version is None else dag_version.graph.spec
     if spec is None or spec.schedule is None or (last is not None and last <= now):
         return None
     if spec.schedule.gap_us is not None:

@@ -100,18 +100,18 @@ class Ready:
             return 1, priority, age, entry
         return 2 if entry.run.row.backfill is None else 3, priority, age, entry
 
-    def unblock(self, live: TaskInstance) -> None:
+    def unblock(self, task: TaskInstance) -> None:
         """A task left its slot: let those come back that its run's limits now admit."""
-        self._bring_back(live.run.blocked_at.get(live.position))
-        self._bring_back(live.run.blocked_at.get(_of_starts(live.position)))
-        self._bring_back(live.run.blocked)
+        self._bring_back(task.run.blocked_at.get(task.position))
+        self._bring_back(task.run.blocked_at.get(_of_starts(task.position)))
+        self._bring_back(task.run.blocked)
 
-    def admit_more(self, live: TaskInstance) -> None:
+    def admit_more(self, task: TaskInstance) -> None:
         """A task was given its slot: the next of its run comes back where the limits admit it."""
-        run = live.run
+        run = task.run
         if run.blocked and not _is_full(run):
             self._bring_back(run.blocked)
-        aside = run.blocked_at.get(live.position)
+        aside = run.blocked_at.get(task.position)
         if aside and not _is_full_at(aside[0][3]):
             self._bring_back(aside)
         self.readmit()
@@ -191,14 +191,14 @@ class Ready:
         if isinstance(entry, TaskInstance):
             heapq.heappop(queue)
             return entry
-        live = fresh(entry.run, entry.position, entry.take_fresh())
+        task = fresh(entry.run, entry.position, entry.take_fresh())
         if entry.has_fresh:  # the next of it has the same rank, and a turn of its own
             dag_id, age = entry.run.row.dag_id, age_of(turn)
             turn = self._fairness.turn(line, rank, priority, dag_id, cost_us, age)
             heapq.heapreplace(queue, (rank, priority, turn, entry))
         else:
             heapq.heappop(queue)
-        return live
+        return task
 
     def _push(self, item: Item) -> None:
         """Let wait again what stood aside; what it keeps may be another than it was then."""
@@ -251,9 +251,9 @@ class Ready:
                 return True
         return False
 
-    def is_within_limits(self, live: TaskInstance) -> bool:
+    def is_within_limits(self, task: TaskInstance) -> bool:
         """Whether the limits of its run, and of its task over all runs, admit one more."""
-        return not (_is_full(live.run) or _is_full_at(live) or self.across.is_full(live))
+        return not (_is_full(task.run) or _is_full_at(task) or self.across.is_full(task))
 
     def _is_too_wide(
         self, entry: TaskInstance | MappedTask, lane: str, pool: PoolRow | None

@@ -138,42 +138,42 @@ class Slots:
 
     # ── entering and leaving ────────────────────────────────────────────────────────────
 
-    def keep(self, live: TaskInstance) -> None:
+    def keep(self, task: TaskInstance) -> None:
         """A task that has begun waits: it keeps its room, if its pool counts that.
 
         For any other task, and a second time, it changes nothing.
         """
-        if _is_between(live):
-            self._keep(live)
+        if _is_between(task):
+            self._keep(task)
 
     def keep_all(self, run: Run) -> None:
         """As ``keep``, for all tasks of a run that came back with a restart."""
         if self._keeps_any:
-            for live in list(run.live.values()):
-                self.keep(live)
+            for task in list(run.active_tasks.values()):
+                self.keep(task)
 
     @property
     def _keeps_any(self) -> bool:
         return any(row.include_deferred for row in self.pools.values())
 
-    def _keep(self, live: TaskInstance) -> None:
-        if live.task_no not in self.kept and self.counts_deferred(live.spec):
-            self.kept[live.task_no] = live.spec.pool, live.spec.slots
-            self._take_kept(live.spec.pool, live.spec.slots)
+    def _keep(self, task: TaskInstance) -> None:
+        if task.task_no not in self.kept and self.counts_deferred(task.spec):
+            self.kept[task.task_no] = task.spec.pool, task.spec.slots
+            self._take_kept(task.spec.pool, task.spec.slots)
 
-    def stop_keeping(self, live: TaskInstance) -> None:
+    def stop_keeping(self, task: TaskInstance) -> None:
         """A task keeps no room any more, whatever it waits for."""
-        if live.task_no in self.kept:
-            pool, weight = self.kept.pop(live.task_no)
+        if task.task_no in self.kept:
+            pool, weight = self.kept.pop(task.task_no)
             self._take_kept(pool, -weight)
 
     def _recount_kept(self, pool: str, memory: Memory) -> None:
         """A pool counts what waits from now on, or no longer does."""
-        for live in memory.live.values():
-            if live.spec.pool != pool:
+        for task in memory.active_tasks.values():
+            if task.spec.pool != pool:
                 continue
-            self.stop_keeping(live)
-            self.keep(live)
+            self.stop_keeping(task)
+            self.keep(task)
         self.ready.rerank(pool)
 
     def offer(self, entry: TaskInstance | MappedTask) -> None:
@@ -184,33 +184,33 @@ class Slots:
 
     def offer_again(self, run: Run) -> None:
         """Let the tasks of a run wait for their slots that do."""
-        for live in run.live.objects.values():
-            waits = live.state is TaskState.QUEUED and live.worker < 0
-            if live.waits_for_host or (waits and not live.is_hosted):
-                self.offer(live)
+        for task in run.active_tasks.objects.values():
+            waits = task.state is TaskState.QUEUED and task.worker < 0
+            if task.waits_for_host or (waits and not task.is_hosted):
+                self.offer(task)
 
-    def unblock(self, live: TaskInstance) -> None:
+    def unblock(self, task: TaskInstance) -> None:
         """A task left its slot: its run's limits may admit what they had kept away."""
-        self.ready.unblock(live)
+        self.ready.unblock(task)
 
-    def release(self, live: TaskInstance) -> None:
+    def release(self, task: TaskInstance) -> None:
         """A task ended or gave its place back; what waits now keeps its room in its pool."""
-        self.stop_keeping(live)
-        if live.is_hosted:
-            live.is_hosted = False
-            if live.spec.sensor is None:
-                del self.at_work[live.task_no]
-                self._take(live.spec.pool, -live.spec.slots)
-                self._leave_run(live)
-        if live.worker >= 0:
-            self._leave_worker(live)
-        self.keep(live)
+        self.stop_keeping(task)
+        if task.is_hosted:
+            task.is_hosted = False
+            if task.spec.sensor is None:
+                del self.at_work[task.task_no]
+                self._take(task.spec.pool, -task.spec.slots)
+                self._leave_run(task)
+        if task.worker >= 0:
+            self._leave_worker(task)
+        self.keep(task)
 
-    def call_back(self, live: TaskInstance) -> None:
+    def call_back(self, task: TaskInstance) -> None:
         """A process gave a try back: behind what it is at, nothing is claimed any more."""
-        worker = self.workers[live.worker]
+        worker = self.workers[task.worker]
         worker.slow = worker.current
-        self.release(live)
+        self.release(task)
 
     def note_silence(self, report: WorkerUnresponsive) -> None:
         """A worker became silent, or answers again."""
@@ -218,49 +218,49 @@ class Slots:
         is_over = report.since is None or worker.is_idle
         worker.silence = None if is_over else report
 
-    def note_kept_result(self, live: TaskInstance, *, disk_is_full: bool) -> None:
+    def note_kept_result(self, task: TaskInstance, *, disk_is_full: bool) -> None:
         """The process of a task could not write its result."""
         if disk_is_full:
-            self.unwritten[live.task_no] = live.start_no
+            self.unwritten[task.task_no] = task.start_no
         else:
-            self.unwritten.pop(live.task_no, None)
+            self.unwritten.pop(task.task_no, None)
 
     def count_unwritten(self, memory: Memory) -> int:
         """Return how many results still do not fit on the disk."""
-        found = [memory.live.objects.get(task_no) for task_no in self.unwritten]
+        found = [memory.active_tasks.objects.get(task_no) for task_no in self.unwritten]
         return sum(
-            live.start_no == self.unwritten[live.task_no] and (live.is_hosted or live.worker >= 0)
-            for live in found
-            if live is not None
+            task.start_no == self.unwritten[task.task_no] and (task.is_hosted or task.worker >= 0)
+            for task in found
+            if task is not None
         )
 
-    def _leave_worker(self, live: TaskInstance) -> None:
-        worker = self.workers[live.worker]
-        live.worker = -1
-        if live.is_claimed:
-            live.is_claimed = False
-            worker.claims.remove(live)
+    def _leave_worker(self, task: TaskInstance) -> None:
+        worker = self.workers[task.worker]
+        task.worker = -1
+        if task.is_claimed:
+            task.is_claimed = False
+            worker.claims.remove(task)
         else:
             worker.silence = None
             worker.current = worker.slow = None  # its run may end, and is not held on to
-        self._leave_run(live)
+        self._leave_run(task)
         if worker.is_idle:
             self._take(worker.pool, -worker.weight)
             worker.weight = 0
 
-    def begin(self, live: TaskInstance) -> bool:
+    def begin(self, task: TaskInstance) -> bool:
         """A claimed try begins: the slot of the one before it is its own now.
 
         Returns:
             Whether it was claimed; a first try holds its slot since it was granted.
         """
-        if not live.is_claimed:
+        if not task.is_claimed:
             return False
-        worker = self.workers[live.worker]
-        worker.claims.remove(live)
-        worker.current = live
-        live.is_claimed = False
-        self.stop_keeping(live)
+        worker = self.workers[task.worker]
+        worker.claims.remove(task)
+        worker.current = task
+        task.is_claimed = False
+        self.stop_keeping(task)
         return True
 
     def recount(self, memory: Memory) -> None:
@@ -276,29 +276,29 @@ class Slots:
             run.running_at.clear()
         self.ready.across.recount()
         # What is folded only waits: that weighs nothing but where a pool says so.
-        counted = memory.live if self._keeps_any else memory.live.objects
-        for live in list(counted.values()):
-            self._count(live)
+        counted = memory.active_tasks if self._keeps_any else memory.active_tasks.objects
+        for task in list(counted.values()):
+            self._count(task)
         for worker in self.workers:
             if not worker.is_idle:
                 self._take(worker.pool, worker.weight)
 
-    def _count(self, live: TaskInstance) -> None:
-        self.keep(live)
-        if live.is_hosted and live.spec.sensor is None:
-            self.at_work[live.task_no] = live
-            self._take(live.spec.pool, live.spec.slots)
-            self._enter_run(live)
-        if live.worker < 0:
+    def _count(self, task: TaskInstance) -> None:
+        self.keep(task)
+        if task.is_hosted and task.spec.sensor is None:
+            self.at_work[task.task_no] = task
+            self._take(task.spec.pool, task.spec.slots)
+            self._enter_run(task)
+        if task.worker < 0:
             return
-        worker = self.workers[live.worker]
-        worker.version = live.run.row.version
-        worker.pool, worker.weight = live.spec.pool, live.spec.slots
-        if live.is_claimed:
-            worker.claims.append(live)
+        worker = self.workers[task.worker]
+        worker.version = task.run.row.version
+        worker.pool, worker.weight = task.spec.pool, task.spec.slots
+        if task.is_claimed:
+            worker.claims.append(task)
         else:
-            worker.current = live
-        self._enter_run(live)
+            worker.current = task
+        self._enter_run(task)
 
     # ── granting ────────────────────────────────────────────────────────────────────────
 
@@ -334,20 +334,20 @@ class Slots:
         self, suspects: Iterable[TaskInstance], hosts_up: Container[str]
     ) -> Iterator[Grant]:
         """Grant these, and nothing else in the process that one of them may kill."""
-        for live in suspects:
-            if not (self._may_start(live) and self.ready.is_within_limits(live)):
+        for task in suspects:
+            if not (self._may_start(task) and self.ready.is_within_limits(task)):
                 continue
             idle = [worker for worker in self.workers if worker.is_idle]
-            self.ready.across.passed(live)
-            if live.spec.body is Body.FUNCTION and idle:
-                worker = best_idle(idle, live.run.row.version)
-                self._occupy(worker, live)
-                yield Grant(live, worker.number)
-            elif live.spec.body is Body.COROUTINE and live.run.async_role in hosts_up:
+            self.ready.across.passed(task)
+            if task.spec.body is Body.FUNCTION and idle:
+                worker = best_idle(idle, task.run.row.version)
+                self._occupy(worker, task)
+                yield Grant(task, worker.number)
+            elif task.spec.body is Body.COROUTINE and task.run.async_role in hosts_up:
                 if self.running_coroutines >= self.coroutines:
                     return
-                self._host(live)
-                yield Grant(live)
+                self._host(task)
+                yield Grant(task)
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
         """Return the roles of the DAGs' own hosts that tasks wait for, while work is granted."""
@@ -355,9 +355,9 @@ class Slots:
 
     def _grant_starts(self) -> Iterator[Grant]:
         while (queue := self.ready.best(START_LANE, self._may_wait, self.pools)) is not None:
-            live = self.ready.draw(queue)
-            self._keep(live)
-            yield Grant(live, is_waiting=True)
+            task = self.ready.draw(queue)
+            self._keep(task)
+            yield Grant(task, is_waiting=True)
 
     def _grant_hosted(self, lane: str, hosts_up: Container[str]) -> Iterator[Grant]:
         def room(entry: TaskInstance | MappedTask) -> bool:
@@ -369,19 +369,19 @@ class Slots:
             queue = self.ready.best(lane, room, self.pools)
             if queue is None:
                 return
-            live = self.ready.draw(queue)
-            self._host(live)
+            task = self.ready.draw(queue)
+            self._host(task)
             if lane != SENSOR_LANE:
-                self.ready.admit_more(live)
-            yield Grant(live)
+                self.ready.admit_more(task)
+            yield Grant(task)
 
-    def _host(self, live: TaskInstance) -> None:
-        self.stop_keeping(live)
-        live.is_hosted = True
-        if not is_hosted_sensor(live.spec):
-            self.at_work[live.task_no] = live
-            self._take(live.spec.pool, live.spec.slots)
-            self._enter_run(live)
+    def _host(self, task: TaskInstance) -> None:
+        self.stop_keeping(task)
+        task.is_hosted = True
+        if not is_hosted_sensor(task.spec):
+            self.at_work[task.task_no] = task
+            self._take(task.spec.pool, task.spec.slots)
+            self._enter_run(task)
 
     def _grant_workers(self, memory: Memory) -> Iterator[Grant]:
         idle = [worker for worker in self.workers if worker.is_idle]
@@ -389,12 +389,12 @@ class Slots:
             queue = self.ready.best(Body.FUNCTION.value, self._may_start, self.pools)
             if queue is None:
                 break
-            live = self.ready.draw(queue)
-            worker = best_idle(idle, live.run.row.version)
+            task = self.ready.draw(queue)
+            worker = best_idle(idle, task.run.row.version)
             idle.remove(worker)
-            self._occupy(worker, live)
-            self.ready.admit_more(live)
-            yield Grant(live, worker.number)
+            self._occupy(worker, task)
+            self.ready.admit_more(task)
+            yield Grant(task, worker.number)
         for worker in self.workers:
             if worker.current is not None:
                 yield from self._claim(worker, memory)
@@ -422,55 +422,55 @@ class Slots:
                 return
             if expected + expected_us(head(queue)) > horizon:
                 return
-            live = self.ready.draw(queue)
-            expected += expected_us(live)
-            live.worker = worker.number
-            live.is_claimed = True
-            worker.claims.append(live)
-            self._enter_run(live)
-            self.ready.admit_more(live)
-            yield Grant(live, worker.number, is_claimed=True)
+            task = self.ready.draw(queue)
+            expected += expected_us(task)
+            task.worker = worker.number
+            task.is_claimed = True
+            worker.claims.append(task)
+            self._enter_run(task)
+            self.ready.admit_more(task)
+            yield Grant(task, worker.number, is_claimed=True)
 
-    def _occupy(self, worker: Worker, live: TaskInstance) -> None:
-        spec = live.spec
-        self.stop_keeping(live)
-        worker.current = live
-        worker.version = live.run.row.version
+    def _occupy(self, worker: Worker, task: TaskInstance) -> None:
+        spec = task.spec
+        self.stop_keeping(task)
+        worker.current = task
+        worker.version = task.run.row.version
         worker.pool, worker.weight = spec.pool, spec.slots
-        live.worker = worker.number
+        task.worker = worker.number
         self._take(spec.pool, spec.slots)
-        self._enter_run(live)
+        self._enter_run(task)
 
-    def _enter_run(self, live: TaskInstance) -> None:
+    def _enter_run(self, task: TaskInstance) -> None:
         """Count it against its limits: from its claim on, so that none is passed."""
-        run: Run = live.run
+        run: Run = task.run
         run.running += 1
-        if live.spec.max_active_tis_per_dagrun is not None:
-            run.running_at[live.position] = run.running_at.get(live.position, 0) + 1
-        self.ready.across.enter(live)
+        if task.spec.max_active_tis_per_dagrun is not None:
+            run.running_at[task.position] = run.running_at.get(task.position, 0) + 1
+        self.ready.across.enter(task)
 
-    def _leave_run(self, live: TaskInstance) -> None:
-        live.run.running -= 1
-        if live.spec.max_active_tis_per_dagrun is not None:
-            live.run.running_at[live.position] -= 1
-        self.ready.across.leave(live)
+    def _leave_run(self, task: TaskInstance) -> None:
+        task.run.running -= 1
+        if task.spec.max_active_tis_per_dagrun is not None:
+            task.run.running_at[task.position] -= 1
+        self.ready.across.leave(task)
 
 
 def _counts_deferred(row: PoolRow | None) -> bool:
     return row is not None and row.include_deferred
 
 
-def _is_between(live: TaskInstance) -> bool:
+def _is_between(task: TaskInstance) -> bool:
     """Whether a task waits within its try, or for the place in which it goes on after that.
 
     Its row alone says so, and a restart finds the same. One claimed behind another stays so
     until it begins, since it may be recalled.
     """
-    if live.is_hosted or (live.worker >= 0 and not live.is_claimed):
+    if task.is_hosted or (task.worker >= 0 and not task.is_claimed):
         return False
-    if live.state is TaskState.DEFERRED:
+    if task.state is TaskState.DEFERRED:
         return True
-    if live.state is TaskState.QUEUED and live.spec.sensor is None and live.started_at is not None:
+    if task.state is TaskState.QUEUED and task.spec.sensor is None and task.started_at is not None:
         return True
-    is_resumed = live.spec.sensor is not None and live.resumed is not None
-    return is_resumed and live.state in {TaskState.QUEUED, TaskState.SENSING}
+    is_resumed = task.spec.sensor is not None and task.resumed is not None
+    return is_resumed and task.state in {TaskState.QUEUED, TaskState.SENSING}

@@ -47,16 +47,16 @@ class Across:
         at_once = _limit(entry)
         return at_once is not None and self.running(entry) >= at_once
 
-    def enter(self, live: TaskInstance) -> None:
+    def enter(self, task: TaskInstance) -> None:
         """A task takes its place."""
-        if _limit(live) is not None:
-            key = _key(live)
+        if _limit(task) is not None:
+            key = _key(task)
             self._running[key] = self._running.get(key, 0) + 1
 
-    def leave(self, live: TaskInstance) -> None:
+    def leave(self, task: TaskInstance) -> None:
         """A task gives its place back."""
-        if _limit(live) is not None:
-            key = _key(live)
+        if _limit(task) is not None:
+            key = _key(task)
             self._running[key] -= 1
             if not self._running[key]:
                 del self._running[key]

@@ -50,7 +50,7 @@ class Worker:
     def expected_us(self) -> float:
         """Return how long what it has is expected to take."""
         total = 0.0 if self.current is None else expected_us(self.current)
-        return total + sum(expected_us(live) for live in self.claims)
+        return total + sum(expected_us(task) for task in self.claims)
 
     def is_like(self, entry: TaskInstance | MappedTask) -> bool:
         """Whether the task could follow there: nothing about the slot would change."""
@@ -69,17 +69,17 @@ class Grant:
         is_waiting: It begins with a wait, and needs no place for that.
     """
 
-    __slots__ = ("is_claimed", "is_waiting", "live", "worker")
+    __slots__ = ("is_claimed", "is_waiting", "task", "worker")
 
     def __init__(
         self,
-        live: TaskInstance,
+        task: TaskInstance,
         worker: int = -1,
         *,
         is_claimed: bool = False,
         is_waiting: bool = False,
     ) -> None:
-        self.live = live
+        self.task = task
         self.worker = worker
         self.is_claimed = is_claimed
         self.is_waiting = is_waiting
@@ -90,9 +90,9 @@ def expected_us(entry: TaskInstance | MappedTask) -> float:
     return max(entry.run.durations[entry.position] or _UNKNOWN_US, _SHORTEST_US)
 
 
-def learn_duration(live: TaskInstance, took_us: int) -> None:
+def learn_duration(task: TaskInstance, took_us: int) -> None:
     """Take a measured try into what a task is expected to take."""
-    durations, position = live.run.durations, live.position
+    durations, position = task.run.durations, task.position
     known = durations[position]
     took = max(0, took_us)  # these are wall times, and the clock may have been set
     if known == 0:

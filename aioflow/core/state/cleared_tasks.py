@@ -28,9 +28,9 @@ class ClearedTasks(Generic[Held]):
     def __bool__(self) -> bool:
         return bool(self._held) or bool(self._stored)
 
-    def hold(self, task_no: TaskNo, live: Held) -> None:
+    def hold(self, task_no: TaskNo, task: Held) -> None:
         """A task may go on in the turn that has cleared it."""
-        self._held[task_no] = live
+        self._held[task_no] = task
 
     def put(self, task_no: TaskNo, start_no: StartNo) -> None:
         """It is stored that a task was cleared."""

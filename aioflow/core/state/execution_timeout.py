@@ -18,22 +18,22 @@ _DUE = frozenset({TaskState.RETRYING, TaskState.SENSING})
 """States in which the row of a task says when it is due."""
 
 
-def time_left(live: TaskInstance, steady: Timestamp) -> int | None:
+def time_left(task: TaskInstance, steady: Timestamp) -> int | None:
     """The try's time runs on while it is deferred; a microsecond is left to say so.
 
     A sensor has it anew for each look: between two of them it waits, as long as its own
     ``timeout`` allows.
     """
-    if live.ends_at is None:  # as of nearly every task: this is called for each start
-        return live.spec.execution_timeout_us
-    ends = try_ends_at(live, steady)
-    return live.spec.execution_timeout_us if ends is None else max(1, ends - steady)
+    if task.ends_at is None:  # as of nearly every task: this is called for each start
+        return task.spec.execution_timeout_us
+    ends = try_ends_at(task, steady)
+    return task.spec.execution_timeout_us if ends is None else max(1, ends - steady)
 
 
-def try_ends_at(live: TaskInstance, steady: Timestamp) -> Timestamp | None:
+def try_ends_at(task: TaskInstance, steady: Timestamp) -> Timestamp | None:
     """Return when the time of a try is over; at most all of its time is left."""
-    limit = time_limit(live.spec)
-    return None if live.ends_at is None or limit is None else min(live.ends_at, steady + limit)
+    limit = time_limit(task.spec)
+    return None if task.ends_at is None or limit is None else min(task.ends_at, steady + limit)
 
 
 def time_limit(spec: TaskSpec) -> int | None:
@@ -44,9 +44,9 @@ def time_limit(spec: TaskSpec) -> int | None:
     return None if spec.sensor is not None else spec.execution_timeout_us
 
 
-def stored_due(live: TaskInstance) -> Timestamp | None:
+def stored_due(task: TaskInstance) -> Timestamp | None:
     """Return what the row of a task says in ``due_at``."""
-    return live.ends_at if live.due_at is None else live.due_at
+    return task.ends_at if task.due_at is None else task.due_at
 
 
 def stored_instants(

@@ -69,7 +69,7 @@ class Memory:
 
     Attributes:
         epoch: Under which the node writes.
-        plans: By ``(version, dag_id)``.
+        dag_versions: By ``(version, dag_id)``.
         stored_versions: Those the database has.
         lacking_code: Triggers that no host has, for their code was not on the disk.
         refused: By name, the files that define a DAG another file has, with spec and version.
@@ -81,22 +81,23 @@ class Memory:
         found_slots: The newest runs of slots that backfills of this turn look at, and by which
             version of their DAGs those are slots.
         found_ahead: The slots with a run, of the DAGs in this turn's ``CreateMissingRuns``.
-        parking: What is behind runs, live and waits: what only waits is folded.
+        packing: What is behind runs, live and waits: what only waits is folded.
         run_keys: Runs by DAG and idempotency key.
-        lines: Of the DAGs with a task that waits for the run before: which run that is.
-        live: Tasks between pending and their end, by number.
+        run_sequences: Of the DAGs with a task that waits for the run before: which run that is.
+        active_tasks: Tasks between pending and their end, by number.
         waits: Trigger rows by number.
         trigger_code: By version, what the local trigger classes of its file stand on: digests by
             class path. Kept for the versions whose triggers are hosted; not over a restart.
-        held: Tasks that have given on items and may go on when there is room, see ``streaming``.
-        standing: The triggers that start runs of DAGs.
+        backpressured: Tasks whose output is ahead of its consumers; they continue when there is
+            room, see ``tasks.stream_producer``.
+        dag_triggers: The triggers that start runs of DAGs.
         known_keys: Of the events of these that this turn is told of, the keys that are known:
             number of the trigger, and key.
         stray_triggers: Rows that nobody needs since their host died with the last daemon.
         outbox: What is owed, kind and body by number: all that the engine works off itself, and
             what is handed out of the rest.
-        lanes: How much is owed of each other kind.
-        found_owed: Rows of these that were read for this turn.
+        outbox_quotas: How much is owed of each other kind.
+        loaded_outbox: Rows of these that were read for this turn.
         callbacks_failed: How many came to nothing; not over a restart.
         deadlines: Those that are owed, by run: they, by their numbers in the outbox.
         hosting: The last hosting number given out. It begins above every number of an
@@ -123,15 +124,16 @@ class Memory:
             or why they cannot be.
         touched: In which commits runs that had ended were marked, deleted or had begun to go on,
             by their ids: what was read of them before is not so any more.
-        admitted: Who is let in.
-        recalled: Rows of tasks that this turn needs.
-        recalled_runs: The rows of the runs that a mark or a deletion of this turn is about,
+        accounts: Who is let in.
+        prefetched_tasks: Rows of tasks that this turn needs.
+        prefetched_runs: The rows of the runs that a mark or a deletion of this turn is about,
             by their ids.
-        taken, taken_keys: Runs whose ids, and whose DAGs and idempotency keys, requests of this
-            turn come with, and whether they are being deleted; live ones may be among them.
+        existing_runs, existing_runs_by_key: Stored runs, active ones included, with the run ids, or
+            with the DAGs and idempotency keys, of this turn's requests; and whether they are being
+            deleted.
         answered: The answers to those requests of this turn that were met before, by the id of
             their run and their idempotency key.
-        stalls: Who has held up a loop; not over a restart.
+        loop_blockers: Who has held up a loop; not over a restart.
         retries_per_run: How often tasks of a run may run again in all, where its DAG does not say.
         retries_per_pool: How often those in one pool may within a minute.
         retries: Those of the present minute by pool. Neither taken back with a turn nor kept over
@@ -150,11 +152,11 @@ class Memory:
         self.dags: dict[str, DagRow] = {}
         self.files: dict[str, DagFileRow] = {}
         self.refused: dict[str, dict[str, tuple[DagSpec, str]]] = {}
-        self.plans: dict[tuple[str, str], DagVersion] = {}
+        self.dag_versions: dict[tuple[str, str], DagVersion] = {}
         self.stored_versions: set[str] = set()
         self.lacking_code: set[TriggerNo] = set()
-        self.parking = Packing()
-        self.runs = self.parking.runs
+        self.packing = Packing()
+        self.runs = self.packing.runs
         self.run_keys: dict[tuple[str, str], RunNo] = {}
         self._named: dict[str, RunNo] = {}
         self.queued_runs: dict[str, deque[Run]] = {}
@@ -163,17 +165,17 @@ class Memory:
         self.keyed_backfills: dict[tuple[str, str], int] = {}
         self.found_slots: dict[int, tuple[str, dict[Timestamp, RunRow | None]]] = {}
         self.found_ahead: dict[str, set[Timestamp | None]] = {}
-        self.lines: dict[str, RunSequence] = {}
-        self.live: PackedCache[TaskInstance] = self.parking.tasks
-        self.waits: PackedCache[TriggerInstance] = self.parking.triggers
+        self.run_sequences: dict[str, RunSequence] = {}
+        self.active_tasks: PackedCache[TaskInstance] = self.packing.tasks
+        self.waits: PackedCache[TriggerInstance] = self.packing.triggers
         self.trigger_code: dict[str, dict[str, str]] = {}
-        self.held: dict[TaskNo, TaskInstance] = {}
-        self.standing = DagTriggers()
+        self.backpressured: dict[TaskNo, TaskInstance] = {}
+        self.dag_triggers = DagTriggers()
         self.known_keys: set[tuple[TriggerNo, str | None]] = set()
         self.stray_triggers: list[TriggerRow] = []
         self.outbox: dict[int, tuple[str, bytes]] = {}
-        self.lanes: dict[str, OutboxQuota] = {}
-        self.found_owed: dict[str, list[OutboxRow]] = {}
+        self.outbox_quotas: dict[str, OutboxQuota] = {}
+        self.loaded_outbox: dict[str, list[OutboxRow]] = {}
         self.callbacks_failed = self.schedules_late = 0
         self.deadlines: dict[RunNo, dict[int, Deadline]] = {}
         self.hosting, self.node_no, self.trial_no = epoch << 32, 1, -1
@@ -189,14 +191,14 @@ class Memory:
         self.unclaimed: set[TaskNo] = set()
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}
-        self.admitted = Accounts()
-        self.recalled: dict[TaskNo, TaskRow] = {}
-        self.recalled_runs: dict[str, RunRow] = {}
-        self.taken: dict[str, tuple[RunRow, bool]] = {}
-        self.taken_keys: dict[tuple[str, str], tuple[RunRow, bool]] = {}
+        self.accounts = Accounts()
+        self.prefetched_tasks: dict[TaskNo, TaskRow] = {}
+        self.prefetched_runs: dict[str, RunRow] = {}
+        self.existing_runs: dict[str, tuple[RunRow, bool]] = {}
+        self.existing_runs_by_key: dict[tuple[str, str], tuple[RunRow, bool]] = {}
         self.answered: dict[tuple[str, str], tuple[int, RunState]] = {}
-        self.stalls = LoopBlockers()
-        self.suspects = CrashSuspects()
+        self.loop_blockers = LoopBlockers()
+        self.crash_suspects = CrashSuspects()
         self.retries_per_run: int | None = None
         self.retries_per_pool: int | None = None
         self.retries: dict[str, RetryMinute] = {}
@@ -209,7 +211,7 @@ class Memory:
     @property
     def has_queued(self) -> bool:
         """Whether a task waits for its place."""
-        return any(one.state is TaskState.QUEUED for one in self.live.objects.values())
+        return any(one.state is TaskState.QUEUED for one in self.active_tasks.objects.values())
 
     def on_wall(self, steady: Timestamp | None) -> Timestamp | None:
         """Return what the wall clock shows at an instant of steady time, as far as is known."""
@@ -233,23 +235,25 @@ class Memory:
     def add_plan(self, version: str, spec: DagSpec) -> DagVersion:
         """Know a version of a DAG. A second call returns the first plan."""
         key = (version, spec.dag_id)
-        plan = self.plans.get(key)
-        if plan is None:
-            plan = self.plans[key] = DagVersion(version, spec)
-            if plan.graph.past and spec.dag_id not in self.lines:
+        dag_version = self.dag_versions.get(key)
+        if dag_version is None:
+            dag_version = self.dag_versions[key] = DagVersion(version, spec)
+            if dag_version.graph.past and spec.dag_id not in self.run_sequences:
                 self._draw_line(spec.dag_id)
-            self.numbers_needed = max(self.numbers_needed, plan.widest_run)
-        return plan
+            self.numbers_needed = max(self.numbers_needed, dag_version.widest_run)
+        return dag_version
 
     def newest(self, dag_id: str) -> DagSpec | None:
         """Return a DAG as its file defines it now, if one does."""
         row = self.dags.get(dag_id)
-        plan = None if row is None or row.gone else self.plans.get((row.version, dag_id))
-        return None if plan is None else plan.graph.spec
+        dag_version = (
+            None if row is None or row.gone else self.dag_versions.get((row.version, dag_id))
+        )
+        return None if dag_version is None else dag_version.graph.spec
 
     def _draw_line(self, dag_id: str) -> None:
         """A DAG has tasks that wait for the run before, as it had not until now."""
-        line = self.lines[dag_id] = RunSequence()
+        line = self.run_sequences[dag_id] = RunSequence()
         for row in (self.runs.peek(number).row for number in self.runs):
             order = run_key(row)
             if row.dag_id == dag_id and order is not None:
@@ -263,7 +267,7 @@ class Memory:
             self._named[row.run_id] = row.run_no
         if row.key is not None:
             self.run_keys[row.dag_id, row.key] = row.run_no
-        line, order = self.lines.get(row.dag_id), run_key(row)
+        line, order = self.run_sequences.get(row.dag_id), run_key(row)
         if line is not None and order is not None:
             line.enter(order)
 
@@ -286,13 +290,13 @@ class Memory:
         self._named.pop(run.row.run_id, None)
         if run.row.key is not None:
             self.run_keys.pop((run.row.dag_id, run.row.key), None)
-        for task_no in run.live:
-            self.live.pop(task_no, None)
+        for task_no in run.active_tasks:
+            self.active_tasks.pop(task_no, None)
         self.leave_line(run)
 
     def leave_line(self, run: Run) -> None:
         """A run has ended, or is not to be gone on with."""
-        line, order = self.lines.get(run.row.dag_id), run_key(run.row)
+        line, order = self.run_sequences.get(run.row.dag_id), run_key(run.row)
         if line is not None and order is not None:
             is_over = run.row.ended_at is not None
             groups = run.groups.values()
@@ -303,8 +307,8 @@ class Memory:
         """Return the versions that triggers may be hosted with: what has them, or has the DAG."""
         versions = {row.version for row in self.dags.values()}
         versions |= {wait.version for wait in self.waits.objects.values()}
-        versions |= {form.version for form, _ in self.parking.forms.numbered()}
-        versions |= {one.version for one in self.standing}
+        versions |= {form.version for form, _ in self.packing.forms.numbered()}
+        versions |= {one.version for one in self.dag_triggers}
         return versions
 
     def next_hosting(self) -> int:

@@ -21,11 +21,11 @@ class _PackedRun(msgspec.Struct, frozen=True, array_like=True):
     """One run. What its states say again, as the tallies, is not kept.
 
     Attributes:
-        plan: Which plan it has, among those of what is folded.
+        dag_version: The number of its DAG version in ``PackedRuns.dag_versions``.
         tasks: How many tasks it has folded.
     """
 
-    plan: int
+    dag_version: int
     run_no: RunNo
     run_id: str
     cause: str
@@ -55,15 +55,15 @@ class PackedRuns(PackedMap[Run]):
 
     Attributes:
         loose: Runs to be looked at when the turn is durable: they may be folded then.
-        plans: Those of what is folded.
+        dag_versions: Those of the packed runs.
     """
 
-    __slots__ = ("_bodies", "_tasks", "loose", "plans")
+    __slots__ = ("_bodies", "_tasks", "dag_versions", "loose")
 
     def __init__(self, tasks: PackedMap[TaskInstance]) -> None:
         super().__init__()
         self.loose: dict[RunNo, Run] = {}
-        self.plans: Interner[DagVersion] = Interner()
+        self.dag_versions: Interner[DagVersion] = Interner()
         self._bodies: Pages[bytes] = Pages(Rows)
         self._tasks = tasks
 
@@ -81,7 +81,7 @@ class PackedRuns(PackedMap[Run]):
             return None
         one = _decode(body)
         run = self.objects[number] = self.loose[number] = self._thaw(one)
-        self.plans.leave(one.plan)
+        self.dag_versions.leave(one.dag_version)
         return run
 
     def peek(self, number: RunNo) -> Run:
@@ -120,8 +120,8 @@ class PackedRuns(PackedMap[Run]):
             self.objects.get(row.run_no) is run
             and row.state is RunState.RUNNING
             and row.backfill is None
-            and not run.live.objects
-            and len(run.live) > 0
+            and not run.active_tasks.objects
+            and len(run.active_tasks) > 0
             and not run.groups
             and not run.items
             and not run.cleared
@@ -136,7 +136,7 @@ class PackedRuns(PackedMap[Run]):
     def _fold(self, run: Run) -> None:
         row = run.row
         one = _PackedRun(
-            self.plans.enter(run.plan),
+            self.dag_versions.enter(run.dag_version),
             row.run_no,
             row.run_id,
             row.cause,
@@ -152,7 +152,7 @@ class PackedRuns(PackedMap[Run]):
             run.results,
             run.widths,
             run.source_starts,
-            len(run.live),
+            len(run.active_tasks),
             run.retried,
             run.is_over_budget,
             run.beyond_budget,
@@ -162,12 +162,12 @@ class PackedRuns(PackedMap[Run]):
 
     def _thaw(self, one: _PackedRun) -> Run:
         """Make the object again."""
-        plan = self.plans[one.plan]
+        dag_version = self.dag_versions[one.dag_version]
         row = RunRow(
             run_no=one.run_no,
             run_id=one.run_id,
-            dag_id=plan.graph.spec.dag_id,
-            version=plan.version,
+            dag_id=dag_version.graph.spec.dag_id,
+            version=dag_version.version,
             state=RunState.RUNNING,
             cause=one.cause,
             first_task_no=one.first_task_no,
@@ -178,7 +178,7 @@ class PackedRuns(PackedMap[Run]):
             started_at=one.started_at,
             caller=one.caller,
         )
-        run = Run(row, plan)
+        run = Run(row, dag_version)
         run.states[:] = one.states
         run.known[:] = one.known or run.known
         run.results, run.widths = one.results, one.widths
@@ -186,7 +186,7 @@ class PackedRuns(PackedMap[Run]):
         run.retried, run.is_over_budget = one.retried, one.is_over_budget
         run.beyond_budget = one.beyond_budget
         _recount(run)
-        run.live.lie(one.tasks, self._tasks)
+        run.active_tasks.lie(one.tasks, self._tasks)
         return run
 
 

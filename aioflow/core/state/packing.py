@@ -38,7 +38,7 @@ _WORTH_COPYING = 1_024
 class TaskShape(NamedTuple):
     """Fields of ``TaskInstance`` and ``TriggerInstance`` that many waits have in common."""
 
-    plan: DagVersion
+    dag_version: DagVersion
     position: int
     class_path: str
     next_method: str
@@ -124,9 +124,9 @@ class Packing:
     def fold(self, *, with_runs: bool = True) -> None:
         """Fold what only waits; called when that is stored."""
         self._most_live = max(self._most_live, len(self.tasks.objects))
-        for live in self.loose.values():
-            if self._only_waits(live):
-                self._fold(live)
+        for task in self.loose.values():
+            if self._only_waits(task):
+                self._fold(task)
         self.loose.clear()
         if with_runs:
             self.runs.fold()
@@ -151,12 +151,12 @@ class Packing:
 
     def peek_task(self, task_no: TaskNo) -> TaskInstance | None:
         """Return a task to be read only; as ``peek``."""
-        live = self.tasks.objects.get(task_no)
-        if live is None:
+        task = self.tasks.objects.get(task_no)
+        if task is None:
             trigger_no = self._trigger_nos.get(task_no)
             wait = None if trigger_no is None else self.peek(trigger_no)
-            live = None if wait is None else wait.live
-        return live
+            task = None if wait is None else wait.task
+        return task
 
     def folded(self, after: TriggerNo = -1) -> Iterator[PackedTask]:
         """Yield what is folded, by trigger, as it is. Nothing may be unfolded meanwhile."""
@@ -178,7 +178,7 @@ class Packing:
         """Yield the instants that folded tasks of a run wait for."""
         if not any(form.has_instants for form, _ in self.forms.numbered()):
             return
-        for task_no in run.live.folded():
+        for task_no in run.active_tasks.folded():
             trigger_no = self._trigger_nos.get(task_no)
             one = None if trigger_no is None else self.look(trigger_no)
             if one is None:
@@ -235,7 +235,7 @@ class Packing:
         since = row.since
         due_at, ends_at = stored_instants(run.spec.tasks[task.position], task, shift)
         form = TaskShape(
-            run.plan,
+            run.dag_version,
             task.position,
             row.class_path,
             row.next_method,
@@ -274,85 +274,85 @@ class Packing:
             task.failure,
         )
         self._lay(one)
-        run.live.lay(self.tasks)
+        run.active_tasks.lay(self.tasks)
 
     def forget_folded(self, run_no: RunNo) -> None:
         """Forget what is folded of a run; one pass over all that is."""
         for one in [one for one in self.folded() if one.run_no == run_no]:
             self._take(one)
 
-    def _only_waits(self, live: TaskInstance) -> bool:
+    def _only_waits(self, task: TaskInstance) -> bool:
         """Whether nothing of it is lost in a ``PackedTask``, and it is what is remembered."""
-        if live.state is not TaskState.DEFERRED or len(live.waits) != 1:
+        if task.state is not TaskState.DEFERRED or len(task.waits) != 1:
             return False
-        wait = live.waits[0]
+        wait = task.waits[0]
         return (
-            self.tasks.objects.get(live.task_no) is live
+            self.tasks.objects.get(task.task_no) is task
             and self.triggers.objects.get(wait.row.trigger_no) is wait
-            and wait.live is live
+            and wait.task is task
             and wait.state is TriggerState.WAITING
             and wait.stream is None
-            and live.resumed is None
-            and not live.streams
-            and live.answer == _NO_ANSWER
-            and live.stored_place == NOWHERE
-            and live.worker < 0
-            and not live.is_hosted
-            and live.parked_start in {0, live.start_no}
-            and self.runs.objects.get(live.run.run_no) is live.run
+            and task.resumed is None
+            and not task.streams
+            and task.answer == _NO_ANSWER
+            and task.stored_place == NOWHERE
+            and task.worker < 0
+            and not task.is_hosted
+            and task.parked_start in {0, task.start_no}
+            and self.runs.objects.get(task.run.run_no) is task.run
         )
 
-    def _fold(self, live: TaskInstance) -> None:
-        wait, run = live.waits[0], live.run
+    def _fold(self, task: TaskInstance) -> None:
+        wait, run = task.waits[0], task.run
         row = wait.row
         since = row.since
         form = TaskShape(
-            run.plan,
-            live.position,
+            run.dag_version,
+            task.position,
             row.class_path,
             row.next_method,
             row.timeout_method,
             row.ordinal,
             row.branch,
-            live.open_kind,
+            task.open_kind,
             wait.role,
             wait.has_room,
             wait.version,
-            not (live.due_at is live.deadline_at is row.deadline_at is None),
+            not (task.due_at is task.deadline_at is row.deadline_at is None),
         )
         one = PackedTask(
             self.forms.enter(form),
             row.run_no,
-            live.task_no,
+            task.task_no,
             row.trigger_no,
             wait.hosting,
             since,
-            live.map_index,
-            live.try_number,
-            live.start_no,
-            live.interruptions,
-            live.recorded,
-            live.first_failed,
-            live.looks,
-            self._async_life(form.plan) if live.parked_start else 0,
-            None if live.queued_at is None else live.queued_at - since,
-            None if live.started_at is None else live.started_at - since,
-            None if live.ends_at is None else live.ends_at - since,
-            None if live.due_at is None else live.due_at - since,
-            None if live.deadline_at is None else live.deadline_at - since,
+            task.map_index,
+            task.try_number,
+            task.start_no,
+            task.interruptions,
+            task.recorded,
+            task.first_failed,
+            task.looks,
+            self._async_life(form.dag_version) if task.parked_start else 0,
+            None if task.queued_at is None else task.queued_at - since,
+            None if task.started_at is None else task.started_at - since,
+            None if task.ends_at is None else task.ends_at - since,
+            None if task.due_at is None else task.due_at - since,
+            None if task.deadline_at is None else task.deadline_at - since,
             None if row.deadline_at is None else row.deadline_at - since,
             row.kwargs,
             row.next_kwargs,
-            live.failure,
+            task.failure,
         )
-        del self.tasks.objects[live.task_no], self.triggers.objects[row.trigger_no]
+        del self.tasks.objects[task.task_no], self.triggers.objects[row.trigger_no]
         self._lay(one)
-        run.live.put_away(live.task_no, self.tasks)
-        live.waits = ()  # they hold each other: else both would lie about until a collection
+        run.active_tasks.put_away(task.task_no, self.tasks)
+        task.waits = ()  # they hold each other: else both would lie about until a collection
 
-    def _async_life(self, plan: DagVersion) -> int:
+    def _async_life(self, dag_version: DagVersion) -> int:
         """Return which of its lives the host is in that runs the coroutines of a version."""
-        return self._async_lives.get(async_role(plan.graph.spec), 1)
+        return self._async_lives.get(async_role(dag_version.graph.spec), 1)
 
     def _lay(self, one: PackedTask) -> None:
         self._bodies.put(one.trigger_no, packed(one))
@@ -366,38 +366,38 @@ class Packing:
     def _unfold_task(self, task_no: TaskNo) -> TaskInstance | None:
         trigger_no = self._trigger_nos.get(task_no)
         wait = None if trigger_no is None else self._unfold_trigger(trigger_no)
-        return None if wait is None else wait.live
+        return None if wait is None else wait.task
 
     def _unfold_trigger(self, trigger_no: TriggerNo) -> TriggerInstance | None:
         one = self.look(trigger_no)
         if one is None:
             return None
-        live, wait = self._thaw(one, self.runs[one.run_no])
+        task, wait = self._thaw(one, self.runs[one.run_no])
         self._take(one)
-        self.tasks.objects[one.task_no] = self.loose[one.task_no] = live
+        self.tasks.objects[one.task_no] = self.loose[one.task_no] = task
         self.triggers.objects[one.trigger_no] = wait
-        live.run.live.bring_back(live)
+        task.run.active_tasks.bring_back(task)
         return wait
 
     def _thaw(self, one: PackedTask, run: Run) -> tuple[TaskInstance, TriggerInstance]:
         """Make the objects again."""
         form, since = self.forms[one.form], one.since
-        live = TaskInstance(run, one.task_no, form.position, one.map_index)
-        live.state = live.stored_state = TaskState.DEFERRED
-        live.start_no = live.stored_start = one.start_no
-        live.try_number = one.try_number
-        live.interruptions = one.interruptions
-        live.recorded, live.first_failed = one.recorded, one.first_failed
-        live.looks = one.looks
-        live.open_kind = form.open_kind
-        is_parked = one.parked_in != 0 and one.parked_in == self._async_life(form.plan)
-        live.parked_start = one.start_no if is_parked else 0
-        live.queued_at = None if one.queued_at is None else since + one.queued_at
-        live.started_at = None if one.started_at is None else since + one.started_at
-        live.ends_at = None if one.ends_at is None else since + one.ends_at
-        live.due_at = None if one.due_at is None else since + one.due_at
-        live.deadline_at = None if one.deadline_at is None else since + one.deadline_at
-        live.failure = one.failure
+        task = TaskInstance(run, one.task_no, form.position, one.map_index)
+        task.state = task.stored_state = TaskState.DEFERRED
+        task.start_no = task.stored_start = one.start_no
+        task.try_number = one.try_number
+        task.interruptions = one.interruptions
+        task.recorded, task.first_failed = one.recorded, one.first_failed
+        task.looks = one.looks
+        task.open_kind = form.open_kind
+        is_parked = one.parked_in != 0 and one.parked_in == self._async_life(form.dag_version)
+        task.parked_start = one.start_no if is_parked else 0
+        task.queued_at = None if one.queued_at is None else since + one.queued_at
+        task.started_at = None if one.started_at is None else since + one.started_at
+        task.ends_at = None if one.ends_at is None else since + one.ends_at
+        task.due_at = None if one.due_at is None else since + one.due_at
+        task.deadline_at = None if one.deadline_at is None else since + one.deadline_at
+        task.failure = one.failure
         row = TriggerRow(
             trigger_no=one.trigger_no,
             task_no=one.task_no,
@@ -413,13 +413,13 @@ class Packing:
             branch=form.branch,
             timeout_method=form.timeout_method,
         )
-        wait = TriggerInstance(row, run, live)
+        wait = TriggerInstance(row, run, task)
         wait.hosting = self.hosting(one)
         wait.role = form.role
         wait.has_room = form.has_room or not wait.hosting
         wait.version = form.version
-        live.waits = (wait,)
-        return live, wait
+        task.waits = (wait,)
+        return task, wait
 
     def _shrink(self) -> None:
         """A ``dict`` keeps the room of its best days: begin new ones."""

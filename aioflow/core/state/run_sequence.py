@@ -235,9 +235,9 @@ def _together(found: dict[TaskState, int], width: int, absent: TaskState) -> Tas
     for state in _WORST:
         if state in found:
             return state
-    live = [state for state in found if state.is_live]
-    if live or sum(found.values()) < width:
-        return live[0] if live else absent
+    active = [state for state in found if state.is_live]
+    if active or sum(found.values()) < width:
+        return active[0] if active else absent
     return TaskState.SUCCESS if TaskState.SUCCESS in found else TaskState.SKIPPED
 
 

@@ -65,7 +65,7 @@ class TriggerInstance:
     """A trigger in memory: its row, the task that waits for it, and who hosts it.
 
     Attributes:
-        live: The task; ``None`` once it no longer waits and the row only awaits its host.
+        task: The task; ``None`` once it no longer waits and the row only awaits its host.
         hosting: Which hosting it is in; 0 while no host has it.
         role: That of the host it was handed to last.
         has_room: Whether a host had room for it, as far as the triggerer has said.
@@ -74,12 +74,12 @@ class TriggerInstance:
         stream: Its events, if it has more than one.
     """
 
-    __slots__ = ("has_room", "hosting", "live", "role", "row", "run", "stream", "version")
+    __slots__ = ("has_room", "hosting", "role", "row", "run", "stream", "task", "version")
 
-    def __init__(self, row: TriggerRow, run: Run, live: TaskInstance | None) -> None:
+    def __init__(self, row: TriggerRow, run: Run, task: TaskInstance | None) -> None:
         self.row = row
         self.run = run
-        self.live = live
+        self.task = task
         self.hosting = 0
         self.role = "triggers"
         self.has_room = True
@@ -281,10 +281,10 @@ class ActiveTasks(PackedMap[TaskInstance]):
         self._count += 1
         self._shelf = shelf
 
-    def bring_back(self, live: TaskInstance) -> None:
+    def bring_back(self, task: TaskInstance) -> None:
         """One of them is an object again."""
         self._count -= 1
-        self.objects[live.task_no] = live
+        self.objects[task.task_no] = task
 
 
 class MappedTask(MappedChildren):
@@ -367,12 +367,14 @@ class Run:
     """
 
     __slots__ = (
+        "active_tasks",
         "async_role",
         "beyond_budget",
         "blocked",
         "blocked_at",
         "cleared",
         "clearing",
+        "dag_version",
         "durations",
         "graph",
         "groups",
@@ -381,9 +383,7 @@ class Run:
         "is_over_budget",
         "items",
         "known",
-        "live",
         "looked",
-        "plan",
         "removed",
         "results",
         "retried",
@@ -398,11 +398,11 @@ class Run:
         "widths",
     )
 
-    def __init__(self, row: RunRow, plan: DagVersion) -> None:
-        graph = plan.graph
+    def __init__(self, row: RunRow, dag_version: DagVersion) -> None:
+        graph = dag_version.graph
         size = len(graph.spec.tasks)
         self.row = row
-        self.plan = plan
+        self.dag_version = dag_version
         self.graph = graph
         self.spec: DagSpec = graph.spec
         self.async_role = async_role(graph.spec)
@@ -412,7 +412,7 @@ class Run:
             for look in looks:
                 self.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
         self.groups: dict[int, MappedTask] = {}
-        self.live = ActiveTasks(row.first_task_no, self.states, self.groups)
+        self.active_tasks = ActiveTasks(row.first_task_no, self.states, self.groups)
         self.unfinished = size
         self.running = 0
         self.running_at: dict[int, int] = {}
@@ -421,7 +421,7 @@ class Run:
         self.widths: dict[int, int] = {}
         self.source_starts: dict[int, StartNo] = {}
         self.items: dict[TaskNo, StreamOutput] = {}
-        self.durations = plan.durations
+        self.durations = dag_version.durations
         self.info = run_info(row, graph.spec.file)
         self.blocked: list[tuple[int, int, int, TaskInstance | MappedTask]] = []
         self.blocked_at: dict[int, list[tuple[int, int, int, TaskInstance | MappedTask]]] = {}

@@ -27,54 +27,54 @@ _encode = msgspec.msgpack.Encoder().encode
 _WENT_WELL = frozenset({RunState.SUCCESS, RunState.PARTIAL})
 
 
-def call(live: TaskInstance, report: RunCalled, draft: Transaction, slots: Slots) -> None:
+def call(task: TaskInstance, report: RunCalled, tx: Transaction, slots: Slots) -> None:
     """A coroutine starts a run of another DAG, and is parked until that has ended if it waits.
 
     Where there can be no such run the call has failed, which is recorded, and it goes on.
     """
-    if report.ordinal != live.recorded or live.state is not TaskState.RUNNING:
+    if report.ordinal != task.recorded or task.state is not TaskState.RUNNING:
         return  # repeated
-    number = draft.numbers.take()
+    number = tx.numbers.take()
     request = CreateRun(dag_id=report.dag_id, conf=report.conf)
     try:
         caller = number if report.waits else None
-        run = create.make_run(request, draft, slots, cause="task", caller=caller)
+        run = create.make_run(request, tx, slots, cause="task", caller=caller)
     except RequestError as exc:
         failure, arguments = _refused(exc)
         durable_calls.record(
-            live, report, RecordState.FAILED, draft, answer=arguments, failure=failure
+            task, report, RecordState.FAILED, tx, answer=arguments, failure=failure
         )
-        durable_calls.confirm(live, report.ordinal, draft, arguments, failure)
+        durable_calls.confirm(task, report.ordinal, tx, arguments, failure)
         return
     if not report.waits:
         answer = _encode(run.row.run_id)
-        durable_calls.record(live, report, RecordState.ANSWERED, draft, answer=answer)
-        durable_calls.confirm(live, report.ordinal, draft, answer, None)
+        durable_calls.record(task, report, RecordState.ANSWERED, tx, answer=answer)
+        durable_calls.confirm(task, report.ordinal, tx, answer, None)
         return
-    durable_calls.park(live, report, draft, slots)
-    until = durable_calls.deadline(live, None, draft.steady)
+    durable_calls.park(task, report, tx, slots)
+    until = durable_calls.deadline(task, None, tx.steady)
     kwargs = _encode({"dag": run.row.dag_id, "run_id": run.row.run_id})
-    live.waits = (durable_calls.wait_for(live, 0, (RUN, kwargs), until, draft, number=number),)
-    draft.wake_task(live, until)
+    task.waits = (durable_calls.wait_for(task, 0, (RUN, kwargs), until, tx, number=number),)
+    tx.wake_task(task, until)
 
 
-def ended(run: Run, draft: Transaction, slots: Slots) -> None:
+def ended(run: Run, tx: Transaction, slots: Slots) -> None:
     """A run has reached its final state: whoever started it, and still waits, goes on."""
     caller = run.row.caller
-    wait = None if caller is None else draft.memory.waits.get(caller)
-    if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
+    wait = None if caller is None else tx.memory.waits.get(caller)
+    if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
         return  # it was cancelled, or begins anew
-    live, row = wait.live, run.row
+    task, row = wait.task, run.row
     if row.state in _WENT_WELL:
         answer = {"state": row.state.label, "run_id": row.run_id, "result": None}
-        durable_calls.give_answer(live, _encode(answer), None, draft)
+        durable_calls.give_answer(task, _encode(answer), None, tx)
     else:
         arguments = (row.dag_id, row.run_id, row.state.label)
         failure = _failure(DagRunFailed(*arguments), "dag_run_failed")
-        durable_calls.give_answer(live, _encode(arguments), failure, draft)
-    draft.drop_wait(wait)
-    wait.live, live.waits = None, ()
-    requeue(live, draft, slots)
+        durable_calls.give_answer(task, _encode(arguments), failure, tx)
+    tx.drop_wait(wait)
+    wait.task, task.waits = None, ()
+    requeue(task, tx, slots)
 
 
 def _refused(problem: RequestError) -> tuple[Failure, bytes]:

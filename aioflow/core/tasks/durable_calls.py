@@ -59,171 +59,171 @@ NEXT = "next"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def answered(live: TaskInstance, report: CallAnswered, draft: Transaction) -> None:
+def answered(task: TaskInstance, report: CallAnswered, tx: Transaction) -> None:
     """A call that waits for nothing has its answer: keep it, then let the coroutine go on."""
-    if report.ordinal == live.recorded and live.state is TaskState.RUNNING:
+    if report.ordinal == task.recorded and task.state is TaskState.RUNNING:
         state = RecordState.ANSWERED if report.failure is None else RecordState.FAILED
-        record(live, report, state, draft, answer=report.answer, failure=report.failure)
-    if report.ordinal < live.recorded:  # also one that is reported twice
-        confirm(live, report.ordinal, draft)
+        record(task, report, state, tx, answer=report.answer, failure=report.failure)
+    if report.ordinal < task.recorded:  # also one that is reported twice
+        confirm(task, report.ordinal, tx)
 
 
-def emit(live: TaskInstance, report: EventEmitted, draft: Transaction) -> None:
+def emit(task: TaskInstance, report: EventEmitted, tx: Transaction) -> None:
     """A named event, stored with the record that says so: once, whatever is lost or repeated."""
-    if report.ordinal == live.recorded and live.state is TaskState.RUNNING:
-        record(live, report, RecordState.ANSWERED, draft)
+    if report.ordinal == task.recorded and task.state is TaskState.RUNNING:
+        record(task, report, RecordState.ANSWERED, tx)
         event = (report.event, report.key, report.data)
-        named_events.store(*event, draft, run_no=live.run.run_no)
-    if report.ordinal < live.recorded:
-        confirm(live, report.ordinal, draft)
+        named_events.store(*event, tx, run_no=task.run.run_no)
+    if report.ordinal < task.recorded:
+        confirm(task, report.ordinal, tx)
 
 
 def await_triggers(
-    live: TaskInstance, report: Awaiting, draft: Transaction, slots: Slots
+    task: TaskInstance, report: Awaiting, tx: Transaction, slots: Slots
 ) -> list[TriggerInstance]:
     """A coroutine waits: it gives its place back, and is parked. Returns what is to be hosted."""
-    if report.ordinal != live.recorded:
-        raise ValueError(f"call {report.ordinal} of task {live.task_no} after {live.recorded}")
-    park(live, report, draft, slots)
-    until = deadline(live, report.timeout_us, draft.steady)
+    if report.ordinal != task.recorded:
+        raise ValueError(f"call {report.ordinal} of task {task.task_no} after {task.recorded}")
+    park(task, report, tx, slots)
+    until = deadline(task, report.timeout_us, tx.steady)
     triggers = report.triggers or ((SLEEP, b"\x80"),)
-    live.waits = tuple(
-        wait_for(live, branch, trigger, until, draft) for branch, trigger in enumerate(triggers)
+    task.waits = tuple(
+        wait_for(task, branch, trigger, until, tx) for branch, trigger in enumerate(triggers)
     )
-    draft.wake_task(live, until)
-    return list(live.waits)
+    tx.wake_task(task, until)
+    return list(task.waits)
 
 
 def open_stream(
-    live: TaskInstance, report: StreamOpened, draft: Transaction
+    task: TaskInstance, report: StreamOpened, tx: Transaction
 ) -> TriggerInstance | None:
     """Make the trigger of a stream; it is recorded at once, and to be hosted."""
     wait = None
-    if report.ordinal == live.recorded and live.state is TaskState.RUNNING:
-        record(live, report, RecordState.ANSWERED, draft)
+    if report.ordinal == task.recorded and task.state is TaskState.RUNNING:
+        record(task, report, RecordState.ANSWERED, tx)
         trigger = (report.class_path, report.kwargs)
-        wait = wait_for(live, 0, trigger, None, draft, window=report.window)
-        live.streams = {**live.streams, report.ordinal: wait}
-    if report.ordinal < live.recorded:
-        confirm(live, report.ordinal, draft)
+        wait = wait_for(task, 0, trigger, None, tx, window=report.window)
+        task.streams = {**task.streams, report.ordinal: wait}
+    if report.ordinal < task.recorded:
+        confirm(task, report.ordinal, tx)
     return wait
 
 
 def next_event(
-    live: TaskInstance, report: NextEventRequested, draft: Transaction, slots: Slots
+    task: TaskInstance, report: NextEventRequested, tx: Transaction, slots: Slots
 ) -> Failure | None:
     """Answer with the next event, or park. Returns why the stream ended, if badly."""
-    if report.ordinal != live.recorded or live.state is not TaskState.RUNNING:
+    if report.ordinal != task.recorded or task.state is not TaskState.RUNNING:
         return None  # repeated
-    wait = live.streams.get(report.stream)
-    payload = None if wait is None else event_stream.consume(wait, draft)
+    wait = task.streams.get(report.stream)
+    payload = None if wait is None else event_stream.consume(wait, tx)
     if payload is None and wait is not None and not event_stream.is_over(wait):
-        park(live, report, draft, slots)
-        live.waits = (wait,)
-        live.deadline_at = deadline(live, report.timeout_us, draft.steady)
-        draft.wake_task(live, live.deadline_at)
+        park(task, report, tx, slots)
+        task.waits = (wait,)
+        task.deadline_at = deadline(task, report.timeout_us, tx.steady)
+        tx.wake_task(task, task.deadline_at)
         return None
     if payload is None and wait is not None and wait.row.failure is not None:
         return wait.row.failure
-    record(live, report, RecordState.ANSWERED, draft, answer=payload)
-    confirm(live, report.ordinal, draft, payload)
+    record(task, report, RecordState.ANSWERED, tx, answer=payload)
+    confirm(task, report.ordinal, tx, payload)
     return None
 
 
-def is_after(live: TaskInstance, wait: TriggerInstance) -> bool:
+def is_after(task: TaskInstance, wait: TriggerInstance) -> bool:
     """Whether the coroutine is parked until this stream has an event."""
-    return live.open_kind == NEXT and live.wait is wait
+    return task.open_kind == NEXT and task.wait is wait
 
 
-def answer_next(live: TaskInstance, wait: TriggerInstance, draft: Transaction) -> bool:
+def answer_next(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> bool:
     """Give a parked coroutine the next event, or word that the stream is over."""
-    payload = event_stream.consume(wait, draft)
+    payload = event_stream.consume(wait, tx)
     if payload is None and not event_stream.is_over(wait):
         return False  # what came was known already
-    give_answer(live, payload, None, draft)
-    live.waits, live.deadline_at = (), None
+    give_answer(task, payload, None, tx)
+    task.waits, task.deadline_at = (), None
     return True
 
 
-def fire(wait: TriggerInstance, report: TriggerFired, draft: Transaction) -> bool:
+def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> bool:
     """A trigger of a call fired; whether that answers the call, so that its task goes on."""
-    live = wait.live
-    assert live is not None  # noqa: S101 - the caller looked
-    if live.open_kind == "all_of":
-        draft.move_wait(wait, TriggerState.FIRED, event=report.payload, key=report.key)
-        if any(other.state is TriggerState.WAITING for other in live.waits):
+    task = wait.task
+    assert task is not None  # noqa: S101 - the caller looked
+    if task.open_kind == "all_of":
+        tx.move_wait(wait, TriggerState.FIRED, event=report.payload, key=report.key)
+        if any(other.state is TriggerState.WAITING for other in task.waits):
             return False
-        events = [_raw(other.row.event) for other in live.waits]
-        give_answer(live, _encode(events), None, draft)
-    elif live.open_kind == "any_of":
-        give_answer(live, _encode([wait.row.branch, _raw(report.payload)]), None, draft)
+        events = [_raw(other.row.event) for other in task.waits]
+        give_answer(task, _encode(events), None, tx)
+    elif task.open_kind == "any_of":
+        give_answer(task, _encode([wait.row.branch, _raw(report.payload)]), None, tx)
     else:
-        give_answer(live, report.payload, None, draft)
+        give_answer(task, report.payload, None, tx)
     return True
 
 
-def time_out(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
+def time_out(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
     """The deadline of a call has come: a sleep is over, anything else raises."""
     failure = None
-    if live.open_kind != SLEEP:
-        assert live.wait is not None  # noqa: S101 - the caller looked
-        message = f"{live.wait.row.class_path} gave no event in time"
+    if task.open_kind != SLEEP:
+        assert task.wait is not None  # noqa: S101 - the caller looked
+        message = f"{task.wait.row.class_path} gave no event in time"
         failure = Failure(type="TimeoutError", message=message, reason="timeout")
-    give_answer(live, None, failure, draft)
-    live.deadline_at = None
-    requeue(live, draft, slots)
+    give_answer(task, None, failure, tx)
+    task.deadline_at = None
+    requeue(task, tx, slots)
 
 
-def not_parked(live: TaskInstance, report: NotSuspended, draft: Transaction, slots: Slots) -> None:
+def not_parked(task: TaskInstance, report: NotSuspended, tx: Transaction, slots: Slots) -> None:
     """The host no longer had the coroutine: run it again from the top, uncharged."""
-    if live.start_no == report.start_no and live.state is TaskState.RUNNING:
-        unpark(live)
-        slots.release(live)
-        slots.unblock(live)
-        requeue(live, draft, slots)
+    if task.start_no == report.start_no and task.state is TaskState.RUNNING:
+        unpark(task)
+        slots.release(task)
+        slots.unblock(task)
+        requeue(task, tx, slots)
 
 
 def park(
-    live: TaskInstance,
+    task: TaskInstance,
     report: Awaiting | NextEventRequested | RunCalled,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
 ) -> None:
     """A call is open: its coroutine is parked, and gives its place back."""
-    record(live, report, RecordState.OPEN, draft)
-    live.open_kind = report.kind
-    live.parked_start = live.start_no
-    draft.move(live, TaskState.DEFERRED)
-    slots.release(live)
-    slots.unblock(live)
+    record(task, report, RecordState.OPEN, tx)
+    task.open_kind = report.kind
+    task.parked_start = task.start_no
+    tx.move(task, TaskState.DEFERRED)
+    slots.release(task)
+    slots.unblock(task)
 
 
 def confirm(
-    live: TaskInstance,
+    task: TaskInstance,
     ordinal: int,
-    draft: Transaction,
+    tx: Transaction,
     answer: bytes | None = None,
     failure: Failure | None = None,
 ) -> None:
     """Let the coroutine go on: its call is recorded."""
-    recorded = CallRecorded(live.task_no, live.start_no, ordinal, answer, failure)
-    draft.effects.append(ConfirmCall(recorded, live.run.async_role))
+    recorded = CallRecorded(task.task_no, task.start_no, ordinal, answer, failure)
+    tx.effects.append(ConfirmCall(recorded, task.run.async_role))
 
 
 def record(
-    live: TaskInstance,
+    task: TaskInstance,
     report: Awaiting | CallAnswered | EventEmitted | NextEventRequested | RunCalled | StreamOpened,
     state: RecordState,
-    draft: Transaction,
+    tx: Transaction,
     *,
     answer: bytes | None = None,
     failure: Failure | None = None,
 ) -> None:
     """Write a call down; it is the task's next one."""
     row = RecordRow(
-        task_no=live.task_no,
+        task_no=task.task_no,
         ordinal=report.ordinal,
-        run_no=live.run.run_no,
+        run_no=task.run.run_no,
         state=state,
         kind=report.kind,
         name=report.name,
@@ -231,44 +231,44 @@ def record(
         answer=answer,
         failure=failure,
     )
-    draft.new_record(live, row)
-    _note_failure(live, failure)
-    if live.interruptions:  # it came further than where it had been cut short
-        live.interruptions = 0
-        draft.memory.suspects.clear(live.task_no)
-        draft.touch(live)
+    tx.new_record(task, row)
+    _note_failure(task, failure)
+    if task.interruptions:  # it came further than where it had been cut short
+        task.interruptions = 0
+        tx.memory.crash_suspects.clear(task.task_no)
+        tx.touch(task)
 
 
 def give_answer(
-    live: TaskInstance, answer: bytes | None, failure: Failure | None, draft: Transaction
+    task: TaskInstance, answer: bytes | None, failure: Failure | None, tx: Transaction
 ) -> None:
     """The open call has its answer, stored with the move of the task that follows."""
-    draft.answer_record(live, answer, failure)
-    _note_failure(live, failure)
-    live.answer = (answer, failure)
-    live.open_kind = ""
+    tx.answer_record(task, answer, failure)
+    _note_failure(task, failure)
+    task.answer = (answer, failure)
+    task.open_kind = ""
 
 
-def _note_failure(live: TaskInstance, failure: Failure | None) -> None:
-    if failure is not None and live.first_failed < 0:
-        live.first_failed = live.recorded - 1
+def _note_failure(task: TaskInstance, failure: Failure | None) -> None:
+    if failure is not None and task.first_failed < 0:
+        task.first_failed = task.recorded - 1
 
 
-def deadline(live: TaskInstance, timeout_us: int | None, steady: Timestamp) -> Timestamp | None:
+def deadline(task: TaskInstance, timeout_us: int | None, steady: Timestamp) -> Timestamp | None:
     """Return when a wait that begins now ends: at its own limit, or with the try."""
     own = None if timeout_us is None else steady + timeout_us
-    ends = try_ends_at(live, steady)
+    ends = try_ends_at(task, steady)
     if own is None or ends is None:
         return ends if own is None else own
     return min(own, ends)
 
 
 def wait_for(
-    live: TaskInstance,
+    task: TaskInstance,
     branch: int,
     trigger: tuple[str, bytes],
     deadline_at: Timestamp | None,
-    draft: Transaction,
+    tx: Transaction,
     *,
     window: int = 0,
     number: TriggerNo | None = None,
@@ -276,20 +276,20 @@ def wait_for(
     """Make a trigger that the last recorded call waits for; ``number`` if it has one already."""
     class_path, kwargs = trigger
     row = TriggerRow(
-        trigger_no=draft.numbers.take() if number is None else number,
-        task_no=live.task_no,
-        run_no=live.run.run_no,
+        trigger_no=tx.numbers.take() if number is None else number,
+        task_no=task.task_no,
+        run_no=task.run.run_no,
         state=TriggerState.WAITING,
         class_path=class_path,
         kwargs=kwargs,
-        since=draft.steady,
+        since=tx.steady,
         deadline_at=deadline_at,
-        ordinal=live.recorded - 1,
+        ordinal=task.recorded - 1,
         branch=branch,
         window=window,
     )
-    wait = TriggerInstance(row, live.run, live)
-    draft.new_wait(wait)
+    wait = TriggerInstance(row, task.run, task)
+    tx.new_wait(wait)
     return wait
 
 

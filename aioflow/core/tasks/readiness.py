@@ -21,10 +21,10 @@ def fresh(run: Run, position: int, map_index: int) -> TaskInstance:
     known = run.cleared.take(task_no) if run.cleared else None
     if isinstance(known, TaskInstance):
         return known
-    live = TaskInstance(run, task_no, position, map_index)
+    task = TaskInstance(run, task_no, position, map_index)
     if known is not None:
-        live.start_no = live.stored_start = known
-    return live
+        task.start_no = task.stored_start = known
+    return task
 
 
 def cleared_places(run: Run) -> Iterator[tuple[int, int]]:
@@ -47,13 +47,13 @@ def is_cleared(group: MappedTask) -> bool:
     return next(group.run.cleared.between(first, first + group.width), None) is not None
 
 
-def retire(run: Run, position: int, draft: Transaction) -> None:
+def retire(run: Run, position: int, tx: Transaction) -> None:
     """A task is expanded that was cleared after it had ended without: its children have rows."""
     task_no = run.task_no(position, -1)
     if task_no in run.cleared:
-        live = fresh(run, position, -1)
-        draft.move(live, TaskState.REMOVED)
-        run.removed[task_no] = live.start_no
+        task = fresh(run, position, -1)
+        tx.move(task, TaskState.REMOVED)
+        run.removed[task_no] = task.start_no
 
 
 def rewind(group: MappedTask) -> None:

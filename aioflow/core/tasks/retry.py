@@ -37,7 +37,7 @@ def next_try_at(
     *,
     try_number: int,
     now: Timestamp,
-    chance: float,
+    random: float,
     retry_after_us: int | None = None,
 ) -> Timestamp | None:
     """Return when to try again, or ``None`` if no tries are left.
@@ -49,7 +49,7 @@ def next_try_at(
         policy: The task's retry policy.
         try_number: The try that just failed, counting from 1.
         now: When it failed.
-        chance: Where the policy says jitter, the share to give up of half the delay, in [0, 1).
+        random: Where the policy says jitter, the share to give up of half the delay, in [0, 1).
             The other half is always waited for: a delay of nearly nothing would be none.
         retry_after_us: The delay the failure asked for. Taken as it is, without cap and jitter;
             one in the past means at once.
@@ -59,14 +59,14 @@ def next_try_at(
     """
     if try_number < 1:
         raise ValueError(f"try_number counts from 1, got {try_number}")
-    if not 0.0 <= chance < 1.0:
-        raise ValueError(f"chance must be in [0, 1), got {chance}")
+    if not 0.0 <= random < 1.0:
+        raise ValueError(f"chance must be in [0, 1), got {random}")
     if try_number >= policy.tries:
         return None
     if retry_after_us is not None:
         return _later(now, retry_after_us)
     delay_us = _grown(policy.delay_us, policy.factor, try_number - 1, policy.max_delay_us)
-    return _later(now, delay_us * (1.0 - chance / 2) if policy.jitter else delay_us)
+    return _later(now, delay_us * (1.0 - random / 2) if policy.jitter else delay_us)
 
 
 def sensor_next_look(

@@ -24,33 +24,33 @@ REASON = "retry_budget"
 _MINUTE_US = 60_000_000
 
 
-def spend(live: TaskInstance, failure: Failure, draft: Transaction) -> Failure | None:
+def spend(task: TaskInstance, failure: Failure, tx: Transaction) -> Failure | None:
     """Take one retry out of the budgets; return why there is none left, if that is so."""
-    over = _over_run(live.run, draft) or _over_pool(live, draft)
+    over = _over_run(task.run, tx) or _over_pool(task, tx)
     if not over:
-        live.run.retried += 1
+        task.run.retried += 1
         return None
-    live.run.beyond_budget += 1
+    task.run.beyond_budget += 1
     return replace(failure, message=f"{failure.message} ({over})"[:4_096], reason=REASON)
 
 
-def _over_run(run: Run, draft: Transaction) -> str:
+def _over_run(run: Run, tx: Transaction) -> str:
     own = run.spec.retry_budget
-    most = draft.memory.retries_per_run if own is None else own
+    most = tx.memory.retries_per_run if own is None else own
     if most is None or run.retried < most:
         return ""
     over = f"the run has used up its {most} retries"
     if not run.is_over_budget:
         run.is_over_budget = True
-        draft.owing.alert_of(run.row, REASON, over)
+        tx.outbox.alert_of(run.row, REASON, over)
     return over
 
 
-def _over_pool(live: TaskInstance, draft: Transaction) -> str:
-    most, pool = draft.memory.retries_per_pool, live.spec.pool
+def _over_pool(task: TaskInstance, tx: Transaction) -> str:
+    most, pool = tx.memory.retries_per_pool, task.spec.pool
     if most is None:
         return ""
-    minutes, now = draft.memory.retries, draft.steady
+    minutes, now = tx.memory.retries, tx.steady
     minute = minutes.get(pool, RetryMinute(now))
     if not 0 <= now - minute.began < _MINUTE_US:
         is_next = 0 <= now - minute.began < 2 * _MINUTE_US
@@ -60,7 +60,7 @@ def _over_pool(live: TaskInstance, draft: Transaction) -> str:
         return ""
     over = f"pool {pool} has used up its {most} retries a minute"
     if not (minute.is_over or minute.is_known):
-        draft.owing.alert_of(live.run.row, REASON, over, live.spec.task_id)
+        tx.outbox.alert_of(task.run.row, REASON, over, task.spec.task_id)
     minutes[pool] = replace(minute, is_over=True)
     return over
 

@@ -36,22 +36,22 @@ def taken_back(run: Run) -> Iterator[list[tuple[MappedTask, int]]]:
                 yield found
 
 
-def shorten(run: Run, draft: Transaction) -> None:
+def shorten(run: Run, tx: Transaction) -> None:
     """Have loops as many rounds as are left of them."""
     for first, groups in _loops(run):
         left = max([first + 1, *map(_left, groups)])
         is_back = left == first + 1 and all(group.states[first] == 0 for group in groups)
         for group in groups:
             if group.width > left or (is_back and not group.is_open):
-                _shorten(group, left, draft)
+                _shorten(group, left, tx)
 
 
-def _shorten(old: MappedTask, width: int, draft: Transaction) -> None:
+def _shorten(old: MappedTask, width: int, tx: Transaction) -> None:
     group = renewed(old)
     group.shorten(width)
     group.is_open = True
-    draft.expansions.dissolve(group.run.run_no, group.position)
-    draft.change_group(group, -1)
+    tx.expansions.dissolve(group.run.run_no, group.position)
+    tx.change_group(group, -1)
 
 
 def _left(group: MappedTask) -> int:

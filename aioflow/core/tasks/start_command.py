@@ -27,47 +27,47 @@ EVENT_BYTES = 4 * 1024 * 1024
 """Payloads an operator is given at once; one event always is."""
 
 
-def order(live: TaskInstance, steady: Timestamp, *, resumes: bool = True) -> StartTask:
+def order(task: TaskInstance, steady: Timestamp, *, resumes: bool = True) -> StartTask:
     """Return the order to start a task, with what it needs that the engine has at hand.
 
     Args:
         resumes: Whether it goes on from an event; else it is told as from its beginning.
     """
-    resumed = live.resumed if resumes else None
-    return _begins(live, steady) if resumed is None else _goes_on(live, resumed, steady)
+    resumed = task.resumed if resumes else None
+    return _begins(task, steady) if resumed is None else _goes_on(task, resumed, steady)
 
 
-def _begins(live: TaskInstance, steady: Timestamp) -> StartTask:
+def _begins(task: TaskInstance, steady: Timestamp) -> StartTask:
     """As ``order``, of what runs from its beginning: so do the children of a fan-out."""
-    run, spec = live.run, live.spec
-    given = run.items.get(live.task_no) if run.items else None
+    run, spec = task.run, task.spec
+    given = run.items.get(task.task_no) if run.items else None
     at_hand = tuple([p for p in spec.argument_parents if run.known[p]])
-    sources, widths = _NO_ITEMS if spec.mapped is None else _items(live, spec.mapped)
+    sources, widths = _NO_ITEMS if spec.mapped is None else _items(task, spec.mapped)
     return StartTask(
         run_no=run.run_no,
-        task_no=live.task_no,
-        start_no=live.start_no,
-        position=live.position,
-        map_index=live.map_index,
-        try_number=live.try_number,
+        task_no=task.task_no,
+        start_no=task.start_no,
+        position=task.position,
+        map_index=task.map_index,
+        try_number=task.try_number,
         results={p: run.results[p] for p in at_hand if p in run.results},
         at_hand=at_hand,
         sources=sources,
         widths=widths,
-        recorded=live.recorded,
-        timeout_us=time_left(live, steady),
+        recorded=task.recorded,
+        timeout_us=time_left(task, steady),
         stored=0 if given is None else given.count,
-        item=_item(live) if run.items else None,
+        item=_item(task) if run.items else None,
     )
 
 
-def _goes_on(live: TaskInstance, resumed: TriggerInstance, steady: Timestamp) -> StartTask:
+def _goes_on(task: TaskInstance, resumed: TriggerInstance, steady: Timestamp) -> StartTask:
     """As ``order``, of what goes on from an event."""
     wait = resumed.row
-    events, upto = _events(live, resumed)
+    events, upto = _events(task, resumed)
     return replace(
-        _begins(live, steady),
-        method=_method(live, resumed, upto),
+        _begins(task, steady),
+        method=_method(task, resumed, upto),
         kwargs=wait.next_kwargs,
         event=None if wait.window else wait.event,
         events=events,
@@ -76,9 +76,9 @@ def _goes_on(live: TaskInstance, resumed: TriggerInstance, steady: Timestamp) ->
     )
 
 
-def _method(live: TaskInstance, resumed: TriggerInstance, upto: int) -> str:
+def _method(task: TaskInstance, resumed: TriggerInstance, upto: int) -> str:
     """Return where it resumes: with events in what takes them, at their end in what comes then."""
-    spec = live.spec.events
+    spec = task.spec.events
     if not resumed.is_handled or spec is None:
         return resumed.row.next_method
     if spec.method:
@@ -87,10 +87,10 @@ def _method(live: TaskInstance, resumed: TriggerInstance, upto: int) -> str:
 
 
 def _events(
-    live: TaskInstance, resumed: TriggerInstance
+    task: TaskInstance, resumed: TriggerInstance
 ) -> tuple[tuple[tuple[bytes, str | None], ...], int]:
     """Return the events an operator takes in this start, and the number behind the last."""
-    spec = live.spec.events
+    spec = task.spec.events
     if resumed.stream is None or spec is None:
         return (), 0
     events: list[tuple[bytes, str | None]] = []
@@ -104,18 +104,18 @@ def _events(
     return tuple(events), upto
 
 
-def _item(live: TaskInstance) -> bytes | None:
+def _item(task: TaskInstance) -> bytes | None:
     """Return what a child of a stream takes, if it is at hand."""
-    source = -1 if live.map_index < 0 else source_of(live.run, live.position)
-    given = live.run.items.get(live.run.task_no(source, -1)) if source >= 0 else None
-    return None if given is None else given.at_hand(live.map_index)
+    source = -1 if task.map_index < 0 else source_of(task.run, task.position)
+    given = task.run.items.get(task.run.task_no(source, -1)) if source >= 0 else None
+    return None if given is None else given.at_hand(task.map_index)
 
 
-def _items(live: TaskInstance, mapped: MapSpec) -> _Items:
-    run, group = live.run, live.run.groups[live.position]
+def _items(task: TaskInstance, mapped: MapSpec) -> _Items:
+    run, group = task.run, task.run.groups[task.position]
     if group.origin is not None:
         return group.origin
-    if group.is_loop or source_of(run, live.position) >= 0:
+    if group.is_loop or source_of(run, task.position) >= 0:
         return _NO_ITEMS
     first = run.row.first_task_no
     sources = tuple(

@@ -33,11 +33,11 @@ __all__ = (
 )
 
 
-def begin_to_wait(live: TaskInstance, wait: TriggerInstance, draft: Transaction) -> None:
+def begin_to_wait(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> None:
     """The task is deferred until events have come; its limit counts from now."""
-    live.waits, live.resumed = (wait,), None
-    live.deadline_at = deadline(live, timeout_of(wait), draft.steady)
-    draft.wake_task(live, live.deadline_at)
+    task.waits, task.resumed = (wait,), None
+    task.deadline_at = deadline(task, timeout_of(wait), tx.steady)
+    tx.wake_task(task, task.deadline_at)
 
 
 def has_batch(wait: TriggerInstance) -> bool:
@@ -53,119 +53,119 @@ def timeout_of(wait: TriggerInstance) -> int | None:
 
 def take(
     wait: TriggerInstance,
-    live: TaskInstance,
+    task: TaskInstance,
     report: TriggerFired,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
 ) -> None:
     """Store an event. The first of a batch waits for others, as long as its operator says."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the caller looked
     before = len(stream.pending)
-    event_stream.take(wait, report, draft)
-    if len(stream.pending) == before or not _waits_for(live, wait):
+    event_stream.take(wait, report, tx)
+    if len(stream.pending) == before or not _waits_for(task, wait):
         return
-    spec = _spec(live)
+    spec = _spec(task)
     if len(stream.pending) >= spec.batch or not spec.delay_us:
-        go_on(live, draft, slots)
+        go_on(task, tx, slots)
     elif before == 0:
-        draft.wake_task(live, draft.steady + spec.delay_us)
+        tx.wake_task(task, tx.steady + spec.delay_us)
 
 
-def ended(wait: TriggerInstance, failure: Failure | None, draft: Transaction, slots: Slots) -> None:
+def ended(wait: TriggerInstance, failure: Failure | None, tx: Transaction, slots: Slots) -> None:
     """The trigger has ended; its task learns of it when it has consumed what is left."""
-    event_stream.close(wait, failure, draft)
-    live = wait.live
-    if live is not None and _waits_for(live, wait):
-        go_on(live, draft, slots)
+    event_stream.close(wait, failure, tx)
+    task = wait.task
+    if task is not None and _waits_for(task, wait):
+        go_on(task, tx, slots)
 
 
-def handled(live: TaskInstance, report: EventsHandled, draft: Transaction, slots: Slots) -> None:
+def handled(task: TaskInstance, report: EventsHandled, tx: Transaction, slots: Slots) -> None:
     """An operator has taken the events it was given: they are consumed, and its items stored."""
-    wait = live.resumed
+    wait = task.resumed
     assert wait is not None  # noqa: S101 - such a start has them of a stream
     assert wait.stream is not None  # noqa: S101 - see there
     while wait.stream.pending and wait.stream.pending[0][0] < report.upto:
-        event_stream.consume(wait, draft)
-    capped = stream_producer.give(live, report.items, draft, slots)
+        event_stream.consume(wait, tx)
+    capped = stream_producer.give(task, report.items, tx, slots)
     if capped is not None:
-        stream_producer.too_many(live, capped, draft, slots)
+        stream_producer.too_many(task, capped, tx, slots)
         return
     if report.is_last:
-        result = Succeeded(live.task_no, live.start_no, report.began_at, report.at)
-        succeed(live, result, draft, slots)
+        result = Succeeded(task.task_no, task.start_no, report.began_at, report.at)
+        succeed(task, result, tx, slots)
         return
-    forget_calls(live, 0, draft)
-    live.interruptions = 0
-    draft.move(live, TaskState.DEFERRED)
-    slots.release(live)
-    slots.unblock(live)
-    begin_to_wait(live, wait, draft)
-    go_on(live, draft, slots)
+    forget_calls(task, 0, tx)
+    task.interruptions = 0
+    tx.move(task, TaskState.DEFERRED)
+    slots.release(task)
+    slots.unblock(task)
+    begin_to_wait(task, wait, tx)
+    go_on(task, tx, slots)
 
 
-def go_on(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
+def go_on(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
     """Have a waiting task take the events that have come, or end it with its stream."""
-    wait = live.wait
-    if wait is None or wait.stream is None or not _waits_for(live, wait):
+    wait = task.wait
+    if wait is None or wait.stream is None or not _waits_for(task, wait):
         return
-    if wait.stream.pending and stream_producer.has_room(live, slots):
-        _resume(live, wait, draft, slots)
+    if wait.stream.pending and stream_producer.has_room(task, slots):
+        _resume(task, wait, tx, slots)
     elif wait.stream.pending:
-        draft.memory.held[live.task_no] = live
+        tx.memory.backpressured[task.task_no] = task
     elif event_stream.is_over(wait):
-        _close(live, wait, draft, slots)
+        _close(task, wait, tx, slots)
 
 
-def cancel(live: TaskInstance, draft: Transaction) -> None:
+def cancel(task: TaskInstance, tx: Transaction) -> None:
     """A person ended the task: its streams are told so."""
-    known = {wait.row.trigger_no: wait for wait in (*live.waits, *live.streams.values())}
-    if live.resumed is not None:
-        known[live.resumed.row.trigger_no] = live.resumed
+    known = {wait.row.trigger_no: wait for wait in (*task.waits, *task.streams.values())}
+    if task.resumed is not None:
+        known[task.resumed.row.trigger_no] = task.resumed
     for wait in known.values():
         if wait.stream is not None:
-            let_go(wait, "cancelled", draft)
-    live.waits = tuple(wait for wait in live.waits if wait.stream is None)
-    live.streams = {}
-    if live.resumed is not None and live.resumed.is_handled:
-        live.resumed = None
+            let_go(wait, "cancelled", tx)
+    task.waits = tuple(wait for wait in task.waits if wait.stream is None)
+    task.streams = {}
+    if task.resumed is not None and task.resumed.is_handled:
+        task.resumed = None
 
 
-def wait_again(live: TaskInstance, draft: Transaction) -> None:
+def wait_again(task: TaskInstance, tx: Transaction) -> None:
     """The next try begins with a wait: the trigger is hosted anew, and known keys are dropped."""
-    wait = live.resumed
+    wait = task.resumed
     assert wait is not None  # noqa: S101 - the caller looked
-    live.start_no += 1
-    begin_try(live, draft)
-    draft.move(live, TaskState.DEFERRED)
+    task.start_no += 1
+    begin_try(task, tx)
+    tx.move(task, TaskState.DEFERRED)
     row = wait.row
-    draft.move_wait(wait, TriggerState.WAITING, event=row.event, key=row.event_key)
-    begin_to_wait(live, wait, draft)
-    host(wait, draft)
+    tx.move_wait(wait, TriggerState.WAITING, event=row.event, key=row.event_key)
+    begin_to_wait(task, wait, tx)
+    host(wait, tx)
 
 
-def _resume(live: TaskInstance, wait: TriggerInstance, draft: Transaction, slots: Slots) -> None:
-    live.waits, live.resumed, live.deadline_at = (), wait, None
-    requeue(live, draft, slots)
+def _resume(task: TaskInstance, wait: TriggerInstance, tx: Transaction, slots: Slots) -> None:
+    task.waits, task.resumed, task.deadline_at = (), wait, None
+    requeue(task, tx, slots)
 
 
-def _close(live: TaskInstance, wait: TriggerInstance, draft: Transaction, slots: Slots) -> None:
+def _close(task: TaskInstance, wait: TriggerInstance, tx: Transaction, slots: Slots) -> None:
     if wait.row.failure is not None:
-        fail_or_retry(live, wait.row.failure, draft, slots)
+        fail_or_retry(task, wait.row.failure, tx, slots)
         return
-    spec = _spec(live)
-    if live.spec.streams and not (spec.method and wait.row.next_method):
-        now = draft.now  # nothing is left to call, and its items are given on: no place for that
-        succeed(live, Succeeded(live.task_no, live.start_no, now, now), draft, slots)
+    spec = _spec(task)
+    if task.spec.streams and not (spec.method and wait.row.next_method):
+        now = tx.now  # nothing is left to call, and its items are given on: no place for that
+        succeed(task, Succeeded(task.task_no, task.start_no, now, now), tx, slots)
         return
-    _resume(live, wait, draft, slots)
+    _resume(task, wait, tx, slots)
 
 
-def _waits_for(live: TaskInstance, wait: TriggerInstance) -> bool:
-    return live.state is TaskState.DEFERRED and live.wait is wait and wait.is_handled
+def _waits_for(task: TaskInstance, wait: TriggerInstance) -> bool:
+    return task.state is TaskState.DEFERRED and task.wait is wait and wait.is_handled
 
 
-def _spec(live: TaskInstance) -> EventsSpec:
-    spec = live.spec.events
+def _spec(task: TaskInstance) -> EventsSpec:
+    spec = task.spec.events
     assert spec is not None  # noqa: S101 - only such tasks have streams that are handled
     return spec

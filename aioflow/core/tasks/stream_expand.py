@@ -52,28 +52,28 @@ def has_begun(run: Run, position: int) -> bool:
     return source >= 0 and run.states[source] < TaskState.SUCCESS and given(run, source) > 0
 
 
-def open_group(run: Run, position: int, draft: Transaction, slots: Slots) -> None:
+def open_group(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
     """Let a fan-out begin with what has come so far."""
-    retire(run, position, draft)
+    retire(run, position, tx)
     limit = min(run.spec.tasks[position].map_limit, WIDTH_LIMIT)
     row = ExpansionRow(
         run_no=run.run_no,
         position=position,
         width=given(run, source_of(run, position)),
-        first_task_no=draft.numbers.take(limit),
+        first_task_no=tx.numbers.take(limit),
         is_open=True,
     )
     group = run.groups[position] = MappedTask(run, row)
-    draft.change_group(group, -1)
+    tx.change_group(group, -1)
     run.states[position] = TaskState.RUNNING
     run.widen(position, group.width + 1)
     slots.offer(group)
 
 
-def grow(run: Run, position: int, draft: Transaction, slots: Slots) -> None:
+def grow(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
     """Have a child for each item that has come."""
     group = run.groups[position]
-    draft.change_group(group, group.width)
+    tx.change_group(group, group.width)
     had_fresh = group.has_fresh
     more = given(run, source_of(run, position)) - group.width
     for _ in range(more):
@@ -83,13 +83,13 @@ def grow(run: Run, position: int, draft: Transaction, slots: Slots) -> None:
         slots.offer(group)
 
 
-def close(run: Run, position: int, draft: Transaction) -> Iterator[int]:
+def close(run: Run, position: int, tx: Transaction) -> Iterator[int]:
     """A stream has ended: nothing is added to what grew with it. Yield what may follow now."""
     for taker in takers(run, position):
         group = run.groups.get(taker)
         if group is None or not group.is_open:
             continue
-        draft.change_group(group, group.width)
+        tx.change_group(group, group.width)
         group.is_open = False
         group.cut = cut_of(run, position, group.width)
         if group.cut is TaskState.PENDING:
@@ -98,20 +98,20 @@ def close(run: Run, position: int, draft: Transaction) -> Iterator[int]:
             run.count_ended(taker, group.cut)
         if group.is_over:
             run.end_group(group)
-            draft.task_over(run, group.position)
+            tx.task_over(run, group.position)
         yield from run.graph.judges[taker]
 
 
-def close_left_open(run: Run, draft: Transaction) -> None:
+def close_left_open(run: Run, tx: Transaction) -> None:
     """Nothing is added to what a stream, or a loop, left open when its run was cut short."""
     for position, group in run.groups.items():
         if group.is_open and _is_cut_short(run, group):
-            draft.change_group(group, group.width)
+            tx.change_group(group, group.width)
             group.is_open = False
             source = source_of(run, position)
             if source >= 0:
                 group.cut = cut_of(run, source, group.width)
-            draft.task_over(run, position)
+            tx.task_over(run, position)
 
 
 def _is_cut_short(run: Run, group: MappedTask) -> bool:

@@ -26,95 +26,95 @@ from aioflow.protocol.reports import ItemYielded
 __all__ = ("full_window", "give", "go_on", "has_room", "take", "too_many")
 
 
-def take(live: TaskInstance, report: ItemYielded, draft: Transaction, slots: Slots) -> None:
+def take(task: TaskInstance, report: ItemYielded, tx: Transaction, slots: Slots) -> None:
     """A generator yielded. What an earlier try of it had yielded is known by its index."""
-    if live.state is not TaskState.RUNNING:
+    if task.state is not TaskState.RUNNING:
         return
-    given = live.run.items.get(live.task_no)
+    given = task.run.items.get(task.task_no)
     count = 0 if given is None else given.count
     if report.index > count:
-        raise ValueError(f"item {report.index} of task {live.task_no} after {count}")
+        raise ValueError(f"item {report.index} of task {task.task_no} after {count}")
     if report.index == count:
-        capped = give(live, [report.payload], draft, slots)
+        capped = give(task, [report.payload], tx, slots)
         if capped is not None:
-            too_many(live, capped, draft, slots)
+            too_many(task, capped, tx, slots)
             return
-        if live.interruptions:  # it came further than where it had been cut short
-            live.interruptions = 0
-            draft.touch(live)
-    draft.memory.held[live.task_no] = live
+        if task.interruptions:  # it came further than where it had been cut short
+            task.interruptions = 0
+            tx.touch(task)
+    tx.memory.backpressured[task.task_no] = task
 
 
-def too_many(live: TaskInstance, capped: FanOutCapped, draft: Transaction, slots: Slots) -> None:
+def too_many(task: TaskInstance, capped: FanOutCapped, tx: Transaction, slots: Slots) -> None:
     """Fail a task that gave on more than it may; what has begun with its items goes on."""
-    if live.is_hosted or live.worker >= 0:
-        draft.effects.append(stop_of(live, live.start_no, "failed"))
-    slots.release(live)
+    if task.is_hosted or task.worker >= 0:
+        tx.effects.append(stop_of(task, task.start_no, "failed"))
+    slots.release(task)
     failure = Failure(type="FanOutCapped", message=str(capped), reason="fanout_cap")
-    fail(live, failure, draft, slots)
+    fail(task, failure, tx, slots)
 
 
 def give(
-    live: TaskInstance, payloads: Sequence[bytes], draft: Transaction, slots: Slots
+    task: TaskInstance, payloads: Sequence[bytes], tx: Transaction, slots: Slots
 ) -> FanOutCapped | None:
     """Add items to the output of a task; those that take them begin with them.
 
     Returns:
         Why not all of them were taken, if there are more than may be expanded over.
     """
-    run, spec = live.run, live.spec
+    run, spec = task.run, task.spec
     if not payloads:
         return None
-    given = run.items.get(live.task_no)
+    given = run.items.get(task.task_no)
     if given is None:
-        given = run.items[live.task_no] = StreamOutput()
+        given = run.items[task.task_no] = StreamOutput()
     capped = None
     for payload in payloads:
         if spec.feeds_limit is not None:
             capped = check_cap(given.count + 1, spec.feeds_limit, is_whole=False)
         if capped is not None:
             break
-        draft.new_item(live, given.count, payload)
+        tx.new_item(task, given.count, payload)
         given.add(payload)
     if spec.streams:
-        _feed(live, draft, slots)
+        _feed(task, tx, slots)
     return capped
 
 
-def _feed(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
-    run = live.run
-    takers = stream_expand.takers(run, live.position)
+def _feed(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+    run = task.run
+    takers = stream_expand.takers(run, task.position)
     for taker in takers:
         group = run.groups.get(taker)
         if group is not None and group.is_open:
-            stream_expand.grow(run, taker, draft, slots)
-    step(run, [taker for taker in takers if taker not in run.groups], draft, slots)
+            stream_expand.grow(run, taker, tx, slots)
+    step(run, [taker for taker in takers if taker not in run.groups], tx, slots)
 
 
-def has_room(live: TaskInstance, slots: Slots) -> bool:
+def has_room(task: TaskInstance, slots: Slots) -> bool:
     """Whether a task may give on more, as far as the windows of those that take it say."""
-    return full_window(live, slots) is None
+    return full_window(task, slots) is None
 
 
-def full_window(live: TaskInstance, slots: Slots) -> MappedTask | None:
+def full_window(task: TaskInstance, slots: Slots) -> MappedTask | None:
     """Return the fan-out that is as wide as its window allows, if there is one.
 
     Where none of the children can go on because all places are taken, perhaps by the very
     tasks that wait for them, the task is not held back: nobody would ever leave a place.
     """
-    for taker in stream_expand.takers(live.run, live.position):
-        group = live.run.groups.get(taker)
-        window = live.run.spec.tasks[taker].window
+    for taker in stream_expand.takers(task.run, task.position):
+        group = task.run.groups.get(taker)
+        window = task.run.spec.tasks[taker].window
         if group is None or window is None or group.width - group.ended < window:
             continue
-        if not _are_kept_out(live, taker, slots) or _has_one_at_work(group):
+        if not _are_kept_out(task, taker, slots) or _has_one_at_work(group):
             return group
     return None
 
 
-def _are_kept_out(live: TaskInstance, taker: int, slots: Slots) -> bool:
+def _are_kept_out(task: TaskInstance, taker: int, slots: Slots) -> bool:
     """Whether no further child can have a place."""
-    run, child = live.run, live.run.spec.tasks[taker]
+    run, child = task.run, task.run.spec.tasks[taker]
     pool = slots.pools.get(child.pool)
     at_once = run.spec.max_active_tasks
     return (
@@ -127,36 +127,36 @@ def _are_kept_out(live: TaskInstance, taker: int, slots: Slots) -> bool:
 def _has_one_at_work(group: MappedTask) -> bool:
     """Whether a child has a place, or comes back for one at its time."""
     return any(
-        live.position == group.position
-        and (live.state is not TaskState.QUEUED or live.worker >= 0 or live.is_hosted)
-        for live in group.run.live.values()
+        task.position == group.position
+        and (task.state is not TaskState.QUEUED or task.worker >= 0 or task.is_hosted)
+        for task in group.run.active_tasks.values()
     )
 
 
-def go_on(draft: Transaction, slots: Slots) -> list[TaskInstance]:
+def go_on(tx: Transaction, slots: Slots) -> list[TaskInstance]:
     """Tell the held tasks what is stored, where there is room now.
 
     Returns:
         Those of them that hold no place: operators that may take further events.
     """
-    held = draft.memory.held
+    held = tx.memory.backpressured
     waiting = []
-    for task_no, live in list(held.items()):
-        if draft.memory.live.get(task_no) is not live:
+    for task_no, task in list(held.items()):
+        if tx.memory.active_tasks.get(task_no) is not task:
             del held[task_no]
-        elif live.state is TaskState.RUNNING:
-            if not has_room(live, slots):
+        elif task.state is TaskState.RUNNING:
+            if not has_room(task, slots):
                 continue
             del held[task_no]
-            if not live.is_hosted:
+            if not task.is_hosted:
                 continue
-            given = live.run.items.get(task_no)
+            given = task.run.items.get(task_no)
             upto = 0 if given is None else given.count
-            taken = ItemsStored(task_no, live.start_no, upto)
-            draft.effects.append(ConfirmCall(taken, live.run.async_role))
-        elif live.state is TaskState.DEFERRED and has_room(live, slots):
+            taken = ItemsStored(task_no, task.start_no, upto)
+            tx.effects.append(ConfirmCall(taken, task.run.async_role))
+        elif task.state is TaskState.DEFERRED and has_room(task, slots):
             del held[task_no]
-            waiting.append(live)
-        elif live.state is not TaskState.DEFERRED:
+            waiting.append(task)
+        elif task.state is not TaskState.DEFERRED:
             del held[task_no]
     return waiting

@@ -52,136 +52,136 @@ CODE_AGAIN_US = 2_000_000
 _REPORTED_WITHIN_US = 60_000_000
 
 
-def start(grant: Grant, draft: Transaction) -> None:
+def start(grant: Grant, tx: Transaction) -> None:
     """Commit a task to the place it was granted, and order its start."""
-    live = grant.live
-    if live.state is TaskState.PENDING:
-        live.queued_at = draft.now
-        draft.move(live, TaskState.QUEUED)
-        live.run.live[live.task_no] = live
-        draft.memory.live[live.task_no] = live
-    live.start_no += 1
-    draft.memory.unclaimed.discard(live.task_no)
-    if live.spec.sensor is not None:
-        _first_look(live, draft)
-    if grant.is_claimed or live.state is TaskState.SENSING:
-        draft.touch(live)
-    elif live.spec.sensor is not None and live.spec.body is Body.COROUTINE:
-        draft.move(live, TaskState.SENSING)
+    task = grant.task
+    if task.state is TaskState.PENDING:
+        task.queued_at = tx.now
+        tx.move(task, TaskState.QUEUED)
+        task.run.active_tasks[task.task_no] = task
+        tx.memory.active_tasks[task.task_no] = task
+    task.start_no += 1
+    tx.memory.unclaimed.discard(task.task_no)
+    if task.spec.sensor is not None:
+        _first_look(task, tx)
+    if grant.is_claimed or task.state is TaskState.SENSING:
+        tx.touch(task)
+    elif task.spec.sensor is not None and task.spec.body is Body.COROUTINE:
+        tx.move(task, TaskState.SENSING)
     else:
-        draft.move(live, TaskState.RUNNING)
-    if live.started_at is None and not grant.is_claimed:
-        begin_try(live, draft)
-    ordered = order(live, draft.steady)
-    draft.effects.append(
+        tx.move(task, TaskState.RUNNING)
+    if task.started_at is None and not grant.is_claimed:
+        begin_try(task, tx)
+    ordered = order(task, tx.steady)
+    tx.effects.append(
         StartTry(
-            live.spec.body,
+            task.spec.body,
             grant.worker,
-            live.run.info,
+            task.run.info,
             ordered,
             grant.is_claimed,
             ordered.timeout_us,
-            int(live.run.durations[live.position]),
-            _resumed(live),
-            live.run.async_role,
-            live.spec.execution_timeout_us,
+            int(task.run.durations[task.position]),
+            _resumed(task),
+            task.run.async_role,
+            task.spec.execution_timeout_us,
         )
     )
 
 
-def begin_try(live: TaskInstance, draft: Transaction, started_at: Timestamp | None = None) -> None:
+def begin_try(task: TaskInstance, tx: Transaction, started_at: Timestamp | None = None) -> None:
     """Note when a try began, and when it has had its time.
 
     Args:
         started_at: What a child says, by the wall clock; now by default. Where that is not within
             the last minute the clock has stepped meanwhile, and the time is counted from now.
     """
-    live.started_at = draft.now if started_at is None else started_at
-    limit = time_limit(live.spec)
+    task.started_at = tx.now if started_at is None else started_at
+    limit = time_limit(task.spec)
     if limit is not None:
-        ago = draft.now - live.started_at
-        live.ends_at = draft.steady + limit - (ago if 0 <= ago <= _REPORTED_WITHIN_US else 0)
+        ago = tx.now - task.started_at
+        task.ends_at = tx.steady + limit - (ago if 0 <= ago <= _REPORTED_WITHIN_US else 0)
 
 
-def _resumed(live: TaskInstance) -> ResumeCoroutine | None:
+def _resumed(task: TaskInstance) -> ResumeCoroutine | None:
     """Return how a parked coroutine goes on; it is parked no longer."""
-    if not live.parked_start:
+    if not task.parked_start:
         return None
-    (answer, failure), parked = live.answer, live.parked_start
-    live.parked_start, live.answer = 0, (None, None)
-    return ResumeCoroutine(live.run.run_no, live.task_no, parked, live.start_no, answer, failure)
+    (answer, failure), parked = task.answer, task.parked_start
+    task.parked_start, task.answer = 0, (None, None)
+    return ResumeCoroutine(task.run.run_no, task.task_no, parked, task.start_no, answer, failure)
 
 
-def _first_look(live: TaskInstance, draft: Transaction) -> None:
+def _first_look(task: TaskInstance, tx: Transaction) -> None:
     """A sensor's time begins with its first look, and is armed once: a length, not an hour."""
-    sensor = live.spec.sensor
+    sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - the caller looked
-    if live.deadline_at is None:
-        live.deadline_at = draft.steady + sensor.timeout_us
-        draft.wake_task(live, live.deadline_at)
+    if task.deadline_at is None:
+        task.deadline_at = tx.steady + sensor.timeout_us
+        tx.wake_task(task, task.deadline_at)
 
 
 def keep_try(
-    live: TaskInstance, state: TaskState, failure: Failure | None, draft: Transaction
+    task: TaskInstance, state: TaskState, failure: Failure | None, tx: Transaction
 ) -> None:
     """Write the row of a try that ended in anything but a first success."""
-    if live.state in {TaskState.RETRYING, TaskState.QUEUED}:
+    if task.state in {TaskState.RETRYING, TaskState.QUEUED}:
         return  # no start is under way: the last one has its row
-    draft.batch.new_tries.append(
+    tx.batch.new_tries.append(
         TryRow(
-            task_no=live.task_no,
-            start_no=live.start_no,
-            run_no=live.run.run_no,
-            try_number=live.try_number,
+            task_no=task.task_no,
+            start_no=task.start_no,
+            run_no=task.run.run_no,
+            try_number=task.try_number,
             state=state,
-            started_at=live.started_at,
-            ended_at=max(draft.now, live.started_at or draft.now),
+            started_at=task.started_at,
+            ended_at=max(tx.now, task.started_at or tx.now),
             failure=failure,
         )
     )
 
 
-def succeed(live: TaskInstance, report: Succeeded, draft: Transaction, slots: Slots) -> None:
+def succeed(task: TaskInstance, report: Succeeded, tx: Transaction, slots: Slots) -> None:
     """A try returned: keep its result, for the rows and for the tasks that take it."""
-    run, position = live.run, live.position
-    exhausted = iterations.exhausted(live) if report.again else None
+    run, position = task.run, task.position
+    exhausted = iterations.exhausted(task) if report.again else None
     if exhausted is not None:
-        fail(live, exhausted, draft, slots)
+        fail(task, exhausted, tx, slots)
         return
-    if live.spec.streams:
-        given = run.items.get(live.task_no)
+    if task.spec.streams:
+        given = run.items.get(task.task_no)
         report = replace(report, width=0 if given is None else given.count)
     if report.size or report.width is not None:
-        draft.batch.results.append(
+        tx.batch.results.append(
             ResultRow(
-                task_no=live.task_no,
+                task_no=task.task_no,
                 run_no=run.run_no,
-                start_no=live.start_no,
+                start_no=task.start_no,
                 body=report.body,
                 size=report.size,
                 width=report.width,
             )
         )
-    if live.map_index < 0:
-        if run.plan.is_taken[position] and _keep_at_hand(run, position, report):
+    if task.map_index < 0:
+        if run.dag_version.is_taken[position] and _keep_at_hand(run, position, report):
             run.known[position] = 1
         if report.width is not None:
             run.widths[position] = report.width
-            run.source_starts[position] = live.start_no
-    if live.try_number > 1:
-        keep_try(live, TaskState.SUCCESS, None, draft)
-        live.failure = None
+            run.source_starts[position] = task.start_no
+    if task.try_number > 1:
+        keep_try(task, TaskState.SUCCESS, None, tx)
+        task.failure = None
     end(
-        live,
+        task,
         TaskState.SUCCESS,
-        draft,
+        tx,
         slots,
         at=report.at,
         skips=report.skips,
         again=report.again,
     )
-    if live.spec.outlets:
-        named_events.announce(live, draft)
+    if task.spec.outlets:
+        named_events.announce(task, tx)
 
 
 def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:
@@ -194,9 +194,9 @@ def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:
 
 
 def fail_or_retry(
-    live: TaskInstance,
+    task: TaskInstance,
     failure: Failure,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
     *,
     retryable: bool = True,
@@ -206,135 +206,135 @@ def fail_or_retry(
     at = None
     if retryable and failure.reason != retry.TRIGGER_FAIL:
         at = retry.next_try_at(
-            live.spec.retry,
-            try_number=live.try_number,
-            now=draft.steady,
-            chance=draft.chance(),
+            task.spec.retry,
+            try_number=task.try_number,
+            now=tx.steady,
+            random=tx.random(),
             retry_after_us=retry_after_us,
         )
-    over = None if at is None else retry_budget.spend(live, failure, draft)
+    over = None if at is None else retry_budget.spend(task, failure, tx)
     if at is None or over is not None:
-        fail(live, over or failure, draft, slots)
+        fail(task, over or failure, tx, slots)
         return
-    keep_try(live, TaskState.FAILED, failure, draft)
-    live.failure = failure
-    live.due_at = at
-    draft.move(live, TaskState.RETRYING)
-    _rewind(live, draft)
-    slots.release(live)
-    slots.unblock(live)
-    draft.wake_task(live, at)
+    keep_try(task, TaskState.FAILED, failure, tx)
+    task.failure = failure
+    task.due_at = at
+    tx.move(task, TaskState.RETRYING)
+    _rewind(task, tx)
+    slots.release(task)
+    slots.unblock(task)
+    tx.wake_task(task, at)
 
 
-def fail(live: TaskInstance, failure: Failure, draft: Transaction, slots: Slots) -> None:
+def fail(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
     """A task failed for good."""
-    keep_try(live, TaskState.FAILED, failure, draft)
-    live.failure = failure
+    keep_try(task, TaskState.FAILED, failure, tx)
+    task.failure = failure
     if failure.reason in {"fanout_cap", "sensor_timeout"}:
-        alert(live.run, live.position, failure, draft)
-    end(live, TaskState.FAILED, draft, slots)
+        alert(task.run, task.position, failure, tx)
+    end(task, TaskState.FAILED, tx, slots)
 
 
-def cut_short(live: TaskInstance, failure: Failure, draft: Transaction, slots: Slots) -> None:
+def cut_short(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
     """The process that a task shared died: run again, unless the task is what killed it.
 
     However often that happens, a task is not charged for what ran beside it; see ``trials``.
     """
-    guilt = crash_trials.guilt(live.task_no, draft.memory)
+    guilt = crash_trials.guilt(task.task_no, tx.memory)
     if guilt is None:
-        interrupt(live, failure, None, draft, slots)
+        interrupt(task, failure, None, tx, slots)
     else:
-        alert(live.run, live.position, guilt, draft)
-        interrupt(live, guilt, 0, draft, slots)
+        alert(task.run, task.position, guilt, tx)
+        interrupt(task, guilt, 0, tx, slots)
 
 
 def interrupt(
-    live: TaskInstance, failure: Failure, limit: int | None, draft: Transaction, slots: Slots
+    task: TaskInstance, failure: Failure, limit: int | None, tx: Transaction, slots: Slots
 ) -> None:
     """Infrastructure cut a start short: run again at once, unless that happens too often.
 
     Args:
         limit: Interruptions that a task survives; ``None`` if it survives any number.
     """
-    live.interruptions += 1
-    unpark(live)
-    live.started_at = live.ends_at = None  # the time it lost is not its own
-    slots.release(live)
-    slots.unblock(live)
-    if limit is not None and live.interruptions > limit:
-        message = f"interrupted {live.interruptions} times; the last time: {failure.message}"
-        fail(live, Failure(type=failure.type, message=message, reason="interrupted"), draft, slots)
+    task.interruptions += 1
+    unpark(task)
+    task.started_at = task.ends_at = None  # the time it lost is not its own
+    slots.release(task)
+    slots.unblock(task)
+    if limit is not None and task.interruptions > limit:
+        message = f"interrupted {task.interruptions} times; the last time: {failure.message}"
+        fail(task, Failure(type=failure.type, message=message, reason="interrupted"), tx, slots)
         return
-    requeue(live, draft, slots)
+    requeue(task, tx, slots)
 
 
-def await_code(live: TaskInstance, failure: Failure, draft: Transaction, slots: Slots) -> None:
+def await_code(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
     """The code of its version was not on the disk: the same try, when that has come back."""
-    live.failure = failure
-    live.due_at = draft.steady + CODE_AGAIN_US
-    draft.move(live, TaskState.RETRYING)
-    unpark(live)
-    slots.release(live)
-    slots.unblock(live)
-    draft.wake_task(live, live.due_at)
-    draft.effects.append(RestoreCode((live.run.row.version,)))
+    task.failure = failure
+    task.due_at = tx.steady + CODE_AGAIN_US
+    tx.move(task, TaskState.RETRYING)
+    unpark(task)
+    slots.release(task)
+    slots.unblock(task)
+    tx.wake_task(task, task.due_at)
+    tx.effects.append(RestoreCode((task.run.row.version,)))
 
 
-def requeue(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
+def requeue(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
     """Let a task wait for its slot again, within the same try."""
-    if live.state is not TaskState.QUEUED:
-        draft.move(live, TaskState.QUEUED)
-    live.due_at = None
-    live.queued_at = draft.now
-    slots.offer(live)
+    if task.state is not TaskState.QUEUED:
+        tx.move(task, TaskState.QUEUED)
+    task.due_at = None
+    task.queued_at = tx.now
+    slots.offer(task)
 
 
 def look_again(
-    live: TaskInstance, draft: Transaction, slots: Slots, *, recheck_in_us: int | None = None
+    task: TaskInstance, tx: Transaction, slots: Slots, *, recheck_in_us: int | None = None
 ) -> None:
     """A sensor found nothing, or ignores what went wrong: put it aside until its next look.
 
     That begins at the beginning, whatever this one had waited for.
     """
-    sensor = live.spec.sensor
+    sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - reported by sensors only
-    forget_event(live, draft)
-    _first_look(live, draft)
-    live.looks += 1
-    live.due_at = retry.sensor_next_look(
+    forget_event(task, tx)
+    _first_look(task, tx)
+    task.looks += 1
+    task.due_at = retry.sensor_next_look(
         sensor,
-        looks=live.looks,
-        now=draft.steady,
+        looks=task.looks,
+        now=tx.steady,
         recheck_in_us=recheck_in_us,
-        deadline=live.deadline_at,
+        deadline=task.deadline_at,
     )
-    if live.state is TaskState.SENSING:
-        draft.touch(live)
+    if task.state is TaskState.SENSING:
+        tx.touch(task)
     else:
-        draft.move(live, TaskState.SENSING)
-    slots.release(live)
-    slots.unblock(live)
-    draft.wake_task(live, live.due_at)
+        tx.move(task, TaskState.SENSING)
+    slots.release(task)
+    slots.unblock(task)
+    tx.wake_task(task, task.due_at)
 
 
-def wake_due(live: TaskInstance, at: Timestamp, draft: Transaction, slots: Slots) -> None:
+def wake_due(task: TaskInstance, at: Timestamp, tx: Transaction, slots: Slots) -> None:
     """An instant armed for a retry, or for a sensor's next look, has come."""
-    if live.due_at != at:
+    if task.due_at != at:
         return  # it is past that
-    if live.state is TaskState.RETRYING:
-        if live.failure is not None and live.failure.reason == CODE_MISSING:
-            live.failure = None
+    if task.state is TaskState.RETRYING:
+        if task.failure is not None and task.failure.reason == CODE_MISSING:
+            task.failure = None
         else:
-            live.try_number += 1
-        live.started_at = live.ends_at = None
-        requeue(live, draft, slots)
-    elif live.state is TaskState.SENSING:
-        requeue(live, draft, slots)
+            task.try_number += 1
+        task.started_at = task.ends_at = None
+        requeue(task, tx, slots)
+    elif task.state is TaskState.SENSING:
+        requeue(task, tx, slots)
 
 
-def time_out_sensor(live: TaskInstance, draft: Transaction, slots: Slots) -> None:
+def time_out_sensor(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
     """A sensor looked for as long as it may. Never retried; the people on call are told."""
-    sensor = live.spec.sensor
+    sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - only sensors sense
     failure = Failure(
         type="SensorTimeout",
@@ -342,70 +342,68 @@ def time_out_sensor(live: TaskInstance, draft: Transaction, slots: Slots) -> Non
         reason="sensor_timeout",
     )
     if sensor.on_timeout == "skip":
-        keep_try(live, TaskState.SKIPPED, failure, draft)
-        live.failure = failure
-        alert(live.run, live.position, failure, draft)
-        end(live, TaskState.SKIPPED, draft, slots)
+        keep_try(task, TaskState.SKIPPED, failure, tx)
+        task.failure = failure
+        alert(task.run, task.position, failure, tx)
+        end(task, TaskState.SKIPPED, tx, slots)
     else:
-        fail(live, failure, draft, slots)
+        fail(task, failure, tx, slots)
 
 
-def forget_event(live: TaskInstance, draft: Transaction) -> None:
+def forget_event(task: TaskInstance, tx: Transaction) -> None:
     """What the task waited for, and the event it resumed from, are over.
 
     A stream whose events its operator takes goes on: no try begins before it.
     """
-    known = live.waits if live.resumed is None else (*live.waits, live.resumed)
+    known = task.waits if task.resumed is None else (*task.waits, task.resumed)
     for wait in known:
         if wait.state is TriggerState.FIRED and not wait.stream:
-            draft.drop_wait(wait)
-    live.waits, live.resumed = (), next((wait for wait in known if wait.is_handled), None)
-    if live.spec.sensor is None:  # that of a sensor is one for all its tries
-        live.deadline_at = None
+            tx.drop_wait(wait)
+    task.waits, task.resumed = (), next((wait for wait in known if wait.is_handled), None)
+    if task.spec.sensor is None:  # that of a sensor is one for all its tries
+        task.deadline_at = None
 
 
-def _rewind(live: TaskInstance, draft: Transaction) -> None:
+def _rewind(task: TaskInstance, tx: Transaction) -> None:
     """The next try begins at the beginning.
 
     It finds what was recorded there before the first call that failed, or had no answer.
     """
-    unpark(live)
-    first = live.recorded - bool(live.open_kind) if live.first_failed < 0 else live.first_failed
-    begins_anew = live.resumed is not None and not live.resumed.is_handled
-    forget_calls(live, 0 if begins_anew else first, draft)
-    forget_event(live, draft)
+    unpark(task)
+    first = task.recorded - bool(task.open_kind) if task.first_failed < 0 else task.first_failed
+    begins_anew = task.resumed is not None and not task.resumed.is_handled
+    forget_calls(task, 0 if begins_anew else first, tx)
+    forget_event(task, tx)
 
 
-def drop_record(
-    live: TaskInstance, report: RecordDropped, draft: Transaction, slots: Slots
-) -> None:
+def drop_record(task: TaskInstance, report: RecordDropped, tx: Transaction, slots: Slots) -> None:
     """The code makes other calls than those recorded; its author lets go of the old ones."""
-    if live.state is not TaskState.RUNNING:
+    if task.state is not TaskState.RUNNING:
         return
-    forget_calls(live, report.first, draft)
+    forget_calls(task, report.first, tx)
     if report.starts_over:
-        slots.release(live)
-        slots.unblock(live)
-        requeue(live, draft, slots)
+        slots.release(task)
+        slots.unblock(task)
+        requeue(task, tx, slots)
 
 
-def forget_calls(live: TaskInstance, first: int, draft: Transaction) -> None:
+def forget_calls(task: TaskInstance, first: int, tx: Transaction) -> None:
     """Durable calls from ``first`` on were never made; the streams they opened are let go."""
-    for ordinal, wait in live.streams.items():
+    for ordinal, wait in task.streams.items():
         if ordinal >= first:
-            let_go(wait, "finished", draft)
-    live.streams = {at: wait for at, wait in live.streams.items() if at < first}
-    draft.drop_records(live, first)
+            let_go(wait, "finished", tx)
+    task.streams = {at: wait for at, wait in task.streams.items() if at < first}
+    tx.drop_records(task, first)
 
 
-def stop_of(live: TaskInstance, start_no: StartNo, reason: str) -> StopTry:
+def stop_of(task: TaskInstance, start_no: StartNo, reason: str) -> StopTry:
     """Return the effect that ends one start of a task, wherever its process has it."""
-    role = live.run.async_role
-    return StopTry(live.spec.body, live.worker, live.task_no, start_no, reason, role)
+    role = task.run.async_role
+    return StopTry(task.spec.body, task.worker, task.task_no, start_no, reason, role)
 
 
-def unpark(live: TaskInstance, draft: Transaction | None = None, reason: str = "") -> None:
-    """A coroutine will not be resumed where it is parked; with a draft its host is told so."""
-    if live.parked_start and draft is not None:
-        draft.effects.append(stop_of(live, live.parked_start, reason))
-    live.parked_start, live.answer = 0, (None, None)
+def unpark(task: TaskInstance, tx: Transaction | None = None, reason: str = "") -> None:
+    """Forget where a coroutine is suspended; with a transaction, tell its host as well."""
+    if task.parked_start and tx is not None:
+        tx.effects.append(stop_of(task, task.parked_start, reason))
+    task.parked_start, task.answer = 0, (None, None)

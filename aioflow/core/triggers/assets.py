@@ -40,23 +40,23 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(MadeAnew)
 
 
-def settle(draft: Transaction, slots: Slots) -> None:
+def settle(tx: Transaction, slots: Slots) -> None:
     """Have the DAGs that go by them take the asset events of this turn: one run for all of them."""
-    standing = draft.memory.standing
+    standing = tx.memory.dag_triggers
     taken: dict[TriggerNo, DagTrigger] = {}
-    for event in draft.asset_events:
+    for event in tx.asset_events:
         for taker in standing.takers(event.name.removeprefix(ASSET)):
-            if spec_of(taker, draft.memory) is not None:
-                _take(taker, event, draft)
+            if spec_of(taker, tx.memory) is not None:
+                _take(taker, event, tx)
                 taken[taker.row.trigger_no] = taker
-    draft.asset_events.clear()
+    tx.asset_events.clear()
     for taker in taken.values():
-        _go_on(taker, draft, slots)
-    draft.placed_dags += sorted(draft.eased_dags)  # fewer runs wait: what is held may start one
-    while draft.placed_dags:  # what they hold may meet another condition, or may start a run again
-        one = standing.of(draft.placed_dags.pop())
+        _go_on(taker, tx, slots)
+    tx.placed_dags += sorted(tx.eased_dags)  # fewer runs wait: what is held may start one
+    while tx.placed_dags:  # what they hold may meet another condition, or may start a run again
+        one = standing.of(tx.placed_dags.pop())
         if one is not None:
-            _go_on(one, draft, slots)
+            _go_on(one, tx, slots)
 
 
 def is_met(condition: AssetCondition, there: set[str]) -> bool:
@@ -76,25 +76,25 @@ def waits_for(one: DagTrigger) -> str:
     return ("all of " if condition.is_all else "any of ") + ", ".join(counts)
 
 
-def _take(one: DagTrigger, event: NamedEventRow, draft: Transaction) -> None:
+def _take(one: DagTrigger, event: NamedEventRow, tx: Transaction) -> None:
     name = event.name.removeprefix(ASSET)
-    draft.standing.note(one)
+    tx.dag_triggers.note(one)
     sequence = one.row.sequence
     one.row = msgspec.structs.replace(one.row, sequence=sequence + 1)
     row = DagEventRow(
-        event_no=draft.numbers.take(),
+        event_no=tx.numbers.take(),
         trigger_no=one.row.trigger_no,
         sequence=sequence,
         key=str(event.event_no),
-        at=draft.now,
+        at=tx.now,
         fate=Fate.HELD,
         asset=name,
         data=_told(event),
     )
-    draft.batch.of_dags.events.append(row)
+    tx.batch.of_dags.events.append(row)
     before = one.pending.get(name, ())
     for old in before[: max(0, len(before) - PENDING_LIMIT + 1)]:
-        draft.batch.of_dags.fates.append(FateChange(old.event_no, Fate.REPLACED))
+        tx.batch.of_dags.fates.append(FateChange(old.event_no, Fate.REPLACED))
     kept = before[-(PENDING_LIMIT - 1) :]
     one.pending = {
         **one.pending,
@@ -115,9 +115,9 @@ def _told(event: NamedEventRow) -> bytes:
     return _encode({**of, **more, "extra": told.extra})
 
 
-def _go_on(one: DagTrigger, draft: Transaction, slots: Slots) -> None:
+def _go_on(one: DagTrigger, tx: Transaction, slots: Slots) -> None:
     """Start a run with all that is held, if that meets the condition."""
-    memory, dag_id = draft.memory, one.row.dag_id
+    memory, dag_id = tx.memory, one.row.dag_id
     spec = spec_of(one, memory)
     condition = one.condition
     if condition is None or spec is None or is_stopped(dag_id, memory):
@@ -127,7 +127,7 @@ def _go_on(one: DagTrigger, draft: Transaction, slots: Slots) -> None:
     there = {name for name in condition.names() if one.pending.get(name)}
     if not is_met(condition, there):
         return
-    draft.standing.note(one)
+    tx.dag_triggers.note(one)
     pending, one.pending = one.pending, {}
     told = {
         name: [msgspec.Raw(event.data) for event in events[-TOLD_LIMIT:]]
@@ -136,6 +136,6 @@ def _go_on(one: DagTrigger, draft: Transaction, slots: Slots) -> None:
     }
     last = max(event.sequence for events in pending.values() for event in events)
     payload = _encode({TRIGGERING_EVENTS: told})
-    fate = event_runs.start(one, spec, last, None, payload, draft, slots)
+    fate = event_runs.start(one, spec, last, None, payload, tx, slots)
     for events in pending.values():
-        draft.batch.of_dags.fates += [FateChange(event.event_no, *fate) for event in events]
+        tx.batch.of_dags.fates += [FateChange(event.event_no, *fate) for event in events]

@@ -61,31 +61,31 @@ REFUSED = "refused"
 _GONE, _PAUSED, _REASSIGNED = "finished", "paused", "reassigned"
 
 
-def adopt(spec: DagSpec, draft: Transaction) -> None:
+def adopt(spec: DagSpec, tx: Transaction) -> None:
     """A file says of what a DAG's trigger is made."""
     said = spec.trigger
     if said is None or said.kwargs is None:
         return
-    one = draft.memory.standing.of(spec.dag_id)
+    one = tx.memory.dag_triggers.of(spec.dag_id)
     if one is None:
         row = DagTriggerRow(
-            trigger_no=draft.numbers.take(),
+            trigger_no=tx.numbers.take(),
             dag_id=spec.dag_id,
             class_path=said.class_path,
             kwargs=said.kwargs,
-            since=draft.now,
+            since=tx.now,
         )
-        draft.standing.add(DagTrigger(row))
+        tx.dag_triggers.add(DagTrigger(row))
         return
     row = one.row
     if (row.class_path, row.kwargs) == (said.class_path, said.kwargs):
         return
-    draft.standing.note(one)
+    tx.dag_triggers.note(one)
     one.failures, one.failure, one.retry_at = 0, None, None
     if row.class_path != said.class_path:  # what the other saw last says nothing to this one
-        row = msgspec.structs.replace(row, since=draft.now, event=None, event_key=None)
+        row = msgspec.structs.replace(row, since=tx.now, event=None, event_key=None)
     one.row = msgspec.structs.replace(row, class_path=said.class_path, kwargs=said.kwargs)
-    draft.memory.standing.index(one)
+    tx.memory.dag_triggers.index(one)
 
 
 def spec_of(one: DagTrigger, memory: Memory) -> DagTriggerSpec | None:
@@ -97,121 +97,121 @@ def spec_of(one: DagTrigger, memory: Memory) -> DagTriggerSpec | None:
 def host_role(one: DagTrigger, memory: Memory) -> str:
     """Return which host it belongs to, as the newest version of its DAG says."""
     row = memory.dags.get(one.row.dag_id)
-    plan = None if row is None else memory.plans.get((row.version, row.dag_id))
-    return TRIGGERS if plan is None else role_of(one.row.class_path, plan, memory)
+    dag_version = None if row is None else memory.dag_versions.get((row.version, row.dag_id))
+    return TRIGGERS if dag_version is None else role_of(one.row.class_path, dag_version, memory)
 
 
-def place_of(dag_id: str, draft: Transaction) -> None:
+def place_of(dag_id: str, tx: Transaction) -> None:
     """As ``place``, of the trigger of a DAG, if it has one."""
-    one = draft.memory.standing.of(dag_id)
+    one = tx.memory.dag_triggers.of(dag_id)
     if one is not None:
-        place(one, draft)
+        place(one, tx)
 
 
-def place_all(draft: Transaction) -> None:
+def place_all(tx: Transaction) -> None:
     """As ``place``, of all: something has changed that many may go by."""
-    for one in draft.memory.standing:
-        place(one, draft)
+    for one in tx.memory.dag_triggers:
+        place(one, tx)
 
 
-def place(one: DagTrigger, draft: Transaction) -> None:
+def place(one: DagTrigger, tx: Transaction) -> None:
     """Have the right host have it, or none; whatever has changed, a second time changes nothing."""
-    memory = draft.memory
+    memory = tx.memory
     if one.pending:
-        draft.placed_dags.append(one.row.dag_id)
+        tx.placed_dags.append(one.row.dag_id)
     if spec_of(one, memory) is None:
-        _leave(one, _GONE, draft)
+        _leave(one, _GONE, tx)
     elif is_stopped(one.row.dag_id, memory):
-        _leave(one, _PAUSED, draft)
+        _leave(one, _PAUSED, tx)
     elif one.hosting:
         if _is_outdated(one, memory):
-            _leave(one, _REASSIGNED, draft)
-    elif one.retry_at is None or one.retry_at <= draft.steady:
-        _host(one, draft)
+            _leave(one, _REASSIGNED, tx)
+    elif one.retry_at is None or one.retry_at <= tx.steady:
+        _host(one, tx)
 
 
-def wake(one: DagTrigger, at: Timestamp, draft: Transaction) -> None:
+def wake(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
     """Have an instant come for it."""
-    draft.effects.append(WakeAt(TimerFired(at, trigger_no=one.row.trigger_no)))
+    tx.effects.append(WakeAt(TimerFired(at, trigger_no=one.row.trigger_no)))
 
 
-def retry(one: DagTrigger, at: Timestamp, draft: Transaction) -> None:
+def retry(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
     """An instant of it has come: if it is that of the next attempt, nothing waits for it now.
 
     Whatever the clock says: it may have been set back since, and the instant comes once.
     """
     if one.retry_at == at:
-        draft.standing.note(one)
+        tx.dag_triggers.note(one)
         one.retry_at = None
-    place(one, draft)
+    place(one, tx)
 
 
-def host_all(role: str, draft: Transaction) -> None:
+def host_all(role: str, tx: Transaction) -> None:
     """A host is ready: hand it what is its own. What it was handed before it has not."""
-    memory = draft.memory
-    for one in memory.standing:
+    memory = tx.memory
+    for one in memory.dag_triggers:
         if one.hosting and one.role == role:
-            draft.standing.note(one)
+            tx.dag_triggers.note(one)
             one.unhost()
-        place(one, draft)
+        place(one, tx)
 
 
-def ended(one: DagTrigger, report: TriggerEnded, draft: Transaction) -> None:
+def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
     """A host has let go of it: as it was told, or because it came to an end, or failed."""
     if report.hosting != one.hosting:
         return
-    draft.standing.note(one)
+    tx.dag_triggers.note(one)
     has_fired = one.index > 0
     failure = report.failure
     if failure is not None and failure.reason == REFUSED:
         # It has not ended: what it yielded could not be taken, and it is to yield it again.
-        draft.effects.append(
+        tx.effects.append(
             ReleaseTrigger(StopTrigger(one.row.trigger_no, one.hosting, _REASSIGNED), one.role)
         )
     one.unhost()
     if report.reason:
-        place(one, draft)
+        place(one, tx)
         return
     if failure is not None and failure.reason == CODE_MISSING:
-        draft.memory.lacking_code.add(one.row.trigger_no)
-        draft.effects.append(RestoreCode((one.version,), one.row.trigger_no))
+        tx.memory.lacking_code.add(one.row.trigger_no)
+        tx.effects.append(RestoreCode((one.version,), one.row.trigger_no))
         return
     if failure is None and not has_fired:
         message = f"{one.row.class_path} ended without an event"
         failure = Failure(type="TriggerFailed", message=message, reason="trigger_ended")
-    fail(one, failure, draft)
+    fail(one, failure, tx)
 
 
-def code_restored(one: DagTrigger, draft: Transaction) -> None:
+def code_restored(one: DagTrigger, tx: Transaction) -> None:
     """The code that a host had not may be there again."""
-    draft.memory.lacking_code.discard(one.row.trigger_no)
-    place(one, draft)
+    tx.memory.lacking_code.discard(one.row.trigger_no)
+    place(one, tx)
 
 
-def fail(one: DagTrigger, failure: Failure | None, draft: Transaction) -> None:
+def fail(one: DagTrigger, failure: Failure | None, tx: Transaction) -> None:
     """It has ended by itself, and is hosted again after a while. People are told of a failure."""
-    draft.standing.note(one)
+    tx.dag_triggers.note(one)
     is_news = failure is not None and one.failure is None
     wait_us = min(FIRST_WAIT_US << min(one.failures, 20), LONGEST_WAIT_US)
     one.failures += 1
     one.failure = failure
-    one.retry_at = draft.steady + wait_us
-    wake(one, one.retry_at, draft)
+    one.retry_at = tx.steady + wait_us
+    wake(one, one.retry_at, tx)
     if is_news and failure is not None:
-        _alert(one, f"has failed: {failure.message}", draft)
+        _alert(one, f"has failed: {failure.message}", tx)
 
 
-def charge(one: DagTrigger, failure: Failure, draft: Transaction) -> None:
+def charge(one: DagTrigger, failure: Failure, tx: Transaction) -> None:
     """It has killed the daemon: no host has it until the file of its DAG changes."""
-    draft.standing.note(one)
+    tx.dag_triggers.note(one)
     one.failure = failure
-    bar(one.row.trigger_no, draft.memory.dags[one.row.dag_id].version, draft)
-    _alert(one, f"is not hosted until its file changes: {failure.message}", draft)
+    bar(one.row.trigger_no, tx.memory.dags[one.row.dag_id].version, tx)
+    _alert(one, f"is not hosted until its file changes: {failure.message}", tx)
 
 
 def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
     """Yield those that the hosts of the last daemon may have had."""
-    for one in memory.standing:
+    for one in memory.dag_triggers:
         number, dag_id = one.row.trigger_no, one.row.dag_id
         is_hosted = one.row.kwargs is not None and one.row.class_path != ASSETS
         if not is_hosted or spec_of(one, memory) is None or is_stopped(dag_id, memory):
@@ -220,22 +220,22 @@ def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
             yield number
 
 
-def _alert(one: DagTrigger, what: str, draft: Transaction) -> None:
+def _alert(one: DagTrigger, what: str, tx: Transaction) -> None:
     message = f"the trigger of DAG {one.row.dag_id} {what}"
-    draft.owing.alert("trigger", message[:1_000], run_id="", dag_id=one.row.dag_id)
+    tx.outbox.alert("trigger", message[:1_000], run_id="", dag_id=one.row.dag_id)
 
 
-def _host(one: DagTrigger, draft: Transaction) -> None:
-    memory, row = draft.memory, one.row
+def _host(one: DagTrigger, tx: Transaction) -> None:
+    memory, row = tx.memory, one.row
     role = host_role(one, memory)
     if row.class_path == ASSETS or row.kwargs is None or memory.is_drained:
         return
     if not may_host(row.trigger_no, memory):
         return
     if role not in memory.hosts_up and role != QUARANTINE:
-        want_host(role, draft)
+        want_host(role, tx)
         return
-    draft.standing.note(one)
+    tx.dag_triggers.note(one)
     one.hosting, one.role = memory.next_hosting(), role
     one.version = memory.dags[row.dag_id].version
     one.made_of = (row.class_path, row.kwargs)
@@ -252,22 +252,22 @@ def _host(one: DagTrigger, draft: Transaction) -> None:
         class_path=row.class_path,
         kwargs=row.kwargs,
         since=row.since,
-        waits_since=draft.at.monotonic - (draft.now - row.since),
+        waits_since=tx.at.monotonic - (tx.now - row.since),
         logical_date=None,
         window=WINDOW,
         last=last,
         dag_id=row.dag_id,
     )
-    draft.effects.append(AssignTrigger(host, None, role))
+    tx.effects.append(AssignTrigger(host, None, role))
 
 
-def _leave(one: DagTrigger, reason: str, draft: Transaction) -> None:
+def _leave(one: DagTrigger, reason: str, tx: Transaction) -> None:
     """Ask its host to let go of it, unless that has been done."""
     if not one.hosting or one.leaving:
         return
-    draft.standing.note(one)
+    tx.dag_triggers.note(one)
     one.leaving = reason
-    draft.effects.append(
+    tx.effects.append(
         ReleaseTrigger(StopTrigger(one.row.trigger_no, one.hosting, reason), one.role)
     )
 

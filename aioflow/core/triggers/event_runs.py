@@ -66,7 +66,7 @@ def asked_keys(inputs: list[TriggerFired], memory: Memory) -> dict[TriggerNo, se
     """Return the keys of these events of DAGs' triggers: whether they are known is to be read."""
     keys: dict[TriggerNo, set[str]] = {}
     for report in inputs:
-        if report.key is not None and report.trigger_no in memory.standing:
+        if report.key is not None and report.trigger_no in memory.dag_triggers:
             keys.setdefault(report.trigger_no, set()).add(_stored_key(report.key))
     return keys
 
@@ -76,52 +76,52 @@ def _stored_key(key: str) -> str:
     return key[:KEY_LENGTH].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def fire(one: DagTrigger, report: TriggerFired, draft: Transaction, slots: Slots) -> None:
+def fire(one: DagTrigger, report: TriggerFired, tx: Transaction, slots: Slots) -> None:
     """Take an event, unless it is known.
 
     Nor is one that comes behind another of its hosting which was not taken: the next hosting goes
     on behind the last that is stored, and would never yield the one before again.
     """
-    spec = spec_of(one, draft.memory)
+    spec = spec_of(one, tx.memory)
     if report.hosting != one.hosting or report.index != one.index or spec is None:
         return
-    draft.standing.note(one)
+    tx.dag_triggers.note(one)
     one.index = report.index + 1
-    known = draft.memory.known_keys
+    known = tx.memory.known_keys
     key = (one.row.trigger_no, None if report.key is None else _stored_key(report.key))
     if report.key is None or key not in known:
         known.add(key)
-        _store(one, spec, report, draft, slots)
-    _credit(one, draft)
+        _store(one, spec, report, tx, slots)
+    _credit(one, tx)
 
 
 def _store(
-    one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, draft: Transaction, slots: Slots
+    one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, tx: Transaction, slots: Slots
 ) -> None:
     number, sequence = one.row.trigger_no, one.row.sequence
     key = None if report.key is None else _stored_key(report.key)
-    draft.memory.suspects.clear(number)
+    tx.memory.crash_suspects.clear(number)
     one.failures, one.failure = 0, None
     one.row = msgspec.structs.replace(
         one.row, sequence=sequence + 1, event=report.payload, event_key=key
     )
-    event_no = draft.numbers.take()
+    event_no = tx.numbers.take()
     fate, run_no, reason = Fate.HELD, None, None
     if key != report.key:
         fate, reason = Fate.REFUSED, f"its key holds a NUL, or has over {KEY_LENGTH} characters"
-        _tell(one, sequence, reason, draft)
+        _tell(one, sequence, reason, tx)
     elif spec.debounce_us is None:
-        fate, run_no, reason = start(one, spec, sequence, report.key, report.payload, draft, slots)
+        fate, run_no, reason = start(one, spec, sequence, report.key, report.payload, tx, slots)
     else:
-        _hold(one, spec.debounce_us, event_no, report, draft)
-    draft.fires.append(Fire(one.row.class_path, report.key))
-    draft.batch.of_dags.events.append(
+        _hold(one, spec.debounce_us, event_no, report, tx)
+    tx.fires.append(Fire(one.row.class_path, report.key))
+    tx.batch.of_dags.events.append(
         DagEventRow(
             event_no=event_no,
             trigger_no=number,
             sequence=sequence,
             key=key,
-            at=draft.now,
+            at=tx.now,
             fate=fate,
             run_no=run_no,
             reason=reason,
@@ -130,34 +130,34 @@ def _store(
 
 
 def _hold(
-    one: DagTrigger, quiet_us: int, event_no: int, report: TriggerFired, draft: Transaction
+    one: DagTrigger, quiet_us: int, event_no: int, report: TriggerFired, tx: Transaction
 ) -> None:
     """Have it wait until it has been quiet; the one that waited until now never starts a run."""
     before = one.row.held
-    since = draft.steady if before is None else before.since
-    due_at = min(draft.steady + quiet_us, since + LONGEST_HOLD * quiet_us)
+    since = tx.steady if before is None else before.since
+    due_at = min(tx.steady + quiet_us, since + LONGEST_HOLD * quiet_us)
     held = Held(one.row.sequence - 1, event_no, report.key, report.payload, since, due_at)
     one.row = msgspec.structs.replace(one.row, held=held)
     if before is not None:
-        draft.batch.of_dags.fates.append(FateChange(before.event_no, Fate.REPLACED))
+        tx.batch.of_dags.fates.append(FateChange(before.event_no, Fate.REPLACED))
     if one.looks_at is None:
         one.looks_at = due_at
-        wake(one, due_at, draft)
+        wake(one, due_at, tx)
 
 
-def due(trigger_no: TriggerNo, at: Timestamp, draft: Transaction, slots: Slots) -> None:
+def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction, slots: Slots) -> None:
     """An instant has come of a DAG's trigger: to be hosted again, or of an event that it holds."""
-    one = draft.memory.standing.get(trigger_no)
+    one = tx.memory.dag_triggers.get(trigger_no)
     if one is None:
         return
-    retry(one, at, draft)
-    held, spec = one.row.held, spec_of(one, draft.memory)
+    retry(one, at, tx)
+    held, spec = one.row.held, spec_of(one, tx.memory)
     if held is None or one.looks_at != at:
         return
-    draft.standing.note(one)
+    tx.dag_triggers.note(one)
     if spec is not None and held.due_at > at:  # others came
         one.looks_at = held.due_at
-        wake(one, held.due_at, draft)
+        wake(one, held.due_at, tx)
         return
     one.looks_at = None
     one.row = msgspec.structs.replace(one.row, held=None)
@@ -165,16 +165,16 @@ def due(trigger_no: TriggerNo, at: Timestamp, draft: Transaction, slots: Slots) 
         change = FateChange(held.event_no, Fate.REFUSED, None, "its DAG wants no events any more")
     else:
         of = (held.sequence, held.key, held.payload)
-        change = FateChange(held.event_no, *start(one, spec, *of, draft, slots))
-    draft.batch.of_dags.fates.append(change)
+        change = FateChange(held.event_no, *start(one, spec, *of, tx, slots))
+    tx.batch.of_dags.fates.append(change)
 
 
-def restarted(draft: Transaction) -> None:
+def restarted(tx: Transaction) -> None:
     """Have the instants come that were armed."""
-    for one in draft.memory.standing:
+    for one in tx.memory.dag_triggers:
         if one.row.held is not None:
             one.looks_at = one.row.held.due_at
-            wake(one, one.looks_at, draft)
+            wake(one, one.looks_at, tx)
 
 
 def start(
@@ -183,11 +183,11 @@ def start(
     sequence: int,
     key: str | None,
     payload: bytes,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
 ) -> tuple[Fate, int | None, str | None]:
     """Make the run of an event; say what became of it."""
-    memory, dag_id = draft.memory, one.row.dag_id
+    memory, dag_id = tx.memory, one.row.dag_id
     if spec.if_running == "skip" and create.is_running(dag_id, memory):
         return Fate.SKIPPED, None, "a run of the DAG was going on"
     newest = memory.newest(dag_id)
@@ -196,11 +196,11 @@ def start(
         date = _slot(key) if spec.is_timetable else None
         request = CreateRun(dag_id=dag_id, conf=conf, logical_date=date)
         if spec.if_running == "cancel_old":
-            create.check_conf(request, draft)  # a run that cannot be ends none
-            _cancel_old(one, draft, slots)
-        run = create.make_run(request, draft, slots, cause=BY_EVENT)
+            create.check_conf(request, tx)  # a run that cannot be ends none
+            _cancel_old(one, tx, slots)
+        run = create.make_run(request, tx, slots, cause=BY_EVENT)
     except RequestError as exc:
-        _tell(one, sequence, str(exc), draft)
+        _tell(one, sequence, str(exc), tx)
         return Fate.REFUSED, None, str(exc)[:1_000]
     one.is_refusing = False
     one.row = msgspec.structs.replace(one.row, run_no=run.run_no)
@@ -239,51 +239,51 @@ def _slot(key: str | None) -> Timestamp:
     return int(key)
 
 
-def _cancel_old(one: DagTrigger, draft: Transaction, slots: Slots) -> None:
+def _cancel_old(one: DagTrigger, tx: Transaction, slots: Slots) -> None:
     """End what earlier events have started: the last of it, and what waits for its turn."""
-    memory, dag_id = draft.memory, one.row.dag_id
+    memory, dag_id = tx.memory, one.row.dag_id
     old = [run for run in memory.queued_runs.get(dag_id, ()) if run.row.cause == BY_EVENT]
     last = None if one.row.run_no is None else memory.runs.get(one.row.run_no)
     if last is not None and last not in old:
         old.append(last)
     for run in old:
-        cancel(run, draft, slots)
+        cancel(run, tx, slots)
 
 
-def _tell(one: DagTrigger, sequence: int, reason: str, draft: Transaction) -> None:
+def _tell(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
     """An event starts no run though it should: people are told, of the first in a row."""
     if one.is_refusing:
         return
     one.is_refusing = True
     message = f"event {sequence} of the trigger of DAG {one.row.dag_id} starts no run: {reason}"
-    draft.owing.alert("trigger_event", message[:1_000], run_id="", dag_id=one.row.dag_id)
+    tx.outbox.alert("trigger_event", message[:1_000], run_id="", dag_id=one.row.dag_id)
 
 
-def _credit(one: DagTrigger, draft: Transaction) -> None:
+def _credit(one: DagTrigger, tx: Transaction) -> None:
     """Let the trigger go on, unless too many runs wait."""
-    if one.taken < one.index and one.hosting and not is_full(one.row.dag_id, draft.memory):
+    if one.taken < one.index and one.hosting and not is_full(one.row.dag_id, tx.memory):
         one.taken = one.index
-        draft.credit(EventsStored(one.row.trigger_no, one.hosting, one.taken))
+        tx.credit(EventsStored(one.row.trigger_no, one.hosting, one.taken))
 
 
-def settle(draft: Transaction) -> None:
+def settle(tx: Transaction) -> None:
     """Let the triggers go on that had to wait for runs of their DAGs to end."""
-    for dag_id in sorted(draft.eased_dags):
-        one = draft.memory.standing.of(dag_id)
+    for dag_id in sorted(tx.eased_dags):
+        one = tx.memory.dag_triggers.of(dag_id)
         if one is not None and one.taken < one.index:
-            draft.standing.note(one)
-            _credit(one, draft)
-    draft.eased_dags.clear()
+            tx.dag_triggers.note(one)
+            _credit(one, tx)
+    tx.eased_dags.clear()
 
 
-def lose_host(lost: HostLost, draft: Transaction) -> None:
+def lose_host(lost: HostLost, tx: Transaction) -> None:
     """A trigger host died: its triggers are hosted again when there is one, the culprit later."""
-    for one in draft.memory.standing:
+    for one in tx.memory.dag_triggers:
         if one.role != lost.role or not one.hosting:
             continue
-        draft.standing.note(one)
+        tx.dag_triggers.note(one)
         one.unhost()
         if one.row.trigger_no == lost.culprit:
-            failure = failure_of_culprit(one.row.class_path, lost, draft.memory)
+            failure = failure_of_culprit(one.row.class_path, lost, tx.memory)
             if failure is not None:
-                fail(one, failure, draft)
+                fail(one, failure, tx)

@@ -39,13 +39,13 @@ BYTES_AHEAD = 16 * 1024 * 1024
 """The same for their payloads."""
 
 
-def take(wait: TriggerInstance, report: TriggerFired, draft: Transaction) -> None:
+def take(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
     """Store one event of a stream, unless it is known."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the caller looked
     if report.index < stream.index and report.index != BY_HAND:
         return  # repeated
-    draft.change_stream(wait)
+    tx.change_stream(wait)
     stream.index = max(stream.index, report.index + 1)
     if report.key is None or not _is_known(stream, report.key):
         row = EventRow(
@@ -55,45 +55,43 @@ def take(wait: TriggerInstance, report: TriggerFired, draft: Transaction) -> Non
             key=report.key,
             payload=report.payload,
         )
-        draft.batch.new_events.append(row)
-        draft.fires.append(wait.fire(report.key))
+        tx.batch.new_events.append(row)
+        tx.fires.append(wait.fire(report.key))
         stream.store(row.sequence, report.payload, report.key)
         stream.last = (report.payload, report.key)
-        draft.memory.suspects.clear(wait.row.trigger_no)
-    credit(wait, draft)
+        tx.memory.crash_suspects.clear(wait.row.trigger_no)
+    credit(wait, tx)
 
 
-def consume(wait: TriggerInstance, draft: Transaction) -> bytes | None:
+def consume(wait: TriggerInstance, tx: Transaction) -> bytes | None:
     """Return the payload of the first event not consumed, which it is now; ``None`` if none is."""
     stream = wait.stream
     if stream is None or not stream.pending:
         return None
-    draft.change_stream(wait)
+    tx.change_stream(wait)
     sequence, payload, _ = stream.pending.popleft()
     stream.pending_bytes -= len(payload)
-    draft.batch.consumed_events.append((wait.row.trigger_no, sequence))
+    tx.batch.consumed_events.append((wait.row.trigger_no, sequence))
     if sequence + 1 == stream.next_sequence and stream.last is not None:
         # Its own row lets go of the payload now, and a later hosting is told of it.
-        draft.move_wait(
-            wait, wait.state, event=payload, key=stream.last[1], failure=wait.row.failure
-        )
-    credit(wait, draft)
+        tx.move_wait(wait, wait.state, event=payload, key=stream.last[1], failure=wait.row.failure)
+    credit(wait, tx)
     return payload
 
 
-def credit(wait: TriggerInstance, draft: Transaction) -> None:
+def credit(wait: TriggerInstance, tx: Transaction) -> None:
     """Let the trigger go on, up to its window ahead of what is stored."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the callers looked
     has_room = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
     if has_room and stream.taken < stream.index and wait.state is TriggerState.WAITING:
         stream.taken = stream.index
-        draft.credit(EventsStored(wait.row.trigger_no, wait.hosting, stream.taken))
+        tx.credit(EventsStored(wait.row.trigger_no, wait.hosting, stream.taken))
 
 
-def close(wait: TriggerInstance, failure: Failure | None, draft: Transaction) -> None:
+def close(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
     """The trigger has ended: what it left is still to be consumed."""
-    draft.move_wait(wait, TriggerState.FIRED, failure=failure)
+    tx.move_wait(wait, TriggerState.FIRED, failure=failure)
 
 
 def is_over(wait: TriggerInstance) -> bool:

@@ -28,65 +28,65 @@ BLOCKED = "blocked"
 """The reason of a host that was killed because its loop stood still."""
 
 
-def stalled(report: LoopBlocked, draft: Transaction) -> None:
+def stalled(report: LoopBlocked, tx: Transaction) -> None:
     """A step holds up a loop: count it and say so; too much of it brings quarantine."""
-    found = _staller(report, draft.memory)
+    found = _staller(report, tx.memory)
     if found is None:
         return  # its task ended meanwhile
-    draft.memory.stalls.note(found, report, draft.at)
-    _tell(found, report, draft)
+    tx.memory.loop_blockers.note(found, report, tx.at)
+    _tell(found, report, tx)
     if found.kind != "trigger" or is_own(report.role):  # there it holds up its own DAG alone
         return
-    if not found.is_quarantined and found.is_offender(draft.steady):
-        draft.effects.append(IsolateTriggerClass(found.name, is_quarantined=True))
+    if not found.is_quarantined and found.is_offender(tx.steady):
+        tx.effects.append(IsolateTriggerClass(found.name, is_quarantined=True))
 
 
-def release(class_path: str, draft: Transaction) -> bool:
+def release(class_path: str, tx: Transaction) -> bool:
     """Have the triggers of a class live with the others again; return whether that is new.
 
     Raises:
         UnknownClass: If the class has never held up anything.
     """
-    found = draft.memory.stalls.of_class(class_path)
+    found = tx.memory.loop_blockers.of_class(class_path)
     if found is None:
         raise UnknownClass(class_path)
     found.offences = ()
-    draft.effects.append(IsolateTriggerClass(class_path, is_quarantined=False))
+    tx.effects.append(IsolateTriggerClass(class_path, is_quarantined=False))
     return found.is_quarantined
 
 
-def move_class(entry: IsolateTriggerClass, draft: Transaction) -> None:
+def move_class(entry: IsolateTriggerClass, tx: Transaction) -> None:
     """A class goes into quarantine, or comes back: ask for its triggers that live elsewhere.
 
     They are handed to the right host when theirs confirms, see ``rehosting``; those that no
     host has, now. It takes several turns where they are many.
     """
-    memory = draft.memory
-    found = memory.stalls.find("trigger", entry.class_path)
+    memory = tx.memory
+    found = memory.loop_blockers.find("trigger", entry.class_path)
     if found.is_quarantined != entry.is_quarantined:
         if entry.after >= 0:
             return  # superseded
         found.is_quarantined = entry.is_quarantined
         what = "goes into" if entry.is_quarantined else "comes out of"
-        draft.effects.append(Warn(f"a trigger class {what} quarantine", {"trigger": found.name}))
+        tx.effects.append(Warn(f"a trigger class {what} quarantine", {"trigger": found.name}))
         if entry.is_quarantined:
-            _alert(found, draft)
-    move_next(entry, _misplaced(entry, memory), draft, reason=REASSIGNED, most=REHOST_AT_ONCE)
+            _alert(found, tx)
+    move_next(entry, _misplaced(entry, memory), tx, reason=REASSIGNED, most=REHOST_AT_ONCE)
     if entry.after < 0:
-        place_all(draft)
+        place_all(tx)
 
 
-def _alert(found: LoopBlocker, draft: Transaction) -> None:
+def _alert(found: LoopBlocker, tx: Transaction) -> None:
     message = f"triggers of class {found.name} hold up their loop: they go into quarantine"
-    draft.owing.alert("quarantine", message, run_id=found.run_id, task_id=found.task_id)
+    tx.outbox.alert("quarantine", message, run_id=found.run_id, task_id=found.task_id)
 
 
-def blame(lost: HostLost, draft: Transaction) -> None:
+def blame(lost: HostLost, tx: Transaction) -> None:
     """A loop stood still for too long; the host was killed with what stood there."""
-    wait = draft.memory.waits.get(lost.culprit)
+    wait = tx.memory.waits.get(lost.culprit)
     class_path = lost.class_path if wait is None else wait.row.class_path
     if class_path and lost.failure.reason == BLOCKED and not is_own(lost.role):
-        draft.effects.append(IsolateTriggerClass(class_path, is_quarantined=True))
+        tx.effects.append(IsolateTriggerClass(class_path, is_quarantined=True))
 
 
 def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failure | None:
@@ -96,8 +96,8 @@ def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failu
     ran when somebody killed its host has done nothing, see ``suspects``.
     """
     if lost.failure.reason != BLOCKED:
-        known = (memory.live, memory.waits, memory.standing)
-        return memory.suspects.failure(lost, *known)
+        known = (memory.active_tasks, memory.waits, memory.dag_triggers)
+        return memory.crash_suspects.failure(lost, *known)
     if lost.role == TRIGGERS:
         return None
     where = "its host in quarantine too" if lost.role == QUARANTINE else "the own host of its DAG"
@@ -107,13 +107,13 @@ def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failu
 
 def _misplaced(entry: IsolateTriggerClass, memory: Memory) -> Iterator[TriggerInstance]:
     """Yield the triggers of a class that no host has, or the wrong one; by number."""
-    parking = memory.parking
+    parking = memory.packing
     forms = {no for form, no in parking.forms.numbered() if form.class_path == entry.class_path}
     for number in parking.numbers(forms, entry.after):
         wait = parking.peek(number)
-        if wait is None or wait.row.class_path != entry.class_path or wait.live is None:
+        if wait is None or wait.row.class_path != entry.class_path or wait.task is None:
             continue
-        role = role_of(entry.class_path, wait.run.plan, memory)
+        role = role_of(entry.class_path, wait.run.dag_version, memory)
         if wait.state is TriggerState.WAITING and not (wait.hosting and wait.role == role):
             yield wait
 
@@ -121,28 +121,32 @@ def _misplaced(entry: IsolateTriggerClass, memory: Memory) -> Iterator[TriggerIn
 def _staller(report: LoopBlocked, memory: Memory) -> LoopBlocker | None:
     """Return what is known of the one a report is about, with its names as of now."""
     if kind_of(report.role) == ASYNC:
-        live = memory.live.get(report.culprit)
-        if live is None:
+        task = memory.active_tasks.get(report.culprit)
+        if task is None:
             return None
-        run, task_id = live.run.row, live.name
-        found = memory.stalls.find("task", f"{run.dag_id}.{live.spec.task_id}")
+        run, task_id = task.run.row, task.name
+        found = memory.loop_blockers.find("task", f"{run.dag_id}.{task.spec.task_id}")
     else:
         wait = memory.waits.get(report.culprit)
-        of_dag = memory.standing.get(report.culprit)
+        of_dag = memory.dag_triggers.get(report.culprit)
         if of_dag is not None:
-            return memory.stalls.find("trigger", of_dag.row.class_path)
+            return memory.loop_blockers.find("trigger", of_dag.row.class_path)
         if wait is None:  # nobody waits for it, and it takes its time to let go
-            return memory.stalls.find("trigger", report.class_path) if report.class_path else None
-        run, task_id = wait.run.row, "" if wait.live is None else wait.live.name
-        found = memory.stalls.find("trigger", wait.row.class_path)
+            return (
+                memory.loop_blockers.find("trigger", report.class_path)
+                if report.class_path
+                else None
+            )
+        run, task_id = wait.run.row, "" if wait.task is None else wait.task.name
+        found = memory.loop_blockers.find("trigger", wait.row.class_path)
     found.run_id, found.task_id = run.run_id, task_id or found.task_id
     return found
 
 
-def _tell(found: LoopBlocker, report: LoopBlocked, draft: Transaction) -> None:
-    if not found.may_tell(draft.steady):
+def _tell(found: LoopBlocker, report: LoopBlocked, tx: Transaction) -> None:
+    if not found.may_tell(tx.steady):
         return
-    found.told_at = draft.steady
+    found.told_at = tx.steady
     facts: dict[str, str | int] = {
         found.kind: found.name,
         "run_id": found.run_id,
@@ -154,9 +158,9 @@ def _tell(found: LoopBlocker, report: LoopBlocked, draft: Transaction) -> None:
     }
     if found.kind == "trigger":
         facts["trigger_id"] = report.culprit
-        of_dag = draft.memory.standing.get(report.culprit)
+        of_dag = tx.memory.dag_triggers.get(report.culprit)
         if of_dag is not None:
             facts["dag_id"] = of_dag.row.dag_id
     verb = "held up" if report.is_over else "holds up"
     doing = "importing " if report.is_loading else ""
-    draft.effects.append(Warn(f"{doing}user code {verb} the loop of its host", facts))
+    tx.effects.append(Warn(f"{doing}user code {verb} the loop of its host", facts))

@@ -62,156 +62,156 @@ __all__ = (
 )
 
 
-def defer(live: TaskInstance, report: Deferred, draft: Transaction, slots: Slots) -> None:
+def defer(task: TaskInstance, report: Deferred, tx: Transaction, slots: Slots) -> None:
     """A task gives its place back and waits for a trigger."""
-    forget_event(live, draft)
-    if live.resumed is not None:  # a stream that is over, or that it does not want any more
-        let_go(live.resumed, "finished", draft)
-        live.resumed = None
-    forget_calls(live, 0, draft)  # the method it resumes in makes calls of its own
-    deadline = durable_calls.deadline(live, report.timeout_us, draft.steady)
-    if live.spec.events is not None:  # of each wait for an event, not of all together
-        deadline = None if report.timeout_us is None else draft.steady + report.timeout_us
+    forget_event(task, tx)
+    if task.resumed is not None:  # a stream that is over, or that it does not want any more
+        let_go(task.resumed, "finished", tx)
+        task.resumed = None
+    forget_calls(task, 0, tx)  # the method it resumes in makes calls of its own
+    deadline = durable_calls.deadline(task, report.timeout_us, tx.steady)
+    if task.spec.events is not None:  # of each wait for an event, not of all together
+        deadline = None if report.timeout_us is None else tx.steady + report.timeout_us
     row = TriggerRow(
-        trigger_no=draft.numbers.take(),
-        task_no=live.task_no,
-        run_no=live.run.run_no,
+        trigger_no=tx.numbers.take(),
+        task_no=task.task_no,
+        run_no=task.run.run_no,
         state=TriggerState.WAITING,
         class_path=report.class_path,
         kwargs=report.kwargs,
-        since=draft.steady,
+        since=tx.steady,
         deadline_at=deadline,
         next_method=report.next_method,
         next_kwargs=report.next_kwargs,
         timeout_method=report.timeout_method,
-        window=0 if live.spec.events is None else live.spec.events.window,
+        window=0 if task.spec.events is None else task.spec.events.window,
     )
-    _begin(live, row, draft)
-    slots.release(live)
-    slots.unblock(live)
+    _begin(task, row, tx)
+    slots.release(task)
+    slots.unblock(task)
 
 
-def _begin(live: TaskInstance, row: TriggerRow, draft: Transaction) -> None:
-    wait = TriggerInstance(row, live.run, live)
-    draft.new_wait(wait)
-    draft.move(live, TaskState.DEFERRED)
+def _begin(task: TaskInstance, row: TriggerRow, tx: Transaction) -> None:
+    wait = TriggerInstance(row, task.run, task)
+    tx.new_wait(wait)
+    tx.move(task, TaskState.DEFERRED)
     if wait.is_handled:
-        stream_consumer.begin_to_wait(live, wait, draft)
+        stream_consumer.begin_to_wait(task, wait, tx)
     else:
-        live.waits = (wait,)
-        draft.wake_task(live, row.deadline_at)
-    host(wait, draft)
+        task.waits = (wait,)
+        tx.wake_task(task, row.deadline_at)
+    host(wait, tx)
 
 
-def start(live: TaskInstance, draft: Transaction) -> None:
+def start(task: TaskInstance, tx: Transaction) -> None:
     """A task waits before anything of its try has run: no worker is touched."""
-    if live.resumed is not None:
-        stream_consumer.wait_again(live, draft)
+    if task.resumed is not None:
+        stream_consumer.wait_again(task, tx)
         return
-    trigger = live.spec.start_trigger
+    trigger = task.spec.start_trigger
     assert trigger is not None  # noqa: S101 - what was granted says so
-    if live.state is TaskState.PENDING:
-        live.queued_at = draft.now
-        live.run.live[live.task_no] = live
-        draft.memory.live[live.task_no] = live
-    live.start_no += 1
-    begin_try(live, draft)
-    deadline = durable_calls.deadline(live, trigger.timeout_us, draft.steady)
-    if live.spec.events is not None:
-        deadline = None if trigger.timeout_us is None else draft.steady + trigger.timeout_us
+    if task.state is TaskState.PENDING:
+        task.queued_at = tx.now
+        task.run.active_tasks[task.task_no] = task
+        tx.memory.active_tasks[task.task_no] = task
+    task.start_no += 1
+    begin_try(task, tx)
+    deadline = durable_calls.deadline(task, trigger.timeout_us, tx.steady)
+    if task.spec.events is not None:
+        deadline = None if trigger.timeout_us is None else tx.steady + trigger.timeout_us
     row = TriggerRow(
-        trigger_no=draft.numbers.take(),
-        task_no=live.task_no,
-        run_no=live.run.run_no,
+        trigger_no=tx.numbers.take(),
+        task_no=task.task_no,
+        run_no=task.run.run_no,
         state=TriggerState.WAITING,
         class_path=trigger.class_path,
         kwargs=b"\x80",
-        since=draft.steady,
+        since=tx.steady,
         deadline_at=deadline,
         next_method=trigger.next_method,
         next_kwargs=trigger.next_kwargs,
         ordinal=FROM_START,
-        window=0 if live.spec.events is None else live.spec.events.window,
+        window=0 if task.spec.events is None else task.spec.events.window,
     )
-    _begin(live, row, draft)
+    _begin(task, row, tx)
 
 
-def await_triggers(live: TaskInstance, report: Awaiting, draft: Transaction, slots: Slots) -> None:
+def await_triggers(task: TaskInstance, report: Awaiting, tx: Transaction, slots: Slots) -> None:
     """A coroutine is parked until the triggers of one durable call have fired."""
-    for wait in durable_calls.await_triggers(live, report, draft, slots):
-        host(wait, draft)
+    for wait in durable_calls.await_triggers(task, report, tx, slots):
+        host(wait, tx)
 
 
-def open_stream(live: TaskInstance, report: StreamOpened, draft: Transaction) -> None:
+def open_stream(task: TaskInstance, report: StreamOpened, tx: Transaction) -> None:
     """A coroutine opens a stream; its trigger is hosted from now on, also while it computes."""
-    wait = durable_calls.open_stream(live, report, draft)
+    wait = durable_calls.open_stream(task, report, tx)
     if wait is not None:
-        host(wait, draft)
+        host(wait, tx)
 
 
 def next_event(
-    live: TaskInstance, report: NextEventRequested, draft: Transaction, slots: Slots
+    task: TaskInstance, report: NextEventRequested, tx: Transaction, slots: Slots
 ) -> None:
     """A coroutine takes the next event of a stream, or is parked until there is one."""
-    failure = durable_calls.next_event(live, report, draft, slots)
+    failure = durable_calls.next_event(task, report, tx, slots)
     if failure is not None:
-        stop(live, "cancelled", draft, slots)
-        fail_or_retry(live, failure, draft, slots)
+        stop(task, "cancelled", tx, slots)
+        fail_or_retry(task, failure, tx, slots)
 
 
-def fire(wait: TriggerInstance, report: TriggerFired, draft: Transaction, slots: Slots) -> None:
+def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction, slots: Slots) -> None:
     """A trigger's event resumes its task. Of one that is no stream, later ones are late."""
-    live = wait.live
-    if report.hosting != wait.hosting or wait.state is not TriggerState.WAITING or live is None:
+    task = wait.task
+    if report.hosting != wait.hosting or wait.state is not TriggerState.WAITING or task is None:
         return
     if wait.is_handled:
-        stream_consumer.take(wait, live, report, draft, slots)
+        stream_consumer.take(wait, task, report, tx, slots)
         return
     if wait.stream is not None:
-        event_stream.take(wait, report, draft)
-        if durable_calls.is_after(live, wait) and durable_calls.answer_next(live, wait, draft):
-            requeue(live, draft, slots)
+        event_stream.take(wait, report, tx)
+        if durable_calls.is_after(task, wait) and durable_calls.answer_next(task, wait, tx):
+            requeue(task, tx, slots)
         return
-    draft.fires.append(wait.fire(report.key))
+    tx.fires.append(wait.fire(report.key))
     if wait.row.ordinal < 0 and (report.ends or not wait.row.next_method):
-        _end_task(wait, live, report, draft, slots)
+        _end_task(wait, task, report, tx, slots)
         return
     if wait.row.ordinal < 0:
-        draft.move_wait(wait, TriggerState.FIRED, event=report.payload, key=report.key)
-        live.waits, live.resumed = (), wait
-    elif durable_calls.fire(wait, report, draft):
-        _let_go_of_waits(live, wait, draft)
+        tx.move_wait(wait, TriggerState.FIRED, event=report.payload, key=report.key)
+        task.waits, task.resumed = (), wait
+    elif durable_calls.fire(wait, report, tx):
+        _let_go_of_waits(task, wait, tx)
     else:
         return
-    requeue(live, draft, slots)
+    requeue(task, tx, slots)
 
 
 def _end_task(
     wait: TriggerInstance,
-    live: TaskInstance,
+    task: TaskInstance,
     report: TriggerFired,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
 ) -> None:
     """An event ends the task: no worker is touched for it."""
-    _let_go_of_waits(live, wait, draft)
+    _let_go_of_waits(task, wait, tx)
     match report.ends:
         case "success":
             body = report.payload or None
             size = report.size or len(report.payload)
             result = Succeeded(
-                live.task_no, live.start_no, report.at, report.at, body, size, report.width
+                task.task_no, task.start_no, report.at, report.at, body, size, report.width
             )
-            succeed(live, result, draft, slots)
+            succeed(task, result, tx, slots)
         case "skipped":
-            keep_try(live, TaskState.SKIPPED, None, draft)
-            end(live, TaskState.SKIPPED, draft, slots, at=report.at)
+            keep_try(task, TaskState.SKIPPED, None, tx)
+            end(task, TaskState.SKIPPED, tx, slots, at=report.at)
         case "":
-            fail_or_retry(live, _leads_nowhere(wait), draft, slots)
+            fail_or_retry(task, _leads_nowhere(wait), tx, slots)
         case _:
             message = msgspec.msgpack.decode(report.payload, type=str)
             failure = Failure(type="TaskFailedEvent", message=message, reason="raised")
-            fail_or_retry(live, failure, draft, slots)
+            fail_or_retry(task, failure, tx, slots)
 
 
 def _leads_nowhere(wait: TriggerInstance) -> Failure:
@@ -223,71 +223,71 @@ def _leads_nowhere(wait: TriggerInstance) -> Failure:
 
 
 def _let_go_of_waits(
-    live: TaskInstance,
+    task: TaskInstance,
     fired: TriggerInstance | None,
-    draft: Transaction,
+    tx: Transaction,
     *,
     reason: str = "finished",
 ) -> None:
     """Nothing of what the task waited for is needed any more; its streams go on."""
-    for wait in live.waits:
+    for wait in task.waits:
         if wait.stream is not None:
             continue
         if wait is fired:
-            draft.drop_wait(wait)
-            wait.live = None
+            tx.drop_wait(wait)
+            wait.task = None
         else:
-            let_go(wait, reason, draft)
-    live.waits = tuple(wait for wait in live.waits if wait.is_handled)
+            let_go(wait, reason, tx)
+    task.waits = tuple(wait for wait in task.waits if wait.is_handled)
 
 
 def trigger_ended(
-    wait: TriggerInstance, report: TriggerEnded, draft: Transaction, slots: Slots
+    wait: TriggerInstance, report: TriggerEnded, tx: Transaction, slots: Slots
 ) -> None:
     """A host let go of a trigger: as it was told, after its event, or because it failed."""
     if report.hosting != wait.hosting:
         return
     if wait.state is TriggerState.ENDING:
         if report.failure is not None and report.failure.reason == "abandoned":
-            _tell(wait, report.failure, draft)
-        draft.drop_wait(wait)
+            _tell(wait, report.failure, tx)
+        tx.drop_wait(wait)
     elif wait.state is TriggerState.WAITING and report.reason in {REASSIGNED, PAUSED}:
-        host(wait, draft)  # as all stands now; what became of the old one is its own affair
+        host(wait, tx)  # as all stands now; what became of the old one is its own affair
     elif wait.state is TriggerState.WAITING and _lacks_code(report):
-        _await_code(wait, draft)
+        _await_code(wait, tx)
     elif wait.state is TriggerState.WAITING and wait.stream is not None:
-        _end_stream(wait, report.failure, draft, slots)
+        _end_stream(wait, report.failure, tx, slots)
     elif wait.state is TriggerState.WAITING:
         failure = report.failure or Failure(
             type="TriggerFailed",
             message=f"{wait.row.class_path} ended without an event",
             reason="trigger_ended",
         )
-        _fail(wait, failure, draft, slots)
+        _fail(wait, failure, tx, slots)
 
 
 def _lacks_code(report: TriggerEnded) -> bool:
     return report.failure is not None and report.failure.reason == CODE_MISSING
 
 
-def _await_code(wait: TriggerInstance, draft: Transaction) -> None:
+def _await_code(wait: TriggerInstance, tx: Transaction) -> None:
     """No host has it until its code has come back."""
     versions = tuple(dict.fromkeys((wait.version, wait.run.row.version)))
-    draft.rehost(wait)
+    tx.rehost(wait)
     unhost(wait)
-    draft.memory.lacking_code.add(wait.row.trigger_no)
-    draft.effects.append(RestoreCode(versions, wait.row.trigger_no))
+    tx.memory.lacking_code.add(wait.row.trigger_no)
+    tx.effects.append(RestoreCode(versions, wait.row.trigger_no))
 
 
-def code_restored(entry: CodeRestored, draft: Transaction) -> None:
+def code_restored(entry: CodeRestored, tx: Transaction) -> None:
     """Hand a trigger over again, unless somebody did meanwhile."""
-    draft.memory.lacking_code.discard(entry.trigger_no)
-    wait = draft.memory.waits.get(entry.trigger_no)
+    tx.memory.lacking_code.discard(entry.trigger_no)
+    wait = tx.memory.waits.get(entry.trigger_no)
     if wait is not None and wait.state is TriggerState.WAITING and not wait.hosting:
-        host(wait, draft)
+        host(wait, tx)
 
 
-def _tell(wait: TriggerInstance, failure: Failure, draft: Transaction) -> None:
+def _tell(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
     """Nobody waits for it any more, so nobody fails of it."""
     facts: dict[str, str | int] = {
         "trigger": wait.row.class_path,
@@ -295,96 +295,96 @@ def _tell(wait: TriggerInstance, failure: Failure, draft: Transaction) -> None:
         "run_id": wait.run.row.run_id,
         "reason": failure.reason,
     }
-    draft.effects.append(Warn(f"a trigger went wrong in letting go: {failure.message}", facts))
+    tx.effects.append(Warn(f"a trigger went wrong in letting go: {failure.message}", facts))
 
 
 def _end_stream(
-    wait: TriggerInstance, failure: Failure | None, draft: Transaction, slots: Slots
+    wait: TriggerInstance, failure: Failure | None, tx: Transaction, slots: Slots
 ) -> None:
-    live = wait.live
+    task = wait.task
     if wait.is_handled:
-        stream_consumer.ended(wait, failure, draft, slots)
+        stream_consumer.ended(wait, failure, tx, slots)
         return
-    event_stream.close(wait, failure, draft)
-    if live is None or not durable_calls.is_after(live, wait) or not event_stream.is_over(wait):
+    event_stream.close(wait, failure, tx)
+    if task is None or not durable_calls.is_after(task, wait) or not event_stream.is_over(wait):
         return  # it learns of it when it has consumed the rest
     if failure is not None:
-        _fail(wait, failure, draft, slots)
-    elif durable_calls.answer_next(live, wait, draft):
-        requeue(live, draft, slots)
+        _fail(wait, failure, tx, slots)
+    elif durable_calls.answer_next(task, wait, tx):
+        requeue(task, tx, slots)
 
 
 def _fail(
     wait: TriggerInstance,
     failure: Failure,
-    draft: Transaction,
+    tx: Transaction,
     slots: Slots,
     *,
     retryable: bool = True,
 ) -> None:
     """The task that waits fails, without borrowing a slot for it."""
-    live = wait.live
-    if live is None:
-        draft.drop_wait(wait)
+    task = wait.task
+    if task is None:
+        tx.drop_wait(wait)
         return
-    _let_go_of_waits(live, wait, draft)
-    unpark(live, draft, "cancelled")
-    sensor = live.spec.sensor
+    _let_go_of_waits(task, wait, tx)
+    unpark(task, tx, "cancelled")
+    sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "ignore" and failure.reason == "trigger":
-        look_again(live, draft, slots)  # what it raised stands in the log of the task
+        look_again(task, tx, slots)  # what it raised stands in the log of the task
     elif sensor is not None and sensor.on_error == "skip":  # as where it looks by itself
-        keep_try(live, TaskState.SKIPPED, failure, draft)
-        live.failure = failure
-        end(live, TaskState.SKIPPED, draft, slots)
+        keep_try(task, TaskState.SKIPPED, failure, tx)
+        task.failure = failure
+        end(task, TaskState.SKIPPED, tx, slots)
     else:
-        fail_or_retry(live, failure, draft, slots, retryable=retryable)
+        fail_or_retry(task, failure, tx, slots, retryable=retryable)
 
 
-def fail_parked(live: TaskInstance, report: Failed, draft: Transaction, slots: Slots) -> None:
+def fail_parked(task: TaskInstance, report: Failed, tx: Transaction, slots: Slots) -> None:
     """A coroutine ended though it had said that it waits, and nobody had answered it yet."""
-    if live.state is not TaskState.DEFERRED or report.interrupted:
-        unpark(live)  # what it waits for goes on, and then it runs again from the top
+    if task.state is not TaskState.DEFERRED or report.interrupted:
+        unpark(task)  # what it waits for goes on, and then it runs again from the top
         return
-    _let_go_of_waits(live, None, draft)
-    unpark(live)
+    _let_go_of_waits(task, None, tx)
+    unpark(task)
     fail_or_retry(
-        live,
+        task,
         report.failure,
-        draft,
+        tx,
         slots,
         retryable=report.retryable,
         retry_after_us=report.retry_after_us,
     )
 
 
-def time_out(live: TaskInstance, at: Timestamp, draft: Transaction, slots: Slots) -> None:
+def time_out(task: TaskInstance, at: Timestamp, tx: Transaction, slots: Slots) -> None:
     """The deadline of a wait has come."""
-    wait = live.wait
+    wait = task.wait
     if wait is not None and stream_consumer.has_batch(wait):
-        stream_consumer.go_on(live, draft, slots)  # it has waited for others long enough
+        stream_consumer.go_on(task, tx, slots)  # it has waited for others long enough
         return
-    if wait is None or at != (live.deadline_at if wait.stream else wait.row.deadline_at):
+    if wait is None or at != (task.deadline_at if wait.stream else wait.row.deadline_at):
         return  # it waits for something else by now
-    ends_try = live.ends_at is not None and live.ends_at <= max(at, draft.steady)
+    ends_try = task.ends_at is not None and task.ends_at <= max(at, tx.steady)
     if wait.row.ordinal >= 0 and not ends_try:
-        durable_calls.time_out(live, draft, slots)
-        _let_go_of_waits(live, None, draft, reason="timeout")
+        durable_calls.time_out(task, tx, slots)
+        _let_go_of_waits(task, None, tx, reason="timeout")
         return
     if wait.row.timeout_method and not ends_try:
-        _resume_late(live, wait, draft, slots)
+        _resume_late(task, wait, tx, slots)
         return
     failure = Failure(
-        type="TaskTimeout", message=_too_long(live, wait, ends_try=ends_try), reason="timeout"
+        type="TaskTimeout", message=_too_long(task, wait, ends_try=ends_try), reason="timeout"
     )
-    _let_go_of_waits(live, None, draft, reason="timeout")
-    unpark(live, draft, "timeout")
-    fail_or_retry(live, failure, draft, slots)
+    _let_go_of_waits(task, None, tx, reason="timeout")
+    unpark(task, tx, "timeout")
+    fail_or_retry(task, failure, tx, slots)
 
 
-def _too_long(live: TaskInstance, wait: TriggerInstance, *, ends_try: bool) -> str:
+def _too_long(task: TaskInstance, wait: TriggerInstance, *, ends_try: bool) -> str:
     row = wait.row
     if ends_try:
-        seconds = (live.spec.execution_timeout_us or 0) / 1e6
+        seconds = (task.spec.execution_timeout_us or 0) / 1e6
         return (
             f"the try took longer than its execution_timeout of {seconds:g} s; "
             f"{row.class_path} had given no event"
@@ -395,14 +395,12 @@ def _too_long(live: TaskInstance, wait: TriggerInstance, *, ends_try: bool) -> s
     return f"{row.class_path} gave no event in {limit / 1e6:g} s"
 
 
-def _resume_late(
-    live: TaskInstance, wait: TriggerInstance, draft: Transaction, slots: Slots
-) -> None:
+def _resume_late(task: TaskInstance, wait: TriggerInstance, tx: Transaction, slots: Slots) -> None:
     """The task has a method for a wait that ran out of time: resume there, without an event."""
-    let_go(wait, "timeout", draft)
+    let_go(wait, "timeout", tx)
     row = msgspec.structs.replace(
         wait.row,
-        trigger_no=draft.numbers.take(),
+        trigger_no=tx.numbers.take(),
         state=TriggerState.FIRED,
         next_method=wait.row.timeout_method,
         timeout_method="",
@@ -410,51 +408,51 @@ def _resume_late(
         deadline_at=None,
         window=0,
     )
-    late = TriggerInstance(row, live.run, live)
-    draft.new_wait(late)
-    live.waits, live.resumed = (), late
-    requeue(live, draft, slots)
+    late = TriggerInstance(row, task.run, task)
+    tx.new_wait(late)
+    task.waits, task.resumed = (), late
+    requeue(task, tx, slots)
 
 
-def lose_host(lost: HostLost, draft: Transaction, slots: Slots) -> None:
+def lose_host(lost: HostLost, tx: Transaction, slots: Slots) -> None:
     """A trigger host died: nobody is charged but the trigger whose code did it."""
-    isolation.blame(lost, draft)
-    memory = draft.memory
+    isolation.blame(lost, tx)
+    memory = tx.memory
     culprit = memory.waits.get(lost.culprit)  # folded or not
-    memory.parking.lose(lost.role, memory.hosting)
+    memory.packing.lose(lost.role, memory.hosting)
     for wait in list(memory.waits.objects.values()):
         if wait.role != lost.role:
             continue
         if wait.state is TriggerState.ENDING:
-            draft.drop_wait(wait)
+            tx.drop_wait(wait)
         elif wait.state is TriggerState.WAITING:
             unhost(wait)
     if culprit is None or culprit.role != lost.role or culprit.state is not TriggerState.WAITING:
         return
     failure = isolation.failure_of_culprit(culprit.row.class_path, lost, memory)
     if failure is not None and culprit.stream is not None:
-        _end_stream(culprit, failure, draft, slots)
+        _end_stream(culprit, failure, tx, slots)
     elif failure is not None:
-        _fail(culprit, failure, draft, slots)
+        _fail(culprit, failure, tx, slots)
 
 
-def charge(wait: TriggerInstance, failure: Failure, draft: Transaction, slots: Slots) -> None:
+def charge(wait: TriggerInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
     """A trigger has killed the daemon: the task that waits fails for good."""
-    live = wait.live
-    if live is not None:
-        alert(live.run, live.position, failure, draft)
+    task = wait.task
+    if task is not None:
+        alert(task.run, task.position, failure, tx)
     if wait.stream is not None:
-        _end_stream(wait, failure, draft, slots)
+        _end_stream(wait, failure, tx, slots)
     else:
-        _fail(wait, failure, draft, slots, retryable=False)
+        _fail(wait, failure, tx, slots, retryable=False)
 
 
-def stop(live: TaskInstance, reason: str, draft: Transaction, slots: Slots) -> None:
+def stop(task: TaskInstance, reason: str, tx: Transaction, slots: Slots) -> None:
     """Take a task away from wherever it is; its row is the caller's business."""
-    for wait in live.waits:
+    for wait in task.waits:
         if wait.state is TriggerState.WAITING and wait.stream is None:
-            let_go(wait, reason, draft)
-    unpark(live, draft, reason)
-    if live.worker >= 0 or live.is_hosted:
-        draft.effects.append(stop_of(live, live.start_no, reason))
-    slots.release(live)
+            let_go(wait, reason, tx)
+    unpark(task, tx, reason)
+    if task.worker >= 0 or task.is_hosted:
+        tx.effects.append(stop_of(task, task.start_no, reason))
+    slots.release(task)

@@ -43,31 +43,31 @@ REHOST_AT_ONCE = 1_000
 """Triggers moved in one turn; the others follow in the next ones."""
 
 
-def file_parsed(parsed: FileParsed, draft: Transaction) -> None:
+def file_parsed(parsed: FileParsed, tx: Transaction) -> None:
     """A file has a newest version: keep what its trigger classes stand on, and move those hosted.
 
     They are moved in later turns: this one may yet be refused.
     """
-    memory = draft.memory
+    memory = tx.memory
     for version in memory.trigger_code.keys() - memory.hosted_versions():
         del memory.trigger_code[version]
     memory.trigger_code[parsed.version] = parsed.triggers
     for spec in parsed.dags:
-        place_of(spec.dag_id, draft)
+        place_of(spec.dag_id, tx)
     if next(_outdated(parsed.version, -1, memory), None) is not None:
-        draft.effects.append(MigrateTriggers(parsed.file, parsed.version))
+        tx.effects.append(MigrateTriggers(parsed.file, parsed.version))
 
 
-def rehost(entry: MigrateTriggers, draft: Transaction) -> None:
+def rehost(entry: MigrateTriggers, tx: Transaction) -> None:
     """Ask the hosts for the next triggers of a file that are to be hosted anew."""
-    found = _outdated(entry.version, entry.after, draft.memory)
-    move_next(entry, found, draft, reason=REASSIGNED, most=REHOST_AT_ONCE)
+    found = _outdated(entry.version, entry.after, tx.memory)
+    move_next(entry, found, tx, reason=REASSIGNED, most=REHOST_AT_ONCE)
 
 
 def move_next(
     entry: IsolateTriggerClass | MigrateTriggers | PauseTriggers,
     found: Iterable[TriggerInstance],
-    draft: Transaction,
+    tx: Transaction,
     *,
     reason: str,
     most: int,
@@ -80,13 +80,11 @@ def move_next(
     for wait in waits[:most]:
         number = wait.row.trigger_no
         if wait.hosting:
-            draft.effects.append(
-                ReleaseTrigger(StopTrigger(number, wait.hosting, reason), wait.role)
-            )
+            tx.effects.append(ReleaseTrigger(StopTrigger(number, wait.hosting, reason), wait.role))
         else:
-            host(draft.memory.waits[number], draft)
+            host(tx.memory.waits[number], tx)
     if len(waits) > most:
-        draft.effects.append(replace(entry, after=waits[most - 1].row.trigger_no))
+        tx.effects.append(replace(entry, after=waits[most - 1].row.trigger_no))
 
 
 def room_changed(entry: TriggerCapacityChanged, one: TriggerInstance | DagTrigger) -> None:
@@ -103,31 +101,37 @@ def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[Trigge
     """
     forms = {
         number
-        for form, number in memory.parking.forms.numbered()
-        if _is_other(form.plan, form.version, form.class_path, version, memory)
-        or _is_elsewhere(form.plan, form.role, form.class_path, version, memory)
+        for form, number in memory.packing.forms.numbered()
+        if _is_other(form.dag_version, form.version, form.class_path, version, memory)
+        or _is_elsewhere(form.dag_version, form.role, form.class_path, version, memory)
     }
-    for number in memory.parking.numbers(forms, after):
-        wait = memory.parking.peek(number)
-        if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
+    for number in memory.packing.numbers(forms, after):
+        wait = memory.packing.peek(number)
+        if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
-        made = wait.run.plan, wait.version if wait.hosting else wait.role, wait.row.class_path
+        made = (
+            wait.run.dag_version,
+            wait.version if wait.hosting else wait.role,
+            wait.row.class_path,
+        )
         if (_is_other if wait.hosting else _is_elsewhere)(*made, version, memory):
             yield wait
 
 
 def _is_elsewhere(
-    plan: DagVersion, was: str, class_path: str, version: str, memory: Memory
+    dag_version: DagVersion, was: str, class_path: str, version: str, memory: Memory
 ) -> bool:
     """Whether a trigger belongs to another host than the one that had it, as of a version."""
-    if class_path in HOSTLESS or newest_version(plan, memory) != version:
+    if class_path in HOSTLESS or newest_version(dag_version, memory) != version:
         return False
-    return role_of(class_path, plan, memory) != was
+    return role_of(class_path, dag_version, memory) != was
 
 
-def _is_other(plan: DagVersion, was: str, class_path: str, version: str, memory: Memory) -> bool:
+def _is_other(
+    dag_version: DagVersion, was: str, class_path: str, version: str, memory: Memory
+) -> bool:
     """Whether the newest version of a DAG has another class than the one a trigger is hosted as."""
-    if was == version or newest_version(plan, memory) != version:
+    if was == version or newest_version(dag_version, memory) != version:
         return False
     now = memory.trigger_code.get(version, {}).get(class_path)
     if now is None:

@@ -31,27 +31,27 @@ class MadeAnew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extra: msgspec.Raw
 
 
-def announce(live: TaskInstance, draft: Transaction) -> None:
+def announce(task: TaskInstance, tx: Transaction) -> None:
     """A task has succeeded: what it makes has been made anew."""
-    row, task_id, index = live.run.row, live.spec.task_id, live.map_index
-    for name, extra in live.spec.outlets:
+    row, task_id, index = task.run.row, task.spec.task_id, task.map_index
+    for name, extra in task.spec.outlets:
         told = MadeAnew(row.run_id, task_id, index, msgspec.Raw(extra))
-        store(f"{ASSET}{name}", None, msgspec.msgpack.encode(told), draft, run_no=row.run_no)
+        store(f"{ASSET}{name}", None, msgspec.msgpack.encode(told), tx, run_no=row.run_no)
 
 
-def emit(request: EmitEvent, draft: Transaction) -> tuple[int, bool]:
+def emit(request: EmitEvent, tx: Transaction) -> tuple[int, bool]:
     """Store an event for somebody outside. Returns its number and whether it is new.
 
     A key that is repeated much later than here is remembered is found by whoever asks first
     the rows; only the rows are the whole truth.
     """
-    known = draft.memory.event_requests
+    known = tx.memory.event_requests
     if request.request is None:
-        return store(request.name, request.key, request.data, draft), True
+        return store(request.name, request.key, request.data, tx), True
     same = known.get((request.name, request.request))
     if same is not None:
         return same, False
-    number = store(request.name, request.key, request.data, draft, request=request.request)
+    number = store(request.name, request.key, request.data, tx, request=request.request)
     while len(known) >= REQUESTS_KEPT:
         del known[next(iter(known))]
     known[request.name, request.request] = number
@@ -62,22 +62,22 @@ def store(
     name: str,
     key: str | None,
     data: bytes,
-    draft: Transaction,
+    tx: Transaction,
     *,
     run_no: RunNo | None = None,
     request: str | None = None,
 ) -> int:
     """Store an event; return its number."""
     row = NamedEventRow(
-        event_no=draft.numbers.take(),
+        event_no=tx.numbers.take(),
         name=name,
         key=key,
         data=data,
-        at=draft.now,
+        at=tx.now,
         run_no=run_no,
         request=request,
     )
-    draft.batch.named_events.append(row)
+    tx.batch.named_events.append(row)
     if name.startswith(ASSET):
-        draft.asset_events.append(row)
+        tx.asset_events.append(row)
     return row.event_no

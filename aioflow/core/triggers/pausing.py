@@ -27,12 +27,12 @@ STOPPED_AT_ONCE = 250
 """Triggers that leave, or are handed over, in one turn; the others follow in the next ones."""
 
 
-def stop_waits(entry: PauseTriggers, draft: Transaction) -> None:
+def stop_waits(entry: PauseTriggers, tx: Transaction) -> None:
     """Have the next triggers of a DAG leave their hosts, or be hosted again."""
-    memory = draft.memory
+    memory = tx.memory
     if is_stopped(entry.dag_id, memory) != entry.is_stopped:
         return  # the opposite has begun since
-    move_next(entry, _misplaced(entry, memory), draft, reason=PAUSED, most=STOPPED_AT_ONCE)
+    move_next(entry, _misplaced(entry, memory), tx, reason=PAUSED, most=STOPPED_AT_ONCE)
 
 
 def _misplaced(entry: PauseTriggers, memory: Memory) -> Iterator[TriggerInstance]:
@@ -40,15 +40,15 @@ def _misplaced(entry: PauseTriggers, memory: Memory) -> Iterator[TriggerInstance
 
     Those that are asked to leave, and have not confirmed it, are handed over when they do.
     """
-    parking = memory.parking
+    parking = memory.packing
     forms = {
         number
         for form, number in parking.forms.numbered()
-        if form.plan.graph.spec.dag_id == entry.dag_id and form.class_path not in HOSTLESS
+        if form.dag_version.graph.spec.dag_id == entry.dag_id and form.class_path not in HOSTLESS
     }
     for number in parking.numbers(forms, entry.after):
         wait = parking.peek(number)
-        if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
+        if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
         is_its = wait.run.row.dag_id == entry.dag_id and wait.row.class_path not in HOSTLESS
         if is_its and bool(wait.hosting) == entry.is_stopped:

@@ -8,9 +8,9 @@ from tests.sim.planted.edit import Edit
 __all__ = ("BUGS",)
 
 _COMMIT_AND_ACT = """
-    if not batch.is_empty or draft.step:
-        await self._commit(batch, draft)
-    draft.settle()
+    if not batch.is_empty or tx.step:
+        await self._commit(batch, tx)
+    tx.settle()
     self._act(effects)
 """
 
@@ -28,9 +28,9 @@ BUGS = (
                 _COMMIT_AND_ACT,
                 """
                 self._act(effects)
-                if not batch.is_empty or draft.step:
-                    await self._commit(batch, draft)
-                draft.settle()
+                if not batch.is_empty or tx.step:
+                    await self._commit(batch, tx)
+                tx.settle()
                 """,
             ),
         ),
@@ -47,7 +47,7 @@ BUGS = (
             Edit(
                 "aioflow.engine.loop",
                 "Engine._commit",
-                "raise rollback.Refused(draft, str(exc)) from exc",
+                "raise rollback.Refused(tx, str(exc)) from exc",
                 """
                 _log.error("batch refused", error=str(exc))
                 return
@@ -95,9 +95,9 @@ BUGS = (
                 _COMMIT_AND_ACT,
                 """
                 self._act([effect for effect in effects if isinstance(effect, Acknowledge)])
-                if not batch.is_empty or draft.step:
-                    await self._commit(batch, draft)
-                draft.settle()
+                if not batch.is_empty or tx.step:
+                    await self._commit(batch, tx)
+                tx.settle()
                 self._act([effect for effect in effects if not isinstance(effect, Acknowledge)])
                 """,
             ),
@@ -117,9 +117,9 @@ BUGS = (
                 _COMMIT_AND_ACT,
                 """
                 self._act([effect for effect in effects if isinstance(effect, AssignTrigger)])
-                if not batch.is_empty or draft.step:
-                    await self._commit(batch, draft)
-                draft.settle()
+                if not batch.is_empty or tx.step:
+                    await self._commit(batch, tx)
+                tx.settle()
                 self._act([effect for effect in effects if not isinstance(effect, AssignTrigger)])
                 """,
             ),

@@ -29,8 +29,8 @@ BUGS = (
             Edit(
                 "aioflow.core.repair.execution",
                 "_mark",
-                "draft.put_off(run)",
-                "_finish(run, draft, slots)",
+                "tx.put_off(run)",
+                "_finish(run, tx, slots)",
             ),
         ),
         seed=Seed(1, 5),
@@ -57,8 +57,8 @@ BUGS = (
                 "aioflow.core.runs.cancel",
                 "_stop",
                 """
-                if live.state is TaskState.RETRYING:
-                    live.start_no += 1
+                if task.state is TaskState.RETRYING:
+                    task.start_no += 1
                 """,
             ),
         ),
@@ -74,7 +74,7 @@ BUGS = (
             Edit(
                 "aioflow.core.repair.reset",
                 "reset",
-                "draft.batch.gone_results.append(live.task_no)",
+                "tx.batch.gone_results.append(task.task_no)",
             ),
         ),
         seed=Seed(1, 4),
@@ -85,7 +85,7 @@ BUGS = (
         promise="what waits for the previous run looks at the one before the deleted",
         where="core",
         needs="`depends_on_past`, and a deleted run that did not succeed",
-        edits=(Edit("aioflow.core.delete", "delete", "previous.forget(row.dag_id, order, draft)"),),
+        edits=(Edit("aioflow.core.delete", "delete", "previous.forget(row.dag_id, order, tx)"),),
         seed=Seed(1, 32),
     ),
     PlantedBug(

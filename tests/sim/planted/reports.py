@@ -18,10 +18,10 @@ BUGS = (
             Edit(
                 "aioflow.core.step",
                 "decide",
-                "_take(entry, draft, slots)",
+                "_take(entry, tx, slots)",
                 """
                 try:
-                    _take(entry, draft, slots)
+                    _take(entry, tx, slots)
                 except Exception:
                     continue
                 """,
@@ -43,12 +43,12 @@ BUGS = (
                 "fire",
                 """
                 if wait.row.ordinal < 0 and (report.ends or not wait.row.next_method):
-                    _end_task(wait, live, report, draft, slots)
+                    _end_task(wait, task, report, tx, slots)
                     return
                 """,
                 """
                 if wait.row.ordinal < 0 and (report.ends or not wait.row.next_method):
-                    _end_task(wait, live, report, draft, slots)
+                    _end_task(wait, task, report, tx, slots)
                     return
                 wait.hosting += 1
                 """,
@@ -91,8 +91,8 @@ BUGS = (
             Edit(
                 "aioflow.core.step",
                 "_take_report",
-                "live is None or live.start_no != report.start_no",
-                "live is None",
+                "task is None or task.start_no != report.start_no",
+                "task is None",
             ),
         ),
         seen_by="tests/core/test_turn.py::test_a_late_report_of_an_earlier_start_changes_nothing",

@@ -18,7 +18,7 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.restore",
                 "Restoring._add",
-                "live.try_number = row.try_number",
+                "task.try_number = row.try_number",
             ),
         ),
         seen_by="tests/core/test_restart.py"
@@ -35,11 +35,11 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.restart",
                 "_resume_live",
-                "cut_short(live, failure, draft, slots)",
+                "cut_short(task, failure, tx, slots)",
                 """
                 from aioflow.core.tasks.tries import requeue
 
-                requeue(live, draft, slots)
+                requeue(task, tx, slots)
                 """,
             ),
         ),
@@ -74,10 +74,10 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.restart",
                 "_resume_live",
-                "draft.wake_task(live, live.due_at)",
+                "tx.wake_task(task, task.due_at)",
                 """
-                if live.state is TaskState.SENSING:
-                    draft.wake_task(live, live.due_at)
+                if task.state is TaskState.SENSING:
+                    tx.wake_task(task, task.due_at)
                 """,
             ),
         ),
@@ -95,7 +95,7 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.restart",
                 "_resume_live",
-                "draft.wake_task(live, live.wait.row.deadline_at)",
+                "tx.wake_task(task, task.wait.row.deadline_at)",
             ),
         ),
         seed=Seed(1, 3),
@@ -112,11 +112,11 @@ BUGS = (
                 "_resume_live",
                 """
                 case TaskState.QUEUED:
-                    slots.offer(live)
+                    slots.offer(task)
                 """,
                 """
-                case TaskState.QUEUED if live.start_no == 0:
-                    slots.offer(live)
+                case TaskState.QUEUED if task.start_no == 0:
+                    slots.offer(task)
                 """,
             ),
         ),
@@ -280,8 +280,8 @@ BUGS = (
                 "aioflow.core.runs.restart",
                 "_go_on_with_dags",
                 """
-                for kind in list(memory.lanes):
-                    draft.owing.read_on(kind)
+                for kind in list(memory.outbox_quotas):
+                    tx.outbox.read_on(kind)
                 """,
             ),
         ),
@@ -302,7 +302,7 @@ BUGS = (
                 """
                 for wait in list(memory.waits.objects.values()):
                     if wait.state is TriggerState.ENDING:
-                        draft.drop_wait(wait)
+                        tx.drop_wait(wait)
                 """,
             ),
         ),
@@ -324,9 +324,7 @@ BUGS = (
         promise="people are alerted of what is late",
         where="core",
         needs="a crash between the start of a run and its deadline",
-        edits=(
-            Edit("aioflow.core.runs.restart", "_go_on_with_dags", "deadline_alerts.arm(draft)"),
-        ),
+        edits=(Edit("aioflow.core.runs.restart", "_go_on_with_dags", "deadline_alerts.arm(tx)"),),
         seen_by="tests/core/test_deadlines.py"
         "::test_a_deadline_is_not_lost_by_a_restart_whenever_that_comes",
         seed=Seed(1, 3),
@@ -338,7 +336,7 @@ BUGS = (
         where="core",
         needs="a crash while a run with a `run_timeout` is running",
         edits=(
-            Edit("aioflow.core.runs.restart", "_go_on", "deadline_alerts.arm_timeout(run, draft)"),
+            Edit("aioflow.core.runs.restart", "_go_on", "deadline_alerts.arm_timeout(run, tx)"),
         ),
         seen_by="tests/core/test_deadlines.py::test_the_time_of_a_run_goes_on_over_a_restart",
         seed=Seed(1, 4),
@@ -349,9 +347,7 @@ BUGS = (
         promise="each event starts its run, or it is stored why not",
         where="core",
         needs="a crash while an event is held by `debounce`",
-        edits=(
-            Edit("aioflow.core.runs.restart", "_go_on_with_dags", "event_runs.restarted(draft)"),
-        ),
+        edits=(Edit("aioflow.core.runs.restart", "_go_on_with_dags", "event_runs.restarted(tx)"),),
         seed=Seed(1, 13),
     ),
 )

@@ -18,7 +18,7 @@ BUGS = (
             Edit(
                 "aioflow.core.scheduling.slots",
                 "Slots.release",
-                "self._take(live.spec.pool, -live.spec.slots)",
+                "self._take(task.spec.pool, -task.spec.slots)",
             ),
         ),
         seen_by="tests/core/test_restart.py::test_a_pool_is_given_back_whatever_becomes_of_a_task",
@@ -34,10 +34,10 @@ BUGS = (
             Edit(
                 "aioflow.core.scheduling.slots",
                 "Slots._count",
-                "worker.current = live",
+                "worker.current = task",
                 """
-                worker.current = live
-                self._take(live.spec.pool, live.spec.slots)
+                worker.current = task
+                self._take(task.spec.pool, task.spec.slots)
                 """,
             ),
         ),
@@ -54,8 +54,8 @@ BUGS = (
             Edit(
                 "aioflow.core.rollback",
                 "put_back",
-                "start_no == live.start_no",
-                "start_no == live.start_no and live.is_claimed",
+                "start_no == task.start_no",
+                "start_no == task.start_no and task.is_claimed",
             ),
         ),
         seen_by="tests/core/test_restart.py::test_a_refused_turn_leaves_pools_as_they_were",
@@ -82,8 +82,8 @@ BUGS = (
             Edit(
                 "aioflow.core.triggers.lifecycle",
                 "stop",
-                "live.worker >= 0",
-                "live.worker >= 0 and not live.is_claimed",
+                "task.worker >= 0",
+                "task.worker >= 0 and not task.is_claimed",
             ),
         ),
         seen_by="tests/core/test_turn.py::test_a_cancel_stops_what_is_claimed_as_it_does_what_runs",
@@ -99,10 +99,10 @@ BUGS = (
             Edit(
                 "aioflow.core.requests",
                 "_set_pool",
-                "draft.batch.pools.append(after)",
+                "tx.batch.pools.append(after)",
                 """
                 if before is None:
-                    draft.batch.pools.append(after)
+                    tx.batch.pools.append(after)
                 """,
             ),
         ),

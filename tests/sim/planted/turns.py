@@ -24,22 +24,22 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.run",
                 "end",
-                "_step(run, follows, draft, slots)",
+                "_step(run, follows, tx, slots)",
                 """
                 if state is TaskState.FAILED:
-                    draft.put_off(run)
+                    tx.put_off(run)
                 else:
-                    _step(run, follows, draft, slots)
+                    _step(run, follows, tx, slots)
                 """,
             ),
             Edit(
                 "aioflow.core.step",
                 "_take_continue",
-                "go_on(run, draft, slots)",
+                "go_on(run, tx, slots)",
                 """
                 from aioflow.core.runs.run import resume
 
-                resume(run, draft, slots)
+                resume(run, tx, slots)
                 """,
             ),
         ),
@@ -61,25 +61,25 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.run",
                 "end",
-                "_step(run, follows, draft, slots)",
+                "_step(run, follows, tx, slots)",
                 """
                 tasks = run.spec.tasks
                 wide = [one for one in follows if one[1] < 0 and tasks[one[0]].mapped is not None]
                 if wide:
-                    draft.put_off(run)
-                _step(run, [one for one in follows if one not in wide], draft, slots)
+                    tx.put_off(run)
+                _step(run, [one for one in follows if one not in wide], tx, slots)
                 """,
             ),
             Edit(
                 "aioflow.core.step",
                 "_take_continue",
-                "go_on(run, draft, slots)",
+                "go_on(run, tx, slots)",
                 """
                 from aioflow.core.runs.run import step
 
                 tasks = run.spec.tasks
-                step(run, (p for p in run.graph.order if tasks[p].mapped), draft, slots)
-                go_on(run, draft, slots)
+                step(run, (p for p in run.graph.order if tasks[p].mapped), tx, slots)
+                go_on(run, tx, slots)
                 """,
             ),
         ),
@@ -95,8 +95,8 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.run",
                 "_make_group",
-                "draft.numbers.take(numbers)",
-                "draft.numbers.take(min(numbers, spec.window or numbers))",
+                "tx.numbers.take(numbers)",
+                "tx.numbers.take(min(numbers, spec.window or numbers))",
             ),
         ),
         seed=Seed(1, 2),
@@ -111,8 +111,8 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.cancel",
                 "_cut_short",
-                "create.run_ended(run, was=was, draft=draft, slots=slots)",
-                "create.run_ended(run, was=run.state, draft=draft, slots=slots)",
+                "create.run_ended(run, was=was, tx=tx, slots=slots)",
+                "create.run_ended(run, was=run.state, tx=tx, slots=slots)",
             ),
         ),
         seed=Seed(1, 6),
@@ -127,15 +127,15 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.cancel",
                 "_cut_short",
-                "cancel_tasks(run, draft, slots, at)",
-                "draft.put_off(run)",
+                "cancel_tasks(run, tx, slots, at)",
+                "tx.put_off(run)",
             ),
             Edit(
                 "aioflow.core.runs.restart",
                 "_go_on",
                 """
                 if not run.state.is_live and run.clearing is None:
-                    cancel_tasks(run, draft, slots)
+                    cancel_tasks(run, tx, slots)
                 """,
             ),
         ),
@@ -166,8 +166,8 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.create",
                 "_put_made",
-                "put_dag(row, draft)",
-                "draft.memory.dags[row.dag_id] = row",
+                "put_dag(row, tx)",
+                "tx.memory.dags[row.dag_id] = row",
             ),
         ),
         seed=Seed(2, 5),
@@ -182,8 +182,8 @@ BUGS = (
             Edit(
                 "aioflow.core.tasks.tries",
                 "time_out_sensor",
-                "fail(live, failure, draft, slots)",
-                "fail_or_retry(live, failure, draft, slots)",
+                "fail(task, failure, tx, slots)",
+                "fail_or_retry(task, failure, tx, slots)",
             ),
         ),
         seen_by="tests/core/test_turn.py"
@@ -200,8 +200,8 @@ BUGS = (
             Edit(
                 "aioflow.core.step",
                 "_take_due",
-                "live.deadline_at == due.at",
-                "live.deadline_at == due.at and live.state is not TaskState.RUNNING",
+                "task.deadline_at == due.at",
+                "task.deadline_at == due.at and task.state is not TaskState.RUNNING",
             ),
         ),
         seen_by="tests/core/test_turn.py"
@@ -220,38 +220,38 @@ BUGS = (
                 "Transaction._close_task",
                 """
                 TaskChange(
-                    live.task_no,
-                    live.stored_state,
-                    live.stored_start,
-                    live.state,
-                    live.try_number,
-                    live.start_no,
-                    live.interruptions,
-                    stored_due(live),
-                    live.deadline_at,
-                    live.queued_at,
-                    live.started_at,
-                    live.ended_at,
-                    live.failure,
+                    task.task_no,
+                    task.stored_state,
+                    task.stored_start,
+                    task.state,
+                    task.try_number,
+                    task.start_no,
+                    task.interruptions,
+                    stored_due(task),
+                    task.deadline_at,
+                    task.queued_at,
+                    task.started_at,
+                    task.ended_at,
+                    task.failure,
                 )
                 """,
                 """
                 TaskChange(
-                    live.task_no,
-                    live.stored_state,
-                    live.stored_start,
-                    live.stored_state
-                    if live.state is TaskState.QUEUED and live.stored_state is TaskState.RETRYING
-                    else live.state,
-                    live.try_number,
-                    live.start_no,
-                    live.interruptions,
-                    stored_due(live),
-                    live.deadline_at,
-                    live.queued_at,
-                    live.started_at,
-                    live.ended_at,
-                    live.failure,
+                    task.task_no,
+                    task.stored_state,
+                    task.stored_start,
+                    task.stored_state
+                    if task.state is TaskState.QUEUED and task.stored_state is TaskState.RETRYING
+                    else task.state,
+                    task.try_number,
+                    task.start_no,
+                    task.interruptions,
+                    stored_due(task),
+                    task.deadline_at,
+                    task.queued_at,
+                    task.started_at,
+                    task.ended_at,
+                    task.failure,
                 )
                 """,
             ),
@@ -269,11 +269,11 @@ BUGS = (
             Edit(
                 "aioflow.core.tasks.tries",
                 "start",
-                "live.start_no += 1",
+                "task.start_no += 1",
                 """
-                live.start_no += 1
-                if live.started_at is None:
-                    live.try_number = 1
+                task.start_no += 1
+                if task.started_at is None:
+                    task.try_number = 1
                 """,
             ),
         ),
