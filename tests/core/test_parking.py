@@ -77,7 +77,7 @@ def folded(world: World) -> int:
 
 def fields_of(thing: TaskInstance | TriggerInstance) -> dict[str, Any]:
     """All that is in it, but for what leads to other objects."""
-    skipped = {"run", "live", "waits"}
+    skipped = {"run", "task", "waits"}
     return {name: getattr(thing, name) for name in thing.__slots__ if name not in skipped}
 
 
@@ -129,7 +129,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
 
     assert {*TaskInstance.__slots__} == links | folded | looked_at | without_meaning
     hosted = {"hosting", "has_room", "role", "version"}
-    assert {*TriggerInstance.__slots__} == hosted | {"row", "run", "live", "stream"}
+    assert {*TriggerInstance.__slots__} == hosted | {"row", "run", "task", "stream"}
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def parked_run(**request: Any) -> tuple[World, int]:
 
 
 def run_fields(run: Run) -> dict[str, Any]:
-    names = {"live", "graph", "plan", "durations", "cleared"}
+    names = {"active_tasks", "graph", "dag_version", "durations", "cleared"}
     assert not run.cleared
     return {name: getattr(run, name) for name in run.__slots__ if name not in names}
 

@@ -41,7 +41,7 @@ def test_a_single_try_is_never_repeated():
 
 
 @pytest.mark.parametrize(
-    ("chance", "delay_seconds"), [(0.0, 20), (0.25, 17.5), (0.5, 15), (0.999999, 10.00001)]
+    ("random", "delay_seconds"), [(0.0, 20), (0.25, 17.5), (0.5, 15), (0.999999, 10.00001)]
 )
 def test_jitter_takes_a_share_of_half_the_delay_away(random, delay_seconds):
     policy = msgspec.structs.replace(POLICY, jitter=True)
@@ -68,11 +68,11 @@ def test_a_delay_the_failure_asked_for_is_taken_as_it_is(retry_after_us, expecte
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"try_number": 0}, {"chance": 1.0}, {"chance": -0.1}, {"chance": float("nan")}]
+    "wrong", [{"try_number": 0}, {"random": 1.0}, {"random": -0.1}, {"random": float("nan")}]
 )
 def test_a_number_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(ValueError, match=r"try_number|chance"):
-        next_try_at(POLICY, **{"try_number": 1, "now": NOON, "chance": 0.0, **wrong})
+        next_try_at(POLICY, **{"try_number": 1, "now": NOON, "random": 0.0, **wrong})
 
 
 @given(try_number=st.integers(1, 10**6), random=st.floats(0, 1, exclude_max=True))
