@@ -455,7 +455,7 @@ async def test_what_a_killed_daemon_left_is_swept_before_anything_runs(tmp_path,
 ADOPTS = """
 import anyio, os, signal, sys
 from pathlib import Path
-from aioflow import children as package
+from aioflow import processes as package
 from aioflow.worker.process import adopt_orphans
 from aioflow.worker.processes import own_children
 from tests.test_children import LISTEN, ignore, running_children, swallow, until

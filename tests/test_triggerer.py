@@ -40,7 +40,7 @@ try:
                 if not is_mute:
                     told = tuple((number, (4, 7)) for number in order.numbers)
                     link.send([Described(order.question, told)])
-            elif isinstance(order, Host):
+            elif isinstance(order, StartTrigger):
                 if order.class_path == "crash":
                     os.pwrite(box, order.trigger_no.to_bytes(8, sys.byteorder), 0)
                     os.kill(os.getpid(), signal.SIGABRT)
@@ -50,17 +50,18 @@ try:
                     os.pwrite(box, (1).to_bytes(8, sys.byteorder), 0)  # another's, by now
                     time.sleep(1000 if order.class_path == "stand" else 0.3)
                 if order.class_path == "ask":
-                    link.send([Ask(1, order.run_no, "runs", b""), Ask(2, 12345, "runs", b"")])
+                    link.send([Query(1, order.run_no, "runs", b""), Query(2, 12345, "runs", b"")])
                 is_mute = order.class_path == "mute"
                 is_stubborn = order.class_path == "stubborn"
                 if order.class_path == "print":
                     link.send([Output(order.trigger_no, order.hosting, b"a line\\n")])
                     link.send([Output(order.trigger_no, 99, b"of another hosting\\n")])
                 is_last = order.class_path == "data"
-                link.send([Fired(order.trigger_no, order.hosting, 0, 1, b"", is_last=is_last)])
-            elif isinstance(order, End) and order.reason == "shutdown" and is_stubborn:
+                hosted = order.trigger_no, order.hosting
+                link.send([TriggerFired(*hosted, 0, 1, b"", is_last=is_last)])
+            elif isinstance(order, StopTrigger) and order.reason == "shutdown" and is_stubborn:
                 os._exit(1)
-            elif isinstance(order, End):
+            elif isinstance(order, StopTrigger):
                 link.send([TriggerEnded(order.trigger_no, order.hosting, 1, None, order.reason)])
 except LinkClosed:
     pass

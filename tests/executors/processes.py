@@ -121,7 +121,7 @@ def read():
     try:
         while True:
             for order in link.receive():
-                if isinstance(order, Start):
+                if isinstance(order, StartTask):
                     claimed[order.task_no, order.start_no] = order
                     waiting.put((order.task_no, order.start_no))
                 elif isinstance(order, Recall):
@@ -142,7 +142,7 @@ while True:
     if start is None:
         continue
     os.write(1, f"\\x1e{nonce} {key[0]} {key[1]}\\n".encode())
-    link.send([Began(*key, 1)])
+    link.send([TaskStarted(*key, 1)])
     value = None
     exec(start.kwargs or b"")
     sys.stdout.flush()

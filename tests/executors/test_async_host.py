@@ -42,7 +42,7 @@ try:
                 link.send([Pong()])
                 continue
             orders.append(order)
-            if isinstance(order, Start):
+            if isinstance(order, StartTask):
                 exec(order.kwargs)
 except LinkClosed:
     pass
@@ -206,7 +206,7 @@ async def test_output_goes_to_the_log_of_its_try(tmp_path):
 
 
 async def test_the_log_of_a_try_is_closed_when_nothing_of_it_is_left(tmp_path):
-    goes = "link.send([Output(order.task_no, order.start_no, b'bye'), Left(order.task_no, 1)])\n"
+    goes = "link.send([Output(order.task_no, order.start_no, b'bye'), TaskStopped(order.task_no, 1)])\n"
     async with node(tmp_path) as n:
         n.start(5, "stopped = order")
         n.executor.stop(StopTry(Body.COROUTINE, -1, 5, 1, "cancelled"))
@@ -228,7 +228,7 @@ async def test_a_coroutine_that_goes_on_under_another_number_has_one_log(tmp_pat
 
 
 async def test_a_coroutine_may_ask_about_its_own_run_only(tmp_path):
-    ask = "link.send([Ask(1, 7, 'results', b''), Ask(2, 8, 'results', b'')])\n"
+    ask = "link.send([Query(1, 7, 'results', b''), Query(2, 8, 'results', b'')])\n"
     async with node(tmp_path) as n:
         n.start(1, ask + TELL)
         await n.value(1)

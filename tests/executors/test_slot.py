@@ -132,7 +132,7 @@ async def test_tries_of_a_worker_run_in_order_and_report_their_begin(tmp_path):
 
 
 async def test_a_begin_that_came_with_its_end_is_told_by_that(tmp_path):
-    both = "link.send([Began(2, 1, 5), Succeeded(2, 1, 5, 6)])"
+    both = "link.send([TaskStarted(2, 1, 5), Succeeded(2, 1, 5, 6)])"
     async with node(tmp_path) as n:
         n.executor.start(start(1, both))
         n.executor.start(start(2, claimed=True))
@@ -410,7 +410,7 @@ async def test_the_time_of_a_try_counts_from_its_begin(tmp_path):
 
 
 async def test_a_result_that_waits_for_the_disk_costs_no_time(tmp_path):
-    kept = "link.send([ResultKept(*key, True)])\n"
+    kept = "link.send([ResultWriteFailed(*key, True)])\n"
     async with node(tmp_path) as n:
         source = kept + until_there(tmp_path / "written")
         n.executor.start(start(1, source, timeout_us=60_000_000, expected_us=1_000_000))
@@ -560,7 +560,7 @@ async def test_what_a_leftover_thread_says_takes_nothing_from_the_slot(tmp_path)
     talk = f"""
 def talk():
     {until_there(tmp_path / "talk")}
-    link.send([Ask(5, 7, "results", b"what")])
+    link.send([Query(5, 7, "results", b"what")])
 threading.Thread(target=talk).start()
 """
     async with node(tmp_path) as n:
@@ -634,10 +634,10 @@ async def test_what_is_recalled_is_either_given_back_or_run(tmp_path):
 # ── questions ───────────────────────────────────────────────────────────────────────────
 
 ASK = """
-link.send([Ask(5, {run_no}, "results", b"what")])
+link.send([Query(5, {run_no}, "results", b"what")])
 answers = []
 while not answers:
-    answers = [o for o in orders if isinstance(o, Answer)]
+    answers = [o for o in orders if isinstance(o, Reply)]
     time.sleep(0.001)
 value = msgspec.msgpack.encode([answers[0].body, answers[0].error])
 """
