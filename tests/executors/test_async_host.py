@@ -206,7 +206,8 @@ async def test_output_goes_to_the_log_of_its_try(tmp_path):
 
 
 async def test_the_log_of_a_try_is_closed_when_nothing_of_it_is_left(tmp_path):
-    goes = "link.send([Output(order.task_no, order.start_no, b'bye'), TaskStopped(order.task_no, 1)])\n"
+    left = "TaskStopped(order.task_no, 1)"
+    goes = f"link.send([Output(order.task_no, order.start_no, b'bye'), {left}])\n"
     async with node(tmp_path) as n:
         n.start(5, "stopped = order")
         n.executor.stop(StopTry(Body.COROUTINE, -1, 5, 1, "cancelled"))
