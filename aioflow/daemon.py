@@ -16,8 +16,8 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
 from aioflow.catalog import Catalog, Limits, ParsePace
-from aioflow.catalog.parsing import Parser
-from aioflow.catalog.scanning import list_loaded
+from aioflow.catalog.folder_scan import list_loaded
+from aioflow.catalog.parse import Parser
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.scheduling.slots import Slots
@@ -26,9 +26,9 @@ from aioflow.crypto import Vault
 from aioflow.db_wait import open_database
 from aioflow.engine.loop import Engine
 from aioflow.errors import HomeBusy, StoreUnavailable
+from aioflow.executors.executor_context import Wiring
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.slot import SlotExecutor
-from aioflow.executors.wiring import Wiring
 from aioflow.maintenance.code_restore import CodeMissing
 from aioflow.maintenance.deletion import Deleting
 from aioflow.model.rows import NodeFacts, VersionRow

@@ -14,10 +14,10 @@ from anyio.abc import TaskStatus
 
 from aioflow._threads import in_thread
 from aioflow.api import Api
-from aioflow.api.slots import HostedTimetables
-from aioflow.api.views import CleanedView
-from aioflow.catalog.parsing import Parser
-from aioflow.catalog.plug_ins import warn_of_broken
+from aioflow.api.fire_times import HostedTimetables
+from aioflow.api.schemas import CleanedView
+from aioflow.catalog.parse import Parser
+from aioflow.catalog.plugins import warn_of_broken
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
 from aioflow.crypto import Vault

@@ -10,7 +10,7 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.errors import BatchRefused, StoreUnavailable
-from aioflow.executors.wiring import refuse
+from aioflow.executors.executor_context import refuse
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec, ValueKind
 from aioflow.model.rows import (
@@ -33,7 +33,7 @@ from aioflow.protocol.commands import Reply, RunInfo
 from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.queries import Answers
 from aioflow.redaction import Masks
-from aioflow.worker.questions import (
+from aioflow.worker.queries import (
     PAGE_BYTES,
     PAGE_ITEMS,
     EventsPage,

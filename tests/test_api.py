@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioflow.api import Api, first_read, instant, iso
-from aioflow.api.first_read import FirstRead
+from aioflow.api import Api, instant, iso, startup_files
 from aioflow.api.layout import Layout
-from aioflow.api.views import plain, plain_bytes
+from aioflow.api.schemas import plain, plain_bytes
+from aioflow.api.startup_files import FirstRead
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.crypto import Vault
@@ -770,7 +770,7 @@ async def test_a_request_waits_for_a_dag_whose_file_has_not_been_read_yet(tmp_pa
 
 
 async def test_a_dag_that_is_unknown_while_files_are_read_is_told_so_in_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(first_read, "LIMIT_SECONDS", 0.1)
+    monkeypatch.setattr(startup_files, "LIMIT_SECONDS", 0.1)
     async with node(tmp_path) as n:
         n.api._first_read = FirstRead(n.api.clock, lambda: False)
         with pytest.raises(UnknownDag, match="the DAG files are still being read"):

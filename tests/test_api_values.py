@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.api.checks import packed_conf
+from aioflow.api.request_checks import packed_conf
 from aioflow.api.values import VALUE_BYTES, ConnectionView
-from aioflow.author.values import Connection
+from aioflow.author.named_values import Connection
 from aioflow.errors import BadValue, NoSuchValue, Unserializable
 from aioflow.model.dag import ValueKind
 from aioflow.worker.values import held_of

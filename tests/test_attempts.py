@@ -6,7 +6,7 @@ import anyio
 import pytest
 from argon2.exceptions import VerifyMismatchError
 
-from aioflow.api.attempts import Attempts
+from aioflow.api.login_throttle import Attempts
 from aioflow.api.passwords import Passwords
 from aioflow.errors import TooManyLogins
 

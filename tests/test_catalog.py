@@ -13,8 +13,16 @@ import msgspec
 import pytest
 
 from aioflow import catalog as catalog_module
-from aioflow.catalog import Catalog, Limits, ParsePace, known, lanes, parsing, scanning
-from aioflow.catalog.scanning import scan
+from aioflow.catalog import (
+    Catalog,
+    Limits,
+    ParsePace,
+    folder_scan,
+    parse,
+    parse_history,
+    parse_queue,
+)
+from aioflow.catalog.folder_scan import scan
 from aioflow.catalog.snapshot import Snapshots, version_of, write_snapshot
 from aioflow.clock import SystemClock
 from aioflow.filesystem import find_writable
@@ -284,7 +292,7 @@ async def test_a_file_that_goes_before_it_could_be_kept_is_forgotten(tmp_path, m
 
 
 async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path, monkeypatch):
-    monkeypatch.setattr(known, "AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(parse_history, "AGAIN_SECONDS", 0.2)
     came = tmp_path / "came"
     source = f"import os\nif not os.path.exists({str(came)!r}): raise RuntimeError\n" + GOOD
     async with watched(tmp_path, {"a.py": source}) as it:
@@ -295,19 +303,25 @@ async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path
 
 def test_what_gives_nothing_is_left_alone_for_ten_times_as_long_as_a_try_takes():
     pace = ParsePace(look_seconds=7.0)
-    ended = known.Known({}, reason="timeout", times=1, seconds=30.0)
+    ended = parse_history.Known({}, reason="timeout", times=1, seconds=30.0)
 
-    assert known.pause(ended, pace) == 300.0
-    assert known.pause(msgspec.structs.replace(ended, times=2), pace) == 600.0
-    assert known.pause(msgspec.structs.replace(ended, times=20), pace) == 3600.0
-    assert known.pause(msgspec.structs.replace(ended, seconds=1000.0), pace) == 10_000.0
-    assert known.pause(msgspec.structs.replace(ended, seconds=0.1), pace) == 30.0
-    assert known.pause(known.Known({}, reason="killed", times=1, seconds=0.1), pace) == 2.0
-    assert known.pause(known.Known({}, reason="writable", times=9, seconds=9.0), pace) == 7.0
+    assert parse_history.pause(ended, pace) == 300.0
+    assert parse_history.pause(msgspec.structs.replace(ended, times=2), pace) == 600.0
+    assert parse_history.pause(msgspec.structs.replace(ended, times=20), pace) == 3600.0
+    assert parse_history.pause(msgspec.structs.replace(ended, seconds=1000.0), pace) == 10_000.0
+    assert parse_history.pause(msgspec.structs.replace(ended, seconds=0.1), pace) == 30.0
+    assert (
+        parse_history.pause(parse_history.Known({}, reason="killed", times=1, seconds=0.1), pace)
+        == 2.0
+    )
+    assert (
+        parse_history.pause(parse_history.Known({}, reason="writable", times=9, seconds=9.0), pace)
+        == 7.0
+    )
 
 
 async def test_a_file_that_does_not_end_is_left_alone_for_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(known, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(parse_history, "AGAIN_SECONDS", 0.1)
     limits = Limits(wall_seconds=1)
     async with watched(tmp_path, {"loop.py": ENDLESS["sleeps"]}, limits=limits) as it:
         left_us = it.catalog._again["loop.py"] - SystemClock().monotonic_us()
@@ -363,7 +377,7 @@ from made import VALUE
 
 
 async def test_a_file_that_is_too_large_is_told_and_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(scanning, "FILE_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(folder_scan, "FILE_LIMIT_BYTES", 1000)
     async with watched(tmp_path, {"a.py": GOOD + "#" * 1000, "b.py": GOOD}) as it:
         reports = {report.file: report for report in it.reports}
 
@@ -372,7 +386,7 @@ async def test_a_file_that_is_too_large_is_told_and_not_read(tmp_path, monkeypat
 
 
 async def test_a_file_with_a_module_that_is_too_large_is_not_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(scanning, "FILE_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(folder_scan, "FILE_LIMIT_BYTES", 1000)
     large = "VALUE = 1" + "#" * 1000
     async with watched(
         tmp_path, {"a.py": "from large import VALUE\n" + GOOD, "large.py": large}
@@ -439,7 +453,7 @@ async def test_what_stays_broken_is_told_in_the_end(tmp_path, monkeypatch):
 
 
 async def test_files_that_never_end_hold_up_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(lanes, "QUICK_SECONDS", 5.0)
+    monkeypatch.setattr(parse_queue, "QUICK_SECONDS", 5.0)
     async with watched(tmp_path, {"z.py": GOOD}) as it:
         for number in range(8):
             it.write(f"{number}.py", ENDLESS["sleeps"])
@@ -516,7 +530,7 @@ async def test_while_no_process_can_be_started_files_wait(tmp_path):
 
 
 async def test_while_nothing_can_be_forked_files_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(parsing, "IDLE_SECONDS", 60.0)
+    monkeypatch.setattr(parse, "IDLE_SECONDS", 60.0)
     pid = tmp_path / "pid"
     tells = f"import os\nopen({str(pid)!r}, 'w').write(str(os.getppid()))\n"
     async with watched(tmp_path, {"a.py": tells + GOOD}, pace=ParsePace(look_seconds=0.1)) as it:

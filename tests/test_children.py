@@ -15,10 +15,10 @@ import anyio
 import pytest
 
 from aioflow import processes as package
-from aioflow.processes import Children, leftovers, process
-from aioflow.processes.endings import OomCounter, describe_ending
+from aioflow.processes import Children, orphans, process
 from aioflow.processes.environment import child_environment
-from aioflow.processes.leftovers import boot_id, home_mark, read_start_ticks
+from aioflow.processes.exit_status import OomCounter, describe_ending
+from aioflow.processes.orphans import boot_id, home_mark, read_start_ticks
 from aioflow.protocol.commands import Hello
 from aioflow.protocol.reports import Recalled
 from tests.executors.processes import (
@@ -350,7 +350,7 @@ async def test_what_a_child_left_is_looked_for_until_that_can_be_done(tmp_path, 
     def look(mark):
         if refusals:
             raise refusals.pop()
-        return leftovers.kill_marked(mark)
+        return orphans.kill_marked(mark)
 
     monkeypatch.setattr(process, "kill_marked", look)
     monkeypatch.setattr(process, "SWEEP_AGAIN_SECONDS", 0.01)

@@ -11,7 +11,7 @@ import pytest
 
 from aioflow.core.state.digests import Digests, of_text
 from aioflow.core.state.pages import Pages
-from aioflow.queries.crowds import FEW, Crowds
+from aioflow.queries.waiters import FEW, Crowds
 
 
 @pytest.mark.parametrize("seed", range(20))

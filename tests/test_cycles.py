@@ -9,9 +9,9 @@ import pytest
 
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.states import RunState
-from aioflow.queries.cycles import LOOKED_AT, Cycles, before
+from aioflow.queries.wait_cycles import LOOKED_AT, Cycles, before
 from aioflow.queries.waits import Waits
-from aioflow.worker.questions import RunWanted
+from aioflow.worker.queries import RunWanted
 from tests.executors.processes import running, until
 from tests.test_answers import Child, World
 

@@ -23,7 +23,7 @@ from aioflow.protocol.reports import Deferred, Failed
 from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, EraseRows
 from aioflow.results import result_path, write_value
 from aioflow.store import tables
-from aioflow.store.erasing import ERASED
+from aioflow.store.deletion import ERASED
 from aioflow.store.replay import compare
 from aioflow.telemetry.task_log import LogKey, TaskLog
 from tests.databases import on_both_databases

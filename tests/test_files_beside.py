@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from aioflow.catalog import beside as beside_module
-from aioflow.catalog import contents
-from aioflow.catalog.allowance import VERSIONS_AN_HOUR, Allowance
-from aioflow.catalog.beside import Asked, Choice, FilesBeside
+from aioflow.catalog import data_files as beside_module
+from aioflow.catalog import file_contents
+from aioflow.catalog.data_files import Asked, Choice, FilesBeside
+from aioflow.catalog.version_quota import VERSIONS_AN_HOUR, Allowance
 from aioflow.clock import SystemClock
 from aioflow.protocol.parse_results import Beside
-from aioflow.worker.beside import FILE_LIMIT_BYTES, BadFiles, UsedFiles
+from aioflow.worker.data_files import FILE_LIMIT_BYTES, BadFiles, UsedFiles
 from benchmarks.daemon import put
 
 
@@ -214,7 +214,7 @@ def test_a_file_that_changes_while_it_is_read_is_as_it_was_read(tmp_path, monkey
     assert taken.choice.differs(before)
     assert not files.look({"etl.py": asked})["etl.py"].differs(taken.choice)
     (tmp_path / "query.sql").write_bytes(b"x" * (FILE_LIMIT_BYTES + 1))
-    assert contents.read(tmp_path / "query.sql") is None
+    assert file_contents.read(tmp_path / "query.sql") is None
 
 
 def test_a_file_that_changed_after_the_import_read_it_is_not_taken(tmp_path):

@@ -11,8 +11,8 @@ import pytest
 
 from aioflow import DAG, Trigger, TriggerEvent
 from aioflow.clock import SystemClock
+from aioflow.executors.executor_context import Wiring
 from aioflow.executors.host_pool import HostPool
-from aioflow.executors.wiring import Wiring
 from aioflow.processes import Children
 from aioflow.protocol.commands import StartTrigger, StopTrigger
 from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger

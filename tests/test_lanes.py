@@ -8,8 +8,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioflow.catalog import lanes
-from aioflow.catalog.lanes import QUICK, SLOW, Lanes, Rank
+from aioflow.catalog import parse_queue
+from aioflow.catalog.parse_queue import QUICK, SLOW, Lanes, Rank
 from aioflow.clock import SystemClock
 from aioflow.protocol.parse_results import Parsed
 
@@ -80,7 +80,7 @@ async def test_what_has_changed_goes_before_what_is_new_and_that_before_what_is_
 
 
 async def test_files_that_never_end_give_their_places_to_the_next(monkeypatch):
-    monkeypatch.setattr(lanes, "QUICK_SECONDS", 0.02)
+    monkeypatch.setattr(parse_queue, "QUICK_SECONDS", 0.02)
     endless = [f"endless-{number}" for number in range(QUICK + SLOW + 2)]
     parses = Parses()
     parses.let_go("good")

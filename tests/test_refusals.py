@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.api.refusals import KINDS, LINES, Refusals
+from aioflow.api.denied_audit import KINDS, LINES, Refusals
 from aioflow.model.access import AuditEntry
 
 STRANGER = AuditEntry(

@@ -19,7 +19,7 @@ from aioflow.settings import Settings
 from aioflow.settings.home import make_home
 from aioflow.settings.identity import own_identity
 from aioflow.store import Store, open_store
-from aioflow.store.holders import Holder
+from aioflow.store.owner import Holder
 from aioflow.store.postgres import PostgresStore
 from aioflow.store.takeover import (
     BEAT_SECONDS,

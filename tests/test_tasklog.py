@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.clock import SystemClock
-from aioflow.executors.printing import Printing
+from aioflow.executors.worker_output import Printing
 from aioflow.protocol.commands import StartTask
 from aioflow.redaction import Masks
 from aioflow.telemetry import task_log
 from aioflow.telemetry.log_file import LogPart
 from aioflow.telemetry.task_log import Attribution, LogKey, TaskLog
-from aioflow.worker.streams import IDLE
+from aioflow.worker.stdio import IDLE
 from tests.executors.processes import running
 
 NONCE = "0123456789abcdef"

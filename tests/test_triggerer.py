@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from aioflow.clock import SystemClock
-from aioflow.executors import describing
-from aioflow.executors.load import WatchLoad
+from aioflow.executors import describe
+from aioflow.executors.executor_context import Wiring
+from aioflow.executors.host_load import WatchLoad
 from aioflow.executors.shared_host import FIRST_DELAY_SECONDS
 from aioflow.executors.triggerer import Triggerer
-from aioflow.executors.wiring import Wiring
 from aioflow.model.trigger_description import Watched
 from aioflow.processes import Children
 from aioflow.protocol.commands import StartTrigger, StopTrigger
@@ -21,7 +21,7 @@ from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
 from aioflow.protocol.inputs import HostLost, HostUp, LoopBlocked, TriggerCapacityChanged
 from aioflow.protocol.reports import CancelQuery, Query, TriggerEnded, TriggerFired
 from aioflow.telemetry.task_log import TaskLog
-from aioflow.worker.stalls import Stall
+from aioflow.worker.blocked_loop import Stall
 from tests.executors.processes import program, running, until
 
 pytestmark = pytest.mark.process
@@ -135,7 +135,7 @@ async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
 
 
 async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(describing, "PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(describe, "PATIENCE_SECONDS", 20.0)
     async with node(tmp_path) as n:
         await until(lambda: n.triggerer.load.watches == [WatchLoad("m:T", 2, 7)])
         n.host(1)
@@ -146,7 +146,7 @@ async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
 
 
 async def test_nobody_waits_for_long_for_a_host_that_says_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(describing, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(describe, "PATIENCE_SECONDS", 0.01)
     async with node(tmp_path) as n:
         n.host(1, "mute")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aioflow.catalog.scanning import list_loaded
+from aioflow.catalog.folder_scan import list_loaded
 from aioflow.errors import SettingsError
 from aioflow.filesystem import find_writable, how_to_mend
 from aioflow.settings import Settings

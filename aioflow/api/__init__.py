@@ -6,7 +6,7 @@ Without a daemon the reading half works alone: ``Api.offline``.
 
 from __future__ import annotations
 
+from aioflow.api.schemas import instant, iso
 from aioflow.api.service import Api
-from aioflow.api.views import instant, iso
 
 __all__ = ("Api", "instant", "iso")

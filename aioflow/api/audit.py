@@ -6,7 +6,7 @@ from array import array
 
 import msgspec
 
-from aioflow.api.views import iso
+from aioflow.api.schemas import iso
 from aioflow.core.state.audit_chain import BEGINNING, check_chain, check_head
 from aioflow.model.access import AuditRow
 from aioflow.store import Store

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from aioflow._threads import in_thread
-from aioflow.api.checks import checked_key, packed_conf
-from aioflow.api.reader import RunReader
-from aioflow.api.views import instant, iso, plain_fields
+from aioflow.api.queries import RunReader
+from aioflow.api.request_checks import checked_key, packed_conf
+from aioflow.api.schemas import instant, iso, plain_fields
 from aioflow.author.type_names import conf_misfit
 from aioflow.clock import Clock
 from aioflow.core.runs.backfills import is_wanted, proposed, refuse_order, slots_of

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from aioflow.api.layout import Layout, Place, absent_state
-from aioflow.api.reader import Counted
+from aioflow.api.queries import Counted
 from aioflow.api.wait_views import CauseView, error_view, shown_state, wait_view
 from aioflow.core.why_children import ChildrenCause
 from aioflow.model.rows import RunRow, TaskRow

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from aioflow.api.results import RESULT_BYTES
-from aioflow.api.views import EmittedView, EventView, iso, plain_bytes
+from aioflow.api.schemas import EmittedView, EventView, iso, plain_bytes
 from aioflow.author.events import checked_event
 from aioflow.errors import AioflowError, BadEvent
 from aioflow.model.ids import RunNo

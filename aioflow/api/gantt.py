@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from aioflow.api.history import Steps, read_steps
 from aioflow.api.layout import Place
-from aioflow.api.reader import RunReader
-from aioflow.api.shapes import SpannedView, SpanView
-from aioflow.api.views import TaskView, instant, iso
+from aioflow.api.page_schemas import SpannedView, SpanView
+from aioflow.api.queries import RunReader
+from aioflow.api.schemas import TaskView, instant, iso
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import TaskRow, TryRow
 from aioflow.model.states import TaskState

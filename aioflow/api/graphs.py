@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from aioflow._threads import in_thread
-from aioflow.api.reader import RunReader
-from aioflow.api.shapes import (
+from aioflow.api.page_schemas import (
     CodeFileView,
     CodeView,
     EdgeView,
@@ -15,7 +14,8 @@ from aioflow.api.shapes import (
     TaskNodeView,
     VersionView,
 )
-from aioflow.api.views import iso
+from aioflow.api.queries import RunReader
+from aioflow.api.schemas import iso
 from aioflow.errors import UnknownDag, UnknownVersion
 from aioflow.model.dag import Chooses, DagSpec, TaskSpec
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aioflow._threads import in_thread
 from aioflow.api.metrics import owed
-from aioflow.api.views import HealthView
+from aioflow.api.schemas import HealthView
 from aioflow.clock import Clock
 from aioflow.core.state.child_roles import ASYNC, TRIGGERS
 from aioflow.engine.loop import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from aioflow._threads import in_thread
-from aioflow.api.shapes import LogLinesView, LogLineView
+from aioflow.api.page_schemas import LogLinesView, LogLineView
 
 __all__ = ("LINE_BYTES", "find_lines")
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 import anyio
 import msgspec
 
-from aioflow.api.looking import Looked
+from aioflow.api.memory_stats import Looked
 from aioflow.clock import Clock
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.outbox_quota import backlog
 from aioflow.engine.loop import Engine
 from aioflow.errors import StoreUnavailable
-from aioflow.executors.load import HostLoad
+from aioflow.executors.host_load import HostLoad
 from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.outbox import is_callback
 from aioflow.store import Store

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aioflow.api.parked import NODE_NO
-from aioflow.api.shapes import NodeView
-from aioflow.api.views import iso
+from aioflow.api.page_schemas import NodeView
+from aioflow.api.schemas import iso
+from aioflow.api.triggers import NODE_NO
 from aioflow.engine.loop import Engine
 from aioflow.model.rows import NodeRow
 from aioflow.model.timestamps import Timestamp

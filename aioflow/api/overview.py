@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from importlib.metadata import version
 
-from aioflow.api.catalogue import import_errors
-from aioflow.api.looking import WAITING, Looked, Looking
-from aioflow.api.reader import RunReader
-from aioflow.api.shapes import OverviewView, SlotView, WaitingView
-from aioflow.api.views import summary
+from aioflow.api.dags import import_errors
+from aioflow.api.memory_stats import WAITING, Looked, Looking
+from aioflow.api.page_schemas import OverviewView, SlotView, WaitingView
+from aioflow.api.queries import RunReader
+from aioflow.api.schemas import summary
+from aioflow.api.trigger_stats import Fires
 from aioflow.api.wait_views import wait_view
-from aioflow.api.watching import Fires
 from aioflow.clock import Clock
 from aioflow.engine.loop import Engine
 from aioflow.model.rows import RunRow

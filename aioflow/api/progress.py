@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from aioflow.api.layout import Layout, absent_state
-from aioflow.api.reader import RunReader
-from aioflow.api.shapes import Cell, GridRunView, GridView, RunGraphView, RunTaskView
-from aioflow.api.views import iso, summary
+from aioflow.api.page_schemas import Cell, GridRunView, GridView, RunGraphView, RunTaskView
+from aioflow.api.queries import RunReader
+from aioflow.api.schemas import iso, summary
 from aioflow.clock import Clock
 from aioflow.model.damage import Damage
 from aioflow.model.ids import RunNo, TaskNo

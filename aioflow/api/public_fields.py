@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from aioflow.api.views import plain_bytes
+from aioflow.api.schemas import plain_bytes
 from aioflow.api.wait_texts import sentence_of
 from aioflow.model.trigger_description import Watched
 from aioflow.protocol.parse_results import TriggerKind

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aioflow._threads import in_thread
-from aioflow.api.views import plain_bytes, unreadable
+from aioflow.api.schemas import plain_bytes, unreadable
 from aioflow.model.rows import ResultRow
 from aioflow.results import read_items, read_one_item, result_path
 from aioflow.store import Store

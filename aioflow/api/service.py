@@ -11,26 +11,24 @@ from typing import Any, Self, cast
 import anyio
 import msgspec
 
-from aioflow.api.access import Access
-from aioflow.api.acting import ASK_SECONDS
+from aioflow.api.accounts import Access
 from aioflow.api.backfills import Backfills
-from aioflow.api.catalogue import Catalogue
-from aioflow.api.checks import checked_id, checked_key, packed_conf
+from aioflow.api.dag_triggers import list_standing, page_of_standing
+from aioflow.api.dags import Catalogue
 from aioflow.api.events import NamedEvents
-from aioflow.api.explaining import Explaining
-from aioflow.api.first_read import FirstRead
+from aioflow.api.explain import Explaining
+from aioflow.api.fire_times import Timetables
 from aioflow.api.health import health
+from aioflow.api.key_rotation import Rotation, RotationView
 from aioflow.api.metrics import Metrics, Sizes, Sizing, measured
+from aioflow.api.operate import ASK_SECONDS
+from aioflow.api.page_queries import Reads
+from aioflow.api.page_schemas import PoolView
 from aioflow.api.params import check_params
 from aioflow.api.passwords import Passwords
-from aioflow.api.reader import PAGE
-from aioflow.api.reads import Reads
-from aioflow.api.rotation import Rotation, RotationView
-from aioflow.api.shapes import PoolView
-from aioflow.api.slots import Timetables
-from aioflow.api.standing import list_standing, page_of_standing
-from aioflow.api.values import NamedValues
-from aioflow.api.views import (
+from aioflow.api.queries import PAGE
+from aioflow.api.request_checks import checked_id, checked_key, packed_conf
+from aioflow.api.schemas import (
     CleanedView,
     DagDetailView,
     EmittedView,
@@ -42,6 +40,8 @@ from aioflow.api.views import (
     instant,
     slow_view,
 )
+from aioflow.api.startup_files import FirstRead
+from aioflow.api.values import NamedValues
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
@@ -55,7 +55,7 @@ from aioflow.errors import (
     UnknownDag,
     UnknownTrigger,
 )
-from aioflow.executors.load import HostLoad
+from aioflow.executors.host_load import HostLoad
 from aioflow.model.access import Actor, audit_entry
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 from aioflow.api.damage import task_state
 from aioflow.api.layout import Layout, Place, absent_state
-from aioflow.api.views import TaskView, iso
+from aioflow.api.schemas import TaskView, iso
 from aioflow.api.wait_views import error_view, shown_state, wait_view
 from aioflow.model.damage import DAMAGED
 from aioflow.model.ids import TaskNo

@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Mapping
 
 from aioflow._threads import in_thread
-from aioflow.api.reader import RunReader
+from aioflow.api.page_schemas import StartView
+from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import schedule_text
-from aioflow.api.shapes import StartView
-from aioflow.api.views import iso
+from aioflow.api.schemas import iso
 from aioflow.core.scheduling import timetable
 from aioflow.model.dag import DagSpec
 from aioflow.model.timestamps import Timestamp

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from aioflow.api.views import iso
+from aioflow.api.schemas import iso
 from aioflow.author.codec import encode
-from aioflow.author.values import connection_of
+from aioflow.author.named_values import connection_of
 from aioflow.errors import BadValue, NoSuchValue, Unserializable
 from aioflow.model.dag import ValueKind
 from aioflow.model.rows import ValueRow

@@ -23,9 +23,9 @@ from aioflow.author.context import INJECTED
 from aioflow.author.items import GroupItem, Items, Previous, source_of
 from aioflow.author.node import Node, Source
 from aioflow.author.parameters import ParameterRef
-from aioflow.author.place import wrong
+from aioflow.author.placeholder import Unknown
 from aioflow.author.ref import Linked, Ref
-from aioflow.author.unknown import Unknown
+from aioflow.author.source_location import wrong
 from aioflow.errors import UnknownParent
 
 __all__ = ("SPREAD", "Mappable", "Taken", "take", "take_expanded", "take_spread")

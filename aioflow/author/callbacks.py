@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from aioflow.author.values import declared
+from aioflow.author.named_values import declared
 from aioflow.model.dag import CallbackSpec, ValueKind
 
 __all__ = ("RUN_EVENTS", "TASK_EVENTS", "Callback", "Callbacks", "callback_spec", "callbacks_of")

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from aioflow.author import codec
 from aioflow.author.dag import DAG
-from aioflow.author.place import here
+from aioflow.author.source_location import here
 from aioflow.author.steps import Steps
 from aioflow.author.waiting import Call, current_calls
 from aioflow.errors import BadConf, ValueTooLarge

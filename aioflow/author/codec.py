@@ -19,8 +19,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
+from aioflow.author.decode import restore
 from aioflow.author.packing import DEPTH_LIMIT, Packing
-from aioflow.author.restoring import restore
 from aioflow.author.scalars import Tag
 from aioflow.author.small import packed_small, packed_small_fields
 from aioflow.author.steps import Steps, at_once

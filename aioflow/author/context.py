@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from aioflow.author.airflow_context import ContextValues
 from aioflow.author.binding import FromContext
-from aioflow.author.unknown import Unknown
+from aioflow.author.placeholder import Unknown
 from aioflow.model.ids import TaskNo
 from aioflow.model.timestamps import Timestamp, to_datetime
 

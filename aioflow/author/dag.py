@@ -27,7 +27,9 @@ from aioflow.author.options import (
 )
 from aioflow.author.param import Param
 from aioflow.author.parameters import Parameter, ParameterRef
-from aioflow.author.place import (
+from aioflow.author.placeholder import Unknown
+from aioflow.author.schedule import Schedule, instant, zone
+from aioflow.author.source_location import (
     Place,
     function_place,
     here,
@@ -35,10 +37,8 @@ from aioflow.author.place import (
     is_being_read,
     wrong,
 )
-from aioflow.author.schedule import Schedule, instant, zone
 from aioflow.author.timetables import Timetable
 from aioflow.author.trigger import Trigger
-from aioflow.author.unknown import Unknown
 from aioflow.errors import DuplicateDag
 from aioflow.model.dag import IfPaused
 from aioflow.model.dag_triggers import IfRunning

@@ -8,7 +8,6 @@ from aioflow.author.binding import Literal
 from aioflow.author.callbacks import callback_spec
 from aioflow.author.dag import DAG
 from aioflow.author.event_schedule import clock_schedule, dag_trigger_spec
-from aioflow.author.fitting import misfits
 from aioflow.author.node import CHOOSING, Node, Part, Source
 from aioflow.author.operator import missing_method
 from aioflow.author.param import json_text
@@ -16,6 +15,7 @@ from aioflow.author.retry import Retry
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
 from aioflow.author.template_fields import wrong_templates
+from aioflow.author.type_check import misfits
 from aioflow.author.type_names import ANY, type_name
 from aioflow.core.scheduling import timetable
 from aioflow.core.state import graph

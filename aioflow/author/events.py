@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from aioflow.author import codec
-from aioflow.author.place import here
+from aioflow.author.source_location import here
 from aioflow.author.steps import Steps, at_once, begun
 from aioflow.author.waiting import Call, Calls, current_calls
 from aioflow.errors import BadEvent, ValueTooLarge

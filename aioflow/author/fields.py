@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from aioflow.author import codec
 from aioflow.author.annotations import hints
-from aioflow.author.restoring import restore
+from aioflow.author.decode import restore
 from aioflow.errors import Unserializable, WrongField
 
 __all__ = ("check_fields",)

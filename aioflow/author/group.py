@@ -23,8 +23,8 @@ from aioflow.author.loop import (
 )
 from aioflow.author.node import Node, Source
 from aioflow.author.options import SensorClassOptions, check_names
-from aioflow.author.place import wrong
 from aioflow.author.ref import Linked, Ref
+from aioflow.author.source_location import wrong
 
 __all__ = ("GroupFunction", "GroupOptions", "MappedGroup", "TaskGroup", "task_group")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from aioflow.author.binding import FromSource
 from aioflow.author.node import NO_FILL, Source
-from aioflow.author.place import misused, wrong
-from aioflow.author.unknown import Unknown
+from aioflow.author.placeholder import Unknown
+from aioflow.author.source_location import misused, wrong
 from aioflow.model.dag import Join
 
 __all__ = ("GroupItem", "Items", "Previous", "source_of")

@@ -9,8 +9,8 @@ from typing import Any, Generic, Self, TypeVar
 from aioflow.author.binding import FromTask
 from aioflow.author.items import Previous
 from aioflow.author.node import Loop, Node, Part, Source
-from aioflow.author.place import wrong
 from aioflow.author.ref import Linked, Ref
+from aioflow.author.source_location import wrong
 from aioflow.author.task import TaskFunction
 
 __all__ = (

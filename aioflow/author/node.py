@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 from aioflow.author.annotations import hints
 from aioflow.author.binding import Binding
 from aioflow.author.options import Settings
-from aioflow.author.place import Place, wrong
 from aioflow.author.retry import Retry
+from aioflow.author.source_location import Place, wrong
 from aioflow.author.start import START, START_KWARGS
 from aioflow.errors import UnknownParent
 from aioflow.model.dag import Body, EdgeGroup, EventsSpec, Join, SensorSpec, TaskSpec

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from aioflow.author.place import wrong
-from aioflow.author.values import connection as connection_at_hand
-from aioflow.author.values import secret
+from aioflow.author.named_values import connection as connection_at_hand
+from aioflow.author.named_values import secret
+from aioflow.author.source_location import wrong
 
 __all__ = ("EmailNotifier", "Notification", "WebhookNotifier", "outbound", "summary")
 
@@ -118,7 +118,7 @@ class WebhookNotifier:
             to = self._url or f"secret {self._url_secret}"
             taker(Notification(kind="webhook", to=to, body=body, key=key))
             return
-        from aioflow.author.sending import post
+        from aioflow.author.transports import post
 
         url = self._url or secret(self._url_secret)
         _check_url(url)
@@ -203,7 +203,7 @@ class EmailNotifier:
             to = ", ".join(self._to)
             taker(Notification(kind="email", to=to, subject=subject, body=text, key=key))
             return
-        from aioflow.author.sending import mail
+        from aioflow.author.transports import mail
 
         mail(
             connection_at_hand(self.connections[0]),

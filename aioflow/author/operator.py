@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeAlias, Unpack
 
 from aioflow.author.arguments import Taken, take, take_expanded, take_spread
+from aioflow.author.batch_operators import HANDLER, events_spec
 from aioflow.author.dag import DAG, current_dag, open_dag
 from aioflow.author.duration import Duration
-from aioflow.author.many_events import HANDLER, events_spec
 from aioflow.author.node import Node
 from aioflow.author.options import (
     SENSOR_NAMES,
@@ -20,9 +20,9 @@ from aioflow.author.options import (
     SensorClassOptions,
     settled,
 )
-from aioflow.author.place import Place, here, wrong
 from aioflow.author.ref import Linked, Ref
 from aioflow.author.signals import NotReady, PokeReturnValue, TaskDeferred, sensor_saw
+from aioflow.author.source_location import Place, here, wrong
 from aioflow.author.start import START, START_KWARGS, StartTriggerArgs
 from aioflow.author.task import PartialTask
 from aioflow.author.trigger import Trigger

@@ -12,9 +12,9 @@ import msgspec
 from aioflow.author.assets import Asset, outlets_of
 from aioflow.author.callbacks import TASK_EVENTS, Callback, Callbacks, callbacks_of
 from aioflow.author.duration import Duration, microseconds
-from aioflow.author.place import wrong
+from aioflow.author.named_values import declared
 from aioflow.author.retry import Retry
-from aioflow.author.values import declared
+from aioflow.author.source_location import wrong
 from aioflow.errors import DagError
 from aioflow.model.dag import DEFAULT_POOL, SensorSpec, ValueKind
 from aioflow.model.states import TriggerRule

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.msgpack import Ext
 
+from aioflow.author.custom_codecs import codec_of
 from aioflow.author.frames import (
     LOOSE_LIMIT,
     NO_KEY,
@@ -32,7 +33,6 @@ from aioflow.author.frames import (
     path_of,
     unnamed,
 )
-from aioflow.author.registered import codec_of
 from aioflow.author.scalars import (
     BASES,
     EXTENSIONS,

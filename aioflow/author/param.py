@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from aioflow.author.place import wrong
+from aioflow.author.source_location import wrong
 
 __all__ = ("JSON_LIMIT", "Param", "json_text", "misfit")
 

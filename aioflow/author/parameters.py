@@ -8,10 +8,10 @@ from typing import Any
 
 from aioflow.author.binding import Binding, FromContext, FromParameter, Literal
 from aioflow.author.context import RunContext, resolve
+from aioflow.author.decode import restore
 from aioflow.author.param import Param, misfit
-from aioflow.author.place import misused
-from aioflow.author.restoring import restore
-from aioflow.author.unknown import Unknown
+from aioflow.author.placeholder import Unknown
+from aioflow.author.source_location import misused
 from aioflow.errors import BadConf, Unserializable
 
 __all__ = ("Parameter", "ParameterRef", "parameter_values")

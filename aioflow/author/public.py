@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from aioflow.author.asking import (
+from aioflow.author.assets import Asset
+from aioflow.author.child_runs import RunOutcome, run_dag, start_dag
+from aioflow.author.client import (
     NamedEvent,
     NamedEvents,
     RunEnding,
@@ -12,20 +14,27 @@ from aioflow.author.asking import (
     run_ending,
     run_start_id,
 )
-from aioflow.author.assets import Asset
-from aioflow.author.child_runs import RunOutcome, run_dag, start_dag
 from aioflow.author.context import DataInterval, current
+from aioflow.author.custom_codecs import register_codec
 from aioflow.author.dag import DAG, dag
 from aioflow.author.deferrable import default_deferrable
 from aioflow.author.duration import Duration, as_timedelta
 from aioflow.author.events import emit
 from aioflow.author.group import TaskGroup, task_group
-from aioflow.author.latest import latest_only
+from aioflow.author.latest_only import latest_only
+from aioflow.author.named_values import (
+    Connection,
+    connection,
+    fetch_connection,
+    fetch_secret,
+    fetch_variable,
+    secret,
+    variable,
+)
 from aioflow.author.notifiers import EmailNotifier, WebhookNotifier
 from aioflow.author.operator import Context, Operator, Sensor
 from aioflow.author.param import Param
 from aioflow.author.ref import Ref, chain
-from aioflow.author.registered import register_codec
 from aioflow.author.retry import Retry
 from aioflow.author.schedule import Continuous, Cron, Dates, Every
 from aioflow.author.signals import (
@@ -44,15 +53,6 @@ from aioflow.author.start import (
 )
 from aioflow.author.task import sensor, setup, task, teardown
 from aioflow.author.trigger import Trigger, TriggerEvent
-from aioflow.author.values import (
-    Connection,
-    connection,
-    fetch_connection,
-    fetch_secret,
-    fetch_variable,
-    secret,
-    variable,
-)
 from aioflow.author.waiting import all_of, any_of, now, sleep, step, stream, uuid, wait
 from aioflow.author.watch import Share, Watch
 from aioflow.errors import AioflowError, DagError, DagRunFailed, UnknownValue, Unserializable

@@ -10,7 +10,7 @@ from aioflow.author.binding import FromTask
 from aioflow.author.items import Items
 from aioflow.author.node import Node, Source
 from aioflow.author.options import RuleName, rule_of
-from aioflow.author.place import misused, wrong
+from aioflow.author.source_location import misused, wrong
 from aioflow.model.states import TriggerRule
 
 __all__ = ("Linked", "Ref", "Teardown", "chain")

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec.msgpack import Ext
 
-from aioflow.author.registered import codec_of
+from aioflow.author.custom_codecs import codec_of
 from aioflow.author.scalars import (
     BASES,
     EXTENSIONS,

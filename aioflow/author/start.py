@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from aioflow.author import codec
+from aioflow.author.batch_operators import HANDLER
 from aioflow.author.duration import Duration, microseconds
-from aioflow.author.many_events import HANDLER
 from aioflow.author.trigger import (
     FIELDS_LIMIT,
     Trigger,

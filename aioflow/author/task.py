@@ -18,9 +18,9 @@ from aioflow.author.options import (
     settled,
     without_replaced,
 )
-from aioflow.author.place import here, wrong
 from aioflow.author.ref import Ref
 from aioflow.author.signals import PokeReturnValue
+from aioflow.author.source_location import here, wrong
 from aioflow.model.dag import Body
 
 __all__ = ("Node", "PartialTask", "TaskFunction", "sensor", "setup", "task", "teardown")

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 
 from aioflow.author import codec
 from aioflow.author.annotations import hints
+from aioflow.author.decode import is_plain
 from aioflow.author.duration import Duration, as_timedelta
 from aioflow.author.event import TriggerEvent
 from aioflow.author.fields import check_fields
-from aioflow.author.restoring import is_plain
 from aioflow.author.steps import Steps, at_once
 from aioflow.author.watch import Share, alone
 from aioflow.errors import Unserializable

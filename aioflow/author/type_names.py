@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 from uuid import UUID
 
-from aioflow.author.registered import codec_for
-from aioflow.author.restoring import restore
+from aioflow.author.custom_codecs import codec_for
+from aioflow.author.decode import restore
 from aioflow.errors import Unserializable
 
 __all__ = ("ANY", "conf_misfit", "type_name")

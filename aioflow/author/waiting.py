@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 
 from aioflow.author.annotations import hints
 from aioflow.author.duration import Duration, microseconds
-from aioflow.author.place import Place, here, wrong
+from aioflow.author.source_location import Place, here, wrong
 from aioflow.author.steps import Steps
 from aioflow.author.trigger import Trigger
 

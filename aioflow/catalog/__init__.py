@@ -22,9 +22,19 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow._threads import in_thread
-from aioflow.catalog.allowance import Allowance
-from aioflow.catalog.beside import Asked, Choice, FilesBeside
-from aioflow.catalog.known import (
+from aioflow.catalog.data_files import Asked, Choice, FilesBeside
+from aioflow.catalog.file_watch import watch
+from aioflow.catalog.folder_scan import (
+    NO_STAMP,
+    Found,
+    Seen,
+    list_folders,
+    places_of,
+    read_sources,
+    scan,
+)
+from aioflow.catalog.parse import DEFAULT_TRIES, Limits, Parser
+from aioflow.catalog.parse_history import (
     AGAIN_SECONDS,
     WRITABLE,
     Begun,
@@ -37,19 +47,9 @@ from aioflow.catalog.known import (
     pause,
     too_large,
 )
-from aioflow.catalog.lanes import Lanes, Rank
-from aioflow.catalog.parsing import DEFAULT_TRIES, Limits, Parser
-from aioflow.catalog.scanning import (
-    NO_STAMP,
-    Found,
-    Seen,
-    list_folders,
-    places_of,
-    read_sources,
-    scan,
-)
+from aioflow.catalog.parse_queue import Lanes, Rank
 from aioflow.catalog.snapshot import Snapshots, version_of
-from aioflow.catalog.watching import watch
+from aioflow.catalog.version_quota import Allowance
 from aioflow.clock import Clock
 from aioflow.filesystem import find_writable, how_to_mend
 from aioflow.model.rows import DagFileRow

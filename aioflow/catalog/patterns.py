@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from aioflow.worker.beside import BadFiles, patterns_of
+from aioflow.worker.data_files import BadFiles, patterns_of
 
 __all__ = ("MAGIC", "TABLE", "compiled", "read_table")
 

@@ -6,7 +6,7 @@ import argparse
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, positive
 from aioflow.cli.output import print_json, print_table
-from aioflow.cli.reading import read
+from aioflow.cli.queries import read
 
 __all__ = ("add_parser",)
 

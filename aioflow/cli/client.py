@@ -164,7 +164,7 @@ def connect_home(home: Path) -> Client:
     """Return a client of the daemon of a home."""
     path = socket_path(home)
     _check_owner(path)
-    from aioflow.cli.connecting import over_socket
+    from aioflow.cli.connections import over_socket
 
     return Client(over_socket(path), place=str(home))
 
@@ -189,7 +189,7 @@ def _connect_url(url: str) -> Client:
         raise SettingsError(f"--url {url!r} must begin with http:// or https://")
     if not parts.netloc.isprintable() or " " in parts.netloc:
         raise SettingsError(f"--url {url!r} names no host")
-    from aioflow.cli.connecting import over_tcp
+    from aioflow.cli.connections import over_tcp
 
     connection = over_tcp(host, port, is_secure=parts.scheme == "https")
     prefix = quote(parts.path.rstrip("/"), safe="/%")

@@ -9,7 +9,7 @@ from aioflow.cli.arguments import Nouns, add_command, add_group, conf, moment, p
 from aioflow.cli.backfills import add_start
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe, safe_text, state
-from aioflow.cli.reading import read
+from aioflow.cli.queries import read
 
 __all__ = ("add_parser",)
 
@@ -180,7 +180,7 @@ def _trigger(arguments: argparse.Namespace) -> int:
     made = client.post("dags", arguments.dag, "runs", body=body)
     status = 0
     if arguments.wait:
-        from aioflow.cli.watching import exit_status, wait_for_end
+        from aioflow.cli.follow import exit_status, wait_for_end
 
         hint(f"waiting for run {made['run_id']}")
         made["state"] = wait_for_end(arguments, made["run_id"])
@@ -270,12 +270,12 @@ def _why_no_slot(arguments: argparse.Namespace) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.checking import check
+    from aioflow.cli.dags_check import check
 
     return check(arguments)
 
 
 def _test(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.trial import test
+    from aioflow.cli.dags_test import test
 
     return test(arguments)

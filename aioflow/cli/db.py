@@ -143,7 +143,7 @@ def _copy(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     import anyio
 
-    from aioflow.cli.database import opened
+    from aioflow.cli.offline_database import opened
     from aioflow.store.copying import export
 
     async def export_all() -> None:
@@ -173,9 +173,9 @@ def _check(arguments: argparse.Namespace) -> int:
     import anyio
 
     from aioflow.api.audit import audit_faults
-    from aioflow.cli.database import opened
+    from aioflow.cli.offline_database import opened
+    from aioflow.store.file_integrity import damage_of
     from aioflow.store.replay import compare
-    from aioflow.store.soundness import damage_of
 
     async def compared() -> list[str]:
         settings = _settings(arguments)

@@ -31,6 +31,6 @@ def add_parser(nouns: Nouns) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.tour import tour
+    from aioflow.cli.demo_run import tour
 
     return tour(arguments)

@@ -27,7 +27,7 @@ import psutil
 from aioflow.cli.client import Client, Refused, connect_home
 from aioflow.cli.plot import Series, lines
 from aioflow.errors import AioflowError
-from aioflow.processes.leftovers import Record
+from aioflow.processes.orphans import Record
 
 __all__ = ("KINDS", "SHAPES", "Bare", "Density", "Shape", "measure", "measure_bare", "plot")
 

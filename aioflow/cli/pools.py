@@ -7,7 +7,7 @@ import argparse
 from aioflow.cli.arguments import Nouns, add_command, add_group, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import print_json, print_table, say
-from aioflow.cli.reading import read
+from aioflow.cli.queries import read
 
 __all__ = ("add_parser",)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, index, positive
 from aioflow.cli.client import connect
-from aioflow.cli.finding import named_run
 from aioflow.cli.logs import add_logs
 from aioflow.cli.output import (
     hint,
@@ -22,7 +21,8 @@ from aioflow.cli.output import (
     task_name,
     wait_text,
 )
-from aioflow.cli.reading import Source, read, read_run
+from aioflow.cli.queries import Source, read, read_run
+from aioflow.cli.run_lookup import named_run
 from aioflow.errors import SettingsError
 
 __all__ = ("add_parser",)
@@ -262,7 +262,7 @@ def _cut(text: str, length: int) -> str:
 
 @named_run
 def _watch(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.watching import watch
+    from aioflow.cli.follow import watch
 
     return watch(arguments, arguments.run_id)
 

@@ -30,6 +30,6 @@ def add_parser(nouns: Nouns) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.load import show
+    from aioflow.cli.top_data import show
 
     return show(arguments)

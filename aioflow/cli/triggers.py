@@ -8,7 +8,7 @@ from typing import Any
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, json_value, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe, task_name
-from aioflow.cli.reading import Source, read
+from aioflow.cli.queries import Source, read
 
 __all__ = ("add_parser",)
 
@@ -156,7 +156,7 @@ def _slow(arguments: argparse.Namespace) -> int:
 
 
 def _kinds(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.kinds import show
+    from aioflow.cli.trigger_kinds import show
 
     return show(arguments)
 

@@ -99,7 +99,7 @@ def _spare_what_stays() -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import anyio
 
-    from aioflow.cli.banner import banner_facts, banner_lines
+    from aioflow.cli.startup_banner import banner_facts, banner_lines
     from aioflow.daemon import Ready, serve
     from aioflow.settings import Settings
     from aioflow.telemetry import log

@@ -9,7 +9,7 @@ import sys
 from aioflow.cli.arguments import Nouns, add_command, add_group
 from aioflow.cli.client import connect
 from aioflow.cli.output import print_json, print_table, safe, say
-from aioflow.cli.reading import read
+from aioflow.cli.queries import read
 from aioflow.errors import SettingsError
 
 __all__ = ("add_parser",)

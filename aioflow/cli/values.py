@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from aioflow.cli.arguments import Nouns, add_command, add_group, parsed_json
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe
-from aioflow.cli.reading import read
+from aioflow.cli.queries import read
 from aioflow.errors import SettingsError
 
 __all__ = ("add_parser",)

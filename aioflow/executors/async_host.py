@@ -10,12 +10,12 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.core.state.child_roles import ASYNC
-from aioflow.executors.describing import Describing
-from aioflow.executors.load import HostLoad
-from aioflow.executors.printing import log_key
-from aioflow.executors.pulse import HEALTH_SECONDS
+from aioflow.executors.describe import Describing
+from aioflow.executors.executor_context import Wiring, may_ask
+from aioflow.executors.host_heartbeat import HEALTH_SECONDS
+from aioflow.executors.host_load import HostLoad
 from aioflow.executors.shared_host import SharedHost
-from aioflow.executors.wiring import Wiring, may_ask
+from aioflow.executors.worker_output import log_key
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.trigger_description import Watched
 from aioflow.protocol.commands import ForgetRun, RunInfo, StopTask

@@ -14,10 +14,10 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.load import HostLoad
-from aioflow.executors.pulse import HEALTH_SECONDS
+from aioflow.executors.executor_context import Wiring
+from aioflow.executors.host_heartbeat import HEALTH_SECONDS
+from aioflow.executors.host_load import HostLoad
 from aioflow.executors.triggerer import CAPACITY, Triggerer
-from aioflow.executors.wiring import Wiring
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.trigger_description import Watched
 

@@ -12,9 +12,9 @@ from typing import TypeAlias, TypeGuard
 
 import anyio
 
+from aioflow.executors.executor_context import Outgoing, Wiring, may_ask
 from aioflow.executors.heartbeat import Heartbeat
-from aioflow.executors.printing import Printing
-from aioflow.executors.wiring import Outgoing, Wiring, may_ask
+from aioflow.executors.worker_output import Printing
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.states import Failure
 from aioflow.processes import Child

@@ -15,9 +15,9 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
+from aioflow.executors.executor_context import Wiring
 from aioflow.executors.heartbeat import Heartbeat, beat_seconds
 from aioflow.executors.process import NO_PROCESS, Process
-from aioflow.executors.wiring import Wiring
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
 from aioflow.processes import NoRoom

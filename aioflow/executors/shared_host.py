@@ -11,17 +11,17 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.core.state.child_roles import ASYNC, kind_of
-from aioflow.executors.load import HostLoad, WatchLoad
-from aioflow.executors.outside import NO_PLACE, Outside
-from aioflow.executors.pulse import Pulse
-from aioflow.executors.wiring import Outgoing, Wiring
+from aioflow.executors.blocked_process import NO_PLACE, Outside
+from aioflow.executors.executor_context import Outgoing, Wiring
+from aioflow.executors.host_heartbeat import Pulse
+from aioflow.executors.host_load import HostLoad, WatchLoad
 from aioflow.model.states import Failure
 from aioflow.processes import Child, NoRoom
 from aioflow.protocol.commands import Ping
 from aioflow.protocol.inputs import HostLost, HostUp, LoopBlocked
 from aioflow.protocol.reports import Pong, Report
 from aioflow.telemetry.log import about
-from aioflow.worker.stalls import Stall, StallLines
+from aioflow.worker.blocked_loop import Stall, StallLines
 
 __all__ = ("SharedHost",)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 from anyio.abc import TaskStatus
 
+from aioflow.executors.executor_context import Wiring
 from aioflow.executors.heartbeat import FROZEN_SECONDS
 from aioflow.executors.processes import Processes
-from aioflow.executors.wiring import Wiring
 from aioflow.executors.worker import Worker
 from aioflow.model.ids import RunNo
 from aioflow.processes import memory_limit_bytes

@@ -16,12 +16,12 @@ from anyio.abc import TaskStatus
 from aioflow.core.state.child_roles import QUARANTINE, TRIGGERS
 from aioflow.core.state.interner import Interner
 from aioflow.core.state.pages import Numbers, Pages, Rows, packed
-from aioflow.executors.describing import Describing
-from aioflow.executors.foresight import Foresight
-from aioflow.executors.load import HostLoad
-from aioflow.executors.pulse import HEALTH_SECONDS
+from aioflow.executors.describe import Describing
+from aioflow.executors.executor_context import Wiring, may_ask
+from aioflow.executors.host_heartbeat import HEALTH_SECONDS
+from aioflow.executors.host_load import HostLoad
+from aioflow.executors.preview import Foresight
 from aioflow.executors.shared_host import SharedHost
-from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.trigger_description import Watched

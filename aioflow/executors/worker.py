@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from aioflow.executors.executor_context import Wiring
 from aioflow.executors.heartbeat import Heartbeat
 from aioflow.executors.process import Process, TryKey, key_of
 from aioflow.executors.processes import Processes
-from aioflow.executors.wiring import Wiring
 from aioflow.model.states import Failure
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.inputs import WorkerUnresponsive

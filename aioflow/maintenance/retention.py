@@ -16,7 +16,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from aioflow.api.views import CleanedView
+from aioflow.api.schemas import CleanedView
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
 from aioflow.core.retention import Aged, may_go, needed_versions, old_numbers

@@ -15,10 +15,10 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.core.tasks.retry import owed_again_after
 from aioflow.errors import StoreUnavailable
-from aioflow.executors.wiring import Wiring
+from aioflow.executors.executor_context import Wiring
 from aioflow.model.rows import VersionRow
-from aioflow.notifications.caller import Caller, calling
-from aioflow.notifications.preparing import Impossible, Preparing, Ready, Targets
+from aioflow.notifications.callback_process import Caller, calling
+from aioflow.notifications.prepare import Impossible, Preparing, Ready, Targets
 from aioflow.notifications.queue import Job, Queue
 from aioflow.processes import NoRoom
 from aioflow.protocol.effects import DeliverOutbox

@@ -26,13 +26,13 @@ from anyio.abc import TaskStatus
 from aioflow._threads import in_thread
 from aioflow.clock import Clock, SystemClock
 from aioflow.filesystem import make_folder
-from aioflow.processes.endings import OomCounter, describe_ending
 from aioflow.processes.environment import MARK, child_environment
-from aioflow.processes.leftovers import boot_id, home_mark, kill_marked, reap_marked, sweep
+from aioflow.processes.exit_status import OomCounter, describe_ending
 from aioflow.processes.marks import mark_limit
-from aioflow.processes.memory import memory_limit_bytes
+from aioflow.processes.memory_headroom import NoRoom, Room
+from aioflow.processes.memory_limit import memory_limit_bytes
+from aioflow.processes.orphans import boot_id, home_mark, kill_marked, reap_marked, sweep
 from aioflow.processes.process import Child, Footprint, Plumbing, write_record
-from aioflow.processes.room import NoRoom, Room
 from aioflow.protocol.reports import Report
 
 __all__ = ("PROGRAM", "Child", "Children", "NoRoom", "describe_ending", "memory_limit_bytes")

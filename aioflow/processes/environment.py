@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from aioflow.worker.withheld import WITHHELD
+from aioflow.worker.withheld_variables import WITHHELD
 
 __all__ = ("MARK", "NAMES_ALLOWED", "child_environment")
 

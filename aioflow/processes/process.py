@@ -22,8 +22,8 @@ from aioflow._threads import in_thread
 from aioflow.clock import Clock
 from aioflow.filesystem import write_file
 from aioflow.model.states import Failure
-from aioflow.processes.endings import OomCounter, describe_ending
-from aioflow.processes.leftovers import Record, kill_marked, read_start_ticks, reap_marked
+from aioflow.processes.exit_status import OomCounter, describe_ending
+from aioflow.processes.orphans import Record, kill_marked, read_start_ticks, reap_marked
 from aioflow.protocol.reports import Report
 from aioflow.worker import processes
 from aioflow.worker.link import Link, daemon_link

@@ -433,7 +433,7 @@ class Query(_Wire, frozen=True):
         question: Names the asker's wait; comes back in the answer.
         kind: ``results`` (a page of a parent's results), ``records`` (those of a task), ``runs``
             (how they end, or a task in each), ``events`` (those of a name) or ``values``.
-        body: msgpack of the kind's own fields, see ``worker.questions``.
+        body: msgpack of the kind's own fields, see ``worker.queries``.
     """
 
     question: int

@@ -18,20 +18,20 @@ from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
 from aioflow.errors import BatchRefused, StoreUnavailable
-from aioflow.executors.wiring import Asker, refuse
+from aioflow.executors.executor_context import Asker, refuse
 from aioflow.model.batch import Batch
 from aioflow.model.dag import TaskSpec
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
 from aioflow.protocol.commands import Reply, RunInfo
 from aioflow.protocol.reports import CancelQuery, Query
-from aioflow.queries.endings import AWAY_SECONDS, Endings
 from aioflow.queries.events import read_events
 from aioflow.queries.pages import Reader, Refused, read_page, read_records
+from aioflow.queries.run_completion import AWAY_SECONDS, Endings
 from aioflow.queries.tasks import NoSuchTask, Specs
 from aioflow.queries.values import read_values
 from aioflow.redaction import Masks
-from aioflow.worker.questions import (
+from aioflow.worker.queries import (
     EventsPage,
     EventsWanted,
     RecordsPage,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aioflow.queries.pages import Reader
-from aioflow.worker.questions import PAGE_BYTES, PAGE_ITEMS, EventItem, EventsPage, EventsWanted
+from aioflow.worker.queries import PAGE_BYTES, PAGE_ITEMS, EventItem, EventsPage, EventsWanted
 
 __all__ = ("read_events",)
 

@@ -24,7 +24,7 @@ from aioflow.model.rows import (
 from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import RunInfo
-from aioflow.worker.questions import (
+from aioflow.worker.queries import (
     PAGE_BYTES,
     PAGE_ITEMS,
     RecordItem,

@@ -6,10 +6,10 @@ from aioflow.model.dag import DagSpec, MapSpec, TaskSpec
 from aioflow.model.rows import RunRow, TaskRow, VersionRow
 from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.commands import RunInfo
-from aioflow.queries.cycles import before
-from aioflow.queries.mapped import Mapped
+from aioflow.queries.mapped_tasks import Mapped
 from aioflow.queries.pages import Reader, find_expansion
-from aioflow.worker.questions import RunEnding
+from aioflow.queries.wait_cycles import before
+from aioflow.worker.queries import RunEnding
 
 __all__ = ("NoSuchTask", "Specs", "task_ending")
 

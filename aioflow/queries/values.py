@@ -7,7 +7,7 @@ import msgspec
 from aioflow.model.dag import TaskSpec
 from aioflow.queries.pages import Reader, Refused
 from aioflow.redaction import Masks, secret_texts
-from aioflow.worker.questions import ValuesFound, ValuesWanted
+from aioflow.worker.queries import ValuesFound, ValuesWanted
 
 __all__ = ("read_values",)
 

@@ -15,13 +15,13 @@ import msgspec
 from aioflow.core.state.digests import Digests, of_text
 from aioflow.core.state.interner import Interner
 from aioflow.core.state.pages import Pages, Rows, packed
-from aioflow.executors.wiring import Asker
+from aioflow.executors.executor_context import Asker
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow
 from aioflow.model.timestamps import Timestamp
-from aioflow.queries.crowds import Crowds
-from aioflow.queries.mapped import Mapped
-from aioflow.worker.questions import RunWanted
+from aioflow.queries.mapped_tasks import Mapped
+from aioflow.queries.waiters import Crowds
+from aioflow.worker.queries import RunWanted
 
 __all__ = ("Asked", "Wait", "WaitNo", "Waits", "dated", "named", "of_dag")
 

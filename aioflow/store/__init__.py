@@ -44,9 +44,9 @@ from aioflow.model.rows import (
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.recovery import LiveRun, Unfinished
-from aioflow.store.browsed import Browsed
 from aioflow.store.damaged import Damages
-from aioflow.store.holders import Holder
+from aioflow.store.owner import Holder
+from aioflow.store.ui_protocol import Browsed
 
 __all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Finding", "Store", "open_store")
 

@@ -26,8 +26,8 @@ from aioflow.model.access import (
 from aioflow.model.batch import Batch
 from aioflow.store import access_tables as tables
 from aioflow.store import rows
-from aioflow.store.asking import Asking
 from aioflow.store.packing import encode, last_of_each
+from aioflow.store.query_protocol import Asking
 from aioflow.store.selects import number
 
 __all__ = (

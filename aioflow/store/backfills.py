@@ -14,9 +14,9 @@ from aioflow.model.backfill import BackfillRow
 from aioflow.model.batch import Batch
 from aioflow.model.states import RunState
 from aioflow.store import rows, tables
-from aioflow.store.asking import Asking, pieces
-from aioflow.store.erasing import not_deleted
+from aioflow.store.deletion import not_deleted
 from aioflow.store.packing import last_of_each
+from aioflow.store.query_protocol import Asking, pieces
 from aioflow.store.selects import number, text
 
 __all__ = ("RUNNING_BACKFILLS", "BackfillReader", "backfills")

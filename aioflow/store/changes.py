@@ -22,9 +22,9 @@ from aioflow.store import (
     access_tables,
     catalog_rows,
     dag_rows,
-    erasing,
-    growth,
+    deletion,
     run_rows,
+    stream_rows,
     tables,
     wait_rows,
 )
@@ -168,7 +168,7 @@ def _gone(kind: str, table: Table) -> Kind:
 def _erased(table: Table) -> Kind:
     """Return the kind of rows that are deleted, with their run or by age, or are gone already."""
     key = tuple(column.name for column in table.primary_key)
-    bind = erasing.erased(table)
+    bind = deletion.erased(table)
     return _kind(f"erased {table.name}", table, Action.DISCARD, bind, guards=key)
 
 
@@ -225,20 +225,26 @@ KINDS: tuple[Kind, ...] = (
         "gone expansion",
         tables.expansion,
         Action.DELETE,
-        growth.gone_expansions,
+        stream_rows.gone_expansions,
         guards=("run_no", "position"),
     ),
-    _kind("new expansion", tables.expansion, Action.INSERT, growth.new_expansions),
+    _kind("new expansion", tables.expansion, Action.INSERT, stream_rows.new_expansions),
     _kind(
         "expansion change",
         tables.expansion,
         Action.UPDATE,
-        growth.expansion_changes,
+        stream_rows.expansion_changes,
         columns=("width", "is_open"),
         guards=("run_no", "position", "width", "is_open"),
     ),
-    _kind("new item", tables.stream_item, Action.INSERT, growth.new_items),
-    _kind("gone items", tables.stream_item, Action.DISCARD, growth.gone_items, guards=("task_no",)),
+    _kind("new item", tables.stream_item, Action.INSERT, stream_rows.new_items),
+    _kind(
+        "gone items",
+        tables.stream_item,
+        Action.DISCARD,
+        stream_rows.gone_items,
+        guards=("task_no",),
+    ),
     _kind("new task", tables.task, Action.INSERT, run_rows.new_tasks),
     _kind(
         "task change",
@@ -249,7 +255,9 @@ KINDS: tuple[Kind, ...] = (
         guards=("task_no", "state", "start_no"),
     ),
     _kind("new try", tables.try_, Action.INSERT, run_rows.new_tries),
-    _kind("gone result", tables.result, Action.DISCARD, growth.gone_results, guards=("task_no",)),
+    _kind(
+        "gone result", tables.result, Action.DISCARD, stream_rows.gone_results, guards=("task_no",)
+    ),
     _kind("result", tables.result, Action.REPLACE, run_rows.results),
     _kind("map label", tables.map_label, Action.REPLACE, run_rows.labels),
     _kind(
@@ -277,16 +285,18 @@ KINDS: tuple[Kind, ...] = (
         guards=("trigger_no", "state"),
     ),
     _kind("named event", tables.named_event, Action.INSERT, wait_rows.named_events),
-    _kind("new event", tables.event, Action.INSERT, growth.new_events),
+    _kind("new event", tables.event, Action.INSERT, stream_rows.new_events),
     _kind(
         "consumed event",
         tables.event,
         Action.UPDATE,
-        growth.consumed_events,
+        stream_rows.consumed_events,
         columns=("payload",),
         guards=("trigger_no", "sequence"),
     ),
-    _kind("gone events", tables.event, Action.DISCARD, growth.gone_events, guards=("trigger_no",)),
+    _kind(
+        "gone events", tables.event, Action.DISCARD, stream_rows.gone_events, guards=("trigger_no",)
+    ),
     _kind(
         "dropped record",
         tables.record,
@@ -324,7 +334,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("new clear", tables.clear_request, Action.INSERT, run_rows.new_clears),
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
-    _kind("new deletion", tables.deletion, Action.INSERT, erasing.deletions),
+    _kind("new deletion", tables.deletion, Action.INSERT, deletion.deletions),
     _gone("accounts", access_tables.account),
     _gone("tokens", access_tables.api_token),
     _gone("logins", access_tables.login),
@@ -333,5 +343,5 @@ KINDS: tuple[Kind, ...] = (
     _kind("login", access_tables.login, Action.REPLACE, access.logins),
     _kind("audit", access_tables.audit, Action.INSERT, access.audit_lines),
     _kind("audit head", access_tables.audit_head, Action.REPLACE, access.audit_head),
-    *map(_erased, (*erasing.ERASED, *erasing.AGED, tables.version)),
+    *map(_erased, (*deletion.ERASED, *deletion.AGED, tables.version)),
 )

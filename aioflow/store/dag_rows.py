@@ -16,8 +16,8 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag_triggers import DagEventRow, DagTriggerRow, Fate, Held
 from aioflow.model.ids import TriggerNo
 from aioflow.store import tables
-from aioflow.store.asking import Asking
 from aioflow.store.packing import encode, last_of_each
+from aioflow.store.query_protocol import Asking
 from aioflow.store.rows import Values
 from aioflow.store.selects import number, text, whole
 

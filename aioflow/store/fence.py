@@ -12,7 +12,7 @@ from aioflow.errors import Fenced, StrangeDatabase
 from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts
 from aioflow.store import Claim, tables
-from aioflow.store.checking import checker
+from aioflow.store.column_checks import checker
 
 __all__ = ("NODE_NO", "claimed", "claiming", "committed_at", "confirm_applied")
 

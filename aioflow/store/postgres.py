@@ -22,13 +22,13 @@ from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import Claim, Durability, Finding, Store, journal
-from aioflow.store.asking import Question
 from aioflow.store.changes import Changes, bind, named_by
 from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
-from aioflow.store.holding import BEAT, FORGET_HOLDER, NOTE_HOLDER, READ_EPOCH, READ_HOLDER
-from aioflow.store.in_order import Fetch
+from aioflow.store.ownership import BEAT, FORGET_HOLDER, NOTE_HOLDER, READ_EPOCH, READ_HOLDER
+from aioflow.store.paging import Fetch
 from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
 from aioflow.store.postgres_text import LongAnswer, answered
+from aioflow.store.query_protocol import Question
 from aioflow.store.reading import Reading
 from aioflow.store.rows import Values
 from aioflow.store.sql import (

@@ -35,20 +35,20 @@ from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, selects, tables
 from aioflow.store.access import AccessReader
-from aioflow.store.aging import AgingReader
-from aioflow.store.asking import Question, is_storable, pieces
 from aioflow.store.backfills import BackfillReader
-from aioflow.store.browsing import BrowsingReader
-from aioflow.store.checking import read_rows
+from aioflow.store.column_checks import read_rows
 from aioflow.store.dag_rows import DagTriggerReader
 from aioflow.store.damaged import Damages, marked
-from aioflow.store.erasing import ErasingReader
-from aioflow.store.event_reading import EventReader
-from aioflow.store.holding import HoldingReader
-from aioflow.store.in_order import PAGE_ROWS
-from aioflow.store.live_reading import LiveReader
-from aioflow.store.sound import damage_in, row_of
+from aioflow.store.deletion import ErasingReader
+from aioflow.store.event_queries import EventReader
+from aioflow.store.ownership import HoldingReader
+from aioflow.store.paging import PAGE_ROWS
+from aioflow.store.query_protocol import Question, is_storable, pieces
+from aioflow.store.recovery import LiveReader
+from aioflow.store.retention import AgingReader
+from aioflow.store.row_integrity import damage_in, row_of
 from aioflow.store.sql import compiled
+from aioflow.store.ui_queries import BrowsingReader
 from aioflow.store.values import value_row
 
 __all__ = ("Reading",)

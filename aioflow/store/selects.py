@@ -23,7 +23,7 @@ from sqlalchemy import (
 from aioflow.model.states import RecordState, TaskState
 from aioflow.protocol.outbox import KEPT
 from aioflow.store import tables
-from aioflow.store.erasing import not_deleted
+from aioflow.store.deletion import not_deleted
 
 __all__ = (
     "ALL_DAGS",

@@ -32,13 +32,13 @@ from aioflow.errors import BatchRefused, StoreError, StoreSlow
 from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts
 from aioflow.store import Claim, Durability, Finding, Store, journal
-from aioflow.store.asking import Question
 from aioflow.store.changes import Changes, bind, named_by
 from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
-from aioflow.store.in_order import Fetch
+from aioflow.store.file_integrity import damage, damaged
+from aioflow.store.paging import Fetch
+from aioflow.store.query_protocol import Question
 from aioflow.store.reading import Reading
 from aioflow.store.rows import Values
-from aioflow.store.soundness import damage, damaged
 from aioflow.store.sql import (
     CLAIM_NODE,
     FENCE,

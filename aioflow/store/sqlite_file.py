@@ -20,7 +20,7 @@ from aioflow.errors import (
 )
 from aioflow.filesystem import full_disk
 from aioflow.store import wal_file
-from aioflow.store.belonging import (
+from aioflow.store.database_identity import (
     check_home,
     check_log,
     first_log,
@@ -28,9 +28,9 @@ from aioflow.store.belonging import (
     number_logs,
     settle_identity,
 )
+from aioflow.store.file_integrity import damaged
 from aioflow.store.lock import FileLock
 from aioflow.store.schema import REVISION_TABLE, check_revision, sqlite_script, upgrade
-from aioflow.store.soundness import damaged
 
 __all__ = (
     "APPLICATION_ID",

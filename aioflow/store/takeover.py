@@ -18,7 +18,7 @@ from aioflow.model.rows import NodeFacts
 from aioflow.settings import Settings
 from aioflow.settings.identity import own_identity
 from aioflow.store import Store
-from aioflow.store.holders import Holder
+from aioflow.store.owner import Holder
 from aioflow.telemetry.log import Logger
 
 __all__ = ("LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_place")

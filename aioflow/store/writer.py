@@ -21,11 +21,11 @@ from aioflow.clock import SystemClock
 from aioflow.crypto import Vault
 from aioflow.errors import StoreUnavailable, SyncFailed
 from aioflow.store import Durability
-from aioflow.store.belonging import check_log, next_log
 from aioflow.store.checkpointer import Checkpointer
-from aioflow.store.last_end import LastEnd
+from aioflow.store.database_identity import check_log, next_log
+from aioflow.store.file_integrity import CHECK_SECONDS, damage, damaged
+from aioflow.store.last_shutdown import LastEnd
 from aioflow.store.lock import FileLock
-from aioflow.store.soundness import CHECK_SECONDS, damage, damaged
 from aioflow.store.sqlite_file import (
     is_input_output_error,
     is_sync_failure,

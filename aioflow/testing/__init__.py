@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from aioflow.testing.backfill import SimBackfill
-from aioflow.testing.collecting import BEGINS_AT, collect
+from aioflow.testing.collect import BEGINS_AT, collect
 from aioflow.testing.runs import RunStuck, SimRun, SimTask
 from aioflow.testing.sim import Sim
 

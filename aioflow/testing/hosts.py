@@ -21,16 +21,16 @@ from aioflow.author.notifiers import Notification
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import Hello, Order, Ping, Reply, StartTask
 from aioflow.protocol.reports import Pong, Report
-from aioflow.testing.bodies import BodyHost
-from aioflow.testing.calling import CallingHost
+from aioflow.testing.callbacks import CallingHost
+from aioflow.testing.function_bodies import BodyHost
 from aioflow.testing.loop import Household, household
-from aioflow.testing.printing import Handed, beneath
-from aioflow.worker.blackbox import NOBODY, BlackBox
+from aioflow.testing.output import Handed, beneath
 from aioflow.worker.code import CodeShelf
 from aioflow.worker.coroutines import CoroutineHost
+from aioflow.worker.crash_recorder import NOBODY, BlackBox
 from aioflow.worker.frames import frames
 from aioflow.worker.link import Link
-from aioflow.worker.shared import ABANDONED_LIMIT, Line
+from aioflow.worker.shared_host import ABANDONED_LIMIT, Line
 from aioflow.worker.triggers import TriggerHost
 
 __all__ = ("InlineChildren",)

@@ -16,9 +16,9 @@ from aioflow.author.notifiers import Notification
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.why import still_waits
 from aioflow.engine.loop import Engine
+from aioflow.executors.executor_context import Wiring
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.slot import SlotExecutor
-from aioflow.executors.wiring import Wiring
 from aioflow.model.batch import Batch
 from aioflow.model.rows import VersionRow
 from aioflow.notifications import Deliveries, Pace, Targets
@@ -29,8 +29,8 @@ from aioflow.redaction import Masks
 from aioflow.routing import Routes
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
+from aioflow.testing.fake_time import VirtualClock
 from aioflow.testing.hosts import InlineChildren
-from aioflow.testing.wall import VirtualClock
 from aioflow.worker.code import CodeShelf
 
 __all__ = ("CPU_SLOTS", "Node")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from aioflow.api import Api
-from aioflow.api.views import ErrorView, RunView, TaskView
+from aioflow.api.schemas import ErrorView, RunView, TaskView
 from aioflow.api.wait_views import WaitView
 from aioflow.author.codec import decode
 from aioflow.author.dag import DAG

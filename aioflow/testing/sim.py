@@ -26,13 +26,13 @@ from aioflow.model.timestamps import to_datetime, to_timestamp
 from aioflow.protocol.inputs import FileParsed
 from aioflow.testing.backfill import SimBackfill
 from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
-from aioflow.testing.collecting import BEGINS_AT, aware
-from aioflow.testing.crashing import Ending, ending_of, play_crashing_everywhere
+from aioflow.testing.collect import BEGINS_AT, aware
+from aioflow.testing.crash_test import Ending, ending_of, play_crashing_everywhere
+from aioflow.testing.fake_time import also_in
 from aioflow.testing.loop import Stalled
 from aioflow.testing.node import Node
 from aioflow.testing.runs import RunStuck, SimRun
-from aioflow.testing.wall import also_in
-from aioflow.testing.world import World
+from aioflow.testing.sim_node import World
 
 __all__ = ("Sim",)
 

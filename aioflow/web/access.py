@@ -8,13 +8,13 @@ from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.api import Api
-from aioflow.api.reader import PAGE
+from aioflow.api.queries import PAGE
 from aioflow.errors import KeyNotTaken, LoginFailed, RequestError, WrongPassword
 from aioflow.model.access import HOME, Role
-from aioflow.web.answers import Json
-from aioflow.web.asking import Asking
+from aioflow.web.auth_context import Asking
 from aioflow.web.guard import set_cookie
 from aioflow.web.permissions import By, Sent, admin, anybody, viewer
+from aioflow.web.responses import Json
 from aioflow.web.routing import CookieName, NodeApi, api_router
 
 __all__ = ("LoginBody", "NewTokenBody", "NewUserBody", "PasswordBody", "UserBody", "router")

@@ -17,13 +17,13 @@ from starlette.types import ASGIApp
 from aioflow.api import Api
 from aioflow.errors import AioflowError
 from aioflow.web import docs, static
-from aioflow.web.forwarded import Proxies
 from aioflow.web.guard import Guard
-from aioflow.web.held import Held
 from aioflow.web.metrics import exposition
 from aioflow.web.openapi import describe
 from aioflow.web.permissions import Sent, anybody, check_routes, viewer
 from aioflow.web.problems import problem, problem_of
+from aioflow.web.proxy_headers import Proxies
+from aioflow.web.response_budget import Held
 from aioflow.web.routes import API_ROUTES
 from aioflow.web.routing import NodeApi, NodeMetrics
 from aioflow.web.tokens import Token

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from aioflow.api.reader import PAGE
+from aioflow.api.queries import PAGE
 from aioflow.model.backfill import Reprocess
-from aioflow.web.answers import Json
 from aioflow.web.permissions import Acting, operator, viewer
+from aioflow.web.responses import Json
 from aioflow.web.routing import NodeApi, api_router
 
 __all__ = ("BackfillBody", "router")

@@ -20,16 +20,16 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aioflow.api.access import SESSION_SECONDS, Access
-from aioflow.api.picture import Caller
+from aioflow.api.accounts import SESSION_SECONDS, Access
+from aioflow.api.auth_cache import Caller
 from aioflow.clock import Clock
 from aioflow.errors import AioflowError, DaemonStopping
 from aioflow.model.access import HOME, AuditEntry, Role, told
 from aioflow.telemetry.log import Logger
-from aioflow.web.asking import Asking, put_asking
-from aioflow.web.bodies import BODY_LIMIT, STRANGER_LIMIT, read_body, refused_type
-from aioflow.web.forwarded import Proxies
+from aioflow.web.auth_context import Asking, put_asking
 from aioflow.web.problems import problem, problem_of
+from aioflow.web.proxy_headers import Proxies
+from aioflow.web.request_body import BODY_LIMIT, STRANGER_LIMIT, read_body, refused_type
 from aioflow.web.static import is_page
 from aioflow.web.tokens import Token
 

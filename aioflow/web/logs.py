@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from fastapi import Query, Response
 
 from aioflow.api.log_search import LINE_BYTES, find_lines
-from aioflow.api.reader import PAGE, Log
-from aioflow.api.shapes import LogLinesView
-from aioflow.web.answers import Json, MapIndex, Offset, RoundNumber, TryNumber
-from aioflow.web.held import HeldAnswer
+from aioflow.api.page_schemas import LogLinesView
+from aioflow.api.queries import PAGE, Log
 from aioflow.web.permissions import By, viewer
+from aioflow.web.response_budget import HeldAnswer
+from aioflow.web.responses import Json, MapIndex, Offset, RoundNumber, TryNumber
 from aioflow.web.routing import HeldBytes, NodeApi, api_router
 
 __all__ = ("router",)

@@ -14,10 +14,10 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from aioflow.api import Api
-from aioflow.api.picture import Caller
+from aioflow.api.auth_cache import Caller
 from aioflow.errors import Forbidden, OutOfScope, RequestError
 from aioflow.model.access import Actor, Role
-from aioflow.web.asking import Asking, asking_of
+from aioflow.web.auth_context import Asking, asking_of
 from aioflow.web.routing import api_of
 
 __all__ = (

@@ -53,7 +53,7 @@ from aioflow.errors import (
     VersionDiffers,
     WrongPassword,
 )
-from aioflow.web.asking import asking_of
+from aioflow.web.auth_context import asking_of
 
 __all__ = ("problem", "problem_of", "status_of")
 

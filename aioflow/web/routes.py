@@ -10,10 +10,10 @@ from starlette.routing import BaseRoute
 
 from aioflow.api import instant
 from aioflow.api.events import body_of
-from aioflow.api.reader import PAGE, DagsWanted
-from aioflow.web import access, backfills, logs, reads, stream, values
-from aioflow.web.answers import Count, Json, MapIndex, Offset, RoundNumber, Row
+from aioflow.api.queries import PAGE, DagsWanted
+from aioflow.web import access, backfills, logs, page_routes, stream, values
 from aioflow.web.permissions import Acting, admin, operator, viewer
+from aioflow.web.responses import Count, Json, MapIndex, Offset, RoundNumber, Row
 from aioflow.web.routing import NodeApi, api_router
 
 __all__ = ("API_ROUTES", "ClearBody", "FireBody", "MarkBody", "PoolBody", "TriggerBody")
@@ -332,12 +332,12 @@ async def clean(acting: Acting, dry_run: bool = False) -> Response:
 
 
 API_ROUTES: tuple[BaseRoute, ...] = (
-    *reads.first.routes,
+    *page_routes.first.routes,
     *router.routes,
     *backfills.router.routes,
     *values.router.routes,
     *access.router.routes,
-    *reads.router.routes,
+    *page_routes.router.routes,
     *logs.router.routes,
     *stream.router.routes,
 )

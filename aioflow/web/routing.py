@@ -11,10 +11,10 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Depends, Request
 
 from aioflow.api import Api
-from aioflow.web.answers import Json
-from aioflow.web.held import Held
 from aioflow.web.metrics import Exposition
 from aioflow.web.openapi import operation_id
+from aioflow.web.response_budget import Held
+from aioflow.web.responses import Json
 
 __all__ = (
     "CookieName",

@@ -18,15 +18,15 @@ from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
 
 from aioflow.api import Api
-from aioflow.api.access import Access
+from aioflow.api.accounts import Access
 from aioflow.errors import SettingsError
 from aioflow.settings import Settings, is_loopback
 from aioflow.telemetry.log import Logger
 from aioflow.web.app import create_app
-from aioflow.web.connections import HEAD_BYTES, asked_paths, limited
-from aioflow.web.forwarded import Proxies
 from aioflow.web.guard import Trusted
-from aioflow.web.lag import LoopLag
+from aioflow.web.limits import HEAD_BYTES, asked_paths, limited
+from aioflow.web.loop_lag import LoopLag
+from aioflow.web.proxy_headers import Proxies
 from aioflow.web.sockets import listen_on_address, listen_on_home
 from aioflow.web.tokens import Token
 

@@ -11,12 +11,12 @@ from fastapi import Header, Query, Response
 from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
-from aioflow.api.commits import OF_ONE, Commits, Wanted, frame
-from aioflow.api.missed import missed
-from aioflow.api.reader import Log
-from aioflow.web.answers import MapIndex, Offset, RoundNumber, Row, TryNumber
+from aioflow.api.live_stream import OF_ONE, Commits, Wanted, frame
+from aioflow.api.queries import Log
+from aioflow.api.replay import missed
 from aioflow.web.permissions import By, viewer
 from aioflow.web.problems import problem
+from aioflow.web.responses import MapIndex, Offset, RoundNumber, Row, TryNumber
 from aioflow.web.routing import NodeApi, api_router
 
 __all__ = ("router",)

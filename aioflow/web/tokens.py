@@ -1,4 +1,4 @@
-"""The token of a home: who has it may command the daemon. Others: see ``api.access``."""
+"""The token of a home: who has it may command the daemon. Others: see ``api.accounts``."""
 
 from __future__ import annotations
 

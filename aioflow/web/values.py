@@ -8,8 +8,8 @@ from fastapi import Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.model.dag import ValueKind
-from aioflow.web.answers import Json
 from aioflow.web.permissions import Acting, admin
+from aioflow.web.responses import Json
 from aioflow.web.routing import NodeApi, api_router
 
 __all__ = ("ValueBody", "router")

@@ -24,7 +24,7 @@ from aioflow.protocol.commands import Hello, Order
 from aioflow.worker.airflow import finder as airflow
 from aioflow.worker.frames import BlockingLink
 from aioflow.worker.process import die_before_parent, die_with_parent, take_socket
-from aioflow.worker.withheld import take_names
+from aioflow.worker.withheld_variables import take_names
 
 __all__ = ("main",)
 
@@ -57,7 +57,7 @@ def _play(welcome: Hello, first: list[Order], link: BlockingLink, sock: socket.s
     set_default_tries(welcome.default_tries)
     match welcome.role:
         case "parser":
-            from aioflow.worker.forking import Forking
+            from aioflow.worker.parser import Forking
 
             Forking(link, sock).run(first)
         case "slot":
@@ -70,11 +70,11 @@ def _play(welcome: Hello, first: list[Order], link: BlockingLink, sock: socket.s
             CallbackHost(link, welcome, _log_nonce()).run(first)
         case "async":
             from aioflow.worker.coroutines import CoroutineHost
-            from aioflow.worker.shared import serve
+            from aioflow.worker.shared_host import serve
 
             return serve(CoroutineHost, welcome, first, sock)
         case "triggers" | "quarantine":
-            from aioflow.worker.shared import serve
+            from aioflow.worker.shared_host import serve
             from aioflow.worker.triggers import TriggerHost
 
             return serve(TriggerHost, welcome, first, sock)

@@ -22,10 +22,10 @@ from aioflow.author.binding import (
 from aioflow.author.codec import decode
 from aioflow.author.context import RunContext, resolve
 from aioflow.author.dag import DAG
+from aioflow.author.decode import restore
 from aioflow.author.event_schedule import clock_schedule
 from aioflow.author.node import Node, Source
 from aioflow.author.parameters import parameter_values
-from aioflow.author.restoring import restore
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import START_KWARGS
 from aioflow.errors import Unserializable
@@ -36,8 +36,8 @@ from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.results import read_item, result_path
 from aioflow.worker.fan_in import Pages, Results, decode_item
 from aioflow.worker.items import all_items, one_item
-from aioflow.worker.questions import only
-from aioflow.worker.taking import MapRaised, Taking
+from aioflow.worker.map_input import MapRaised, Taking
+from aioflow.worker.queries import only
 from aioflow.worker.templates import renderer
 
 __all__ = (

@@ -19,8 +19,8 @@ from aioflow.author.trigger import TriggerEvent
 from aioflow.protocol.commands import StartTask
 from aioflow.worker.arguments import Arguments, KnownRun, spec_of
 from aioflow.worker.items import all_items
-from aioflow.worker.labels import label_of
-from aioflow.worker.questions import ResultsPage
+from aioflow.worker.map_labels import label_of
+from aioflow.worker.queries import ResultsPage
 
 __all__ = ("Body", "PagesOfRun", "begin")
 

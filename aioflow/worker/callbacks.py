@@ -16,8 +16,8 @@ import msgspec
 
 from aioflow.author.callbacks import Callback as Function
 from aioflow.author.context import resolve
+from aioflow.author.named_values import in_process
 from aioflow.author.notifiers import EmailNotifier, WebhookNotifier
-from aioflow.author.values import in_process
 from aioflow.errors import LinkClosed, NotificationFailed
 from aioflow.model.ids import clear_number
 from aioflow.model.states import Failure
@@ -32,7 +32,7 @@ from aioflow.worker.failures import failure_of, print_traceback
 from aioflow.worker.frames import BlockingLink
 from aioflow.worker.orphans import Orphans
 from aioflow.worker.runs import Runs
-from aioflow.worker.streams import Descriptors, configure_logging, flush, line_by_line
+from aioflow.worker.stdio import Descriptors, configure_logging, flush, line_by_line
 
 __all__ = ("CallbackHost", "Drive", "call", "notify")
 

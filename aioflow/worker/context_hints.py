@@ -7,7 +7,7 @@ from types import FrameType
 
 from aioflow.author.airflow_context import CONTEXT_INSTEAD, context_hint
 from aioflow.author.context import INJECTED
-from aioflow.worker.withheld import last_frame
+from aioflow.worker.withheld_variables import last_frame
 
 __all__ = ("hint_of",)
 

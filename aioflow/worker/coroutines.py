@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.author.asking import asker
+from aioflow.author.client import asker
+from aioflow.author.named_values import Held, held
 from aioflow.author.node import Node
 from aioflow.author.steps import Steps, at_once
-from aioflow.author.values import Held, held
 from aioflow.author.waiting import calls
 from aioflow.errors import LinkClosed, TaskError, TaskTimeout, UnknownValue
 from aioflow.model.dag import ValueKind
@@ -43,13 +43,12 @@ from aioflow.protocol.reports import (
 )
 from aioflow.worker import values
 from aioflow.worker.arguments import KnownRun, spec_of
-from aioflow.worker.asker import Channels, LineAsker
-from aioflow.worker.attempt import Attempt
-from aioflow.worker.blackbox import BlackBox
-from aioflow.worker.calls import DurableCalls
 from aioflow.worker.code import CodeShelf
-from aioflow.worker.giving import Giver
-from aioflow.worker.nursery import Hosted, Nursery, guest
+from aioflow.worker.cooperative import Slices
+from aioflow.worker.crash_recorder import BlackBox
+from aioflow.worker.durable_calls import DurableCalls
+from aioflow.worker.item_stream import Giver
+from aioflow.worker.memory_pressure import LOOK_SECONDS, Pressure, own_memory
 from aioflow.worker.outcome import (
     LostInHost,
     ended_badly,
@@ -60,15 +59,16 @@ from aioflow.worker.outcome import (
     pack,
     succeeded,
 )
+from aioflow.worker.output_forwarder import OutputPump
 from aioflow.worker.pages import fetch_page
-from aioflow.worker.pressure import LOOK_SECONDS, Pressure, own_memory
-from aioflow.worker.pump import OutputPump
-from aioflow.worker.questions import RecordItem, RecordsPage, RecordsWanted
+from aioflow.worker.queries import RecordItem, RecordsPage, RecordsWanted
+from aioflow.worker.query_client import Channels, LineAsker
+from aioflow.worker.result_writer import kept, written
 from aioflow.worker.runs import Runs
-from aioflow.worker.shared import Line
-from aioflow.worker.slices import Slices
+from aioflow.worker.shared_host import Line
 from aioflow.worker.span_context import enter
-from aioflow.worker.writing import kept, written
+from aioflow.worker.task_supervisor import Hosted, Nursery, guest
+from aioflow.worker.task_try import Attempt
 
 __all__ = ("CANCEL_SECONDS", "CoroutineHost")
 

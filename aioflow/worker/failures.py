@@ -13,7 +13,7 @@ from typing import Any
 from aioflow.model.states import Failure
 from aioflow.worker import context_hints
 from aioflow.worker.values import masks
-from aioflow.worker.withheld import hint_of
+from aioflow.worker.withheld_variables import hint_of
 
 __all__ = (
     "MESSAGE_LIMIT",

@@ -14,7 +14,7 @@ import msgspec
 from aioflow.author.codec import decode
 from aioflow.model.states import Failure, TaskState
 from aioflow.results import read_items, read_value, result_path
-from aioflow.worker.questions import ResultsPage
+from aioflow.worker.queries import ResultsPage
 
 __all__ = ("FailedChild", "Pages", "Results", "decode_item")
 

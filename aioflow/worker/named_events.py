@@ -16,12 +16,12 @@ from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iter
 import msgspec
 
 from aioflow.author import codec
-from aioflow.author.asking import NamedEvent
+from aioflow.author.client import NamedEvent
 from aioflow.errors import AioflowError, TaskError
 from aioflow.model.ids import RunNo
 from aioflow.protocol.commands import Reply
-from aioflow.worker.questions import EventItem, EventsPage, EventsWanted, check_name, check_number
-from aioflow.worker.shared import Line
+from aioflow.worker.queries import EventItem, EventsPage, EventsWanted, check_name, check_number
+from aioflow.worker.shared_host import Line
 
 __all__ = ("QUEUE_LIMIT", "EventFollower", "Listener", "Subscription", "Subscriptions")
 
@@ -158,7 +158,7 @@ class _Queue(Listener):
 class EventFollower:
     """Asks for the first event each of many who wait for a name; what waits is data.
 
-    Fulfils ``aioflow.author.asking.EventFollower``.
+    Fulfils ``aioflow.author.client.EventFollower``.
 
     Args:
         run_no: Says in whose name one asks just now.

@@ -44,7 +44,7 @@ from aioflow.protocol.reports import (
 )
 from aioflow.results import INLINE_LIMIT, RESULT_LIMIT, result_path, write_list, write_value
 from aioflow.worker.arguments import BadArgument, spec_of
-from aioflow.worker.choices import BadChoice, skipped_by
+from aioflow.worker.branching import BadChoice, skipped_by
 from aioflow.worker.failures import failure_of, one_line, print_traceback
 from aioflow.worker.frames import packed
 from aioflow.worker.items import ItemTooLarge, gathered

@@ -11,8 +11,8 @@ from aioflow.author.node import Node
 from aioflow.protocol.commands import StartTask
 from aioflow.worker.arguments import KnownRun, streamed_from, wanted_children, wanted_parents
 from aioflow.worker.body import PagesOfRun
-from aioflow.worker.questions import ResultsPage, ResultsWanted, only
-from aioflow.worker.shared import Line
+from aioflow.worker.queries import ResultsPage, ResultsWanted, only
+from aioflow.worker.shared_host import Line
 
 __all__ = ("FetchPage", "fetch_ahead", "fetch_page", "no_page")
 

@@ -9,22 +9,22 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from aioflow.author.advice import advice
 from aioflow.author.dag import registered
 from aioflow.author.describe import describe
+from aioflow.author.lint import advice
 from aioflow.errors import AioflowError
 from aioflow.protocol.commands import Inspect, Parse
 from aioflow.protocol.parse_results import Beside, DagFailure, Inspected, Named, Parsed
-from aioflow.worker.beside import BadFiles, UsedFiles
+from aioflow.worker.data_files import BadFiles, UsedFiles
 from aioflow.worker.failures import failure_of, print_traceback
 from aioflow.worker.frames import BlockingLink
 from aioflow.worker.imports import Reach
 from aioflow.worker.loader import CodeMissing, WholeProcess
-from aioflow.worker.module_state import ModuleState
-from aioflow.worker.plug_in import look_at
+from aioflow.worker.module_names import ModuleState
+from aioflow.worker.plugin import look_at
 from aioflow.worker.process_state import ProcessState
 from aioflow.worker.shared_state import SharedState, shown
-from aioflow.worker.streams import flush
+from aioflow.worker.stdio import flush
 from aioflow.worker.trigger_code import trigger_digests
 
 __all__ = ("look",)

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from aioflow.author.named_values import Held, in_process
 from aioflow.author.signals import sensor_saw
 from aioflow.author.steps import at_once
-from aioflow.author.values import Held, in_process
 from aioflow.errors import TaskError, UnknownValue
 from aioflow.model.dag import ValueKind
 from aioflow.model.ids import RunNo
@@ -30,9 +30,9 @@ from aioflow.worker.outcome import (
     pack,
     succeeded,
 )
-from aioflow.worker.questions import ResultsPage, ResultsWanted
+from aioflow.worker.queries import ResultsPage, ResultsWanted
+from aioflow.worker.result_writer import kept, write_out
 from aioflow.worker.runs import Runs
-from aioflow.worker.writing import kept, write_out
 
 __all__ = ("AskDaemon", "run_body")
 

@@ -45,14 +45,7 @@ from aioflow.worker.outcome import now
 from aioflow.worker.run_body import run_body
 from aioflow.worker.runs import Runs
 from aioflow.worker.span_context import within
-from aioflow.worker.streams import (
-    IDLE,
-    Descriptors,
-    configure_logging,
-    flush,
-    line_by_line,
-    put_back,
-)
+from aioflow.worker.stdio import IDLE, Descriptors, configure_logging, flush, line_by_line, put_back
 
 __all__ = ("Slot",)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aioflow.author.trigger import Trigger, class_path
-from aioflow.worker.beside import UsedFiles
+from aioflow.worker.data_files import UsedFiles
 from aioflow.worker.imports import UNREADABLE, named_files, reachable
 
 __all__ = ("trigger_digests",)

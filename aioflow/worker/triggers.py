@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aioflow.author import codec
-from aioflow.author.asking import asker
+from aioflow.author.client import asker
 from aioflow.author.signals import Fail
 from aioflow.author.start import EndEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare, shares
@@ -30,24 +30,24 @@ from aioflow.protocol.commands import (
     StopTrigger,
 )
 from aioflow.protocol.reports import Described, TriggerEnded, TriggerFired
-from aioflow.worker.asker import Channels, GuestAsker
-from aioflow.worker.blackbox import BlackBox, signed
 from aioflow.worker.code import CodeShelf
-from aioflow.worker.describing import Describer, public_fields_of
+from aioflow.worker.cooperative import Slices
+from aioflow.worker.crash_recorder import BlackBox, signed
+from aioflow.worker.describe import Describer, public_fields_of
 from aioflow.worker.failures import failure_of, print_traceback, traceback_of
-from aioflow.worker.foresight import Question, tell_of_slots
 from aioflow.worker.frames import packed
-from aioflow.worker.hosted import HostedTrigger, Kinds, Wait
 from aioflow.worker.loader import CodeMissing
-from aioflow.worker.nursery import Nursery, guest
 from aioflow.worker.outcome import LostInHost, now, pack
-from aioflow.worker.pump import OutputPump
-from aioflow.worker.shared import Line
-from aioflow.worker.slices import Slices
+from aioflow.worker.output_forwarder import OutputPump
+from aioflow.worker.preview import Question, tell_of_slots
+from aioflow.worker.query_client import Channels, GuestAsker
+from aioflow.worker.result_writer import written
+from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_poller import HostedWatch, Told, Watches
+from aioflow.worker.task_supervisor import Nursery, guest
 from aioflow.worker.trigger_events import TriggerWrong, check, events_of, payload_of
-from aioflow.worker.trigger_making import LOAD, TriggerMaker
-from aioflow.worker.watches import HostedWatch, Told, Watches
-from aioflow.worker.writing import written
+from aioflow.worker.trigger_factory import LOAD, TriggerMaker
+from aioflow.worker.trigger_instance import HostedTrigger, Kinds, Wait
 
 __all__ = ("CLEANUP_SECONDS", "TriggerHost", "call_cleanup")
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from aioflow.author import codec
-from aioflow.author.values import Connection, Held
+from aioflow.author.named_values import Connection, Held
 from aioflow.model.dag import ValueKind
 from aioflow.redaction import Masks, secret_texts
-from aioflow.worker.questions import ValuesFound, ValuesWanted
+from aioflow.worker.queries import ValuesFound, ValuesWanted
 
 __all__ = ("held_of", "hidden", "masks", "question", "told")
 

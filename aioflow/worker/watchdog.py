@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from aioflow.worker.blackbox import ASLEEP, MARKED, NOBODY, BlackBox
-from aioflow.worker.stalls import Stall, line_of
+from aioflow.worker.blocked_loop import Stall, line_of
+from aioflow.worker.crash_recorder import ASLEEP, MARKED, NOBODY, BlackBox
 
 __all__ = ("Standstill", "Watchdog", "announcer", "place_of")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, DagError, Operator, current, dag, task
-from aioflow.author.advice import advice
 from aioflow.author.describe import describe
+from aioflow.author.lint import advice
 from aioflow.model.states import TriggerRule
 
 

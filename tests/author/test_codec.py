@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioflow.author import codec
-from aioflow.author.restoring import restore
+from aioflow.author.decode import restore
 from aioflow.errors import Unserializable
 
 

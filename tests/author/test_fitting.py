@@ -14,7 +14,7 @@ import pytest
 
 from aioflow import DAG, current, dag, sensor, task
 from aioflow.author.describe import describe
-from aioflow.author.fitting import fits
+from aioflow.author.type_check import fits
 from aioflow.testing import Sim
 
 

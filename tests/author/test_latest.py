@@ -11,9 +11,9 @@ import time_machine
 from aioflow import DAG, Every, dag, latest_only, task
 from aioflow.author.binding import FromContext, Literal
 from aioflow.author.describe import describe
-from aioflow.author.latest import is_latest
+from aioflow.author.latest_only import is_latest
 from aioflow.model.dag import Chooses
-from aioflow.worker.choices import skipped_by
+from aioflow.worker.branching import skipped_by
 
 NOW = datetime(2026, 3, 5, 12, tzinfo=UTC)
 FAR = timedelta(days=4000)

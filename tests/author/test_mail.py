@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from aioflow import DagError, EmailNotifier
-from aioflow.author.sending import mail
-from aioflow.author.values import Connection
+from aioflow.author.named_values import Connection
+from aioflow.author.transports import mail
 from aioflow.errors import NotificationFailed
 
 HANGS = b"hangs"

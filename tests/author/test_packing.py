@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 import aioflow
 from aioflow.author import codec
+from aioflow.author.custom_codecs import register_codec
 from aioflow.author.packing import Packing
 from aioflow.author.param import json_text
-from aioflow.author.registered import register_codec
 from aioflow.author.small import packed_small
 from aioflow.errors import Unserializable, ValueTooLarge
 

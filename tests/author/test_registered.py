@@ -11,8 +11,8 @@ import pytest
 
 from aioflow import DagError, Trigger, register_codec
 from aioflow.author import codec
-from aioflow.author.fitting import fits
 from aioflow.author.trigger import construct, serialize
+from aioflow.author.type_check import fits
 from aioflow.errors import Unserializable
 
 

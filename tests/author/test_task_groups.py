@@ -8,7 +8,7 @@ import pytest
 
 from aioflow import DAG, Context, DagError, Operator, TaskGroup, chain, dag, task, task_group
 from aioflow.author.describe import describe
-from aioflow.worker.choices import skipped_by
+from aioflow.worker.branching import skipped_by
 
 
 def parents(made: DAG) -> dict[str, set[str]]:

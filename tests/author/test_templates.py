@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from aioflow import DAG, Operator, StartTriggerArgs, task
-from aioflow.author.advice import advice
 from aioflow.author.airflow_context import CONTEXT_INSTEAD
 from aioflow.author.context import TEMPLATE_NAMES
 from aioflow.author.describe import describe
+from aioflow.author.lint import advice
 from aioflow.author.templates import mistake_in, names_of
 from tests.differing import differing
 

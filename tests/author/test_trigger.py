@@ -28,7 +28,7 @@ from aioflow import (
     run_ending,
     secret,
 )
-from aioflow.author.asking import (
+from aioflow.author.client import (
     NamedEvent,
     NamedEvents,
     RunEnding,

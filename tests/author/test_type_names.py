@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NewType, Optional, TypeVar, Union
 import pytest
 
 from aioflow import DAG, dag, task
+from aioflow.author.decode import restore
 from aioflow.author.describe import describe
-from aioflow.author.restoring import restore
 from aioflow.author.type_names import conf_misfit, type_name
 from aioflow.errors import Unserializable
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aioflow import Connection, UnknownValue, connection, dag, secret, task, variable
 from aioflow.author.describe import describe
-from aioflow.author.values import connection_of, fetch_secret, held
+from aioflow.author.named_values import connection_of, fetch_secret, held
 from aioflow.errors import DagError
 from aioflow.model.dag import ValueKind
 

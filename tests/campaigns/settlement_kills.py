@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from aioflow.crypto import Vault
-from aioflow.processes.leftovers import home_mark
 from aioflow.processes.marks import carrier
+from aioflow.processes.orphans import home_mark
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from aioflow.worker import processes

@@ -9,7 +9,7 @@ import pytest
 
 from aioflow import dag, task
 from aioflow.testing import Sim
-from aioflow.testing.crashing import Ending, ending_of
+from aioflow.testing.crash_test import Ending, ending_of
 from tests.campaigns.record import record
 from tests.campaigns.shards import shards
 

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from aioflow.cli.banner import banner_facts, banner_lines, shown_url
+from aioflow.cli.startup_banner import banner_facts, banner_lines, shown_url
 from aioflow.daemon import Ready
 from tests.cli.served import Daemon
 from tests.cli.test_shapes import TOLD

@@ -13,7 +13,7 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.wiring import Wiring
+from aioflow.executors.executor_context import Wiring
 from aioflow.model.dag import Body
 from aioflow.processes import Children
 from aioflow.protocol.commands import Reply, ResumeCoroutine, RunInfo, StartTask

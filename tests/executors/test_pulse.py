@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from aioflow.clock import SystemClock
-from aioflow.executors.pulse import Pulse
+from aioflow.executors.host_heartbeat import Pulse
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 

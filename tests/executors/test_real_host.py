@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from aioflow.catalog import Catalog
-from aioflow.catalog.parsing import Limits
+from aioflow.catalog.parse import Limits
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.outside import NO_PLACE
-from aioflow.executors.pulse import HEALTH_SECONDS
+from aioflow.executors.blocked_process import NO_PLACE
+from aioflow.executors.executor_context import Wiring
+from aioflow.executors.host_heartbeat import HEALTH_SECONDS
 from aioflow.executors.slot import SlotExecutor
-from aioflow.executors.wiring import Wiring
 from aioflow.processes import Children
 from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.protocol.effects import StartTry

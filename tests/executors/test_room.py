@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from aioflow.processes import NoRoom
-from aioflow.processes.room import Room
+from aioflow.processes.memory_headroom import Room
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
@@ -57,7 +57,7 @@ class Machine:
 @pytest.fixture
 def said(caplog):
     """What has been logged; asked for when it is looked at."""
-    caplog.set_level(logging.INFO, "aioflow.processes.room")
+    caplog.set_level(logging.INFO, "aioflow.processes.memory_headroom")
     return lambda: caplog.messages
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.executors import process
+from aioflow.executors.executor_context import Wiring
 from aioflow.executors.slot import SlotExecutor
-from aioflow.executors.wiring import Wiring
 from aioflow.model.dag import Body
 from aioflow.processes import Child, Children
 from aioflow.protocol.commands import Reply, RunInfo, StartTask

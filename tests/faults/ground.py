@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 from aioflow.crypto import Vault
-from aioflow.processes.leftovers import Record, home_mark, read_start_ticks
 from aioflow.processes.marks import carrier
+from aioflow.processes.orphans import Record, home_mark, read_start_ticks
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from aioflow.worker import processes

@@ -54,7 +54,7 @@ def test_a_list_without_a_daemon_imports_a_database_only_where_there_is_one(tmp_
 
     read = modules_of(COMMAND, "dags", "list", home=tmp_path)
 
-    assert "aioflow.cli.database" in nothing
+    assert "aioflow.cli.offline_database" in nothing
     assert not nothing & (DATABASE | SERVING | DRAWING | {"pydantic", "structlog"})
     assert {"aioflow.api", "aioflow.store.sqlite"} <= read
     unneeded = SERVING - {"aioflow.api"} | DRAWING | {"alembic", "pydantic", "structlog"}

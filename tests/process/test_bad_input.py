@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aioflow.processes.leftovers import Record
+from aioflow.processes.orphans import Record
 from benchmarks.daemon import DaemonProcess, eventually, put
 from tests.daemons import SharedDaemon
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aioflow.processes.leftovers import home_mark, kill_marked
+from aioflow.processes.orphans import home_mark, kill_marked
 from benchmarks.daemon import DaemonProcess, eventually
 from tests.executors.processes import is_alive
 

@@ -19,9 +19,9 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, kind_of
 from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
-from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
+from aioflow.executors.executor_context import Wiring
+from aioflow.executors.host_heartbeat import HEALTH_SECONDS, Pulse
 from aioflow.executors.triggerer import CAPACITY, Triggerer
-from aioflow.executors.wiring import Wiring
 from aioflow.maintenance.deletion import Deleting
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec

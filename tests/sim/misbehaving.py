@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from aioflow.author.asking import named_events
+from aioflow.author.client import named_events
 from aioflow.author.start import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.author.watch import Share, Watch
-from aioflow.worker import watches
-from aioflow.worker.nursery import guest
+from aioflow.worker import shared_poller
+from aioflow.worker.task_supervisor import guest
 from tests.sim.script import StreamPlan
 
 __all__ = ("NAMED", "RAISED", "Misbehaving", "Named", "Streaming", "draw", "draw_stream")
@@ -198,7 +198,7 @@ class Corner(Watch[bytes, Any]):
     def is_always_sound(self) -> bool:
         """Whether it fails as a whole, each time after so long that nobody is charged for it."""
         is_failing = self._way == "none" or (self._way in RAISED and self._way != "raise")
-        return is_failing and self._delay > watches._SOUND_SECONDS
+        return is_failing and self._delay > shared_poller._SOUND_SECONDS
 
     def joined(self, wanted: bytes) -> None:
         """Be done with it after the delay; with hanging never."""

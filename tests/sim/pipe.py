@@ -26,19 +26,19 @@ import msgspec
 from aioflow.author.trigger import Trigger
 from aioflow.clock import Clock
 from aioflow.model.states import Failure
-from aioflow.processes.room import Room
+from aioflow.processes.memory_headroom import Room
 from aioflow.protocol.commands import Hello, Order, Ping, Reply, RunInfo, StartTask, StartTrigger
 from aioflow.protocol.inputs import LoopBlocked
 from aioflow.protocol.reports import Pong, Report
-from aioflow.worker import triggers, watches
-from aioflow.worker.blackbox import BlackBox
+from aioflow.worker import shared_poller, triggers
+from aioflow.worker.crash_recorder import BlackBox
 from aioflow.worker.frames import frames
-from aioflow.worker.hosted import HostedTrigger, Wait
 from aioflow.worker.outcome import Packed
-from aioflow.worker.shared import Line
-from aioflow.worker.trigger_making import TriggerMaker
+from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_poller import HostedWatch
+from aioflow.worker.trigger_factory import TriggerMaker
+from aioflow.worker.trigger_instance import HostedTrigger, Wait
 from aioflow.worker.triggers import TriggerHost
-from aioflow.worker.watches import HostedWatch
 from tests.sim.actors import Stage, result_of_start
 from tests.sim.broken import Broken
 from tests.sim.misbehaving import draw
@@ -76,7 +76,7 @@ def host_clock(now: Callable[[], int]) -> Iterator[None]:
         patch.object(triggers, "now", now),
         patch.object(triggers, "print_traceback", lambda problem: None),
         patch.object(triggers, "traceback_of", lambda problem: ""),
-        patch.object(watches, "print_traceback", lambda problem: None),
+        patch.object(shared_poller, "print_traceback", lambda problem: None),
         patch.object(triggers, "pack", _pack),
     ):
         yield

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from aioflow._threads import in_thread
 from aioflow.errors import ForeignDatabase, StrangeDatabase, SyncFailed
 from aioflow.settings.identity import identity_file
-from aioflow.store import checkpointer, open_store, soundness, sqlite_file
+from aioflow.store import checkpointer, file_integrity, open_store, sqlite_file
 from aioflow.store import writer as writer_module
 from aioflow.store.copying import copy
 from aioflow.store.replay import compare
@@ -390,7 +390,7 @@ async def test_a_start_refuses_no_file_for_single_values_that_cannot_be_read(hom
     with closing(sqlite3.connect(left / "aioflow.db")) as raw:
         lines = [line for (line,) in raw.execute("PRAGMA quick_check(1000)")]
         (page,) = raw.execute("SELECT max(rootpage) FROM sqlite_master").fetchone()
-        assert soundness.damage(raw) == []
+        assert file_integrity.damage(raw) == []
     assert {line.split()[0] for line in lines} >= {"NULL", "non-INTEGER", "non-BLOB", "CHECK"}
     await _judge_damage(left, tmp_path, [page])  # that is another matter
 
@@ -410,7 +410,7 @@ async def test_what_the_start_has_no_time_to_check_is_checked_while_it_works(
     home, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(writer_module, "CHECK_SECONDS", 0.0)
-    monkeypatch.setattr(soundness, "_STEPS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(file_integrity, "_STEPS_BETWEEN_LOOKS", 1)
     left = await _left(home, tmp_path)
     with closing(sqlite3.connect(left / "aioflow.db")) as raw:
         (page,) = raw.execute(

@@ -11,7 +11,7 @@ from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
 from aioflow.model.rows import EventRow, PoolRow, RunChange, TriggerChange, TriggerRow
 from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.protocol.recovery import LiveRun
-from aioflow.store import in_order, open_store, reading, tables
+from aioflow.store import open_store, paging, reading, tables
 from aioflow.store.replay import REPLAYED, compare
 from tests.store.loading import load
 from tests.store.samples import (
@@ -213,7 +213,7 @@ async def test_a_restart_leaves_ended_runs_and_their_versions_alone(store):
 
 @pytest.mark.parametrize("page", [1, 2, 3, 1000])
 async def test_a_restart_reads_large_runs_in_pieces(store, monkeypatch, page):
-    for module in (reading, in_order):
+    for module in (reading, paging):
         monkeypatch.setattr(module, "PAGE_ROWS", page)
     await store.commit(first_batch())
     ended = [

@@ -18,9 +18,9 @@ from aioflow import Operator, Sensor, Trigger
 from aioflow.api.public_fields import PublicFields
 from aioflow.api.wait_texts import SENTENCES
 from aioflow.author.trigger import class_path, serialize
-from aioflow.catalog.plug_ins import plug_ins
+from aioflow.catalog.plugins import plug_ins
 from aioflow.redaction import Masks
-from aioflow.worker.plug_in import look_at
+from aioflow.worker.plugin import look_at
 from tests.differing import differing
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

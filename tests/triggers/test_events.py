@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aioflow import AioflowError, NamedEvent, Share, TriggerEvent
-from aioflow.author.asking import asker
+from aioflow.author.client import asker
 from aioflow.author.events import checked_event
 from aioflow.author.trigger import construct, serialize
 from aioflow.errors import BadEvent, WrongField

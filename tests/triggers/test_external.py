@@ -7,7 +7,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from aioflow import AioflowError, RunEnding
-from aioflow.author.asking import asker
+from aioflow.author.client import asker
 from aioflow.author.trigger import construct, serialize
 from aioflow_triggers.external import RunTrigger, TasksTrigger
 from tests.triggers.conftest import NOON

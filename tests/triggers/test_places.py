@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.author.asking import asker
+from aioflow.author.client import asker
 from aioflow_triggers.http import HttpTrigger
 from aioflow_triggers.places import ALL, PER_DAG, PER_ORIGIN, NoPlace, Places
 from aioflow_triggers.web import Away, Line, Request

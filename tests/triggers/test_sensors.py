@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, AioflowError, Fail, NotReady, RunEnding, Sensor, Skip, TaskDeferred
-from aioflow.author.asking import asker
+from aioflow.author.client import asker
 from aioflow.author.deferrable import set_default_deferrable
 from aioflow_triggers.data import JsonIs
 from aioflow_triggers.external import TasksTrigger

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, Operator
-from aioflow.author.advice import advice
 from aioflow.author.describe import describe
+from aioflow.author.lint import advice
 from aioflow.worker.arguments import Arguments, KnownRun
 from aioflow.worker.body import begin
 from aioflow_triggers import BashOperator, EmptyOperator, FileSensor

@@ -16,7 +16,7 @@ import msgspec
 
 from aioflow.api import Api
 from aioflow.api.passwords import Passwords
-from aioflow.api.views import CleanedView
+from aioflow.api.schemas import CleanedView
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.core.scheduling.slots import Slots

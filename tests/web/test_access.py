@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from aioflow.api.access import Access
+from aioflow.api.accounts import Access
 from aioflow.api.audit import audit_faults
 from aioflow.api.passwords import Passwords
 from aioflow.errors import StoreUnavailable

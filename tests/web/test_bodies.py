@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from aioflow.web.bodies import is_too_deep
+from aioflow.web.request_body import is_too_deep
 
 
 @pytest.mark.parametrize(

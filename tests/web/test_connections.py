@@ -13,8 +13,8 @@ import pytest
 
 from aioflow import web
 from aioflow.settings import Settings
-from aioflow.web import bodies, connections, server
-from aioflow.web.connections import HEAD_BYTES, limited
+from aioflow.web import limits, request_body, server
+from aioflow.web.limits import HEAD_BYTES, limited
 from tests.web.node import CHAIN, node
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -170,7 +170,7 @@ async def test_a_request_whose_body_is_malformed_is_refused_and_not_carried_out(
     ids=["head", "body"],
 )
 async def test_a_refused_peer_that_does_not_close_is_cut_off(tmp_path, monkeypatch, sent):
-    monkeypatch.setattr(connections, "_LINGER_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "_LINGER_SECONDS", 0.3)
     async with served(tmp_path, monkeypatch) as (port, _):
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(sent)
@@ -237,7 +237,7 @@ async def test_what_is_no_http_fills_no_log(tmp_path, monkeypatch, caplog):
 
 
 async def test_a_body_that_dawdles_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(bodies, "_SECONDS", 0.3)
+    monkeypatch.setattr(request_body, "_SECONDS", 0.3)
     async with served(tmp_path, monkeypatch) as (port, token):
         head = (
             b"POST /api/v1/dags/chain/runs HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"

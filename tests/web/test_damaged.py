@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
 import aioflow.api
-from aioflow.api.views import plain_bytes, plain_fields
+from aioflow.api.schemas import plain_bytes, plain_fields
 from aioflow.author.scalars import Tag
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
@@ -147,4 +147,4 @@ def test_one_place_alone_reads_what_authors_have_stored():
     # Values of secrets are read to be hidden, and nothing is shown of them. A schedule is read of
     # assets, whose condition the daemon has written itself.
     assert readers == {"views.py", "values.py", "schedule_texts.py"}
-    assert sys.modules["aioflow.api.views"].plain_bytes is plain_bytes
+    assert sys.modules["aioflow.api.schemas"].plain_bytes is plain_bytes

@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from aioflow.errors import StrangeDatabase
-from aioflow.store.browsed import CommitsAbove
 from aioflow.store.replay import compare
+from aioflow.store.ui_protocol import CommitsAbove
 from tests.web.damaging import make_home
 from tests.web.node import node
 

@@ -9,8 +9,8 @@ from aioflow.errors import SettingsError
 from aioflow.model.access import HOME, Actor, Role
 from aioflow.settings import Settings
 from aioflow.web.app import create_app
-from aioflow.web.connections import _Limits
-from aioflow.web.forwarded import Proxies
+from aioflow.web.limits import _Limits
+from aioflow.web.proxy_headers import Proxies
 from aioflow.web.tokens import Token
 from tests.web.node import ask, node
 

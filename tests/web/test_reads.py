@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from aioflow.api import waiting
-from aioflow.executors.load import HostLoad, WatchLoad
+from aioflow.api import triggers_page
+from aioflow.executors.host_load import HostLoad, WatchLoad
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.model.schedule import ScheduleSpec
@@ -302,7 +302,7 @@ async def test_parked_waits_are_narrowed_down_and_summed_up(tmp_path):
 async def test_triggers_that_stand_so_come_in_full_pages_however_far_apart_they_are(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(waiting, "_NUMBERS", 3)
+    monkeypatch.setattr(triggers_page, "_NUMBERS", 3)
     goes = replace(CHAIN, max_active_runs=20)
     stops = replace(goes, dag_id="stops", file="stops.py", if_paused="stop")
     async with app(tmp_path, goes, stops) as (n, web):

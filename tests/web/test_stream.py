@@ -13,11 +13,11 @@ import anyio
 import pytest
 import structlog.testing
 
-from aioflow.api import commits as telling
-from aioflow.api import history, missed
-from aioflow.api.commits import CLIENTS, OF_ONE, QUEUED, Commits, News, Sorted, Wanted
+from aioflow.api import history, replay
+from aioflow.api import live_stream as telling
+from aioflow.api.live_stream import CLIENTS, OF_ONE, QUEUED, Commits, News, Sorted, Wanted
 from aioflow.clock import SystemClock
-from aioflow.executors.printing import log_key
+from aioflow.executors.worker_output import log_key
 from aioflow.model.access import HOME, Actor, Role
 from aioflow.model.states import TaskState
 from aioflow.store.journal import Entry, decode
@@ -396,7 +396,7 @@ async def test_a_defect_in_what_is_told_ends_no_commit_half_way():
 
 
 async def test_who_missed_more_than_can_be_told_reads_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(missed, "_CHANGES", 3)
+    monkeypatch.setattr(replay, "_CHANGES", 3)
     async with app(tmp_path) as (n, watch):
         since = n.api.reads.commit_no
         for run_id in "rstu":
@@ -409,7 +409,7 @@ async def test_who_missed_more_than_can_be_told_reads_anew(tmp_path, monkeypatch
 
 async def test_what_was_missed_is_taken_in_a_thread_a_commit_at_a_time(tmp_path, monkeypatch):
     threads: list[int] = []
-    take = missed._Taken._take
+    take = replay._Taken._take
 
     def decoded(body: bytes) -> Entry:
         threads.append(threading.get_ident())
@@ -419,8 +419,8 @@ async def test_what_was_missed_is_taken_in_a_thread_a_commit_at_a_time(tmp_path,
         threads.append(threading.get_ident())
         return take(self, *row)
 
-    monkeypatch.setattr("aioflow.api.missed.decode", decoded)
-    monkeypatch.setattr(missed._Taken, "_take", taken)
+    monkeypatch.setattr("aioflow.api.replay.decode", decoded)
+    monkeypatch.setattr(replay._Taken, "_take", taken)
     async with app(tmp_path) as (n, watch):
         since = n.api.reads.commit_no
         await n.api.trigger("chain", run_id="r")

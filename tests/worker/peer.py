@@ -15,11 +15,11 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from aioflow.author.codec import decode
-from aioflow.processes.leftovers import kill_marked
 from aioflow.processes.marks import mark_limit
+from aioflow.processes.orphans import kill_marked
 from aioflow.protocol.commands import Hello, RunInfo, StartTask
 from aioflow.protocol.reports import Report
-from aioflow.worker.nursery import Hosted
+from aioflow.worker.task_supervisor import Hosted
 from tests.sim.planted.plant import VARIABLE
 
 VERSION = "0123abcd"

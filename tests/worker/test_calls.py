@@ -38,8 +38,8 @@ from aioflow.protocol.reports import (
     StreamOpened,
     Succeeded,
 )
-from aioflow.worker.pressure import LOOK_SECONDS, Pressure
-from aioflow.worker.questions import RecordItem, RecordsPage, RecordsWanted
+from aioflow.worker.memory_pressure import LOOK_SECONDS, Pressure
+from aioflow.worker.queries import RecordItem, RecordsPage, RecordsWanted
 from tests.worker.peer import Child, kinds, result_of, run_info, start, write_version
 
 pytestmark = pytest.mark.process
@@ -824,7 +824,7 @@ def test_there_is_one_look_in_its_time_and_none_without_a_limit():
 def test_the_meter_sees_what_a_process_takes():
     """A process of its own: what ran before the test in this one is let go of at any moment."""
     program = """
-from aioflow.worker.pressure import own_memory
+from aioflow.worker.memory_pressure import own_memory
 before = own_memory()
 taken = bytearray(b"x") * 64_000_000
 print(own_memory() - before, len(taken))

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from aioflow.author.asking import RunEnding
+from aioflow.author.client import RunEnding
 from aioflow.author.codec import encode
 from aioflow.errors import TaskError, Unserializable
 from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import CancelQuery, Query
-from aioflow.worker import questions
-from aioflow.worker.endings import Endings, SingleEndings
-from aioflow.worker.questions import NAME_LIMIT, PAGE_ITEMS, RunEnded, RunsWanted
-from aioflow.worker.shared import Line
+from aioflow.worker import queries
+from aioflow.worker.queries import NAME_LIMIT, PAGE_ITEMS, RunEnded, RunsWanted
+from aioflow.worker.run_completion import Endings, SingleEndings
+from aioflow.worker.shared_host import Line
 from tests.executors.processes import until
 
 TARGET = (7, "d", None)
@@ -44,7 +44,7 @@ class Daemon(Line):
 
     def tell(self, *numbers: int, state: str = "success", result: bytes | None = None) -> None:
         """Answer the question that was asked last."""
-        told = [RunEnded(no, questions.RunEnding(f"r{no}", state, result)) for no in numbers]
+        told = [RunEnded(no, queries.RunEnding(f"r{no}", state, result)) for no in numbers]
         self.answered(Reply(self.asked[-1][0].question, msgspec.msgpack.encode(told)))
 
 

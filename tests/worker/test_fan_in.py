@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from aioflow.model.states import TaskState
 from aioflow.worker.fan_in import Results
-from aioflow.worker.questions import ResultsPage
+from aioflow.worker.queries import ResultsPage
 
 
 class Parent:

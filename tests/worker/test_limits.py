@@ -13,9 +13,9 @@ import pytest
 from aioflow.author.codec import encode
 from aioflow.protocol.commands import Hello, StartTrigger, StopTrigger
 from aioflow.protocol.reports import Query, Report, TriggerEnded, TriggerFired
-from aioflow.worker.blackbox import BlackBox
-from aioflow.worker.shared import Line
-from aioflow.worker.trigger_making import MAKE_SECONDS
+from aioflow.worker.crash_recorder import BlackBox
+from aioflow.worker.shared_host import Line
+from aioflow.worker.trigger_factory import MAKE_SECONDS
 from aioflow.worker.triggers import CLEANUP_SECONDS, TriggerHost
 from tests.worker.peer import VERSION, run_info, start, write_version
 

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.author.asking import NamedEvent
+from aioflow.author.client import NamedEvent
 from aioflow.author.codec import encode
 from aioflow.errors import AioflowError, TaskError, Unserializable
 from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.worker.named_events import QUEUE_LIMIT, EventFollower, Subscriptions
-from aioflow.worker.questions import EventItem, EventsPage, EventsWanted
-from aioflow.worker.shared import Line
+from aioflow.worker.queries import EventItem, EventsPage, EventsWanted
+from aioflow.worker.shared_host import Line
 
 PAGE = 50
 

@@ -9,12 +9,12 @@ import weakref
 import pytest
 
 from aioflow.author.trigger import portable
-from aioflow.worker.blackbox import BlackBox, Stepped
 from aioflow.worker.code import CodeShelf
+from aioflow.worker.crash_recorder import BlackBox, Stepped
 from aioflow.worker.failures import MESSAGE_LIMIT, failure_of, one_line, traceback_of
 from aioflow.worker.loader import OwnNamespace, module_name
-from aioflow.worker.nursery import Hosted, Nursery
 from aioflow.worker.output import PENDING_LIMIT, OutputBuffer
+from aioflow.worker.task_supervisor import Hosted, Nursery
 from tests.worker.peer import Guest
 
 # ── nursery ─────────────────────────────────────────────────────────────────────────────

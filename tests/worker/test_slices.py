@@ -8,7 +8,7 @@ import time
 import pytest
 
 from aioflow.author.steps import Steps
-from aioflow.worker.slices import SLICE_SECONDS, Slices
+from aioflow.worker.cooperative import SLICE_SECONDS, Slices
 
 
 def endless() -> Steps[int]:

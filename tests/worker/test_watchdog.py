@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from aioflow.author.codec import encode
 from aioflow.protocol.commands import StartTrigger
 from aioflow.protocol.reports import TriggerFired
-from aioflow.worker.blackbox import ASLEEP, MARKED, WIPED, BlackBox, Stepped
-from aioflow.worker.stalls import LINE_LIMIT, Stall, StallLines, line_of
+from aioflow.worker.blocked_loop import LINE_LIMIT, Stall, StallLines, line_of
+from aioflow.worker.crash_recorder import ASLEEP, MARKED, WIPED, BlackBox, Stepped
 from aioflow.worker.watchdog import LATE_LOOKS, Standstill, place_of
 from tests.worker.peer import NONCE, VERSION, Guest, run_info, start, write_version
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from aioflow.worker.writing import write_out, written
+from aioflow.worker.result_writer import write_out, written
 
 
 class Disk:

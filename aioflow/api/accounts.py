@@ -1,0 +1,453 @@
+"""Who is let in: users, tokens and sessions, made, listed, changed and ended; and the audit."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias, cast
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from aioflow.api.audit import AuditView, audit_view
+from aioflow.api.auth_cache import TOKEN_PREFIX, Picture, digest_of
+from aioflow.api.denied_audit import Refusals
+from aioflow.api.login_throttle import Attempts
+from aioflow.api.passwords import Passwords, checked_password
+from aioflow.api.schemas import instant, iso
+from aioflow.clock import Clock
+from aioflow.errors import (
+    AccountRefused,
+    AioflowError,
+    LoginFailed,
+    StoreSlow,
+    StoreUnavailable,
+    UnknownLogin,
+    WrongPassword,
+)
+from aioflow.model.access import HOME, AccountRow, Actor, AuditEntry, LoginRow, Role, TokenRow
+from aioflow.protocol.requests import (
+    CreateAccount,
+    CreateToken,
+    DeleteAccount,
+    EndLogin,
+    Note,
+    NoteUse,
+    OpenLogin,
+    Request,
+    RevokeToken,
+    SetAccount,
+)
+from aioflow.store import Store
+from aioflow.telemetry.log import Logger
+
+__all__ = ("SESSION_SECONDS", "Access", "SessionView", "TokenView", "UserView", "role_of")
+
+SESSION_SECONDS = 30 * 24 * 3600
+
+_SECRET_BYTES = 32
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
+_SCOPES = 100
+_WRITE_SECONDS = 1.0
+_USES_AT_ONCE = 500
+
+_log = Logger(__name__)
+
+_Ask: TypeAlias = Callable[[Request, Actor | None, float], Awaitable[object]]
+_ASK_SECONDS = 5.0
+
+
+class UserView(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who may log in."""
+
+    name: str
+    role: str
+    disabled: bool
+    created_at: str
+    changed_at: str
+
+
+class TokenView(msgspec.Struct, frozen=True, kw_only=True):
+    """A token, without what it is.
+
+    Attributes:
+        scopes: The DAGs that it is good for; ``None`` for everything.
+        state: ``active``, ``expired`` or ``revoked``.
+        last_used_at: To the minute.
+    """
+
+    token_id: int
+    name: str
+    role: str
+    scopes: tuple[str, ...] | None
+    state: str
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody's session of the page."""
+
+    session_id: int
+    name: str
+    created_at: str
+    expires_at: str
+    address: str
+
+
+def role_of(label: str) -> Role:
+    """Return a role by its label.
+
+    Raises:
+        AccountRefused: If there is none.
+    """
+    for role in Role:
+        if role.label == label:
+            return role
+    raise AccountRefused(f"{label[:80]!r} is no role; there are viewer, operator and admin")
+
+
+class Access:
+    """Asks the engine to let people and programs in, and says whom it does.
+
+    Args:
+        ask: Asks the engine in somebody's name, and waits for so many seconds.
+        passwords: Hashes passwords.
+
+    Attributes:
+        picture: What requests are compared with.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, ask: _Ask, passwords: Passwords | None = None
+    ) -> None:
+        self.picture = Picture()
+        self._store = store
+        self._clock = clock
+        self._ask = ask
+        self._passwords = passwords or Passwords()
+        self._attempts = Attempts()
+        self._refusals = Refusals()
+        self._arrived = anyio.Event()
+        self._writing = anyio.Lock()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Know who is let in; then write down refusals and uses, once a second at most."""
+        await self._load()
+        for name, address in self.picture.places():
+            self._attempts.know(name, address)
+        task_status.started()
+        while True:
+            if not self.picture.uses and self._refusals.is_empty:
+                await self._arrived.wait()
+            await self._clock.sleep(_WRITE_SECONDS)
+            self._arrived = anyio.Event()
+            await self._write()
+
+    async def finish(self) -> None:
+        """Write what is left of both: nobody asks any more. Then ``run`` may be cancelled."""
+        await self._write(is_last=True)
+
+    async def _load(self) -> None:
+        while True:
+            try:
+                return await self.picture.load(self._store)
+            except (StoreSlow, StoreUnavailable) as exc:
+                _log.warning("database away, nobody is let in yet", error=str(exc))
+                await self._clock.sleep(_WRITE_SECONDS)
+
+    async def _write(self, *, is_last: bool = False) -> None:
+        """Write both, however long the database is away; meanwhile a bounded lot gathers."""
+        async with self._writing:
+            uses = self._taken_uses()
+            lines = self._refusals.take(self._seconds, is_last=is_last)
+            try:
+                if uses:
+                    await self._ask(NoteUse(uses=uses), None, math.inf)
+                if lines:
+                    await self._ask(Note(lines=tuple(lines)), None, math.inf)
+            except AioflowError as exc:
+                self._refusals.lose(lines)
+                _log.warning("the audit lacks what was refused lately", error=str(exc))
+
+    def _taken_uses(self) -> tuple[tuple[int, int], ...]:
+        taken = tuple(self.picture.uses.items())[:_USES_AT_ONCE]
+        for number, _ in taken:
+            del self.picture.uses[number]
+        return taken
+
+    def refused(self, line: AuditEntry) -> None:
+        """Have a refusal be in the audit soon; of very many, how many there were."""
+        self._refusals.add(line, self._seconds)
+        self._arrived.set()
+
+    def used(self) -> None:
+        """A token may have been used that is to be written down."""
+        if self.picture.uses:
+            self._arrived.set()
+
+    @property
+    def _seconds(self) -> float:
+        return self._clock.monotonic_us() / 1e6
+
+    # ── users ───────────────────────────────────────────────────────────────────────────
+
+    async def list_users(self) -> list[UserView]:
+        """Return them by name."""
+        return [_user(row) for row in await self._store.list_accounts()]
+
+    async def create_user(self, by: Actor, name: str, password: str, role: str) -> UserView:
+        """Let somebody log in.
+
+        Raises:
+            AccountRefused: If the name, the password or the role cannot be one.
+            AccountExists: If the name is taken.
+        """
+        wanted = role_of(role)
+        secret = await self._passwords.hashed(password)
+        request = CreateAccount(name=_checked_name(name), secret=secret, role=wanted)
+        return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
+
+    async def set_user(
+        self,
+        by: Actor,
+        name: str,
+        *,
+        password: str | None = None,
+        role: str | None = None,
+        disabled: bool | None = None,
+    ) -> UserView:
+        """Change what is given of a user, whose sessions end.
+
+        Raises:
+            UnknownAccount: If there is none of that name.
+            AccountRefused: If that cannot be.
+        """
+        wanted = None if role is None else role_of(role)
+        secret = None if password is None else await self._passwords.hashed(password)
+        request = SetAccount(name=name, secret=secret, role=wanted, is_disabled=disabled)
+        return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
+
+    async def change_password(
+        self, name: str, old: str, new: str, *, address: str, keeps: int | None
+    ) -> UserView:
+        """Give somebody another password who knows the present one. His sessions end.
+
+        Args:
+            keeps: The session that goes on.
+
+        Raises:
+            WrongPassword: If the present one is another, or there is no such user.
+            TooManyLogins: If too many have failed lately; wrong logins count, too.
+            AccountRefused: If the new one may not be one.
+        """
+        if checked_password(new) == old:
+            raise AccountRefused("the new password is the present one")
+        account = await self._proven(name, old, address)
+        if account is None:
+            raise WrongPassword
+        secret = await self._passwords.hashed(new)
+        request = SetAccount(name=name, secret=secret, seen=account.secret, keeps=keeps)
+        by = Actor(name=name, role=account.role, address=address)
+        return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
+
+    async def _proven(self, name: str, password: str, address: str) -> AccountRow | None:
+        """Return the account of a name, if that is its password and it is not disabled."""
+        account = self.picture.account(name)
+        self._attempts.begin(name, address, self._seconds, is_user=account is not None)
+        if account is not None and account.is_disabled:
+            account = None
+        secret = None if account is None else account.secret
+        if not await self._passwords.matches(secret, password):
+            return None
+        self._attempts.succeed(name, address, self._seconds)
+        return account
+
+    async def delete_user(self, by: Actor, name: str) -> dict[str, Any]:
+        """Delete a user, whose sessions end, and whose tokens are revoked.
+
+        Raises:
+            UnknownAccount: If there is none of that name.
+        """
+        await self._ask(DeleteAccount(name=name), by, _ASK_SECONDS)
+        return {"name": name, "deleted": True}
+
+    # ── sessions ────────────────────────────────────────────────────────────────────────
+
+    async def log_in(
+        self, name: str, password: str, *, address: str, cookie: str, replaces: str | None = None
+    ) -> tuple[str, SessionView]:
+        """Begin a session. Returns what its cookie holds, and the session.
+
+        Args:
+            cookie: The name of the cookie; under another one the session is none.
+            replaces: What it held until now.
+
+        Raises:
+            LoginFailed: If the two do not belong together, or the user is disabled.
+            TooManyLogins: If too many have failed lately.
+        """
+        account = await self._proven(name, password, address)
+        if account is None:
+            raise LoginFailed
+        by = Actor(name=name, role=account.role, address=address)
+        return await self._open(by, account.secret, cookie, replaces)
+
+    async def open_home(self, *, address: str, cookie: str) -> tuple[str, SessionView]:
+        """Begin a session of somebody who has the home's token."""
+        by = Actor(name=HOME, role=Role.ADMIN, address=address)
+        return await self._open(by, None, cookie, None)
+
+    async def _open(
+        self, by: Actor, seen: bytes | None, cookie: str, replaces: str | None
+    ) -> tuple[str, SessionView]:
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        request = OpenLogin(
+            name=by.name,
+            seen=seen,
+            digest=digest_of(secret, cookie),
+            expires_at=self._clock.now() + SESSION_SECONDS * 1_000_000,
+            address=by.address,
+            replaces=None if replaces is None else digest_of(replaces, cookie),
+        )
+        return secret, _session(cast(LoginRow, await self._ask(request, by, _ASK_SECONDS)))
+
+    async def list_sessions(self, *, of: str | None = None) -> list[SessionView]:
+        """Return those that go on, the oldest first; ``of`` a name only."""
+        now = self._clock.now()
+        found = await self._store.list_logins()
+        return [_session(row) for row in found if row.expires_at > now and of in {None, row.name}]
+
+    async def end_session(self, by: Actor, number: int, *, of: str | None = None) -> dict[str, Any]:
+        """End a session; ``of`` a name only.
+
+        Raises:
+            UnknownLogin: If there is none of that number.
+        """
+        if of is not None and not any(
+            row.login_no == number and row.name == of for row in await self._store.list_logins()
+        ):
+            raise UnknownLogin(number)
+        await self._ask(EndLogin(login_no=number), by, _ASK_SECONDS)
+        return {"session_id": number, "ended": True}
+
+    # ── tokens ──────────────────────────────────────────────────────────────────────────
+
+    async def list_tokens(self) -> list[TokenView]:
+        """Return them by number, also those that are good for nothing any more."""
+        now = self._clock.now()
+        return [_token(row, now) for row in await self._store.list_tokens()]
+
+    async def create_token(
+        self,
+        by: Actor,
+        name: str,
+        role: str,
+        *,
+        scopes: Sequence[str] | None = None,
+        expires_at: str | None = None,
+    ) -> dict[str, Any]:
+        """Let a program in. Returns the token among the rest, which is told this once.
+
+        Args:
+            scopes: Ids of the DAGs it is good for; ``None``, or ``*`` among them, for everything.
+
+        Raises:
+            AccountRefused: If the name, the role, a scope or the instant cannot be one.
+            TokenExists: If the name is taken by a token that is good.
+        """
+        until = None if expires_at is None else instant(expires_at, "expires_at")
+        now = self._clock.now()
+        if until is not None and until <= now:
+            raise AccountRefused("expires_at has passed")
+        secret = TOKEN_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+        request = CreateToken(
+            name=_checked_name(name),
+            digest=digest_of(secret),
+            role=role_of(role),
+            scopes=_checked_scopes(scopes),
+            created_by=by.name,
+            expires_at=until,
+        )
+        row = cast(TokenRow, await self._ask(request, by, _ASK_SECONDS))
+        return {**msgspec.structs.asdict(_token(row, now)), "token": secret}
+
+    async def revoke_token(self, by: Actor, number: int) -> TokenView:
+        """Have a token be good for nothing.
+
+        Raises:
+            UnknownToken: If there is none of that number.
+        """
+        row = cast(TokenRow, await self._ask(RevokeToken(token_no=number), by, _ASK_SECONDS))
+        return _token(row, self._clock.now())
+
+    # ── the audit ───────────────────────────────────────────────────────────────────────
+
+    async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditView]:
+        """Return lines, the newest first; ``before`` is the last id of the page before."""
+        return [audit_view(row) for row in await self._store.list_audit(before=before, limit=limit)]
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise AccountRefused(
+            f"{name[:80]!r} is no name here: letters, digits and _ . @ + -, at most 100"
+        )
+    return name
+
+
+def _checked_scopes(scopes: Sequence[str] | None) -> tuple[str, ...] | None:
+    if scopes is None or "*" in scopes:
+        return None
+    if not 0 < len(scopes) <= _SCOPES:
+        raise AccountRefused(f"scopes are 1 to {_SCOPES} ids of DAGs, or * for everything")
+    for scope in scopes:
+        if not (0 < len(scope) <= 250 and scope.isprintable()):
+            raise AccountRefused(f"{scope[:80]!r} is no id of a DAG")
+    return tuple(dict.fromkeys(scopes))
+
+
+def _user(row: AccountRow) -> UserView:
+    return UserView(
+        name=row.name,
+        role=row.role.label,
+        disabled=row.is_disabled,
+        created_at=iso(row.created_at) or "",
+        changed_at=iso(row.changed_at) or "",
+    )
+
+
+def _session(row: LoginRow) -> SessionView:
+    return SessionView(
+        session_id=row.login_no,
+        name=row.name,
+        created_at=iso(row.created_at) or "",
+        expires_at=iso(row.expires_at) or "",
+        address=row.address,
+    )
+
+
+def _token(row: TokenRow, now: int) -> TokenView:
+    state = "active"
+    if row.revoked_at is not None:
+        state = "revoked"
+    elif row.expires_at is not None and row.expires_at <= now:
+        state = "expired"
+    return TokenView(
+        token_id=row.token_no,
+        name=row.name,
+        role=row.role.label,
+        scopes=row.scopes,
+        state=state,
+        created_at=iso(row.created_at) or "",
+        created_by=row.created_by,
+        expires_at=iso(row.expires_at),
+        revoked_at=iso(row.revoked_at),
+        last_used_at=iso(row.last_used_at),
+    )

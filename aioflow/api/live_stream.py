@@ -1,0 +1,381 @@
+"""Tells those who watch what has been committed: one reader, and few bytes for each of them.
+
+What a turn changed is taken at its commit, while somebody watches, and never more than that: of
+a run of which very much moves only counts are kept. A few times a second what has come together
+is encoded outside of any commit, once for all who want the same, and put into a short queue for
+each. Who does not take it in time is dropped, and comes again with the last number he has: then
+the journal says what he missed, where that is little.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from aioflow.api.schemas import iso
+from aioflow.clock import Clock
+from aioflow.core.transaction import Transaction
+from aioflow.model.access import HOME
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow
+from aioflow.model.states import TaskState
+from aioflow.model.timestamps import Timestamp
+
+__all__ = ("CLIENTS", "OF_ONE", "QUEUED", "Commits", "Follower", "News", "Wanted", "frame")
+
+CLIENTS = 100
+"""Who may watch at once."""
+
+OF_ONE = 20
+"""How many of them may be one person, or one token; the home's owner may be all."""
+
+QUEUED = 64
+"""Messages that one who watches may be behind."""
+
+_TASKS_TOLD = 500
+_TOGETHER_SECONDS = 0.05
+_TASKS = 20_000
+"""Tasks that are kept by their names at most, of all runs together."""
+
+_MARKS = 256
+_UNMOVED = 0
+
+
+class Wanted(NamedTuple):
+    """What somebody watches: a DAG, a run, or all."""
+
+    dag_id: str | None = None
+    run_id: str | None = None
+
+
+_Task: TypeAlias = dict[str, Any]
+
+
+class Moves:
+    """How tasks of one run have come to stand: each of them, or counts where they are many."""
+
+    def __init__(self, row: RunRow) -> None:
+        self.row = row
+        self.tasks: dict[tuple[int, int], tuple[DagSpec, TaskState]] = {}
+        self._spec: DagSpec | None = None
+        self._marks: dict[tuple[int, int], bytearray] = {}
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether only counts are kept."""
+        return self._spec is not None
+
+    @property
+    def count(self) -> int:
+        """How many have moved, each once however often it did."""
+        marked = sum(len(marks) - marks.count(_UNMOVED) for marks in self._marks.values())
+        return marked + len(self.tasks)
+
+    def take(self, spec: DagSpec, place: tuple[int, int], state: TaskState) -> None:
+        """Add how a task stands now."""
+        if self.is_counted:
+            self._mark(place, state)
+            return
+        self.tasks[place] = (spec, state)
+        if len(self.tasks) > _TASKS_TOLD:
+            self.fold()
+
+    def fold(self) -> None:
+        """Keep only counts from now on: of each task no more than a byte for how it stands."""
+        for place, (spec, state) in self.tasks.items():
+            self._spec = spec
+            self._mark(place, state)
+        self.tasks = {}
+
+    def _mark(self, place: tuple[int, int], state: TaskState) -> None:
+        page, at = divmod(place[1] + 1, _MARKS)
+        marks = self._marks.get((place[0], page))
+        if marks is None:
+            marks = self._marks[place[0], page] = bytearray(_MARKS)
+        marks[at] = state + 1
+
+    def told(self) -> list[_Task]:
+        """Return each task, where it is kept."""
+        return [_task(self.row, spec, *place, state) for place, (spec, state) in self.tasks.items()]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many of each task have come to stand how."""
+        found: dict[str, dict[str, int]] = {}
+        for (task_id, state), count in self._counted().items():
+            found.setdefault(task_id, {})[state] = count
+        return found
+
+    def _counted(self) -> Counter[tuple[str, str]]:
+        if self._spec is None:
+            return Counter(
+                (spec.tasks[position].task_id, state.label)
+                for (position, _), (spec, state) in self.tasks.items()
+            )
+        found: Counter[tuple[str, str]] = Counter()
+        for (position, _), marks in self._marks.items():
+            for mark in set(marks) - {_UNMOVED}:
+                task_id = self._spec.tasks[position].task_id
+                found[task_id, TaskState(mark - 1).label] += marks.count(mark)
+        return found
+
+
+class News:
+    """What commits have changed, up to the last of them."""
+
+    def __init__(self) -> None:
+        self.commit_no = 0
+        self.at: Timestamp = 0
+        self.runs: dict[RunNo, RunRow] = {}
+        self.moves: dict[RunNo, Moves] = {}
+        self.dags: dict[str, None] = {}
+        self.triggers = 0
+        self._kept = 0
+
+    def take(self, batch: Batch, draft: Transaction) -> None:
+        """Add what one commit changed."""
+        self.commit_no, self.at = batch.number, batch.at
+        for change in batch.run_changes:
+            run = draft.runs.get(change.run_no)
+            if run is not None:
+                self.runs[change.run_no] = run.row
+        self.runs.update((row.run_no, row) for row in batch.new_runs)
+        for live in draft.touched:
+            place = (live.position, live.map_index)
+            self.move(live.run.row, live.run.spec, place, live.state)
+        self.dags.update((row.dag_id, None) for row in batch.dags)
+        self.dags.update(dict.fromkeys(batch.gone_dags))
+        self.triggers += len(batch.new_triggers) + len(batch.trigger_changes)
+
+    def move(self, row: RunRow, spec: DagSpec, place: tuple[int, int], state: TaskState) -> None:
+        """Add how a task stands now, given by its position and map index."""
+        moves = self.moves.get(row.run_no)
+        if moves is None:
+            moves = self.moves[row.run_no] = Moves(row)
+        before = len(moves.tasks)
+        moves.take(spec, place, state)
+        if len(moves.tasks) > before and self._kept >= _TASKS:
+            moves.fold()
+        self._kept += len(moves.tasks) - before
+
+    def sorted(self) -> Sorted:
+        """Return it so that each who wants a part of it finds that without looking at the rest."""
+        return Sorted(self)
+
+
+class Sorted:
+    """News by run and by DAG."""
+
+    def __init__(self, news: News) -> None:
+        self._news = news
+        self._runs: dict[Wanted, list[RunRow]] = {}
+        self._moves: dict[Wanted, list[Moves]] = {}
+        for row in news.runs.values():
+            for wanted in _wanted_by(row):
+                self._runs.setdefault(wanted, []).append(row)
+        for moves in news.moves.values():
+            for wanted in _wanted_by(moves.row):
+                self._moves.setdefault(wanted, []).append(moves)
+
+    def encoded(self, wanted: Wanted) -> bytes:
+        """Return it as a message to those who want this."""
+        news, moves = self._news, self._moves.get(wanted, [])
+        body: dict[str, Any] = {
+            "commit": news.commit_no,
+            "at": iso(news.at),
+            "runs": [
+                {"run_id": row.run_id, "dag_id": row.dag_id, "state": row.state.label}
+                for row in self._runs.get(wanted, [])
+            ],
+            "tasks": [],
+            "dags": [d for d in news.dags if wanted.dag_id in {None, d} and not wanted.run_id],
+            "triggers": news.triggers,
+        }
+        count = sum(of_run.count for of_run in moves)
+        if count > _TASKS_TOLD or any(of_run.is_counted for of_run in moves):
+            body["more"] = count
+            body["counts"] = {of_run.row.run_id: of_run.counts() for of_run in moves}
+        else:
+            body["tasks"] = [task for of_run in moves for task in of_run.told()]
+        return frame("commit", body, news.commit_no)
+
+
+def _wanted_by(row: RunRow) -> tuple[Wanted, ...]:
+    return (
+        Wanted(),
+        Wanted(row.dag_id),
+        Wanted(None, row.run_id),
+        Wanted(row.dag_id, row.run_id),
+    )
+
+
+def _task(row: RunRow, spec: DagSpec, position: int, map_index: int, state: TaskState) -> _Task:
+    task = spec.tasks[position]
+    is_loop = task.mapped is not None and task.mapped.until >= 0
+    return {
+        "run_id": row.run_id,
+        "task_id": task.task_id,
+        "map_index": -1 if is_loop else map_index,
+        "round": max(map_index, 0) if is_loop else 0,
+        "state": state.label,
+    }
+
+
+def frame(event: str, body: object, number: int | None = None) -> bytes:
+    """Return a message of an event stream."""
+    head = b"" if number is None else b"id: %d\n" % number
+    return head + b"event: %s\ndata: %s\n\n" % (event.encode(), msgspec.json.encode(body))
+
+
+class Follower:
+    """Somebody who watches.
+
+    Attributes:
+        wanted: What.
+        scope: Cancelled to have him gone.
+        since: The commit after which he is told of all.
+    """
+
+    def __init__(self, wanted: Wanted, since: int, scope: anyio.CancelScope) -> None:
+        self.wanted = wanted
+        self.scope = scope
+        self.since = since
+        self._queue: deque[bytes] = deque()
+        self._stirred = anyio.Event()
+
+    def put(self, message: bytes) -> bool:
+        """Add a message; ``False`` where he is too far behind."""
+        if len(self._queue) >= QUEUED:
+            return False
+        self._queue.append(message)
+        self._stirred.set()
+        return True
+
+    async def next_message(self, patience_seconds: float) -> bytes | None:
+        """Return what comes next; ``None`` if that takes longer."""
+        if not self._queue:
+            self._stirred = anyio.Event()
+            with anyio.move_on_after(patience_seconds):
+                await self._stirred.wait()
+        return self._queue.popleft() if self._queue else None
+
+
+class Commits:
+    """Follows the commits of a node for all who watch it.
+
+    Attributes:
+        dropped: How many were too far behind.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._followers: set[Follower] = set()
+        self._readers: set[anyio.CancelScope] = set()
+        self._open: Counter[str] = Counter()
+        self._news: News | None = None
+        self._stirred = anyio.Event()
+        self._is_closed = False
+        self._defect: Exception | None = None
+        self.dropped = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody else may watch."""
+        return self._is_closed or self._open.total() >= CLIENTS
+
+    def has_enough(self, who: str) -> bool:
+        """Whether somebody watches as often as one may."""
+        return who != HOME and self._open[who] >= OF_ONE
+
+    @contextmanager
+    def watching(self, who: str) -> Iterator[None]:
+        """Count somebody who watches, whatever he does."""
+        self._open[who] += 1
+        try:
+            yield
+        finally:
+            self._open[who] -= 1
+            if not self._open[who]:
+                del self._open[who]
+
+    def committed(self, batch: Batch, draft: Transaction) -> None:
+        """Take a durable batch; costs nothing while nobody watches, and never tells.
+
+        A defect here is raised by ``run``: the batch is durable, and the engine acts on it.
+        """
+        if not self._followers:
+            return
+        if self._news is None:
+            self._news = News()
+            self._stirred.set()
+        try:
+            self._news.take(batch, draft)
+        except Exception as exc:  # noqa: BLE001 - raised by `run`; a commit ends whole
+            self._defect = exc
+
+    async def run(self) -> None:
+        """Tell of what is committed, until cancelled."""
+        while True:
+            await self._stirred.wait()
+            await self._clock.sleep(_TOGETHER_SECONDS)
+            await self._tell()
+
+    async def _tell(self) -> None:
+        news, self._news = self._news, None
+        self._stirred = anyio.Event()
+        if self._defect is not None:
+            raise self._defect
+        if news is None or not self._followers:
+            return
+        by_wanted: dict[Wanted, list[Follower]] = {}
+        for follower in self._followers:
+            if news.commit_no > follower.since:
+                by_wanted.setdefault(follower.wanted, []).append(follower)
+        parts = news.sorted()
+        for wanted, followers in by_wanted.items():
+            await anyio.lowlevel.checkpoint()
+            self._put(parts.encoded(wanted), followers)
+
+    def _put(self, message: bytes, followers: list[Follower]) -> None:
+        for follower in followers:
+            if follower in self._followers and not follower.put(message):
+                self.dropped += 1
+                self._leave(follower)
+
+    def _leave(self, follower: Follower) -> None:
+        self._followers.discard(follower)
+        follower.scope.cancel()
+
+    @contextmanager
+    def follow(self, wanted: Wanted, since: int, scope: anyio.CancelScope) -> Iterator[Follower]:
+        """Be told of all that is committed after ``since``, from now on."""
+        follower = Follower(wanted, since, scope)
+        self._followers.add(follower)
+        try:
+            yield follower
+        finally:
+            self._followers.discard(follower)
+
+    @contextmanager
+    def reading(self, scope: anyio.CancelScope) -> Iterator[None]:
+        """Count somebody who follows a log; the scope ends with the daemon."""
+        self._readers.add(scope)
+        try:
+            yield
+        finally:
+            self._readers.discard(scope)
+
+    def close(self) -> None:
+        """Have all of them gone: the daemon ends."""
+        self._is_closed = True
+        for follower in list(self._followers):
+            self._leave(follower)
+        for scope in self._readers:
+            scope.cancel()

@@ -1,0 +1,232 @@
+"""What people do: cancel, clear, mark and delete runs; limit pools, fire triggers, drain nodes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, cast
+
+import anyio
+
+from aioflow.api.queries import RunReader
+from aioflow.api.request_checks import checked_key, packed_payload
+from aioflow.errors import AioflowError, RequestError, UnknownRun
+from aioflow.model.ids import TriggerNo
+from aioflow.model.states import RunState, TaskState
+from aioflow.protocol.requests import (
+    CancelRun,
+    ClearTasks,
+    DeleteDag,
+    DeleteRun,
+    DrainNode,
+    FireTrigger,
+    Mark,
+    Request,
+    SetPool,
+    Unquarantine,
+)
+
+__all__ = ("ASK_SECONDS", "CLEAR_SECONDS", "Actions")
+
+ASK_SECONDS = 5.0
+CLEAR_SECONDS = 50.0
+"""An ended run is read whole before tasks of it are cleared, or marked."""
+
+RUNS_AT_ONCE = 500
+_ASKED_AT_ONCE = 50
+
+
+class Actions(RunReader):
+    """What changes something; see ``Api``."""
+
+    @abstractmethod
+    async def _ask(self, request: Request, seconds: float = ASK_SECONDS) -> object:
+        """Return what the engine answers."""
+
+    @abstractmethod
+    def _left_failed(self, run_id: str, tasks: Sequence[str]) -> list[str]:
+        """Return what comes after tasks of a run and stays ``upstream_failed``."""
+
+    async def cancel(self, run_id: str) -> dict[str, Any]:
+        """End a run now; an ended one stays as it is."""
+        run = await self.run(run_id)
+        if run.state.is_live:
+            try:
+                state = cast(RunState, await self._ask(CancelRun(run_id=run_id)))
+            except UnknownRun:  # it ended while we asked
+                state = (await self.run(run_id)).state
+        else:
+            state = run.state
+        return {"run_id": run_id, "dag_id": run.dag_id, "state": state.label}
+
+    async def clear(
+        self,
+        run_id: str,
+        tasks: Sequence[str] = (),
+        *,
+        map_index: int = -1,
+        downstream: bool = False,
+        failed: bool = False,
+        latest: bool = False,
+        number: int = -1,
+        key: str | None = None,
+    ) -> dict[str, Any]:
+        """Have tasks of a run begin anew, all of them by default; see ``ClearTasks``.
+
+        ``number`` is the round that the loops of these go back to, ``key`` its idempotency key.
+
+        Raises:
+            UnknownTask: If the run has no such task, or the task no such child.
+            UnknownRound: If the loop of a task has not begun that round.
+            VersionDiffers: If it is to run the newest version, and that differs too much.
+            RequestError: If the run is being ended, or a round is none of these tasks.
+        """
+        request = ClearTasks(
+            run_id=run_id,
+            tasks=tuple(tasks),
+            map_index=map_index,
+            downstream=downstream,
+            failed=failed,
+            latest=latest,
+            round=number,
+            key=checked_key(key),
+        )
+        run = await self.run(run_id)
+        answer = await self._ask(request, CLEAR_SECONDS)
+        cleared, state = cast("tuple[int, RunState]", answer)
+        return {
+            "run_id": run_id,
+            "dag_id": run.dag_id,
+            "state": state.label,
+            "cleared": cleared,
+            **await self._versions(run_id),
+            "upstream_failed": [] if downstream else self._left_failed(run_id, tasks),
+        }
+
+    async def _versions(self, run_id: str) -> dict[str, str | None]:
+        """Return the version a run goes on with, and the newest one that a file gives."""
+        run = await self.run(run_id)
+        dag = (await self.catalogue.known()).dags.get(run.dag_id)
+        newest = None if dag is None or dag.gone else dag.version
+        return {"version": run.version, "newest_version": newest}
+
+    async def delete_run(self, run_id: str) -> dict[str, Any]:
+        """Have nobody see an ended run any more; its rows and files go afterwards.
+
+        Raises:
+            RequestError: If it goes on.
+        """
+        run = await self.run(run_id)
+        await self._ask(DeleteRun(run_id=run_id))
+        return {"run_id": run_id, "dag_id": run.dag_id, "deleted": True}
+
+    async def delete_dag(self, dag_id: str) -> dict[str, Any]:
+        """Delete some ended runs of a DAG whose file is gone; with the last ones the DAG itself.
+
+        ``more`` says whether to ask again.
+
+        Raises:
+            DagPresent: If a file defines it.
+            DagRunning: If a run of it goes on.
+        """
+        await self._ask(DeleteDag(dag_id=dag_id, only_asks=True))
+        found = await self.store.list_runs(dag_id=dag_id, limit=RUNS_AT_ONCE + 1)
+        limiter = anyio.Semaphore(_ASKED_AT_ONCE)
+
+        problems: list[AioflowError] = []
+
+        async def delete(run_id: str) -> None:
+            async with limiter:
+                try:
+                    await self._ask(DeleteRun(run_id=run_id))
+                except UnknownRun:
+                    pass  # somebody else has deleted it
+                except AioflowError as exc:
+                    problems.append(exc)
+
+        async with anyio.create_task_group() as group:
+            for run in found[:RUNS_AT_ONCE]:
+                group.start_soon(delete, run.run_id)
+        if problems:
+            raise problems[0]
+        more = len(found) > RUNS_AT_ONCE
+        if not more:
+            await self._ask(DeleteDag(dag_id=dag_id))
+        return {"dag_id": dag_id, "runs": min(len(found), RUNS_AT_ONCE), "more": more}
+
+    async def mark(
+        self, run_id: str, state: str, tasks: Sequence[str] = (), *, map_index: int = -1
+    ) -> dict[str, Any]:
+        """Say how tasks of a run have ended, or without any the run itself; see ``Mark``.
+
+        Args:
+            state: ``success`` or ``failed``.
+
+        Raises:
+            UnknownTask: If the run has no such task, or the task no such child.
+            RequestError: If the run is being ended, or a map index is given without a task.
+        """
+        if map_index >= 0 and not tasks:
+            raise RequestError("a map index is that of a task: name the task, too")
+        request = Mark(
+            run_id=run_id,
+            state=TaskState.SUCCESS if state == "success" else TaskState.FAILED,
+            tasks=tuple(tasks),
+            map_index=map_index,
+        )
+        run = await self.run(run_id)
+        seconds = CLEAR_SECONDS if request.tasks else ASK_SECONDS
+        marked, stands = cast("tuple[int, RunState]", await self._ask(request, seconds))
+        return {"run_id": run_id, "dag_id": run.dag_id, "state": stands.label, "marked": marked}
+
+    async def set_pool(
+        self, name: str, slots: int | None, *, include_deferred: bool = False
+    ) -> dict[str, Any]:
+        """Limit a pool; ``None`` lifts the limit."""
+        request = SetPool(name=name, slots=slots, include_deferred=include_deferred)
+        changed = await self._ask(request)
+        return {
+            "name": name,
+            "slots": slots,
+            "include_deferred": include_deferred,
+            "changed": changed,
+        }
+
+    async def fire(
+        self, trigger_no: TriggerNo, *, payload: Any = None, key: str | None = None
+    ) -> dict[str, Any]:
+        """Give the task that waits with a trigger the event the trigger has not.
+
+        Raises:
+            UnknownTrigger: If no such trigger waits.
+            RequestError: If its event cannot be given by hand.
+        """
+        request = FireTrigger(
+            trigger_no=trigger_no, payload=packed_payload(payload), key=checked_key(key)
+        )
+        told = cast("tuple[str, str, int]", await self._ask(request))
+        run_id, task_id, map_index = told
+        return {
+            "trigger_id": trigger_no,
+            "run_id": run_id,
+            "task_id": task_id,
+            "map_index": map_index,
+        }
+
+    async def unquarantine(self, class_path: str) -> dict[str, Any]:
+        """Let the triggers of a class live with the others again, until they offend anew.
+
+        Raises:
+            UnknownClass: If the class has never held up anything.
+        """
+        changed = await self._ask(Unquarantine(class_path=class_path))
+        return {"class": class_path, "changed": changed}
+
+    async def drain(self, node_no: int, *, is_drained: bool) -> dict[str, Any]:
+        """Have a node take no more work, or take some again.
+
+        Raises:
+            UnknownNode: If it is not this one.
+        """
+        changed = await self._ask(DrainNode(node_no=node_no, is_drained=is_drained))
+        return {"node": node_no, "drained": is_drained, "changed": changed}

@@ -1,0 +1,404 @@
+"""What the page reads, as JSON: see ``views`` for what scripts read."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from aioflow.api.damage import DamageView
+from aioflow.api.schemas import RunSummary, TaskView, TriggerView
+from aioflow.api.wait_views import WaitView
+
+__all__ = (
+    "AgeView",
+    "CodeFileView",
+    "CodeView",
+    "EdgeView",
+    "GraphView",
+    "GridRunView",
+    "GridView",
+    "GroupView",
+    "HolderView",
+    "HostView",
+    "ImportErrorView",
+    "InputView",
+    "KindView",
+    "LogLineView",
+    "LogLinesView",
+    "NodeView",
+    "OverviewView",
+    "PoolView",
+    "RecentRunView",
+    "RecordView",
+    "RunGraphView",
+    "RunTaskView",
+    "SlotView",
+    "SpanView",
+    "SpannedView",
+    "StartView",
+    "TaskNodeView",
+    "TaskShownView",
+    "TriggersView",
+    "TryView",
+    "VersionView",
+    "WaitingView",
+    "WokenView",
+)
+
+
+class SlotView(msgspec.Struct, frozen=True, kw_only=True):
+    """Places of one kind of body, and how many are taken."""
+
+    all: int
+    used: int
+
+
+class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that waits, and for what."""
+
+    run_id: str
+    dag_id: str
+    task_id: str
+    map_index: int
+    round: int
+    state: str
+    waiting_on: WaitView | None
+
+
+class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node fares.
+
+    Attributes:
+        states: Tasks between pending and their end, by state.
+        slots: By ``def`` and ``async``.
+        parked: Waits by kind.
+        failed_24h: Of the newest 1,000 failed runs those that ended within a day.
+        fires_per_second: Of the last minute.
+        damaged: Rows of the database that cannot be read, as far as reading has met them.
+    """
+
+    status: str
+    version: str
+    uptime_seconds: float
+    is_store_away: bool
+    live_runs: int
+    states: dict[str, int]
+    slots: dict[str, SlotView]
+    parked: dict[str, int]
+    failed_24h: int
+    import_errors: int
+    loop_lag_seconds: float
+    fires_per_second: float
+    waiting_longest: list[WaitingView]
+    damaged: list[DamageView]
+    failed_runs: list[RunSummary]
+
+
+class RecentRunView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as a bar."""
+
+    run_id: str
+    state: str
+    started_at: str | None
+    ended_at: str | None
+
+
+class TaskNodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as a node of a graph.
+
+    Attributes:
+        group: The id of the innermost group it is in; ``None`` for none.
+        kind: ``task``, ``sensor``, ``branch``, ``until``, ``setup`` or ``teardown``.
+    """
+
+    task_id: str
+    body: str
+    group: str | None
+    is_mapped: bool
+    is_sensor: bool
+    trigger_rule: str
+    kind: str
+    doc: str
+    line: int
+
+
+class EdgeView(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
+    """One task comes after another, by a rule."""
+
+    source: str
+    target: str
+    rule: str
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of tasks; ``parent`` is the one around it."""
+
+    group_id: str
+    parent: str | None
+
+
+class GraphView(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of a version of a DAG."""
+
+    version: str
+    nodes: list[TaskNodeView]
+    edges: list[EdgeView]
+    groups: list[GroupView]
+
+
+Cell: TypeAlias = tuple[int, dict[str, int], str | None, str | None]
+"""Index into ``tasks``, counts by state, when the first began, when the last ended."""
+
+
+class GridRunView(RunSummary, frozen=True, kw_only=True):
+    """A run as a column; ``None`` for its cells where counting them takes longer."""
+
+    cells: list[Cell] | None
+
+
+class GridView(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks of a DAG, those of its newest version first, by its newest runs."""
+
+    tasks: list[str]
+    runs: list[GridRunView]
+
+
+class CodeFileView(msgspec.Struct, frozen=True, kw_only=True):
+    """A file as it was; its text ends early where all of them are too long."""
+
+    name: str
+    text: str
+
+
+class CodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a version, that of the DAG first."""
+
+    version: str
+    files: list[CodeFileView]
+    made_at: str | None
+
+
+class VersionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a DAG, and how many of its newest 10,000 runs have it."""
+
+    version: str
+    made_at: str | None
+    runs: int
+
+
+class RunTaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """How a task of a run stands, all of its children together."""
+
+    task_id: str
+    counts: dict[str, int]
+    width: int | None
+    is_open: bool
+    started_at: str | None
+    ended_at: str | None
+
+
+class RunGraphView(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tasks of a run stand; nodes and edges are those of its version."""
+
+    run: RunSummary
+    version: str
+    tasks: list[RunTaskView]
+
+
+class SpanView(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """A piece of the time of a task: ``queued``, ``running``, ``waiting`` or ``retrying``."""
+
+    kind: str
+    start: str | None
+    end: str | None
+
+
+class SpannedView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a task went."""
+
+    task_id: str
+    map_index: int
+    round: int
+    map_label: str | None
+    state: str
+    spans: list[SpanView]
+
+
+class InputView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task takes from another; a value that takes more than 4 KiB only says its size."""
+
+    name: str
+    from_task: str
+    value: Any
+
+
+class TryView(msgspec.Struct, frozen=True, kw_only=True):
+    """A try of a task, the last one being that under way or what it ended with.
+
+    Attributes:
+        try_number: Counted over all that the task was cleared, as logs are asked for.
+    """
+
+    try_number: int
+    state: str
+    started_at: str | None
+    ended_at: str | None
+    worker: str | None
+    error: str | None
+    reason: str | None
+
+
+class RecordView(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable call of a coroutine."""
+
+    ordinal: int
+    kind: str
+    name: str
+    at: str
+    value: Any
+
+
+class TaskShownView(TaskView, frozen=True, kw_only=True):
+    """One task of a run with its story."""
+
+    inputs: list[InputView]
+    tries: list[TryView]
+    records: list[RecordView]
+    trigger: TriggerView | None
+
+
+class KindView(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits of a kind.
+
+    Attributes:
+        shared_watches: How many watches its triggers share; ``None`` while no host has told.
+        next_check_at: When the first of them looks next; ``None`` where that is not known.
+        fires: Since the daemon began.
+        fires_per_second: Of the last minute.
+        damaged: Rows of the database that cannot be read, as far as reading has met them.
+    """
+
+    kind: str
+    count: int
+    oldest_since: str | None
+    shared_watches: int | None
+    next_check_at: str | None
+    fires: int
+    fires_per_second: float
+
+
+class HostView(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that hosts triggers."""
+
+    name: str
+    state: str
+    triggers: int
+    loop_lag_seconds: float | None
+    rss_bytes: int | None
+
+
+class AgeView(msgspec.Struct, frozen=True, kw_only=True):
+    """How many wait for so long at most; ``None`` for longer than that."""
+
+    upto_seconds: int | None
+    count: int
+
+
+class TriggersView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is parked, and where."""
+
+    kinds: list[KindView]
+    hosts: list[HostView]
+    capacity: int
+    waiting_for_capacity: int
+    quarantined: list[str]
+    ages: list[AgeView]
+
+
+class WokenView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom an event woke; a run that it started has no task."""
+
+    run_id: str
+    task_id: str | None
+    map_index: int
+    dag_id: str
+
+
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A limited pool; ``used`` and ``queued`` are ``None`` without a daemon."""
+
+    name: str
+    slots: int
+    include_deferred: bool
+    used: int | None
+    queued: int | None
+
+
+class HolderView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that has a part of a pool."""
+
+    run_id: str
+    task_id: str
+    map_index: int
+    weight: int
+    since: str | None
+    is_waiting: bool
+
+
+class StartView(msgspec.Struct, frozen=True, kw_only=True):
+    """When a schedule fires."""
+
+    dag_id: str
+    at: str
+    schedule: str | None
+    timezone: str
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node.
+
+    Attributes:
+        state: ``up``, ``drained``, or ``away`` for one that this one cannot see.
+        slots: Of one that is here.
+    """
+
+    node: int
+    epoch: int
+    state: str
+    started_at: str | None
+    seen_at: str | None
+    version: str | None
+    pid: int | None
+    host: str | None
+    slots: int | None
+    triggers: int | None
+    is_here: bool
+
+
+class ImportErrorView(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a file gives no DAGs, or not its newest ones."""
+
+    file: str
+    reason: str
+    message: str
+    at: str | None
+    last_good_version: str | None
+
+
+class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a log, and at which byte it begins."""
+
+    offset: int
+    text: str
+
+
+class LogLinesView(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of a log.
+
+    Attributes:
+        next_offset: Where to look on; ``None`` where nothing more is there.
+    """
+
+    lines: list[LogLineView]
+    next_offset: int | None

@@ -1,0 +1,507 @@
+"""The reading half: what has been committed, as scripts and people want to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from anyio.lowlevel import checkpoint
+
+from aioflow.api.dags import GONE, Catalogue, Known, broken_view, import_error
+from aioflow.api.damage import DamageView, damage_view, quarantine, run_state
+from aioflow.api.fire_times import Timetables, calendar_slots, foreseen, next_run_at
+from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.log_parts import part_of
+from aioflow.api.params import params_view
+from aioflow.api.public_fields import PublicFields
+from aioflow.api.results import ShownResults
+from aioflow.api.schedule_texts import schedule_text
+from aioflow.api.schemas import (
+    DagDetailView,
+    DagView,
+    RunSummary,
+    RunView,
+    TaskSpecView,
+    TaskView,
+    iso,
+    plain_fields,
+    summary,
+)
+from aioflow.api.task_views import task_view
+from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.dag_triggers import DagTriggerRow
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.rows import DagRow, ExpansionRow, RunRow, TaskRow
+from aioflow.model.states import RunState, TaskState, Wait
+from aioflow.model.timestamps import Timestamp
+from aioflow.model.trigger_description import (
+    Describe,
+    DescribeSensors,
+    nothing_known,
+    nothing_of_sensors,
+)
+from aioflow.protocol.requests import OF_RUN
+from aioflow.store import Store
+from aioflow.telemetry.log_file import LogPart
+from aioflow.telemetry.task_log import TaskLog
+
+__all__ = ("PAGE", "Counted", "DagsWanted", "Log", "RunReader")
+
+PAGE = 1_000
+"""Task rows in one answer."""
+
+_RUN = Place(-1, -1, -1)
+
+_ROWS_AT_ONCE = 200
+"""Result bodies are up to 64 KiB each, also those too large to be shown."""
+
+_DAGS_AT_ONCE = 200
+_SPECS_KEPT = 256
+_COUNTS_KEPT = 1024
+
+DagsWanted: TypeAlias = Literal["all", "paused", "broken"]
+Log: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
+Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
+
+
+class RunReader:
+    """Reads DAGs, runs and logs out of the store.
+
+    Attributes:
+        timetables: Where authors' own live; ``None`` where nobody can be asked.
+        watched: Asks the hosts of triggers about them.
+        watched_sensors: Asks the async hosts about sensors.
+    """
+
+    timetables: Timetables | None = None
+    watched: Describe = staticmethod(nothing_known)
+    watched_sensors: DescribeSensors = staticmethod(nothing_of_sensors)
+
+    def __init__(self, store: Store, tasklog: TaskLog, results: Path | None = None) -> None:
+        self.store = store
+        self.catalogue = Catalogue(store, follows=False)
+        self._tasklog = tasklog
+        self.public_fields = PublicFields(tasklog.masks)
+        self.results = ShownResults(store, results)
+        self._specs: dict[tuple[str, str], DagSpec] = {}
+        self._counted: dict[tuple[RunNo, Timestamp | None], Counted] = {}
+
+    # ── DAGs ────────────────────────────────────────────────────────────────────────────
+
+    async def list_dags(
+        self,
+        *,
+        search: str = "",
+        state: DagsWanted = "all",
+        limit: int | None = None,
+        after: str = "",
+    ) -> list[DagView]:
+        """Return the DAGs that can run, by name; without a limit the files that give none, too.
+
+        Args:
+            search: A part of their ids.
+            state: ``broken`` for those whose file cannot be read now, and for all such files.
+            after: The last ``dag_id`` of the page before.
+        """
+        known = await self.catalogue.known()
+        wanted = search.casefold()
+        found: list[tuple[DagRow, str | None]] = []
+        names, gone = await self.catalogue.names(), await self._gone(known)
+        for dag_id in sorted([*names, *gone]) if gone else names:
+            row = known.dags.get(dag_id)
+            if row is None:
+                continue  # deleted meanwhile
+            error = GONE if dag_id in gone else import_error(known.files.get(row.file))
+            if dag_id <= after or wanted not in dag_id.casefold():
+                continue
+            if (state == "paused" and not row.paused) or (state == "broken" and error is None):
+                continue
+            found.append((row, error))
+            if len(found) == limit:
+                break
+        views = await self._dag_views(found)
+        if len(views) == limit or (limit is not None and state != "broken") or state == "paused":
+            return views
+        defining = {row.file for row in known.dags.values() if not row.gone}
+        broken = [broken_view(row) for row in known.files.values() if row.reason]
+        alone = [view for view in broken if view.file not in defining]
+        return (views + [view for view in alone if wanted in view.file.casefold()])[:limit]
+
+    async def _gone(self, known: Known) -> set[str]:
+        """Return the DAGs that no file defines any more, and that have a run which goes on."""
+        gone = {dag_id for dag_id, row in known.dags.items() if row.gone}
+        return gone & await self.store.find_live_dags() if gone else gone
+
+    async def _dag_views(self, found: Sequence[tuple[DagRow, str | None]]) -> list[DagView]:
+        """Return DAGs as lists show them, with what is wrong with the file of each."""
+        views: list[DagView] = []
+        for first in range(0, len(found), _DAGS_AT_ONCE):
+            if first:
+                await checkpoint()
+            some = found[first : first + _DAGS_AT_ONCE]
+            specs = [await self.known_spec(row.version, row.dag_id) for row, _ in some]
+            own = await self._triggers_of(specs)
+            views += [
+                DagView(
+                    dag_id=row.dag_id,
+                    file=row.file,
+                    version=row.version,
+                    paused=row.paused,
+                    schedule=self._schedule(spec, own),
+                    timezone=spec.timezone,
+                    next_run_at=self._next_run_at(row, spec),
+                    import_error=error,
+                )
+                for (row, error), spec in zip(some, specs, strict=True)
+            ]
+        return views
+
+    async def _triggers_of(self, specs: Iterable[DagSpec]) -> Mapping[str, DagTriggerRow]:
+        """Return the triggers that start the runs of DAGs, of those whose runs events start."""
+        wanted = [spec.dag_id for spec in specs if spec.trigger is not None]
+        return await self.store.find_dag_triggers(wanted) if wanted else {}
+
+    def _schedule(self, spec: DagSpec, own: Mapping[str, DagTriggerRow]) -> str | None:
+        return schedule_text(spec, own.get(spec.dag_id), self.public_fields)
+
+    async def show_dag(self, dag_id: str) -> DagDetailView:
+        """Return one DAG as its newest version says."""
+        row = await self.shown_row(dag_id)
+        known = await self.catalogue.known()
+        spec = await self.known_spec(row.version, dag_id)
+        return DagDetailView(
+            dag_id=dag_id,
+            file=row.file,
+            version=row.version,
+            paused=row.paused,
+            schedule=self._schedule(spec, await self._triggers_of([spec])),
+            trigger=None,
+            timezone=spec.timezone,
+            next_run_at=self._next_run_at(row, spec),
+            import_error=GONE if row.gone else import_error(known.files.get(row.file)),
+            catchup=spec.catchup,
+            missed=spec.missed,
+            max_active_runs=spec.max_active_runs,
+            isolated=spec.isolated,
+            parameters=spec.parameters,
+            required=spec.required,
+            params=params_view(spec),
+            tags=spec.tags,
+            doc=spec.doc,
+            tasks=_task_specs(spec),
+        )
+
+    async def next_slots(self, dag_id: str, after: Timestamp, count: int) -> list[str]:
+        """Return when a DAG's schedule fires next, paused or not.
+
+        Those of a DAG that runs again as soon as it has run cannot be known. A timetable of its
+        author is asked in a child.
+
+        Raises:
+            RequestError: If such a one cannot be asked, does not answer, or fails.
+        """
+        row = await self.dag_row(dag_id)
+        spec = await self.spec(row.version, dag_id)
+        if spec.trigger is not None and spec.trigger.is_timetable:
+            own = (await self.store.find_dag_triggers([dag_id])).get(dag_id)
+            slots: Sequence[Timestamp] = await foreseen(self.timetables, row, own, after, count)
+        else:
+            slots = calendar_slots(row, spec, after, count)
+        return [iso(slot) or "" for slot in slots]
+
+    def _next_run_at(self, row: DagRow, spec: DagSpec) -> str | None:
+        if self.timetables is not None and spec.trigger is not None and not row.gone:
+            return iso(self.timetables.expected_of(row.dag_id))
+        return iso(next_run_at(row, spec))
+
+    async def spec(self, version: str, dag_id: str) -> DagSpec:
+        """Return what a version says of a DAG."""
+        known = self._specs.get((version, dag_id))
+        if known is not None:
+            return known
+        row = await self.store.find_version(version)
+        found = next((spec for spec in row.dags if spec.dag_id == dag_id), None) if row else None
+        if found is None:
+            raise UnknownDag(dag_id)
+        _make_room(self._specs, _SPECS_KEPT)
+        self._specs[version, dag_id] = found
+        return found
+
+    async def known_spec(self, version: str, dag_id: str) -> DagSpec:
+        """Return the same; a DAG without tasks where its version is gone, or damaged."""
+        try:
+            return await self.spec(version, dag_id)
+        except UnknownDag:
+            return DagSpec(dag_id=dag_id, file="", tasks=())
+
+    async def damaged(self) -> list[DamageView]:
+        """Return the damaged rows that reading has met."""
+        found = await self.store.list_damaged()
+        numbers = {one.run_no for one in found if one.run_no is not None}
+        runs = await self.store.find_runs_by_no(numbers)
+        return [damage_view(one, runs.get(one.run_no or -1)) for one in found]
+
+    async def dag_row(self, dag_id: str) -> DagRow:
+        """Return a DAG that some file defines.
+
+        Raises:
+            UnknownDag: If none does.
+        """
+        row = (await self.catalogue.known()).dags.get(dag_id)
+        if row is not None and not row.gone:
+            return row
+        raise UnknownDag(dag_id)
+
+    async def shown_row(self, dag_id: str) -> DagRow:
+        """Return a DAG that some file defines, or that has no file any more but a run that goes on.
+
+        Raises:
+            UnknownDag: If there is no such DAG.
+        """
+        known = await self.catalogue.known()
+        row = known.dags.get(dag_id)
+        if row is not None and row.gone and dag_id in await self._gone(known):
+            return row
+        return await self.dag_row(dag_id)
+
+    # ── runs ────────────────────────────────────────────────────────────────────────────
+
+    async def list_runs(
+        self,
+        *,
+        dag_id: str | None = None,
+        state: str | None = None,
+        limit: int = 100,
+        before: str | None = None,
+    ) -> list[RunSummary]:
+        """Return runs, the newest first.
+
+        Args:
+            dag_id: Of this DAG only.
+            state: In this state only, by its name.
+            limit: At most as many.
+            before: The last ``run_id`` of the page before.
+        """
+        wanted = None if state is None else _run_state(state)
+        cursor = None if before is None else (await self.run(before)).run_no
+        rows = await self.store.list_runs(dag_id=dag_id, state=wanted, limit=limit, before=cursor)
+        return [summary(row, self.store.damages.of_run(row.run_no)) for row in rows]
+
+    async def run(self, run_id: str) -> RunRow:
+        """Return the row of a run.
+
+        Raises:
+            UnknownRun: If there is none of that id.
+        """
+        row = await self.store.find_run(run_id)
+        if row is None:
+            raise UnknownRun(run_id)
+        return row
+
+    async def counts(self, runs: Sequence[RunRow]) -> list[dict[str, int]]:
+        """Return how many tasks of each run are in each state."""
+        # The counts first: children are never counted without their expansion.
+        states = await self.states(runs)
+        layouts = [await self.layout(run) for run in runs]
+        return [
+            layout.counts(rows, run.state)
+            for run, layout, rows in zip(runs, layouts, states, strict=True)
+        ]
+
+    async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
+        """Return ``(position, state, count)`` of each run's tasks.
+
+        What is pending without a row may be left out.
+        """
+        return [await self._count(run) for run in runs]
+
+    async def _count(self, run: RunRow) -> Counted:
+        """Read all rows of a run for that; of one that has ended, once until it ends again."""
+        known = self._counted.get((run.run_no, run.ended_at))
+        if known is not None:
+            return known
+        counted = await self.store.count_states(run.run_no)
+        if run.ended_at is not None and not any(state.is_live for _, state, _ in counted):
+            _make_room(self._counted, _COUNTS_KEPT)
+            self._counted[run.run_no, run.ended_at] = counted
+        return counted
+
+    async def layout(self, run: RunRow) -> Layout:
+        """Return where the tasks of a run lie."""
+        spec = await self.known_spec(run.version, run.dag_id)
+        return Layout(run, spec, await self.store.list_expansions(run.run_no))
+
+    async def layouts(self, run_nos: Iterable[RunNo]) -> dict[RunNo, tuple[RunRow, Layout]]:
+        """Return many runs that there are, and where their tasks lie; in a few statements."""
+        runs = await self.store.find_runs_by_no(set(run_nos))
+        expansions: dict[RunNo, list[ExpansionRow]] = {run_no: [] for run_no in runs}
+        for row in await self.store.list_expansions_of(runs):
+            expansions.setdefault(row.run_no, []).append(row)
+        return {
+            run_no: (
+                run,
+                Layout(run, await self.known_spec(run.version, run.dag_id), expansions[run_no]),
+            )
+            for run_no, run in runs.items()
+        }
+
+    async def show_run(self, run_id: str, *, offset: int = 0, limit: int = PAGE) -> RunView:
+        """Return a run, its counts, and one page of its tasks."""
+        run = await self.run(run_id)
+        (states,) = await self.states([run])
+        layout = await self.layout(run)
+        places = layout.page(offset, min(limit, PAGE))
+        tasks = await self.tasks_at(run, layout, places)
+        return RunView(
+            run_id=run.run_id,
+            dag_id=run.dag_id,
+            state=run_state(run),
+            logical_date=iso(run.logical_date),
+            started_at=iso(run.started_at),
+            ended_at=iso(run.ended_at),
+            conf=plain_fields(run.conf),
+            version=run.version,
+            quarantine=quarantine(run, self.store.damages.of_run(run.run_no)),
+            counts=layout.counts(states, run.state),
+            tasks=tasks,
+        )
+
+    async def tasks_at(
+        self, run: RunRow, layout: Layout, places: Sequence[Place]
+    ) -> list[TaskView]:
+        """Return these tasks of a run."""
+        rows: dict[TaskNo, TaskRow] = {}
+        results: dict[TaskNo, Any] = {}
+        labels: dict[TaskNo, str] = {}
+        for first, end in layout.ranges(places, _ROWS_AT_ONCE):
+            found = await self.store.list_tasks_between(first, end, limit=end - first)
+            rows |= {row.task_no: row for row in found}
+            if any(row.state is TaskState.SUCCESS for row in found):
+                for row in await self.store.list_results(first, end, limit=end - first):
+                    results[row.task_no] = await self.results.shown(row)
+            labels |= await self.store.list_labels(first, end, limit=end - first)
+        absent = absent_state(run.state)
+        waits = await self.waits(run, _waiting(places, rows, absent))
+        views = []
+        for at, place in enumerate(places, start=1):
+            if at % _ROWS_AT_ONCE == 0:
+                await checkpoint()
+            task_row = rows.get(place.task_no)
+            views.append(task_view(layout, place, task_row, run.state, waits, results, labels))
+        return views
+
+    async def waits(
+        self, run: RunRow, tasks: Sequence[tuple[int, int]]
+    ) -> Mapping[tuple[int, int], Wait | None]:
+        """Return what tasks wait for; only a daemon's memory knows."""
+        return {}
+
+    # ── logs ────────────────────────────────────────────────────────────────────────────
+
+    async def logs(
+        self,
+        run_id: str,
+        task_id: str,
+        *,
+        map_index: int = -1,
+        try_number: int | None = None,
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> bytes:
+        """Return what a task printed, of all its tries or one; or the callbacks of the run."""
+        log = await self.log(run_id, task_id, map_index=map_index, try_number=try_number)
+        return await log(offset, limit)
+
+    async def log(
+        self, run_id: str, task_id: str, *, map_index: int = -1, try_number: int | None = None
+    ) -> Log:
+        """Return what reads a log from a byte on, so many bytes; it is looked up once.
+
+        Args:
+            try_number: Counted over all that the task was cleared.
+        """
+        run = await self.run(run_id)
+        place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)
+        part: LogPart | None = LogPart(try_number=try_number)
+        if task_id != OF_RUN:
+            rows = await self.store.find_tasks([place.task_no])
+            tries = await self.store.list_tries(place.task_no)
+            part = part_of(tries, rows[0] if rows else None, try_number)
+        if part is None:
+            return _nothing
+        return self._tasklog.reading(run.run_no, place.position, place.map_index, part=part)
+
+    async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
+        """Return where a task lies.
+
+        Args:
+            map_index: Of one in a loop the round; -1 for the last one there is.
+
+        Raises:
+            UnknownTask: If the run has no such task, or the task no such child.
+            UnknownRound: If its loop has not begun that round.
+        """
+        layout = await self.layout(run)
+        for position, task in enumerate(layout.spec.tasks):
+            if task.task_id == task_id:
+                place = layout.place(position, map_index)
+                if place is not None:
+                    return place
+                if layout.is_in_loop(position):
+                    raise UnknownRound(run.run_id, task_id, map_index, layout.width(position))
+                raise UnknownTask(run.run_id, task_id, map_index)
+        raise UnknownTask(run.run_id, task_id)
+
+
+async def _nothing(_offset: int, _limit: int | None) -> bytes:
+    """Read the log of a try that there is not."""
+    return b""
+
+
+def _make_room(kept: dict[Any, Any], limit: int) -> None:
+    """Let go of what was kept first."""
+    while len(kept) >= limit:
+        del kept[next(iter(kept))]
+
+
+def _task_specs(spec: DagSpec) -> list[TaskSpecView]:
+    names = [task.task_id for task in spec.tasks]
+    return [
+        TaskSpecView(
+            task_id=task.task_id,
+            body=task.body.value,
+            parents=tuple(names[parent] for parent in task.parents),
+            trigger_rule=_rule(task),
+            is_mapped=task.mapped is not None,
+            is_sensor=task.sensor is not None,
+            max_tries=task.retry.tries,
+            pool=task.pool,
+            doc=task.doc,
+            line=task.line,
+        )
+        for task in spec.tasks
+    ]
+
+
+def _rule(task: TaskSpec) -> str:
+    return task.rule.value if task.min_success is None else f"min_success={task.min_success:g}"
+
+
+def _run_state(name: str) -> RunState:
+    for state in RunState:
+        if state.label == name:
+            return state
+    known = ", ".join(state.label for state in RunState)
+    raise RequestError(f"there is no run state {name!r}; there are {known}")
+
+
+def _waiting(
+    places: Sequence[Place], rows: Mapping[TaskNo, TaskRow], absent: TaskState
+) -> list[tuple[int, int]]:
+    return [
+        (place.position, place.map_index)
+        for place in places
+        if (absent if (row := rows.get(place.task_no)) is None else row.state).is_live
+    ]

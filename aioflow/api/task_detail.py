@@ -1,0 +1,362 @@
+"""One task of a run with its story, and the tasks that stand in one state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.page_schemas import InputView, RecordView, TaskShownView, TryView
+from aioflow.api.queries import PAGE, RunReader
+from aioflow.api.results import RESULT_BYTES
+from aioflow.api.schemas import ErrorView, TaskView, TriggerView, iso, plain_bytes
+from aioflow.api.triggers import Parked
+from aioflow.api.wait_views import shown_state
+from aioflow.core.tasks.expand import leaves, pick, width
+from aioflow.errors import RequestError, StoreSlow, UnknownTask
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import RecordRow, ResultRow, RunRow, TryRow
+from aioflow.model.states import RecordState, RunState, TaskState
+
+__all__ = ("OneTask",)
+
+Places: TypeAlias = list[Place]
+
+_RECORDS = 100
+_PAGES_LOOKED_AT = 200
+_LOOKED_SECONDS = 2.0
+
+
+class OneTask:
+    """Reads single tasks, and those that are asked for by state.
+
+    Args:
+        reader: Of the database, or of a daemon with its memory.
+        parked: Shows triggers.
+    """
+
+    def __init__(self, reader: RunReader, parked: Parked) -> None:
+        self._reader = reader
+        self._parked = parked
+
+    async def show(self, run_id: str, task_id: str, *, map_index: int) -> TaskShownView:
+        """Return one task with what it took, its tries and its durable calls."""
+        reader = self._reader
+        run = await reader.run(run_id)
+        place = await reader.place(run, task_id, map_index)
+        layout = await reader.layout(run)
+        (view,) = await reader.tasks_at(run, layout, [place])
+        tries = await reader.store.list_tries(place.task_no)
+        records = await reader.store.list_records(place.task_no, limit=_RECORDS)
+        (row,) = await reader.store.find_tasks([place.task_no]) or (None,)
+        start_no = 0 if row is None else row.start_no
+        return TaskShownView(
+            **{name: getattr(view, name) for name in TaskView.__struct_fields__},
+            inputs=await self._inputs(run, layout, place),
+            tries=_tries(view, tries, start_no),
+            records=[_record(one) for one in records],
+            trigger=await self._trigger(run, place, view),
+        )
+
+    async def _trigger(self, run: RunRow, place: Place, view: TaskView) -> TriggerView | None:
+        if view.state != TaskState.DEFERRED.label:
+            return None
+        rows = await self._reader.store.find_waits_of_task(run.run_no, place.task_no)
+        found = await self._parked.views(rows)
+        return found[0] if found else None
+
+    async def _inputs(self, run: RunRow, layout: Layout, place: Place) -> list[InputView]:
+        """Return the results it takes as arguments; of many only how many there are."""
+        spec = layout.spec.tasks[place.position]
+        names = {parent: layout.spec.tasks[parent].task_id for parent in spec.argument_parents}
+        if spec.mapped is not None:
+            for source in spec.mapped.sources:
+                for leaf in leaves([source]):
+                    if leaf.position >= 0:
+                        names[leaf.position] = source.parameter or names.get(leaf.position, "")
+        items = await self._items_taken(run, layout, place)
+        found = []
+        for parent, name in sorted(names.items()):
+            task_id = layout.spec.tasks[parent].task_id
+            is_item = parent in items
+            value = items[parent] if is_item else await self._value(run, layout, parent, place)
+            found.append(InputView(name=name or task_id, from_task=task_id, value=value))
+        return found
+
+    async def _items_taken(self, run: RunRow, layout: Layout, place: Place) -> dict[int, Any]:
+        """Return the item that a child takes of each list, by the position of whose list it is."""
+        mapped = layout.spec.tasks[place.position].mapped
+        if mapped is None or mapped.until >= 0 or place.map_index < 0:
+            return {}
+        lists = list(leaves(mapped.sources))
+        positions = {leaf.position for leaf in lists if leaf.position >= 0}
+        known = {at: await self._list(run, layout, at) for at in positions}
+        widths = {at: one[0] for at, one in known.items() if one is not None}
+        if len(widths) < len(known):
+            return {}
+        each = [leaf.width if leaf.position < 0 else widths[leaf.position] for leaf in lists]
+        if place.map_index >= width(mapped, each):
+            return {}  # the lists are shorter than they were when it ran
+        found: dict[int, Any] = {}
+        for leaf, index in zip(lists, pick(mapped, place.map_index, each), strict=True):
+            one = known.get(leaf.position)
+            if one is None or index < 0:
+                continue
+            _, row = one
+            found[leaf.position] = (
+                await self._result(layout.task_no(leaf.position, index))
+                if row is None
+                else await self._reader.results.item(row, index)
+            )
+        return found
+
+    async def _list(
+        self, run: RunRow, layout: Layout, position: int
+    ) -> tuple[int, ResultRow | None] | None:
+        """Return how long the list of a task is, and where; of a mapped one its children are it.
+
+        ``None`` of a stream, and where there is no list (any more).
+        """
+        if layout.spec.tasks[position].streams:
+            return None
+        if layout.is_expanded(position):
+            return layout.width(position), None
+        number = run.first_task_no + position
+        rows = await self._reader.store.list_results(number, number + 1, limit=1)
+        return (rows[0].width, rows[0]) if rows and rows[0].width is not None else None
+
+    async def _value(self, run: RunRow, layout: Layout, parent: int, place: Place) -> Any:
+        if layout.is_expanded(parent):
+            number = layout.task_no(parent, place.map_index)
+            if not self._goes_along(layout, parent, place) or number is None:
+                return {"items": layout.width(parent)}
+        else:
+            number = run.first_task_no + parent
+        return await self._result(number)
+
+    async def _result(self, number: TaskNo | None) -> Any:
+        if number is None:
+            return None
+        rows = await self._reader.store.list_results(number, number + 1, limit=1)
+        return await self._reader.results.shown(rows[0]) if rows else None
+
+    @staticmethod
+    def _goes_along(layout: Layout, parent: int, place: Place) -> bool:
+        mapped = layout.spec.tasks[place.position].mapped
+        return mapped is not None and parent in mapped.along
+
+    # ── by state ────────────────────────────────────────────────────────────────────────
+
+    async def list(
+        self, run_id: str, *, task_id: str | None, state: str | None, offset: int, limit: int
+    ) -> list[TaskView]:
+        """Return a page of the tasks of a run that have this id, or stand so, or both."""
+        reader = self._reader
+        run = await reader.run(run_id)
+        layout = await reader.layout(run)
+        wanted = None if state is None else _state(state)
+        segments = list(_segments(run, layout, task_id))
+        if not segments:
+            raise UnknownTask(run_id, task_id or "", -1)
+        if wanted is None:
+            places: Sequence[Place] = _window(segments, offset, limit)
+        elif wanted is TaskState.QUEUED and run.state is RunState.RUNNING:
+            places = await self._queued(run, segments, offset, limit)
+        elif wanted is absent_state(run.state):
+            places = await self._absent(run, segments, wanted, offset, limit)
+        else:
+            places = await self._standing(segments, wanted, offset, limit)
+        return await reader.tasks_at(run, layout, places[: min(limit, PAGE)])
+
+    async def _standing(
+        self, segments: Sequence[Segment], state: TaskState, offset: int, limit: int
+    ) -> Sequence[Place]:
+        found: Places = []
+        for segment in segments:
+            store, end = self._reader.store, segment.first + segment.width
+            if offset:
+                count = await store.count_tasks_in(segment.first, end, state)
+                if offset >= count:
+                    offset -= count
+                    continue
+            numbers = await store.list_task_nos_in(
+                segment.first, end, state, offset=offset, limit=limit - len(found)
+            )
+            offset = 0
+            found += [segment.place(number) for number in numbers]
+            if len(found) >= limit:
+                break
+        return found
+
+    async def _queued(
+        self, run: RunRow, segments: Sequence[Segment], offset: int, limit: int
+    ) -> Sequence[Place]:
+        """Return what is queued, children without a row included."""
+        if not any(segment.is_children for segment in segments):
+            return await self._standing(segments, TaskState.QUEUED, offset, limit)
+        return await self._absent(run, segments, TaskState.QUEUED, offset, limit)
+
+    async def _absent(
+        self,
+        run: RunRow,
+        segments: Sequence[Segment],
+        state: TaskState,
+        offset: int,
+        limit: int,
+    ) -> Sequence[Place]:
+        """Look through the places: what stands so may have no row."""
+        found: Places = []
+        looks = 0
+        counts = await self._counts(run)
+        for segment in segments:
+            end = segment.first + segment.width
+            if segment.is_children and not counts.get((segment.position, state), 1):
+                continue
+            for start in range(segment.first, end, PAGE):
+                looks += 1
+                if looks > _PAGES_LOOKED_AT:
+                    raise StoreSlow(_LOOKED_SECONDS)
+                stop = min(start + PAGE, end)
+                places = await self._so_between(run, segment, start, stop, state)
+                found += places[offset:]
+                offset = max(0, offset - len(places))
+                if len(found) >= limit:
+                    return found[:limit]
+        return found
+
+    async def _counts(self, run: RunRow) -> dict[tuple[int, TaskState], int]:
+        """Return how many children of a live run stand so; of those that memory counts."""
+        if not run.state.is_live:
+            return {}
+        (counted,) = await self._reader.states([run])
+        positions = {position for position, _, _ in counted}
+        known = {(position, state): 0 for position in positions for state in TaskState}
+        return known | {(position, state): count for position, state, count in counted}
+
+    async def _so_between(
+        self, run: RunRow, segment: Segment, start: TaskNo, stop: TaskNo, state: TaskState
+    ) -> Places:
+        """Return which of some places stand so; of a pending child the engine says how."""
+        rows = await self._reader.store.list_tasks_between(start, stop, limit=PAGE)
+        states = {row.task_no: row.state for row in rows}
+        absent = absent_state(run.state)
+        places = [segment.place(number) for number in range(start, stop)]
+        if not segment.is_children or absent is not TaskState.PENDING:
+            return [place for place in places if states.get(place.task_no, absent) is state]
+        pending = [
+            (place.position, place.map_index)
+            for place in places
+            if states.get(place.task_no, absent) is TaskState.PENDING
+        ]
+        waits = await self._reader.waits(run, pending) if pending else {}
+        return [
+            place
+            for place in places
+            if shown_state(
+                states.get(place.task_no, absent),
+                run.state,
+                waits.get((place.position, place.map_index)),
+            )
+            is state
+        ]
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Neighbours: tasks of the DAG from a position on, or the children of one."""
+
+    position: int
+    first: TaskNo
+    width: int
+    is_children: bool
+
+    def place(self, number: TaskNo) -> Place:
+        """Return where a row lies."""
+        at = number - self.first
+        if self.is_children:
+            return Place(self.position, at, number)
+        return Place(self.position + at, -1, number)
+
+
+def _segments(run: RunRow, layout: Layout, task_id: str | None) -> Iterator[Segment]:
+    alone: Segment | None = None
+    for position, task in enumerate(layout.spec.tasks):
+        is_wanted = task_id is None or task.task_id == task_id
+        if is_wanted and not layout.is_expanded(position):
+            if alone is None:
+                alone = Segment(position, run.first_task_no + position, 1, is_children=False)
+            else:
+                alone = msgspec.structs.replace(alone, width=alone.width + 1)
+            continue
+        if alone is not None:
+            yield alone
+            alone = None
+        first = layout.task_no(position, 0)
+        if is_wanted and first is not None:
+            yield Segment(position, first, layout.width(position), is_children=True)
+    if alone is not None:
+        yield alone
+
+
+def _window(segments: Sequence[Segment], offset: int, limit: int) -> list[Place]:
+    found: list[Place] = []
+    for segment in segments:
+        if offset >= segment.width:
+            offset -= segment.width
+            continue
+        upto = min(segment.width, offset + limit - len(found))
+        found += [segment.place(segment.first + at) for at in range(offset, upto)]
+        offset = 0
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _state(name: str) -> TaskState:
+    for state in TaskState:
+        if state.label == name:
+            return state
+    known = ", ".join(state.label for state in TaskState)
+    raise RequestError(f"there is no task state {name!r}; there are {known}")
+
+
+def _tries(view: TaskView, tries: Sequence[TryRow], start_no: int) -> list[TryView]:
+    found = [
+        TryView(
+            try_number=number,
+            state=one.state.label,
+            started_at=iso(one.started_at),
+            ended_at=iso(one.ended_at),
+            worker=None,
+            error=None if one.failure is None else one.failure.message,
+            reason=None if one.failure is None else one.failure.reason,
+        )
+        for number, one in enumerate(tries, start=1)
+    ]
+    is_told = any(one.start_no == start_no for one in tries)
+    if view.try_number and view.started_at is not None and not is_told:
+        error: ErrorView | None = view.error
+        found.append(
+            TryView(
+                try_number=len(tries) + 1,
+                state=view.state,
+                started_at=view.started_at,
+                ended_at=view.ended_at,
+                worker=None,
+                error=None if error is None else error.message,
+                reason=None if error is None else error.reason,
+            )
+        )
+    return found
+
+
+def _record(row: RecordRow) -> RecordView:
+    value: Any = None
+    if row.failure is not None:
+        value = {"error": row.failure.message}
+    elif row.answer is not None and len(row.answer) > RESULT_BYTES:
+        value = {"size_bytes": len(row.answer)}
+    elif row.state is RecordState.ANSWERED:
+        value = plain_bytes(row.answer)
+    return RecordView(ordinal=row.ordinal, kind=row.kind, name=row.name, at=row.place, value=value)

@@ -1,0 +1,280 @@
+"""What is parked: trigger rows, told as people think of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from anyio.lowlevel import checkpoint
+
+from aioflow.api.queries import RunReader
+from aioflow.api.schemas import TriggerView, iso
+from aioflow.api.wait_views import LookedWait
+from aioflow.core.state.memory import Memory
+from aioflow.core.triggers.assignment import is_stopped
+from aioflow.core.why import is_unwatched
+from aioflow.errors import RequestError
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import RunRow, TriggerRow
+from aioflow.model.states import TriggerState, Wait, WaitKind
+from aioflow.model.trigger_description import Describe, Watched
+
+__all__ = (
+    "KINDS",
+    "NODE_NO",
+    "Parked",
+    "kind_of",
+    "stored_state",
+)
+
+KINDS = {
+    "aioflow_triggers.temporal": "time",
+    "aioflow_triggers.files": "file",
+    "aioflow_triggers.external": "run",
+    "aioflow_triggers.events": "event",
+    "aioflow_triggers.http": "http",
+    "aioflow_triggers.pages": "http",
+    "aioflow_triggers.objects": "object",
+}
+
+NODE_NO = 1
+"""The node of this daemon."""
+
+K = TypeVar("K")
+
+_AT_ONCE = 200
+
+_LOOKED_AT_ONCE = 1_000
+
+_STOPPED = "stopped"
+"""The state of a trigger that has no host because its DAG is paused, and says so."""
+
+_HELD = frozenset(
+    {_STOPPED} | {kind.value for kind in WaitKind}  # the latter of what starts runs of DAGs
+)
+"""States that are those of no row."""
+
+
+class _Hosted(NamedTuple):
+    """Where a trigger is, as far as memory knows.
+
+    Attributes:
+        node: Which node has it, if any.
+        state: What keeps it from running; empty if nothing does.
+    """
+
+    node: int | None = None
+    state: str = ""
+
+
+def kind_of(class_path: str) -> str:
+    """Return ``time``, ``file`` ... for the standard catalogue, else the class's name."""
+    module, _, name = class_path.partition(":")
+    return KINDS.get(module, name or class_path)
+
+
+class Parked:
+    """Reads trigger rows and finds the tasks they belong to.
+
+    Args:
+        memory: Of a running engine, which knows where they are.
+        watched: Asks their hosts for more.
+    """
+
+    def __init__(
+        self, reader: RunReader, memory: Callable[[], Memory | None], watched: Describe
+    ) -> None:
+        self._reader = reader
+        self._memory = memory
+        self._watched = watched
+
+    async def views(
+        self, rows: Sequence[TriggerRow], *, state: str | None = None
+    ) -> list[TriggerView]:
+        """Return rows as people want to see them; what was deleted since is left out.
+
+        Args:
+            state: Only those that stand so.
+        """
+        memory = self._memory()
+        shift = 0 if memory is None else memory.shift
+        layouts = await self._reader.layouts(row.run_no for row in rows)
+        watched = await self._watched([row.trigger_no for row in rows]) if rows else {}
+        found = []
+        for at, row in enumerate(rows, start=1):
+            if at % _AT_ONCE == 0:
+                await checkpoint()
+            where = _Hosted() if memory is None else _whereabouts(row.trigger_no, memory)
+            run, layout = layouts.get(row.run_no, (None, None))
+            place = None if layout is None else layout.find(row.task_no)
+            if run is None or layout is None or place is None:
+                continue
+            if state not in {None, _state(row, where)}:
+                continue  # it has come to stand otherwise meanwhile
+            task_id = layout.spec.tasks[place.position].task_id
+            watch = watched.get(row.trigger_no)
+            detail = self._reader.public_fields.detail(row.class_path, row.kwargs, watch)
+            shown = layout.shown(place)
+            found.append(_view(row, run, task_id, shown, where, watch, detail, shift))
+        return found
+
+    async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:
+        """Return waits of a run, those for triggers in words; with when triggers and sensors look.
+
+        One that has been deleted meanwhile keeps the words of the engine.
+        """
+        sensors, triggers = _looking(waits)
+        rows: dict[int, TriggerRow] = {}
+        watched: Mapping[int, Watched] = {}
+        if triggers:
+            found = await self._reader.store.find_triggers(triggers)
+            rows = {row.trigger_no: row for row in found}
+            watched = await self._watched(triggers)
+        looks = await self._reader.watched_sensors(run_no, sensors) if sensors else {}
+        worded: dict[K, Wait | None] = {}
+        for at, (place, wait) in enumerate(waits.items(), start=1):
+            if at % _AT_ONCE == 0:
+                await checkpoint()
+            if wait is None or wait.looks_no is None:
+                worded[place] = wait
+            elif wait.kind is WaitKind.INTERVAL:
+                worded[place] = _looked(wait, wait.detail, looks.get(wait.looks_no))
+            else:
+                row, watch = rows.get(wait.looks_no), watched.get(wait.looks_no)
+                worded[place] = _looked(wait, self._in_words(wait, row, watch), watch)
+        return worded
+
+    def _in_words(self, wait: Wait, row: TriggerRow | None, watch: Watched | None) -> str:
+        engine = "" if row is None else f"{row.class_path} #{row.trigger_no}"
+        if row is None or not wait.detail.startswith(engine):
+            return wait.detail
+        sentence = self._reader.public_fields.sentence(row.class_path, row.kwargs, watch)
+        return sentence + wait.detail.removeprefix(engine)
+
+    async def standing_so(
+        self, numbers: Sequence[TriggerNo], stored: TriggerState, state: str
+    ) -> list[TriggerNo]:
+        """Return those of triggers that stand so, in their order; nothing of them is read.
+
+        Args:
+            stored: How their rows do.
+        """
+        memory = self._memory()
+        unhosted = stored.name.lower()
+        if memory is None:
+            return list(numbers) if state == unhosted else []
+        forms = _held_forms(memory)
+        found: list[TriggerNo] = []
+        for first in range(0, len(numbers), _LOOKED_AT_ONCE):
+            some = numbers[first : first + _LOOKED_AT_ONCE]
+            found += (n for n in some if (_held(n, forms, memory) or unhosted) == state)
+            await checkpoint()
+        return found
+
+
+def _looking(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[TriggerNo]]:
+    """Return the numbers of the sensors, and of the triggers, that waits are for."""
+    sensors: set[TaskNo] = set()
+    triggers: set[TriggerNo] = set()
+    for wait in waits.values():
+        if wait is not None and wait.looks_no is not None:
+            (sensors if wait.kind is WaitKind.INTERVAL else triggers).add(wait.looks_no)
+    return sorted(sensors), sorted(triggers)
+
+
+def _looked(wait: Wait, detail: str, watch: Watched | None) -> Wait:
+    return LookedWait(
+        kind=wait.kind,
+        detail=detail,
+        since=wait.since,
+        until=wait.until,
+        behind=wait.behind,
+        looks_no=wait.looks_no,
+        last_check_at=None if watch is None else watch.last_check_at,
+        next_check_at=None if watch is None else watch.next_check_at,
+    )
+
+
+def stored_state(state: str) -> TriggerState:
+    """Return how rows stand whose triggers stand so, as people are told it.
+
+    Raises:
+        RequestError: If no trigger can.
+    """
+    for stored in TriggerState:
+        if stored.name.lower() == state:
+            return stored
+    if state in _HELD:
+        return TriggerState.WAITING
+    known = ", ".join([stored.name.lower() for stored in TriggerState] + sorted(_HELD))
+    raise RequestError(f"there is no trigger state {state[:80]!r}; there are {known}")
+
+
+def _state(row: TriggerRow, where: _Hosted) -> str:
+    return where.state or row.state.name.lower()
+
+
+def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
+    wait = memory.packing.peek(number)
+    if wait is None:
+        return _Hosted()
+    if wait.hosting:
+        return _Hosted(NODE_NO) if wait.has_room else _Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
+    return _Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
+
+
+def _held_forms(memory: Memory) -> set[int]:
+    """Return the forms of folded triggers that something may keep from running."""
+    return {
+        number
+        for form, number in memory.packing.forms.numbered()
+        if not form.has_room or is_stopped(form.dag_version.graph.spec.dag_id, memory)
+    }
+
+
+def _held(number: TriggerNo, forms: set[int], memory: Memory) -> str:
+    """Return the state that ``_whereabouts`` does, of most that are folded without a look.
+
+    Args:
+        forms: See ``_held_forms``.
+    """
+    parking = memory.packing
+    if number not in parking.triggers.objects and not (forms and parking.form_of(number) in forms):
+        return ""
+    return _whereabouts(number, memory).state
+
+
+def _view(
+    row: TriggerRow,
+    run: RunRow,
+    task_id: str,
+    shown: tuple[int, int],
+    hosted: _Hosted,
+    watch: Watched | None,
+    detail: str,
+    shift: int,
+) -> TriggerView:
+    """Show a row.
+
+    Args:
+        shift: By how much the wall clock is ahead of steady time, in which it stands.
+    """
+    deadline = None if row.deadline_at is None else row.deadline_at + shift
+    return TriggerView(
+        trigger_id=row.trigger_no,
+        kind=kind_of(row.class_path),
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        task_id=task_id,
+        map_index=shown[0],
+        round=shown[1],
+        since=iso(row.since + shift) or "",
+        deadline=iso(deadline),
+        node=hosted.node,
+        shared_with=None if watch is None else watch.shared_with,
+        next_check_at=None if watch is None else iso(watch.next_check_at),
+        last_check_at=None if watch is None else iso(watch.last_check_at),
+        state=_state(row, hosted),
+        events=None,
+        detail=detail,
+    )

@@ -1,0 +1,291 @@
+"""The triggers page: what is parked by kind and age, who hosts it, whom an event woke."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import NamedTuple, TypeAlias
+
+import anyio
+
+from aioflow.api.dag_triggers import count_standing, list_standing, page_of_standing
+from aioflow.api.page_schemas import AgeView, HostView, KindView, TriggersView, WokenView
+from aioflow.api.queries import RunReader
+from aioflow.api.schemas import TriggerView, iso
+from aioflow.api.trigger_stats import EVENT_CLASS, Fires
+from aioflow.api.triggers import KINDS, Parked, kind_of, stored_state
+from aioflow.clock import Clock
+from aioflow.core.state.memory import Memory
+from aioflow.errors import StoreSlow, UnknownEvent
+from aioflow.executors.host_load import HostLoad, resident_bytes
+from aioflow.model.dag_triggers import ASSETS
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import RunRow, TriggerRow
+from aioflow.model.timestamps import Timestamp
+from aioflow.store.ui_protocol import AGE_SECONDS, WaitCount
+
+__all__ = ("Waiting",)
+
+_FRESH_US = 2_000_000
+_LOOKED_SECONDS = 2.0
+_NUMBERS = 10_000
+"""Of triggers that are looked at together: memory says at once how each stands."""
+_STARTERS = (EVENT_CLASS, ASSETS)
+"""Triggers of DAGs that take named events, by their numbers."""
+
+_STARTED = 100
+
+Kinds: TypeAlias = list[KindView]
+_Shared: TypeAlias = defaultdict[str, tuple[int, Timestamp | None]]
+
+
+class _Named(NamedTuple):
+    """Which triggers: of classes by their paths, or how these begin, and of a DAG."""
+
+    paths: Sequence[str]
+    prefixes: Sequence[str]
+    dag_id: str | None
+
+
+class Waiting:
+    """Reads what is parked.
+
+    Args:
+        memory: Of a running engine.
+        hosts: Tells of the processes that host triggers.
+    """
+
+    def __init__(
+        self,
+        reader: RunReader,
+        clock: Clock,
+        fires: Fires,
+        parked: Parked,
+        *,
+        memory: Callable[[], Memory | None],
+        hosts: Callable[[], Sequence[HostLoad]],
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._fires = fires
+        self._memory = memory
+        self._hosts = hosts
+        self._parked = parked
+        self._summed: tuple[int, TriggersView] | None = None
+        self._counted: tuple[int, list[WaitCount]] | None = None
+
+    # ── the list ────────────────────────────────────────────────────────────────────────
+
+    async def list(
+        self,
+        *,
+        kind: str | None,
+        state: str | None,
+        dag_id: str | None,
+        limit: int,
+        after: TriggerNo,
+    ) -> list[TriggerView]:
+        """Return parked waits by number, narrowed down; see ``Api.list_triggers``.
+
+        Raises:
+            RequestError: If there is no such state.
+            StoreSlow: If it takes long to find those that stand so.
+        """
+        if state is not None:
+            stored_state(state)
+        memory = self._memory()
+        paths, prefixes = _classes(kind, await self._counts() if kind is not None else [])
+
+        def is_wanted(view: TriggerView) -> bool:
+            return kind in {None, view.kind} and state in {None, view.state}
+
+        if dag_id is None:
+            standing = await page_of_standing(
+                self._reader, memory, after=after, limit=limit, is_wanted=is_wanted
+            )
+        else:
+            rows = await self._reader.store.find_dag_triggers([dag_id])
+            own = [row for row in rows.values() if row.trigger_no > after]
+            views = await list_standing(self._reader, memory, own)
+            standing = [view for view in views if is_wanted(view)]
+        parked: Sequence[TriggerView] = ()
+        if kind is None or paths or prefixes:
+            named = _Named(paths, prefixes, dag_id)
+            parked = await self._page(named, state, limit=limit, after=after)
+        # A full page ends with its last row: what lies behind that comes with the next one.
+        last = parked[-1].trigger_id if len(parked) == limit else sys.maxsize
+        known = [view for view in standing if view.trigger_id <= last]
+        return sorted((*parked, *known), key=lambda view: view.trigger_id)[:limit]
+
+    async def _page(
+        self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
+    ) -> Sequence[TriggerView]:
+        """Return the next parked waits of a name that stand so; fewer only where there are.
+
+        Raises:
+            StoreSlow: If it takes long to find them.
+        """
+        found: list[TriggerView] = []
+        try:
+            with anyio.fail_after(_LOOKED_SECONDS):
+                while True:
+                    rows, cursor = await self._rows(named, state, limit=limit, after=after)
+                    found += await self._parked.views(rows, state=state)
+                    if cursor is None or len(found) >= limit:
+                        return found[:limit]
+                    after = cursor
+        except TimeoutError as exc:
+            raise StoreSlow(_LOOKED_SECONDS) from exc
+
+    async def _rows(
+        self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
+    ) -> tuple[Sequence[TriggerRow], TriggerNo | None]:
+        """Return the next of their rows, and up to where was looked; ``None`` for to the end."""
+        store, wanted = self._reader.store, named._asdict()
+        if state is None:
+            rows = await store.browse_triggers(**wanted, after=after, limit=limit)
+            return rows, rows[-1].trigger_no if len(rows) == limit else None
+        stored = stored_state(state)
+        numbers = await store.browse_trigger_nos(
+            **wanted, state=stored, after=after, limit=_NUMBERS
+        )
+        cursor = numbers[-1] if len(numbers) == _NUMBERS else None
+        standing = await self._parked.standing_so(numbers, stored, state)
+        if len(standing) > limit:
+            standing, cursor = standing[:limit], standing[limit - 1]
+        return await store.find_triggers(standing), cursor
+
+    # ── the summary ─────────────────────────────────────────────────────────────────────
+
+    async def summary(self) -> TriggersView:
+        """Return what is parked by kind and age, and who hosts it; the same for a second."""
+        now = self._clock.monotonic_us()
+        if self._summed is None or now - self._summed[0] > _FRESH_US // 2:
+            self._summed = now, await self._summary()
+        return self._summed[1]
+
+    async def _summary(self) -> TriggersView:
+        counted = await self._counts()
+        hosts, memory = self._hosts(), self._memory()
+        standing = Counter() if memory is None else await count_standing(self._reader, memory)
+        known = [] if memory is None else memory.loop_blockers.all()
+        return TriggersView(
+            kinds=self._kinds(counted, standing, _watches(hosts)),
+            hosts=[_host(host) for host in hosts],
+            capacity=max((host.capacity for host in hosts), default=0),
+            waiting_for_capacity=sum(host.waiting for host in hosts),
+            quarantined=sorted(one.name for one in known if one.is_quarantined),
+            ages=_ages(counted),
+        )
+
+    def _kinds(
+        self, counted: Sequence[WaitCount], standing: Counter[str], watches: _Shared | None
+    ) -> Kinds:
+        counts = Counter(standing)
+        oldest: dict[str, Timestamp] = {}
+        for path, since, ages in counted:
+            kind = kind_of(path)
+            counts[kind] += sum(ages)
+            oldest[kind] = min(since + self._shift, oldest.get(kind, since + self._shift))
+        rates, fires = self._fires.per_second(), self._fires.counts
+        return [
+            KindView(
+                kind=kind,
+                count=counts[kind],
+                oldest_since=iso(oldest.get(kind)),
+                shared_watches=None if watches is None else watches[kind][0],
+                next_check_at=None if watches is None else iso(watches[kind][1]),
+                fires=fires[kind],
+                fires_per_second=round(rates.get(kind, 0.0), 3),
+            )
+            for kind in sorted(counts.keys() | fires.keys())
+        ]
+
+    async def _counts(self) -> Sequence[WaitCount]:
+        """Count all of them, at most every other second: it reads every row."""
+        now = self._clock.monotonic_us()
+        if self._counted is None or now - self._counted[0] > _FRESH_US:
+            instant = self._clock.now() - self._shift
+            self._counted = now, await self._reader.store.count_waits(instant)
+        return self._counted[1]
+
+    @property
+    def _shift(self) -> int:
+        """By how much the wall clock is ahead of steady time, in which triggers stand."""
+        memory = self._memory()
+        return 0 if memory is None else memory.shift
+
+    # ── events ──────────────────────────────────────────────────────────────────────────
+
+    async def woken_by(self, event_no: int) -> Sequence[WokenView]:
+        """Return whom a named event woke, as far as that is remembered.
+
+        Raises:
+            UnknownEvent: If there is no such event.
+        """
+        store = self._reader.store
+        if await store.find_named_event_no(event_no) is None:
+            raise UnknownEvent(event_no)
+        woken = self._fires.woken_by(event_no)
+        started = await store.list_started_by(_STARTERS, str(event_no), limit=_STARTED)
+        runs = await store.find_runs_by_no([run_no for run_no, _ in woken] + started)
+        found = []
+        for run_no, task_no in woken:
+            run = runs.get(run_no)
+            if run is None:
+                continue
+            layout = await self._reader.layout(run)
+            place = layout.find(task_no)
+            if place is not None:
+                task_id = layout.spec.tasks[place.position].task_id
+                found.append(_woken(run, task_id, place.map_index))
+        found += [_woken(runs[run_no], None, -1) for run_no in started if run_no in runs]
+        return found
+
+
+def _classes(kind: str | None, counted: Sequence[WaitCount]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return which classes are of a kind: by their module, or by name among those that wait."""
+    if kind is None:
+        return (), ()
+    prefixes = [f"{module}:" for module, name in KINDS.items() if name == kind]
+    if prefixes:
+        return (), prefixes
+    return [path for path, _, _ in counted if kind_of(path) == kind], ()
+
+
+def _woken(run: RunRow, task_id: str | None, map_index: int) -> WokenView:
+    return WokenView(run_id=run.run_id, task_id=task_id, map_index=map_index, dag_id=run.dag_id)
+
+
+def _host(host: HostLoad) -> HostView:
+    return HostView(
+        name=host.name,
+        state="down" if host.pid is None else "up",
+        triggers=host.triggers,
+        loop_lag_seconds=host.lag_seconds,
+        rss_bytes=resident_bytes(host.pid) or None,
+    )
+
+
+def _watches(hosts: Sequence[HostLoad]) -> _Shared | None:
+    """Return by kind how many watches are shared, and when the first of them looks next."""
+    told = [host.watches for host in hosts if host.watches is not None]
+    if not told:
+        return None
+    found: _Shared = defaultdict(lambda: (0, None))
+    for class_path, count, at in chain.from_iterable(told):
+        kind = kind_of(class_path)
+        known, first = found[kind]
+        instants = [instant for instant in (first, at) if instant is not None]
+        found[kind] = known + count, min(instants, default=None)
+    return found
+
+
+def _ages(counted: Sequence[WaitCount]) -> list[AgeView]:
+    bounds = (*AGE_SECONDS, None)
+    return [
+        AgeView(upto_seconds=bound, count=sum(ages[at] for _, _, ages in counted))
+        for at, bound in enumerate(bounds)
+    ]

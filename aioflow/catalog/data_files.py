@@ -1,0 +1,477 @@
+"""Which files beside its modules belong to the version of a DAG file. Blocks; called in a thread.
+
+Those that it names or reads do, see ``worker.data_files``, and those that a line of it
+(``# aioflow: files = [...]``) or an ``aioflow.toml`` in its folder or one above names. Where
+neither is there, so do all small text files of its own folder, and of folders that it names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from aioflow.catalog.file_contents import Content, Entries, content_of, list_entries, read, stays
+from aioflow.catalog.ignore_file import NAME, Ignored
+from aioflow.catalog.patterns import MAGIC, TABLE, compiled, read_table
+from aioflow.protocol.parse_results import Beside, DagFailure
+from aioflow.worker.data_files import FILE_LIMIT_BYTES, BadFiles, is_inside
+
+__all__ = ("BYTES_AT_MOST", "FILES_AT_MOST", "Asked", "Choice", "FilesBeside", "Taken")
+
+FILES_AT_MOST = 500
+"""So many files beside its modules one version has."""
+
+BYTES_AT_MOST = 8 * 1024 * 1024
+"""What they may have in all; each has ``FILE_LIMIT_BYTES`` at most."""
+
+_ENTRIES_AT_MOST = 20_000
+
+_NO_TEXT_ENDS = (
+    "7z avro bak bin bz2 db dll duckdb feather gif gz ico jpeg jpg lock log new orc orig "
+    "parquet part pdf pickle pid pkl png py pyc pyi pyo rej shm so sqlite sqlite3 swp "
+    "tar tgz tmp wal webp whl xls xlsx xz zip zst"
+)
+_NO_TEXT = frozenset(f".{end}" for end in _NO_TEXT_ENDS.split())
+"""What ends so is not taken unless it is named: modules are imported, others no text, or output."""
+
+
+_Place: TypeAlias = tuple[Path, str, tuple[str, ...], frozenset[str]]
+"""What decides which files lie beside a DAG file: folders, and what importing it writes."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a DAG file uses of the files beside its modules, as it was parsed.
+
+    Attributes:
+        folder: The DAG folder it lies in.
+    """
+
+    folder: Path
+    beside: Beside
+    modules: frozenset[str]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The files beside its modules that the version of a DAG file has now.
+
+    Attributes:
+        named: The digests of those that it names, by their paths relative to the DAG folder.
+        lying: Of those that only lie there; DAG files beside which the same lies share it.
+        said: What is odd about them.
+        refusal: Why the file is not taken at all, if it is not.
+    """
+
+    named: dict[str, bytes] = {}
+    lying: dict[str, bytes] = {}
+    said: tuple[DagFailure, ...] = ()
+    refusal: DagFailure | None = None
+
+    @property
+    def digests(self) -> dict[str, bytes]:
+        """All of them."""
+        return self.lying | self.named
+
+    def differs(self, before: Choice) -> bool:
+        """Return whether another version would be made of it."""
+        is_same = self.lying is before.lying or self.digests == before.digests
+        return not is_same or self.differs_in_named(before)
+
+    def differs_in_named(self, before: Choice) -> bool:
+        """Return whether it differs in more than files that only lie there."""
+        return (self.named, self.refusal) != (before.named, before.refusal)
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A choice, and the contents it stands for."""
+
+    choice: Choice
+    sources: dict[str, bytes]
+
+
+class FilesBeside:
+    """Looks for the files beside DAG files, and remembers the digests of their contents."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, Content] = {}
+        self._named: frozenset[str] = frozenset()
+        self._lying: dict[_Place, dict[str, bytes]] = {}
+
+    def is_named(self, path: str) -> bool:
+        """Return whether this file was named when it was last looked for, there or not."""
+        return path in self._named
+
+    def look(self, files: Mapping[str, Asked]) -> dict[str, Choice]:
+        """Return what each of these DAG files would have now."""
+        walk = _Walk(self._contents, self._lying)
+        found = {file: walk.choose(file, asked) for file, asked in files.items()}
+        self._named = frozenset(walk.named)
+        self._lying = {place: one.digests for place, one in walk.lying.items()}
+        # What nothing asks for any more is forgotten.
+        contents = self._contents.copy()
+        self._contents = {path: one for path, one in contents.items() if path in walk.asked}
+        return found
+
+    def take(self, file: str, asked: Asked, *, as_it_is: bool) -> Taken | None:
+        """Return the files of a version with their contents.
+
+        Args:
+            as_it_is: Take a file as it is, though it is not what importing the DAG file has read.
+
+        Returns:
+            ``None`` if one has changed since it was read: the DAG file has to be parsed again.
+        """
+        walk = _Walk(self._contents, self._lying)
+        choice = walk.choose(file, asked)
+        opened = asked.beside.opened
+        if not as_it_is and any(walk.stamp(asked.folder, n) != opened[n] for n in opened):
+            return None
+        sources: dict[str, bytes] = {}
+        named = self._read(asked.folder, choice.named, sources)
+        lying = self._read(asked.folder, choice.lying, sources)
+        if lying == choice.lying:
+            lying = choice.lying
+        return Taken(msgspec.structs.replace(choice, named=named, lying=lying), sources)
+
+    def _read(
+        self, folder: Path, digests: Mapping[str, bytes], sources: dict[str, bytes]
+    ) -> dict[str, bytes]:
+        """Read files; return the digests of what they are by now, without those that are gone."""
+        found = {}
+        for name, digest in digests.items():
+            content = sources.get(name) or read(folder / name)
+            if content is None:
+                continue
+            sources[name], found[name] = content, hashlib.sha256(content).digest()
+            if found[name] != digest:
+                # Its stamp may be what it was: the next look reads it again.
+                self._contents.pop(f"{folder}/{name}", None)
+        return found
+
+
+class _TooMany(Exception):
+    """More lies there than is looked at."""
+
+
+class _Lying(msgspec.Struct):
+    """What lies beside DAG files of a folder, and in folders that they name.
+
+    Attributes:
+        names: How many files; -1 if they were not counted.
+        size: Of those that are taken.
+    """
+
+    names: int = -1
+    digests: dict[str, bytes] = {}
+    size: int = 0
+
+
+class _Walk:
+    """One look at the disk: what several DAG files ask for is looked at once.
+
+    Args:
+        contents: What is known of files, by their paths.
+        lying: What lay there before, which is shared with what lies there now.
+    """
+
+    def __init__(
+        self, contents: dict[str, Content], lying: Mapping[_Place, dict[str, bytes]]
+    ) -> None:
+        self.asked: set[str] = set()
+        self.named: set[str] = set()
+        self.lying: dict[_Place, _Lying] = {}
+        self._contents = contents
+        self._lay = lying
+        self._seen: dict[str, Content | None] = {}
+        self._folders: dict[str, bool] = {}
+        self._lists: dict[Path, Entries] = {}
+        self._tables: dict[tuple[Path, str], tuple[str, ...] | BadFiles | None] = {}
+        self._ignored: dict[tuple[Path, str], Ignored] = {}
+
+    def choose(self, file: str, asked: Asked) -> Choice:
+        """Return which files the version of a DAG file has."""
+        folder, beside, base = asked.folder, asked.beside, posixpath.dirname(file)
+        pick = _Pick(self, folder, asked.modules)
+        try:
+            patterns = self._patterns(folder, base, beside)
+            for pattern in patterns or ():
+                pick.demand(pattern, self._match(folder, pattern))
+            for name in beside.opened:
+                pick.name(name, 0)
+            for pattern in beside.reads:
+                for name in self._match(folder, pattern):
+                    pick.name(name, 0)
+        except BadFiles as exc:
+            return Choice(refusal=DagFailure("files", str(exc)))
+        except _TooMany:
+            return Choice(refusal=DagFailure("files", _said_of_entries()))
+        folders = self._name_all(pick, file, beside)
+        if patterns is None:
+            place = (folder, base, tuple(folders), frozenset(beside.written))
+            pick.add_lying(self._lie_about(place))
+        return pick.choice()
+
+    def stamp(self, folder: Path, name: str) -> tuple[int, ...]:
+        """Return the stamp of a file; empty if there is none."""
+        content = self.content(folder, name)
+        return () if content is None else content.stamp
+
+    def content(self, folder: Path, name: str, *, is_named: bool = True) -> Content | None:
+        """Return what is known of a file, reading it if it has changed; ``None`` without one."""
+        path = f"{folder}/{name}"
+        if is_named:
+            self.named.add(path)
+        if path not in self._seen:
+            self.asked.add(path)
+            self._seen[path] = content_of(path, self._contents.get(path))
+            if (seen := self._seen[path]) is not None:
+                self._contents[path] = seen
+        return self._seen[path]
+
+    def _patterns(self, folder: Path, base: str, beside: Beside) -> tuple[str, ...] | None:
+        if beside.patterns is not None:
+            return beside.patterns
+        place = base
+        while True:
+            found = self._table(folder, place)
+            if isinstance(found, BadFiles):
+                raise found
+            if found is not None or not place:
+                return found
+            place = posixpath.dirname(place)
+
+    def _table(self, folder: Path, place: str) -> tuple[str, ...] | BadFiles | None:
+        """Return the patterns that a table in a folder names; ``None`` if it names none."""
+        key = (folder, place)
+        if key not in self._tables:
+            self._tables[key] = read_table(folder / place / TABLE, place)
+        return self._tables[key]
+
+    def _name_all(self, pick: _Pick, file: str, beside: Beside) -> list[str]:
+        """Take the files that a DAG file names; return the folders it names."""
+        folders = []
+        for name, line in (beside.paths | dict.fromkeys(beside.named, -1)).items():
+            if name in (".", file) or file.startswith(f"{name}/") or name in beside.written:
+                continue
+            if not is_inside(name):
+                pick.say(line, f"{name} is outside of the DAG folder: no task finds it there")
+            elif self._is_folder(pick.folder, name):
+                folders.append(name)
+            elif line < 0:  # a text that may mean anything
+                pick.name(name, -1)
+            else:
+                pick.name(name, line, is_path=True)
+        return folders
+
+    def _is_folder(self, folder: Path, name: str) -> bool:
+        path = f"{folder}/{name}"
+        if path not in self._folders:
+            self._folders[path] = Path(path).is_dir()
+        return self._folders[path]
+
+    def _lie_about(self, place: _Place) -> _Lying:
+        """Return what lies beside a file and in folders that it names."""
+        if place not in self.lying:
+            self.lying[place] = self._lie(*place)
+        return self.lying[place]
+
+    def _lie(
+        self, folder: Path, base: str, folders: tuple[str, ...], written: frozenset[str]
+    ) -> _Lying:
+        found = [posixpath.join(base, name) for name in self._list(folder / base).files]
+        try:
+            for below in folders:
+                found += self._below(folder, below)
+        except _TooMany:
+            return _Lying()
+        names = [n for n in dict.fromkeys(found) if n not in written and self._may_be(folder, n)]
+        lying = _Lying(len(names), {})
+        if len(names) > FILES_AT_MOST:
+            return lying
+        for name in names:
+            content = self.content(folder, name, is_named=False)
+            if content is not None and content.is_text and not content.is_too_large:
+                lying.digests[name] = content.digest
+                lying.size += content.size
+        before = self._lay.get((folder, base, folders, written))
+        if before == lying.digests:
+            lying.digests = before
+        return lying
+
+    def _may_be(self, folder: Path, name: str) -> bool:
+        """Return whether a file may be taken without having been named."""
+        place, last = posixpath.split(name)
+        if last[0] == "." or last[-1] == "~" or posixpath.splitext(last)[1].lower() in _NO_TEXT:
+            return False
+        if last in self._list(folder / place).links and not stays(folder, place, name):
+            return False
+        return not self._ignored_in(folder, place).hides(name)
+
+    def _ignored_in(self, folder: Path, place: str) -> Ignored:
+        key = (folder, place)
+        if key not in self._ignored:
+            above = self._ignored_in(folder, posixpath.dirname(place)) if place else Ignored()
+            path = folder / place
+            if (path / NAME).is_file():
+                prefix = f"{place}/" if place else ""
+                above = above.below(path, prefix, lambda _place, _exc: None)  # the scan says it
+            self._ignored[key] = above
+        return self._ignored[key]
+
+    def _match(self, folder: Path, pattern: str) -> Iterator[str]:
+        """Give the files that a pattern names; of a folder, all in it."""
+        if pattern == ".":
+            yield from self._below(folder, "")
+        elif not MAGIC.search(pattern):
+            if (folder / pattern).is_dir():
+                yield from self._below(folder, pattern)
+            elif self.content(folder, pattern) is not None:
+                yield pattern
+        else:
+            fixed = MAGIC.split(pattern)[0]
+            fits = compiled(pattern).fullmatch
+            for name in self._below(folder, posixpath.dirname(fixed)):
+                if fits(name):
+                    yield name
+
+    def _below(self, folder: Path, place: str) -> Iterator[str]:
+        """Give the files in a folder and below, without hidden ones and compiled modules."""
+        count = 0
+        pending: list[tuple[str, frozenset[tuple[int, int]]]] = [(place, frozenset())]
+        while pending:
+            here, above = pending.pop()
+            try:
+                status = (folder / here).stat()
+            except OSError:
+                continue
+            inode = (status.st_dev, status.st_ino)
+            if inode in above:
+                continue
+            entries = self._list(folder / here)
+            count += len(entries.files) + len(entries.folders)
+            if count > _ENTRIES_AT_MOST:
+                raise _TooMany
+            yield from (posixpath.join(here, name) for name in entries.files if name[0] != ".")
+            pending += [
+                (posixpath.join(here, name), above | {inode})
+                for name in reversed(entries.folders)
+                if name[0] != "." and name != "__pycache__"
+            ]
+
+    def _list(self, path: Path) -> Entries:
+        if path not in self._lists:
+            self._lists[path] = list_entries(path)
+        return self._lists[path]
+
+
+class _Pick:
+    """What is taken for one DAG file, and what is said of it."""
+
+    def __init__(self, walk: _Walk, folder: Path, modules: frozenset[str]) -> None:
+        self.folder = folder
+        self._walk = walk
+        self._modules = modules
+        self._digests: dict[str, bytes] = {}
+        self._lying: dict[str, bytes] = {}
+        self._bytes = 0
+        self._said: list[DagFailure] = []
+
+    def choice(self) -> Choice:
+        """Return all that was picked."""
+        return Choice(self._digests, self._lying, tuple(self._said))
+
+    def say(self, line: int, message: str) -> None:
+        """Say what is odd; once if it is said of several lines."""
+        if all(said.message != message for said in self._said):
+            self._said.append(DagFailure("odd.file", message, max(line, 0)))
+
+    def demand(self, pattern: str, names: Iterable[str]) -> None:
+        """Take the files that a pattern has named.
+
+        Raises:
+            BadFiles: If one is too large, or they are too many.
+        """
+        has_any = False
+        for name in names:
+            has_any = True
+            why = self._take(name)
+            if why:
+                raise BadFiles(f"{name}, which files names, {why}")
+        if not has_any:
+            self.say(0, f"no file is at {pattern}, which files names")
+
+    def name(self, name: str, line: int, *, is_path: bool = False) -> None:
+        """Take a file that is named; say so if that is not possible."""
+        if name in self._modules:
+            return
+        if self._walk.content(self.folder, name) is None:
+            if is_path:
+                self.say(line, f"no file is at {name}: a task does not find it there")
+            return
+        why = self._take(name)
+        if why:
+            self.say(line, f"{name} {why}, so it is no part of the version: no task finds it there")
+
+    def add_lying(self, lying: _Lying) -> None:
+        """Take files that lie there: all of them, or none."""
+        if lying.names < 0:
+            self.say(0, _said_of_entries())
+            return
+        both = [name for name in self._digests if name in lying.digests]
+        count = lying.names
+        if count <= FILES_AT_MOST:
+            count += len(self._digests) - len(both)
+        if count > FILES_AT_MOST:
+            self._say_lying(f"{count} files lie beside it: a version has at most {FILES_AT_MOST}")
+            return
+        size = self._bytes + lying.size - sum(self._size(name) for name in both)
+        if size > BYTES_AT_MOST:
+            limit = _in_mib(BYTES_AT_MOST)
+            self._say_lying(f"{size:,} bytes lie beside it: a version has at most {limit}")
+            return
+        self._lying = lying.digests
+
+    def _size(self, name: str) -> int:
+        content = self._walk.content(self.folder, name)
+        return 0 if content is None else content.size
+
+    def _say_lying(self, why: str) -> None:
+        self.say(
+            0,
+            f"{why}, so only those that it names are part of it; "
+            'name others in a line "# aioflow: files = [...]"',
+        )
+
+    def _take(self, name: str) -> str:
+        """Take a file; return why not, if that is not possible."""
+        if name in self._digests or name in self._modules:
+            return ""
+        content = self._walk.content(self.folder, name)
+        if content is None:
+            return "cannot be read"
+        if content.is_too_large:
+            return f"is larger than {_in_mib(FILE_LIMIT_BYTES)}"
+        if len(self._digests) >= FILES_AT_MOST:
+            return f"is one more than the {FILES_AT_MOST} files that a version has at most"
+        if self._bytes + content.size > BYTES_AT_MOST:
+            return (
+                f"does not fit into the {_in_mib(BYTES_AT_MOST)} that the files of a version have"
+            )
+        self._digests[name] = content.digest
+        self._bytes += content.size
+        return ""
+
+
+def _in_mib(size: int) -> str:
+    return f"{size / 1024 / 1024:g} MiB"
+
+
+def _said_of_entries() -> str:
+    return (
+        f"a folder that it names has more than {_ENTRIES_AT_MOST:,} entries: "
+        "none of them is part of the version; name fewer"
+    )

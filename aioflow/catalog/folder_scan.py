@@ -1,0 +1,295 @@
+"""What lies in the DAG folders. Blocks; called in a thread.
+
+Links are what they point to, under the name they have here: mounted and released
+configuration is made of them. Only what the file system says is not there is gone; what cannot
+be looked at for any other reason stays as it was last seen.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+import msgspec
+
+from aioflow.catalog.dag_files import may_define_dags
+from aioflow.catalog.ignore_file import NAME, Ignored
+
+__all__ = (
+    "FILE_LIMIT_BYTES",
+    "NO_STAMP",
+    "Found",
+    "Seen",
+    "list_folders",
+    "list_loaded",
+    "places_of",
+    "read_sources",
+    "scan",
+)
+
+FILE_LIMIT_BYTES = 16 * 1024 * 1024
+"""A larger ``.py`` file is not read."""
+
+NO_STAMP = (-1, -1, -1)
+"""That of no file."""
+
+_CHUNK = 1024 * 1024
+_GONE = (FileNotFoundError, NotADirectoryError)
+
+_logger = logging.getLogger(__name__)
+
+_OnError: TypeAlias = Callable[[Path, OSError], None]
+_Inode: TypeAlias = tuple[int, int]
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A Python file as it was found.
+
+    Attributes:
+        folder: The DAG folder it lies in.
+        stamp: Time of change, size and inode; as long as it stays the content does.
+        digest: Of its content; of its stamp, if it is too large.
+        has_dags: Whether it may define DAGs, see ``dag_files``.
+        is_ignored: Whether it is no DAG file, whatever it defines.
+    """
+
+    folder: Path
+    stamp: tuple[int, int, int]
+    digest: bytes
+    has_dags: bool
+    is_ignored: bool = False
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether nobody is going to read it."""
+        return self.stamp[1] > FILE_LIMIT_BYTES
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What lies in the DAG folders, as far as could be seen.
+
+    Attributes:
+        files: All Python files by their path relative to their folder.
+        unseen: Files and folders, by such paths, that could not be looked at.
+        causes: Why not, in words, with the first place each struck.
+    """
+
+    files: dict[str, Seen] = {}
+    unseen: frozenset[str] = frozenset()
+    causes: dict[str, Path] = {}
+
+    def hides(self, file: str) -> bool:
+        """Whether this file may be there all the same."""
+        return _is_below(file, self.unseen)
+
+
+def scan(
+    folders: Sequence[Path], before: Mapping[str, Seen], followed: AbstractSet[str] = frozenset()
+) -> Found:
+    """Look for Python files.
+
+    Files whose stamp has not changed since ``before`` are not read again, and those that cannot
+    be looked at are taken from there. Of two files with one relative path that of the first
+    folder counts.
+
+    Args:
+        followed: Files that are looked at wherever they lie, for others import them.
+    """
+    files: dict[str, Seen] = {}
+    unseen: set[str] = set()
+    causes: dict[str, Path] = {}
+    for folder in folders:
+        blind = _Blind(folder)
+        _look_below(folder, files, before, blind)
+        for name in sorted(followed - files.keys()):
+            seen = _look(folder, name, before.get(name), True, blind.note)
+            if seen is not None:
+                files[name] = seen
+        for name, seen in before.items():
+            if name not in files and seen.folder == folder and _is_below(name, blind.names):
+                files[name] = seen
+        unseen |= blind.names
+        causes = blind.causes | causes
+    return Found(files, frozenset(unseen), causes)
+
+
+def _look_below(
+    folder: Path, files: dict[str, Seen], before: Mapping[str, Seen], blind: _Blind
+) -> None:
+    for place in _walk(folder, blind.note):
+        for file in place.files:
+            name = place.prefix + file
+            if name in files:
+                continue
+            seen = _look(folder, name, before.get(name), place.ignored.hides(name), blind.note)
+            if seen is not None:
+                files[name] = seen
+
+
+def places_of(files: Iterable[str]) -> set[str]:
+    """Return where imports may find something: files without their suffix, and folders."""
+    places = set()
+    for file in files:
+        place = file.removesuffix(".py")
+        while place and place not in places:
+            places.add(place)
+            place = place.rpartition("/")[0]
+    return places
+
+
+class _Blind:
+    """Collects what could not be looked at in one DAG folder, and why."""
+
+    def __init__(self, folder: Path) -> None:
+        self.names: set[str] = set()
+        self.causes: dict[str, Path] = {}
+        self._folder = folder
+
+    def note(self, place: Path, exc: OSError) -> None:
+        self.names.add(place.relative_to(self._folder).as_posix())
+        self.causes.setdefault(exc.strerror or type(exc).__name__, place)
+
+
+def list_folders(folders: Sequence[Path]) -> list[Path]:
+    """Return the DAG folders and all below them that may hold Python files."""
+    return [place.path for folder in folders for place in _walk(folder, lambda place, exc: None)]
+
+
+def list_loaded(folders: Sequence[Path]) -> Iterator[Path]:
+    """Give all that may be loaded from the DAG folders: folders, Python files, patterns."""
+    for folder in folders:
+        for place in _walk(folder, lambda place, exc: None):
+            yield place.path
+            yield from (place.path / file for file in place.files)
+            if place.has_patterns:
+                yield place.path / NAME
+
+
+def read_sources(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the contents of these files of a folder, and their digests.
+
+    What cannot be read is left out.
+    """
+    sources = {}
+    for name in names:
+        try:
+            sources[name] = (folder / name).read_bytes()
+        except OSError as exc:
+            _logger.info("%s went away while it was read: %s", folder / name, exc)
+    return sources, {name: hashlib.sha256(text).digest() for name, text in sources.items()}
+
+
+def _look(
+    folder: Path, name: str, before: Seen | None, is_ignored: bool, on_error: _OnError
+) -> Seen | None:
+    path = f"{folder}/{name}"  # a Path takes longer to make than to look at
+    try:
+        status = os.stat(path)  # noqa: PTH116
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if before is not None and (before.folder, before.stamp) == (folder, stamp):
+            is_same = before.is_ignored == is_ignored
+            return before if is_same else msgspec.structs.replace(before, is_ignored=is_ignored)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if status.st_size > FILE_LIMIT_BYTES:
+            digest = hashlib.sha256(repr(stamp).encode()).digest()
+            with Path(path).open("rb") as file:
+                return Seen(folder, stamp, digest, may_define_dags(file.read(_CHUNK)), is_ignored)
+        content = Path(path).read_bytes()
+    except _GONE:
+        return None
+    except OSError as exc:
+        on_error(Path(path), exc)
+        return None
+    return Seen(
+        folder, stamp, hashlib.sha256(content).digest(), may_define_dags(content), is_ignored
+    )
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """A folder, with the names of its Python files.
+
+    Attributes:
+        prefix: What stands before these below the DAG folder: a path and a slash, or nothing.
+        has_patterns: Whether it says itself what is ignored.
+    """
+
+    path: Path
+    prefix: str
+    files: list[str]
+    ignored: Ignored
+    has_patterns: bool
+
+
+def _walk(folder: Path, on_error: _OnError) -> Iterator[_Place]:
+    """Give each folder with its Python files, through links too, but never in a circle."""
+    waiting: list[tuple[Path, str, frozenset[_Inode], Ignored]] = []
+    waiting.append((folder, "", frozenset(), Ignored()))
+    while waiting:
+        place, prefix, above, ignored = waiting.pop()
+        try:
+            status = place.stat()
+            inode = (status.st_dev, status.st_ino)
+            if inode in above:
+                continue
+            folders, files, has_patterns = _list(place, on_error)
+        except _GONE:
+            continue
+        except OSError as exc:
+            on_error(place, exc)
+            continue
+        if has_patterns:
+            ignored = ignored.below(place, prefix, on_error)
+        yield _Place(place, prefix, files, ignored, has_patterns)
+        waiting += [
+            (place / name, f"{prefix}{name}/", above | {inode}, ignored)
+            for name in reversed(folders)
+            if not ignored.hides(f"{prefix}{name}/")
+        ]
+
+
+def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool]:
+    """Return the folders and Python files in a folder, and whether it has patterns of its own."""
+    folders: list[str] = []
+    files: list[str] = []
+    has_patterns = False
+    with os.scandir(place) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name == NAME:
+                has_patterns = True
+            if entry.name.startswith(".") or entry.name == "__pycache__":
+                continue
+            try:
+                is_folder = entry.is_dir()
+            except OSError as exc:
+                on_error(place / entry.name, exc)
+                continue
+            if not is_folder and not entry.name.endswith(".py"):
+                continue
+            if not _is_utf_8(entry.name):
+                on_error(place / entry.name, OSError(errno.EILSEQ, "a name is not UTF-8"))
+                continue
+            (folders if is_folder else files).append(entry.name)
+    return folders, files, has_patterns
+
+
+def _is_utf_8(name: str) -> bool:
+    """Whether a name can be told: bytes that are no characters stand in it as surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_below(name: str, places: AbstractSet[str]) -> bool:
+    if not places:
+        return False
+    return name in places or any(str(above) in places for above in PurePosixPath(name).parents)

@@ -1,0 +1,220 @@
+"""Parsing DAG files, and looking at plug-ins, in processes that are forked for one file each.
+
+What forks them knows all that a DAG file imports of us, so that a file costs a fork and not a
+start; see ``worker.parser``. Such a process serves one asker at a time, and goes when nobody has
+asked for a while.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+
+from aioflow.clock import Clock
+from aioflow.processes import Child, Children, describe_ending
+from aioflow.protocol.commands import Hello, Inspect, Parse, ParserLimits
+from aioflow.protocol.parse_results import NO_ROOM, DagFailure, Inspected, Named, Parsed, ParserDied
+from aioflow.protocol.reports import Report
+
+__all__ = ("DEFAULT_TRIES", "Limits", "Parser")
+
+DEFAULT_TRIES = 3
+
+IDLE_SECONDS = 2.0
+"""So long a process that forks parsers stays after it was last asked."""
+
+GRACE_SECONDS = 15.0
+"""It sees to it that the limits are kept; what takes so much longer means that it cannot."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What parsing one file may take, and what it is told.
+
+    Attributes:
+        processes: How many others a file may start before it is killed with all of them.
+        default_deferrable: What an operator's ``deferrable=None`` stands for, if that is set.
+        default_tries: What a task has that does not say.
+    """
+
+    wall_seconds: float = 30.0
+    memory_bytes: int = 1536 * 1024 * 1024
+    output_bytes: int = 10 * 1024 * 1024
+    processes: int = 64
+    default_deferrable: bool | None = None
+    default_tries: int = DEFAULT_TRIES
+
+
+class Parser:
+    """Parses files and looks at plug-ins; ``run`` before anything is asked."""
+
+    def __init__(self, children: Children, code: Path, clock: Clock, limits: Limits) -> None:
+        self._children = children
+        self._clock = clock
+        self._limits = ParserLimits(
+            limits.wall_seconds, limits.memory_bytes, limits.output_bytes, limits.processes
+        )
+        self._welcome = Hello(
+            "parser",
+            str(code),
+            "",
+            default_deferrable=limits.default_deferrable,
+            default_tries=limits.default_tries,
+        )
+        self._group: TaskGroup | None = None
+        self._idle: list[_Forker] = []
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep the processes that fork parsers, until cancelled."""
+        async with anyio.create_task_group() as self._group:
+            task_status.started()
+            await anyio.sleep_forever()
+
+    async def parse(self, folder: Path, file: str) -> Parsed:
+        """Return what a file defines, or why that cannot be said.
+
+        Cancelled, it leaves nothing running.
+
+        Raises:
+            OSError: If the machine has no room for another process; the file is not to blame.
+        """
+        answer = await self._ask(Parse(str(folder), file, self._limits))
+        if isinstance(answer, Parsed):
+            return answer
+        failure, named = _failure(answer)
+        return Parsed((), (failure,), named.modules or (file,), wanted=named.wanted)
+
+    async def inspect(self, entry_point: str) -> Inspected:
+        """Return which triggers a plug-in brings, or why that cannot be said.
+
+        Raises:
+            OSError: See ``parse``.
+        """
+        answer = await self._ask(Inspect(entry_point, self._limits))
+        return answer if isinstance(answer, Inspected) else Inspected((), _failure(answer)[0])
+
+    async def _ask(self, order: Parse | Inspect) -> Parsed | Inspected | ParserDied:
+        async with self._forker() as forker:
+            answer = await forker.ask(order, self._limits.wall_seconds + GRACE_SECONDS)
+        if isinstance(answer, ParserDied) and answer.limit == NO_ROOM:
+            raise self._children.refused("parser", OSError(answer.status, answer.message))
+        return answer
+
+    @asynccontextmanager
+    async def _forker(self) -> AsyncIterator[_Forker]:
+        """Lend one that nobody else has; a new one, if there is none."""
+        assert self._group is not None, "run the parser first"  # noqa: S101 - a fault of ours
+        forker = self._idle.pop() if self._idle else None
+        if forker is None:
+            forker = _Forker(self._clock, self._forget)
+            await self._group.start(forker.run, self._children, self._welcome)
+        try:
+            yield forker
+        finally:
+            if forker.is_free:
+                self._idle.append(forker)
+
+    def _forget(self, forker: _Forker) -> None:
+        if forker in self._idle:
+            self._idle.remove(forker)
+
+
+class _Forker:
+    """A process that forks parsers."""
+
+    def __init__(self, clock: Clock, forget: Callable[[_Forker], None]) -> None:
+        self.is_free = True
+        self._clock = clock
+        self._forget = forget
+        self._child: Child | None = None
+        self._asked = 0
+        self._heard = anyio.Event()
+        self._answer: Parsed | Inspected | ParserDied | None = None
+
+    async def run(
+        self, children: Children, welcome: Hello, *, task_status: TaskStatus[None]
+    ) -> None:
+        """Live until nobody has asked for long, or it dies.
+
+        Raises:
+            NoRoom: If it cannot be started.
+        """
+        async with children.child(
+            "parser", on_reports=self._take, on_output=_let_go_by
+        ) as self._child:
+            self._child.send([welcome])
+            task_status.started()
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._leave_in_time, self._child)
+                failure = await self._child.ended()
+                self.is_free = False
+                self._forget(self)
+                self._end(ParserDied(-signal.SIGKILL, failure.message.encode()))
+                group.cancel_scope.cancel()
+
+    async def ask(
+        self, order: Parse | Inspect, limit_seconds: float
+    ) -> Parsed | Inspected | ParserDied:
+        """Have it look at one file. Whoever cancels this ends the process with all below it."""
+        assert self._child is not None  # noqa: S101 - it was started
+        self._asked += 1
+        self._answer, self._heard, self.is_free = None, anyio.Event(), False
+        self._child.send([order])
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._limit_time, limit_seconds)
+                await self._heard.wait()
+                group.cancel_scope.cancel()
+        finally:
+            if self._answer is None:
+                self._child.kill()
+        assert self._answer is not None  # noqa: S101 - it was heard
+        return self._answer
+
+    async def _limit_time(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        message = f"parsing took longer than {seconds:g} s"
+        assert self._child is not None  # noqa: S101 - it was started
+        self._child.kill()
+        self._end(ParserDied(-signal.SIGKILL, b"", "timeout", message))
+
+    async def _leave_in_time(self, child: Child) -> None:
+        asked = -1
+        while asked != self._asked or not self.is_free:
+            asked = self._asked
+            await self._clock.sleep(IDLE_SECONDS)
+        self.is_free = False
+        self._forget(self)
+        child.dismiss()
+
+    def _take(self, reports: list[Report]) -> None:
+        for report in reports:
+            if isinstance(report, Parsed | Inspected | ParserDied) and self._answer is None:
+                self.is_free = True
+                self._end(report)
+
+    def _end(self, answer: Parsed | Inspected | ParserDied) -> None:
+        if self._answer is None:
+            self._answer = answer
+        self._heard.set()
+
+
+async def _let_go_by(data: bytes) -> None:
+    """What a file prints is counted where it is forked."""
+
+
+def _failure(answer: Parsed | Inspected | ParserDied) -> tuple[DagFailure, Named]:
+    """Return why there is no answer of the kind that was asked for, and what is known at least."""
+    if not isinstance(answer, ParserDied):
+        return DagFailure("killed", "the parser answered another question"), Named()
+    if answer.limit:
+        return DagFailure(answer.limit, answer.message), answer.named
+    if answer.status == -signal.SIGXCPU:
+        return DagFailure("timeout", "parsing took too much processor time"), answer.named
+    failure = describe_ending(answer.status, out_of_memory=False, last_words=answer.last_words)
+    return DagFailure(failure.reason, failure.message), answer.named

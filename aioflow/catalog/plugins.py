@@ -1,0 +1,88 @@
+"""Plug-ins: packages that bring triggers, found by the entry-point group ``aioflow.triggers``.
+
+Their code is imported in a child of its own, never here; a trigger of theirs is hosted by its
+class path like any other. One that is broken is said, and nobody else is concerned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+
+import anyio.to_thread
+import msgspec
+
+from aioflow.catalog.parse import Parser
+from aioflow.protocol.parse_results import DagFailure, TriggerKind
+from aioflow.telemetry.log import Logger
+
+__all__ = ("GROUP", "PlugIn", "look_at", "plug_ins", "warn_of_broken")
+
+GROUP = "aioflow.triggers"
+
+_OURS = "aioflow-engine"
+
+_log = Logger(__name__)
+
+
+class PlugIn(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry point of the group, and what came of importing it.
+
+    Attributes:
+        name: Of the entry point.
+        module: What it names.
+        package: The distribution it came with.
+        kinds: The triggers in it.
+        failure: Why there are none.
+    """
+
+    name: str
+    module: str
+    package: str
+    kinds: tuple[TriggerKind, ...] = ()
+    failure: DagFailure | None = None
+
+
+def plug_ins() -> list[PlugIn]:
+    """Return the plug-ins that are installed, by name. Reads metadata alone; it may block."""
+    found = {
+        (point.name, point.value): PlugIn(
+            name=point.name,
+            module=point.value,
+            package=point.dist.name if point.dist is not None else "",
+        )
+        for point in entry_points(group=GROUP)
+    }
+    return [plug_in for _, plug_in in sorted(found.items())]
+
+
+async def look_at(plug_in: PlugIn, parser: Parser) -> PlugIn:
+    """Return a plug-in with its triggers, or with why it has none.
+
+    Raises:
+        OSError: If the machine has no room for another process.
+    """
+    seen = await parser.inspect(plug_in.module)
+    return msgspec.structs.replace(plug_in, kinds=seen.kinds, failure=seen.failure)
+
+
+async def warn_of_broken(
+    parser: Parser, learn: Callable[[Sequence[TriggerKind]], None] = lambda _: None
+) -> None:
+    """Say in the log which plug-ins of other packages than our own cannot be imported.
+
+    Args:
+        learn: Called with the triggers of each plug-in.
+    """
+    for plug_in in await anyio.to_thread.run_sync(plug_ins):
+        if plug_in.package == _OURS:
+            continue
+        try:
+            seen = await look_at(plug_in, parser)
+        except OSError as exc:
+            _log.warning("a plug-in was not looked at", plug_in=plug_in.name, error=str(exc))
+            continue
+        learn(seen.kinds)
+        if seen.failure is not None:
+            facts = {"plug_in": seen.name, "module": seen.module, "package": seen.package}
+            _log.warning("a plug-in cannot be imported", **facts, error=seen.failure.message)

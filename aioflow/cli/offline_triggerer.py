@@ -1,0 +1,92 @@
+"""Asks a timetable without a daemon: in a host of triggers that lasts as long as the question."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import anyio
+
+from aioflow.api.fire_times import host_order
+from aioflow.catalog.snapshot import Snapshots
+from aioflow.executors.preview import Foresight
+from aioflow.model.dag_triggers import DagTriggerRow
+from aioflow.model.timestamps import Timestamp
+from aioflow.processes import Child, Children
+from aioflow.protocol.commands import Hello
+from aioflow.protocol.reports import FireTimesPreviewed, Report
+from aioflow.store import Store
+
+__all__ = ("LoneHost",)
+
+
+class LoneHost:
+    """Has the code of a version on the disk, and a process for it, for one question.
+
+    Fulfils ``aioflow.api.fire_times.Timetables``.
+
+    Args:
+        store: Has the code of all versions.
+        allowed: See ``Children``.
+    """
+
+    def __init__(self, store: Store, allowed: Sequence[str]) -> None:
+        self._store = store
+        self._allowed = allowed
+
+    def expected(self) -> Mapping[str, Timestamp]:
+        """Nothing is hosted: nobody waits for a slot."""
+        return {}
+
+    def expected_of(self, _dag_id: str) -> Timestamp | None:
+        """See ``expected``."""
+        return None
+
+    async def foresee(
+        self, row: DagTriggerRow, version: str, after: Timestamp, count: int
+    ) -> FireTimesPreviewed | None:
+        """See ``Timetables``."""
+        with tempfile.TemporaryDirectory(prefix="aioflow-next-") as home:
+            code = Path(home) / "code"
+            code.mkdir()
+            found = await self._store.find_version(version)
+            if found is not None:
+                await Snapshots(code).restore(version, found.sources)
+            children = Children(Path(home), allowed=self._allowed)
+            async with anyio.create_task_group() as group:
+                await group.start(children.run)
+                answer = await _ask(children, code, row, version, after, count)
+                group.cancel_scope.cancel()
+        return answer
+
+
+async def _ask(
+    children: Children, code: Path, row: DagTriggerRow, version: str, after: Timestamp, count: int
+) -> FireTimesPreviewed:
+    process: list[Child] = []
+    foresight = Foresight(lambda order: process[0].send([order]))
+
+    def take(reports: list[Report]) -> None:
+        for report in reports:
+            if isinstance(report, FireTimesPreviewed):
+                foresight.answered(report)
+
+    async with children.child("triggers", on_reports=take, on_output=_let_go_by) as child:
+        process.append(child)
+        child.send([Hello("triggers", str(code), str(code))])
+        async with anyio.create_task_group() as group:
+
+            async def tell_of_its_end() -> None:
+                await child.ended()
+                foresight.lost()
+
+            group.start_soon(tell_of_its_end)
+            answer = await foresight.ask(host_order(row, version, 0), after=after, count=count)
+            group.cancel_scope.cancel()
+        child.kill()
+    return answer
+
+
+async def _let_go_by(_data: bytes) -> None:
+    """What it prints belongs to no task, and what it failed of is said."""

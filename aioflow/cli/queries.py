@@ -1,0 +1,280 @@
+"""What reading commands ask: a daemon if one runs, else the database itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from aioflow.cli.client import Client, connect
+from aioflow.cli.output import hint
+from aioflow.errors import DaemonAway
+from aioflow.settings import find_home
+
+__all__ = ("Source", "read", "read_run")
+
+_LIVE = ("queued", "running")
+
+
+class Source(Protocol):
+    """Answers questions in JSON's terms. See ``api.Api`` for what they mean."""
+
+    def dags(self) -> Any:
+        """``list_dags``."""
+
+    def dag(self, dag_id: str) -> Any:
+        """``show_dag``."""
+
+    def next_slots(self, dag_id: str, after: str | None, count: int) -> Any:
+        """``next_slots``."""
+
+    def runs(
+        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
+    ) -> Any:
+        """``list_runs``."""
+
+    def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
+        """``show_run``."""
+
+    def tasks(
+        self, run_id: str, *, task: str | None, state: str | None, offset: int, limit: int
+    ) -> Any:
+        """``reads.one_task.list``."""
+
+    def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
+        """``why``."""
+
+    def logs(
+        self, run_id: str, task_id: str, *, map_index: int, try_number: int | None, offset: int
+    ) -> bytes:
+        """``logs``, a piece of it; b"" at the end."""
+
+    def triggers(self, *, limit: int, after: int) -> Any:
+        """``list_triggers``."""
+
+    def trigger(self, trigger_id: int) -> Any:
+        """``show_trigger``."""
+
+    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
+        """``list_events``."""
+
+    def pools(self) -> Any:
+        """``list_pools``."""
+
+    def nodes(self) -> Any:
+        """``reads.nodes``."""
+
+    def values(self, kind: str) -> Any:
+        """``values.list``."""
+
+    def backfills(self, dag_id: str | None, limit: int) -> Any:
+        """``backfills.list``."""
+
+    def backfill(self, backfill_id: int) -> Any:
+        """``backfills.show``."""
+
+    def users(self) -> Any:
+        """``access.list_users``."""
+
+    def tokens(self) -> Any:
+        """``access.list_tokens``."""
+
+    def audit(self, *, limit: int, before: int | None) -> Any:
+        """``access.list_audit``."""
+
+
+def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
+    """Ask the daemon; where none runs, ask its database.
+
+    Raises:
+        DaemonAway: If there is neither.
+    """
+    found, _ = _read(arguments, question)
+    return found
+
+
+def read_run(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
+    """Ask about a run; tell people if what it waits for stays unknown."""
+    found, is_served = _read(arguments, question)
+    if not is_served and found["state"] in _LIVE:
+        hint("no daemon runs, and only a daemon knows what is waited for: aioflow up")
+    return found
+
+
+def _read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> tuple[Any, bool]:
+    """Return the answer, and whether a daemon gave it."""
+    try:
+        return question(_Daemon(connect(arguments))), True
+    except DaemonAway:
+        if arguments.url:
+            raise
+        return question(_Database(find_home(arguments.home))), False
+
+
+class _Daemon:
+    """Asks over HTTP."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def dags(self) -> Any:
+        return self._client.get("dags")
+
+    def dag(self, dag_id: str) -> Any:
+        return self._client.get("dags", dag_id)
+
+    def next_slots(self, dag_id: str, after: str | None, count: int) -> Any:
+        return self._client.get("dags", dag_id, "next", **{"from": after, "count": count})
+
+    def runs(
+        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
+    ) -> Any:
+        return self._client.get("runs", dag=dag, state=state, limit=limit, before=before)
+
+    def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
+        return self._client.get("runs", run_id, offset=offset, limit=limit)
+
+    def tasks(
+        self, run_id: str, *, task: str | None, state: str | None, offset: int, limit: int
+    ) -> Any:
+        query = {"task": task, "state": state, "offset": offset, "limit": limit}
+        return self._client.get("runs", run_id, "tasks", **query)
+
+    def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
+        if task_id is None:
+            return self._client.get("runs", run_id, "why")
+        return self._client.get("runs", run_id, "tasks", task_id, "why", map=map_index)
+
+    def logs(
+        self, run_id: str, task_id: str, *, map_index: int, try_number: int | None, offset: int
+    ) -> bytes:
+        query = {"map": map_index, "try": try_number, "offset": offset}
+        return self._client.get_bytes("runs", run_id, "tasks", task_id, "logs", **query)
+
+    def triggers(self, *, limit: int, after: int) -> Any:
+        return self._client.get("triggers", limit=limit, after=after)
+
+    def trigger(self, trigger_id: int) -> Any:
+        return self._client.get("triggers", str(trigger_id))
+
+    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
+        return self._client.get("events", name=name, limit=limit, before=before)
+
+    def pools(self) -> Any:
+        return self._client.get("pools")
+
+    def nodes(self) -> Any:
+        return self._client.get("nodes")
+
+    def values(self, kind: str) -> Any:
+        return self._client.get(f"{kind}s")
+
+    def backfills(self, dag_id: str | None, limit: int) -> Any:
+        return self._client.get("backfills", dag=dag_id, limit=limit)
+
+    def backfill(self, backfill_id: int) -> Any:
+        return self._client.get("backfills", str(backfill_id))
+
+    def users(self) -> Any:
+        return self._client.get("users")
+
+    def tokens(self) -> Any:
+        return self._client.get("tokens")
+
+    def audit(self, *, limit: int, before: int | None) -> Any:
+        return self._client.get("audit", limit=limit, before=before)
+
+
+class _Database:
+    """Asks the rows themselves, opened for reading only. Waits are known to a daemon alone."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def dags(self) -> Any:
+        return self._ask(lambda api: api.list_dags())
+
+    def dag(self, dag_id: str) -> Any:
+        return self._ask(lambda api: api.show_dag(dag_id))
+
+    def next_slots(self, dag_id: str, after: str | None, count: int) -> Any:
+        from aioflow.api import instant
+
+        async def ask(api: Any) -> Any:
+            start = api.clock.now() if after is None else instant(after, "--from")
+            return await api.next_slots(dag_id, start, count)
+
+        return self._ask(ask)
+
+    def runs(
+        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
+    ) -> Any:
+        return self._ask(
+            lambda api: api.list_runs(dag_id=dag, state=state, limit=limit, before=before)
+        )
+
+    def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
+        return self._ask(lambda api: api.show_run(run_id, offset=offset, limit=limit))
+
+    def tasks(
+        self, run_id: str, *, task: str | None, state: str | None, offset: int, limit: int
+    ) -> Any:
+        return self._ask(
+            lambda api: api.reads.one_task.list(
+                run_id, task_id=task, state=state, offset=offset, limit=limit
+            )
+        )
+
+    def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
+        return self._ask(lambda api: api.why(run_id, task_id, map_index=map_index))
+
+    def logs(
+        self, run_id: str, task_id: str, *, map_index: int, try_number: int | None, offset: int
+    ) -> bytes:
+        found: bytes = self._ask(
+            lambda api: api.logs(
+                run_id, task_id, map_index=map_index, try_number=try_number, offset=offset
+            )
+        )
+        return found
+
+    def triggers(self, *, limit: int, after: int) -> Any:
+        return self._ask(lambda api: api.list_triggers(limit=limit, after=after))
+
+    def trigger(self, trigger_id: int) -> Any:
+        return self._ask(lambda api: api.show_trigger(trigger_id))
+
+    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
+        return self._ask(lambda api: api.list_events(name=name, limit=limit, before=before))
+
+    def pools(self) -> Any:
+        return self._ask(lambda api: api.list_pools())
+
+    def nodes(self) -> Any:
+        return self._ask(lambda api: api.reads.nodes())
+
+    def values(self, kind: str) -> Any:
+        from aioflow.model.dag import ValueKind
+
+        return self._ask(lambda api: api.values.list(ValueKind(kind)))
+
+    def backfills(self, dag_id: str | None, limit: int) -> Any:
+        return self._ask(lambda api: api.backfills.list(dag_id=dag_id, limit=limit))
+
+    def backfill(self, backfill_id: int) -> Any:
+        return self._ask(lambda api: api.backfills.show(backfill_id))
+
+    def users(self) -> Any:
+        return self._ask(lambda api: api.access.list_users())
+
+    def tokens(self) -> Any:
+        return self._ask(lambda api: api.access.list_tokens())
+
+    def audit(self, *, limit: int, before: int | None) -> Any:
+        return self._ask(lambda api: api.access.list_audit(limit=limit, before=before))
+
+    def _ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
+        from aioflow.cli.offline_database import ask_database
+
+        return ask_database(self._home, question)

@@ -1,0 +1,158 @@
+"""One process that does what is owed, one after the other; and where what it prints goes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from aioflow.executors.executor_context import Wiring
+from aioflow.model.ids import RunNo
+from aioflow.model.states import Failure
+from aioflow.notifications.prepare import Ready
+from aioflow.processes import Child
+from aioflow.protocol.reports import CallbackReturned, Report
+from aioflow.telemetry.task_log import Attribution, LogKey, TryLog
+
+__all__ = ("Caller", "calling")
+
+_logger = logging.getLogger(__name__)
+
+_RUNS_TOLD = 1_000
+
+
+class _Printed:
+    """What it prints, given to the logs of the tasks it is about."""
+
+    def __init__(self, wiring: Wiring, nonce: str) -> None:
+        self._tasklog = wiring.tasklog
+        self._attribution = Attribution(nonce)
+        self._expected: dict[int, tuple[LogKey | None, str]] = {}
+        self._log: TryLog | None = None
+        self._heading = b""
+
+    def expect(self, ready: Ready) -> None:
+        """It is told to do this."""
+        self._expected[ready.job.effect.outbox_no] = (ready.log, ready.what["callback"])
+
+    async def keep(self, data: bytes) -> None:
+        """Take a piece of output; waits while the disk is slow."""
+        await self._keep(self._attribution.feed(data))
+
+    async def finish(self) -> None:
+        """Take what was held back; it is dead."""
+        await self._keep(self._attribution.finish())
+        if self._log is not None:
+            self._log.close()
+
+    async def _keep(self, pieces: list[tuple[tuple[int, int] | None, bytes]]) -> None:
+        for key, data in pieces:
+            if not data and key is not None:
+                self._begin(key[0])
+            elif self._log is not None:
+                await self._log.write(self._heading + data)
+                self._heading = b""
+            elif data:
+                _logger.warning("printed: %r", self._tasklog.masks.masked(data)[:500])
+
+    def _begin(self, number: int) -> None:
+        if self._log is not None:
+            self._log.close()
+        key, event = self._expected.pop(number, (None, ""))
+        self._log = None if key is None else self._tasklog.open(key)
+        self._heading = f"[aioflow: {event}]\n".encode()
+
+
+class Caller:
+    """A process for the code of one version. Made by ``calling``."""
+
+    def __init__(self, wiring: Wiring, version: str) -> None:
+        self.version = version
+        self._wiring = wiring
+        self._child: Child | None = None
+        self._printed: _Printed | None = None
+        self._told: set[RunNo] = set()
+        self._answer: CallbackReturned | None = None
+        self._answered = anyio.Event()
+        self._death: Failure | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it takes another order."""
+        return self._death is None and len(self._told) < _RUNS_TOLD
+
+    async def call(self, ready: Ready, seconds: float) -> CallbackReturned:
+        """Have something done, and return what came of it; it is dead if that took too long."""
+        assert self._child is not None  # noqa: S101 - made by ``calling``
+        assert self._printed is not None  # noqa: S101
+        number = ready.job.effect.outbox_no
+        self._answer, self._answered = None, anyio.Event()
+        if self._death is not None:
+            self._answered.set()
+        self._printed.expect(ready)
+        orders: list[object] = [ready.order]
+        if ready.info is not None and ready.info.run_no not in self._told:
+            self._told.add(ready.info.run_no)
+            orders.insert(0, ready.info)
+        self._child.send(orders)
+        with anyio.move_on_after(seconds):
+            await self._answered.wait()
+        if self._answer is not None:
+            return self._answer
+        if self._death is not None:
+            return CallbackReturned(number, self._death, may_pass=self._death.reason == "killed")
+        self._child.kill()
+        self._death = await self._child.ended()
+        message = f"it took longer than {seconds:g} s and was killed"
+        return CallbackReturned(
+            number, Failure(type="TaskTimeout", message=message, reason="timeout")
+        )
+
+    def take(self, reports: list[Report]) -> None:
+        """Take what it reports."""
+        for report in reports:
+            if isinstance(report, CallbackReturned):
+                self._answer = report
+                self._answered.set()
+
+    async def keep(self, data: bytes) -> None:
+        """Take what it prints."""
+        if self._printed is not None:
+            await self._printed.keep(data)
+
+    def adopt(self, child: Child) -> None:
+        """It is up."""
+        self._child = child
+        self._printed = _Printed(self._wiring, child.log_nonce)
+        child.send([self._wiring.welcome("callbacks")])
+
+    async def watch(self) -> None:
+        """Notice its death."""
+        assert self._child is not None  # noqa: S101 - adopted before
+        self._death = await self._child.ended()
+        self._answered.set()
+
+    async def finish(self) -> None:
+        """It is dead, and has printed all."""
+        if self._printed is not None:
+            await self._printed.finish()
+
+
+@asynccontextmanager
+async def calling(wiring: Wiring, version: str) -> AsyncIterator[Caller]:
+    """Start a process; it is dead when the block has been left.
+
+    Raises:
+        NoRoom: If the machine has no room for it.
+    """
+    caller = Caller(wiring, version)
+    try:
+        async with wiring.children.child(
+            "callbacks", on_reports=caller.take, on_output=caller.keep
+        ) as child:
+            caller.adopt(child)
+            yield caller
+    finally:
+        await caller.finish()

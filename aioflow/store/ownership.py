@@ -1,0 +1,130 @@
+"""Which daemon holds a database, and whether a home's key fits it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Select, bindparam, delete, literal_column, select, union_all, update
+from sqlalchemy.dialects import postgresql
+
+from aioflow.crypto import Vault
+from aioflow.model.timestamps import Timestamp
+from aioflow.store import access_tables, tables
+from aioflow.store.fence import NODE_NO
+from aioflow.store.owner import Holder
+from aioflow.store.query_protocol import Asking
+
+__all__ = (
+    "BEAT",
+    "FORGET_HOLDER",
+    "NOTE_HOLDER",
+    "READ_EPOCH",
+    "READ_HOLDER",
+    "HoldingReader",
+)
+
+_SAMPLE = 20
+"""Sealed rows of each table that are tried; one that opens is enough."""
+
+_HOLDER = "holder"
+
+_node, _meta = tables.node, tables.meta
+_is_mine = _node.c.node_no == literal_column(str(NODE_NO))
+_is_holder = _meta.c.name == literal_column(f"'{_HOLDER}'")
+
+
+_HELD_BY = select(
+    _meta.c.value, _node.c.epoch, _node.c.commit_no, _node.c.seen_at, _node.c.host, _node.c.pid
+).where(_is_mine, _is_holder)
+
+
+def _note() -> Any:
+    value = bindparam("home", type_=_meta.c.value.type)
+    noted = postgresql.insert(_meta).values(name=literal_column(f"'{_HOLDER}'"), value=value)
+    return noted.on_conflict_do_update(
+        index_elements=["name"], set_={"value": noted.excluded.value}
+    )
+
+
+NOTE_HOLDER = _note()
+"""Says whose home the daemon has that claims the database."""
+
+FORGET_HOLDER = delete(_meta).where(_is_holder)
+
+READ_HOLDER = select(_meta.c.value).where(_is_holder)
+"""The home whose daemon has not left; one that ends by itself leaves."""
+
+READ_EPOCH = select(_node.c.epoch).where(_is_mine).with_for_update()
+"""The epoch, which nobody changes until the transaction ends."""
+
+BEAT = (
+    update(_node)
+    .where(_is_mine, _node.c.epoch == bindparam("of_epoch", type_=_node.c.epoch.type))
+    .values(seen_at=bindparam("at", type_=_node.c.seen_at.type))
+)
+"""Says that the daemon lives which writes under an epoch."""
+
+
+def _sealed() -> Select[Any]:
+    """Return rows of each table that holds what is sealed, the newest first."""
+    wait, standing, value = tables.trigger_wait, tables.dag_trigger, tables.named_value
+    head = access_tables.audit_head
+    columns = (
+        (wait, wait.c.trigger_no, wait.c.kwargs),
+        (standing, standing.c.trigger_no, standing.c.kwargs),
+        (value, value.c.value_no, value.c.sealed),
+        (head, head.c.head_no, head.c.sealed),
+    )
+    samples = [
+        select(
+            literal_column(f"'{table.name}'").label("of"),
+            number.label("number"),
+            sealed.label("sealed"),
+        )
+        .where(sealed.is_not(None))
+        .order_by(number.desc())
+        .limit(literal_column(str(_SAMPLE)))
+        .subquery()
+        for table, number, sealed in columns
+    ]
+    every = union_all(*(select(sample) for sample in samples)).subquery()
+    return select(every.c.of, every.c.number, every.c.sealed)
+
+
+_SEALED = _sealed()
+
+
+class HoldingReader(Asking):
+    """The part of a store that knows who holds it. A file is held by its lock alone."""
+
+    _vault: Vault
+
+    async def opens_sealed(self) -> bool:
+        """See ``Store``."""
+        (found,) = await self._fetch([self._question(_SEALED)])
+        # A damaged row tells nothing of the key: it is named by whatever reads its table.
+        samples = [
+            (table, number, sealed)
+            for table, number, sealed in found
+            if isinstance(number, int) and isinstance(sealed, bytes)
+        ]
+        return not samples or any(
+            self._vault.unseal(table, number, sealed) is not None
+            for table, number, sealed in samples
+        )
+
+    async def find_holder(self) -> Holder | None:
+        """See ``Store``."""
+        found = await self._one(tuple, _HELD_BY)
+        if found is None:
+            return None
+        home, epoch, commit_no, seen_at, host, pid = found
+        return Holder(
+            home=home, epoch=epoch, commit_no=commit_no, seen_at=seen_at, host=host, pid=pid
+        )
+
+    async def beat(self, at: Timestamp) -> None:
+        """See ``Store``."""
+
+    async def leave(self) -> None:
+        """See ``Store``."""

@@ -1,0 +1,447 @@
+"""What only people ask for: pages and sums over what is kept, each bounded by what it names."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    ColumnElement,
+    Select,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+)
+
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
+from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.model.timestamps import Timestamp
+from aioflow.store import rows, tables
+from aioflow.store.deletion import not_deleted
+from aioflow.store.query_protocol import Asking
+from aioflow.store.ui_protocol import AGE_SECONDS, CommitsAbove, Counted, WaitCount
+
+__all__ = ("BrowsingReader",)
+
+Row = TypeVar("Row")
+
+_run, _task, _try = tables.run, tables.task, tables.try_
+_wait, _version, _event = tables.trigger_wait, tables.version, tables.named_event
+_WIDTH = 100
+
+
+def _number(name: str) -> BindParameter[int]:
+    return bindparam(name, type_=BigInteger())
+
+
+def _text(name: str) -> BindParameter[str]:
+    return bindparam(name, type_=_run.c.run_id.type)
+
+
+def _literal(number: int) -> ColumnElement[int]:
+    """Written out, as partial indexes have it, or the planner does not see that they fit."""
+    return literal_column(str(number))
+
+
+_RECENT_RUNS = (
+    select(_run)
+    .where(_run.c.dag_id == _text("dag_id"), not_deleted)
+    .order_by(_run.c.run_no.desc())
+    .limit(_number("limit"))
+)
+_newest_failed = (
+    select(_run.c.ended_at)
+    .where(_run.c.state == _literal(int(RunState.FAILED)), tables.unsuccessful, not_deleted)
+    .order_by(_run.c.run_no.desc())
+    .limit(_number("limit"))
+    .subquery()
+)
+_FAILED_SINCE = select(func.count()).where(_newest_failed.c.ended_at >= _number("since"))
+_newest_of_dag = (
+    select(_run.c.version)
+    .where(_run.c.dag_id == _text("dag_id"), not_deleted)
+    .order_by(_run.c.run_no.desc())
+    .limit(_number("limit"))
+    .subquery()
+)
+_VERSIONS_OF_DAG = (
+    select(_newest_of_dag.c.version, func.count())
+    .group_by(_newest_of_dag.c.version)
+    .order_by(_newest_of_dag.c.version)
+)
+_TRIES_BETWEEN = (
+    select(_try)
+    .where(_try.c.task_no >= _number("first"), _try.c.task_no < _number("end"))
+    .order_by(_try.c.task_no, _try.c.start_no)
+    .limit(_number("limit"))
+)
+_COUNTS_BETWEEN = (
+    select(
+        _task.c.position,
+        _task.c.state,
+        func.count(),
+        func.min(_task.c.started_at),
+        func.max(_task.c.ended_at),
+    )
+    .where(
+        _task.c.task_no >= _number("first"),
+        _task.c.task_no < _number("end"),
+        _task.c.state != _literal(int(TaskState.REMOVED)),
+    )
+    .group_by(_task.c.position, _task.c.state)
+    .order_by(_task.c.position, _task.c.state)
+)
+_in_state = (
+    _task.c.task_no >= _number("first"),
+    _task.c.task_no < _number("end"),
+    _task.c.state == bindparam("state", type_=_task.c.state.type),
+)
+_TASKS_IN_STATE = (
+    select(_task.c.task_no)
+    .where(*_in_state)
+    .order_by(_task.c.task_no)
+    .limit(_number("limit"))
+    .offset(_number("offset"))
+)
+_LIVE_DAGS = select(_run.c.dag_id).where(_run.c.ended_at.is_(None)).distinct()
+_FIRST_FAILED = (
+    select(_task)
+    .where(
+        _task.c.run_no == _number("run_no"),
+        _task.c.state == literal_column(str(int(TaskState.FAILED))),
+    )
+    .order_by(_task.c.ended_at, _task.c.task_no)
+    .limit(1)
+)
+_COUNT_IN_STATE = select(func.count()).select_from(_task).where(*_in_state)
+_WAITS_OF_TASK = (
+    select(_wait)
+    .where(_wait.c.run_no == _number("run_no"), _wait.c.task_no == _number("task_no"))
+    .order_by(_wait.c.trigger_no)
+    .limit(_number("limit"))
+)
+_EVENT_BY_NO = select(_event).where(_event.c.event_no == _number("event_no"))
+_is_drained = tables.node.c.node_no.in_(select(tables.drained.c.node_no)).label("is_drained")
+_dag_event, _dag_trigger = tables.dag_event, tables.dag_trigger
+_NODES = select(tables.node, _is_drained).order_by(tables.node.c.node_no)
+_OLDEST_COMMIT = select(func.min(tables.journal.c.commit_no))
+_commit_no = tables.journal.c.commit_no
+_COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(
+    _commit_no > _number("number")
+)
+_LAST_COMMIT_UNTIL = select(func.max(_commit_no)).where(_commit_no <= _number("number"))
+
+
+def _younger(index: int) -> Any:
+    return func.sum(
+        case((_wait.c.since > _number(f"since_{index}"), _literal(1)), else_=_literal(0))
+    )
+
+
+_WAIT_COUNTS = (
+    select(
+        _wait.c.class_path,
+        func.min(_wait.c.since),
+        func.count(),
+        *(_younger(index) for index in range(len(AGE_SECONDS))),
+    )
+    .where(_wait.c.state == _literal(int(TriggerState.WAITING)))
+    .group_by(_wait.c.class_path)
+    .order_by(_wait.c.class_path)
+)
+
+
+@cache
+def _made_at(width: int) -> Select[Any]:
+    names = [_text(f"version_{n}") for n in range(width)]
+    return select(_version.c.version, _version.c.created_at).where(_version.c.version.in_(names))
+
+
+@cache
+def _runs_by_no(width: int) -> Select[Any]:
+    numbers = [_number(f"no_{n}") for n in range(width)]
+    return select(_run).where(_run.c.run_no.in_(numbers), not_deleted)
+
+
+@cache
+def _started_by(paths: int) -> Select[Any]:
+    """Return the runs that triggers of as many classes started for an event of a key."""
+    classes = [_text(f"path_{n}") for n in range(paths)]
+    return (
+        select(_dag_event.c.run_no)
+        .distinct()
+        .join(_dag_trigger, _dag_trigger.c.trigger_no == _dag_event.c.trigger_no)
+        .where(
+            _dag_trigger.c.class_path.in_(classes),
+            _dag_event.c.key == _text("key"),
+            _dag_event.c.run_no.is_not(None),
+        )
+        .order_by(_dag_event.c.run_no)
+        .limit(_number("limit"))
+    )
+
+
+@cache
+def _waits_by_no(width: int) -> Select[Any]:
+    numbers = [_number(f"no_{n}") for n in range(width)]
+    return select(_wait).where(_wait.c.trigger_no.in_(numbers))
+
+
+@cache
+def _waits_page(
+    paths: int, *, prefixes: int, of_dag: bool, in_state: bool, is_number: bool = False
+) -> Select[Any]:
+    """Return a page of waits whose class is one of these, or begins as one of these does.
+
+    Args:
+        is_number: Whether of each only its number is wanted.
+    """
+    page = (
+        (select(_wait.c.trigger_no) if is_number else select(_wait))
+        .where(_wait.c.trigger_no > _number("after"))
+        .order_by(_wait.c.trigger_no)
+        .limit(_number("limit"))
+    )
+    alike = [_wait.c.class_path == _text(f"path_{n}") for n in range(paths)]
+    for n in range(prefixes):
+        length = func.length(_text(f"prefix_{n}"))
+        alike.append(func.substr(_wait.c.class_path, _literal(1), length) == _text(f"prefix_{n}"))
+    if alike:
+        page = page.where(or_(*alike))
+    if in_state:
+        page = page.where(_wait.c.state == bindparam("state", type_=_wait.c.state.type))
+    if of_dag:
+        live = select(_run.c.run_no).where(
+            _run.c.dag_id == _text("dag_id"), _run.c.ended_at.is_(None)
+        )
+        page = page.where(_wait.c.run_no.in_(live))
+    return page
+
+
+class BrowsingReader(Asking):
+    """The part of a store that people look through."""
+
+    @abstractmethod
+    def _trigger(self, values: rows.Values) -> TriggerRow:
+        """Return a trigger row, unsealed."""
+
+    async def list_recent_runs(
+        self, dag_ids: Sequence[str], *, limit: int = 20
+    ) -> dict[str, list[RunRow]]:
+        """See ``Store``."""
+        known = list(filter(_is_text, dict.fromkeys(dag_ids)))
+        if not known:
+            return {}
+        answers = await self._fetch(
+            [self._question(_RECENT_RUNS, dag_id=dag_id, limit=limit) for dag_id in known]
+        )
+        return {
+            dag_id: self._read(_RECENT_RUNS, rows.run_row, answer)
+            for dag_id, answer in zip(known, answers, strict=True)
+        }
+
+    async def count_failed_since(self, since: Timestamp, *, limit: int = 1_000) -> int:
+        """See ``Store``."""
+        (count,) = await self._all(lambda row: row[0], _FAILED_SINCE, since=since, limit=limit)
+        return int(count)
+
+    async def count_versions_of_dag(
+        self, dag_id: str, *, limit: int = 10_000
+    ) -> list[tuple[str, int]]:
+        """See ``Store``."""
+        return await self._all(
+            lambda row: (row[0], row[1]), _VERSIONS_OF_DAG, dag_id=dag_id, limit=limit
+        )
+
+    async def find_live_dags(self) -> set[str]:
+        """See ``Store``."""
+        return set(await self._all(lambda row: row[0], _LIVE_DAGS))
+
+    async def find_made_at(self, versions: Collection[str]) -> dict[str, Timestamp]:
+        """See ``Store``."""
+        found: dict[str, Timestamp] = {}
+        wanted = list(dict.fromkeys(versions))
+        for start in range(0, len(wanted), _WIDTH):
+            piece = wanted[start : start + _WIDTH]
+            piece += piece[-1:] * (_WIDTH - len(piece))
+            named = {f"version_{n}": version for n, version in enumerate(piece)}
+            found.update(await self._all(lambda row: (row[0], row[1]), _made_at(_WIDTH), **named))
+        return found
+
+    async def find_runs_by_no(self, run_nos: Collection[RunNo]) -> dict[RunNo, RunRow]:
+        """See ``Store``."""
+        found = await self._each(rows.run_row, _runs_by_no, "no", dict.fromkeys(run_nos))
+        return {row.run_no: row for row in found}
+
+    async def list_tries_between(
+        self, first: TaskNo, end: TaskNo, limit: int = 1_000
+    ) -> list[TryRow]:
+        """See ``Store``."""
+        return await self._all(rows.try_row, _TRIES_BETWEEN, first=first, end=end, limit=limit)
+
+    async def count_states_between(self, first: TaskNo, end: TaskNo) -> list[Counted]:
+        """See ``Store``."""
+        return await self._all(_counted, _COUNTS_BETWEEN, first=first, end=end)
+
+    async def count_tasks_in(self, first: TaskNo, end: TaskNo, state: TaskState) -> int:
+        """See ``Store``."""
+        (count,) = await self._all(
+            lambda row: row[0], _COUNT_IN_STATE, first=first, end=end, state=int(state)
+        )
+        return int(count)
+
+    async def find_first_failed(self, run_no: RunNo) -> TaskRow | None:
+        """See ``Store``."""
+        found = await self._all(rows.task_row, _FIRST_FAILED, run_no=run_no)
+        return found[0] if found else None
+
+    async def list_task_nos_in(
+        self, first: TaskNo, end: TaskNo, state: TaskState, *, offset: int, limit: int
+    ) -> list[TaskNo]:
+        """See ``Store``."""
+        cut = {"offset": offset, "limit": limit}
+        return await self._all(
+            lambda row: row[0], _TASKS_IN_STATE, first=first, end=end, state=int(state), **cut
+        )
+
+    async def find_waits_of_task(
+        self, run_no: RunNo, task_no: TaskNo, *, limit: int = 10
+    ) -> list[TriggerRow]:
+        """See ``Store``."""
+        return await self._all(
+            self._trigger, _WAITS_OF_TASK, run_no=run_no, task_no=task_no, limit=limit
+        )
+
+    async def browse_triggers(
+        self,
+        *,
+        paths: Sequence[str] = (),
+        prefixes: Sequence[str] = (),
+        dag_id: str | None = None,
+        state: TriggerState | None = None,
+        after: TriggerNo = -1,
+        limit: int = 1_000,
+    ) -> list[TriggerRow]:
+        """See ``Store``."""
+        page = _waits_page(
+            len(paths),
+            prefixes=len(prefixes),
+            of_dag=dag_id is not None,
+            in_state=state is not None,
+        )
+        named = _named(paths, prefixes, dag_id, state)
+        return await self._all(self._trigger, page, after=after, limit=limit, **named)
+
+    async def browse_trigger_nos(
+        self,
+        *,
+        state: TriggerState,
+        paths: Sequence[str] = (),
+        prefixes: Sequence[str] = (),
+        dag_id: str | None = None,
+        after: TriggerNo = -1,
+        limit: int = 1_000,
+    ) -> list[TriggerNo]:
+        """See ``Store``."""
+        page = _waits_page(
+            len(paths),
+            prefixes=len(prefixes),
+            of_dag=dag_id is not None,
+            in_state=True,
+            is_number=True,
+        )
+        named = _named(paths, prefixes, dag_id, state)
+        return await self._all(lambda row: row[0], page, after=after, limit=limit, **named)
+
+    async def find_triggers(self, numbers: Collection[TriggerNo]) -> list[TriggerRow]:
+        """See ``Store``."""
+        found = await self._each(self._trigger, _waits_by_no, "no", dict.fromkeys(numbers))
+        return sorted(found, key=lambda row: row.trigger_no)
+
+    async def count_waits(self, now: Timestamp) -> list[WaitCount]:
+        """See ``Store``."""
+        edges = {
+            f"since_{index}": now - seconds * 1_000_000 for index, seconds in enumerate(AGE_SECONDS)
+        }
+        return await self._all(_wait_count, _WAIT_COUNTS, **edges)
+
+    async def find_named_event_no(self, event_no: int) -> NamedEventRow | None:
+        """See ``Store``."""
+        found = await self._all(rows.named_event_row, _EVENT_BY_NO, event_no=event_no)
+        return found[0] if found else None
+
+    async def list_started_by(self, paths: Sequence[str], key: str, *, limit: int) -> list[RunNo]:
+        """See ``Store``."""
+        named = {f"path_{n}": path for n, path in enumerate(paths)}
+        statement = _started_by(len(paths))
+        return await self._all(lambda row: row[0], statement, key=key, limit=limit, **named)
+
+    async def list_nodes(self) -> list[NodeRow]:
+        """See ``Store``."""
+        return await self._all(_node_row, _NODES)
+
+    async def oldest_commit(self) -> int | None:
+        """See ``Store``."""
+        (found,) = await self._all(lambda row: row[0], _OLDEST_COMMIT)
+        return None if found is None else int(found)
+
+    async def commits_above(self, number: int) -> CommitsAbove | None:
+        """See ``Store``."""
+        (above,) = await self._all(tuple, _COMMITS_ABOVE, number=number)
+        count, first, newest = above
+        if not count:
+            return None
+        (last,) = await self._all(lambda row: row[0], _LAST_COMMIT_UNTIL, number=number)
+        return CommitsAbove(
+            number=number, rows=int(count), first=int(first), newest=int(newest), last=last
+        )
+
+
+def _named(
+    paths: Sequence[str], prefixes: Sequence[str], dag_id: str | None, state: TriggerState | None
+) -> dict[str, object]:
+    named: dict[str, object] = {f"path_{n}": path for n, path in enumerate(paths)}
+    named |= {f"prefix_{n}": prefix for n, prefix in enumerate(prefixes)}
+    return named | {"dag_id": dag_id, "state": None if state is None else int(state)}
+
+
+def _is_text(name: str) -> bool:
+    """Whether a database can hold it."""
+    return "\0" not in name and not any("\ud800" <= char <= "\udfff" for char in name)
+
+
+def _counted(values: rows.Values) -> Counted:
+    position, state, count, started_at, ended_at = values
+    return position, TaskState(state), count, started_at, ended_at
+
+
+def _wait_count(values: rows.Values) -> WaitCount:
+    class_path, since, count, *younger = values
+    upto = [int(number) for number in younger] + [count]
+    before = [0, *upto[:-1]]
+    oldest = sys.maxsize if since is None else since  # where a row of them is damaged
+    return class_path, oldest, tuple(a - b for a, b in zip(upto, before, strict=True))
+
+
+def _node_row(values: rows.Values) -> NodeRow:
+    node_no, epoch, commit_no, started_at, seen_at, version, pid, host, _, is_drained = values
+    return NodeRow(
+        node_no=node_no,
+        epoch=epoch,
+        commit_no=commit_no,
+        is_drained=bool(is_drained),
+        started_at=started_at,
+        seen_at=seen_at,
+        version=version,
+        pid=pid,
+        host=host,
+    )

@@ -1,0 +1,81 @@
+"""Calls callbacks in threads of this process, in turns with the loop; see ``bodies``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from aioflow.author.notifiers import Notification, outbound
+from aioflow.errors import LinkClosed
+from aioflow.protocol.commands import ForgetRun, Notify, Order, RunCallback, RunInfo
+from aioflow.protocol.reports import CallbackReturned
+from aioflow.testing.function_bodies import Turns
+from aioflow.worker.callbacks import call, notify
+from aioflow.worker.code import CodeShelf
+from aioflow.worker.runs import Runs
+from aioflow.worker.shared_host import Line
+
+__all__ = ("CallingHost",)
+
+
+class CallingHost:
+    """The role ``callbacks``, see ``worker.callbacks``.
+
+    Args:
+        announce: Told the number of each call before it begins.
+        on_notification: Takes what notifiers would send.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        shelf: CodeShelf,
+        announce: Callable[[int], None],
+        on_notification: Callable[[Notification], None],
+    ) -> None:
+        self._line = line
+        self._loop = asyncio.get_running_loop()
+        self._runs = Runs(shelf)
+        self._announce = announce
+        self._running: Turns[CallbackReturned] | None = None
+        outbound.set(on_notification)
+
+    def obey(self, order: Order) -> None:
+        """See ``host.shared.Role``."""
+        match order:
+            case RunCallback():
+                self._begin(order.number, partial(call, order, self._runs, self._drive))
+            case Notify():
+                self._begin(order.number, partial(notify, order))
+            case RunInfo():
+                self._runs.tell(order)
+            case ForgetRun():
+                self._runs.forget(order.run_no)
+            case _:
+                raise LinkClosed(f"a callback host was ordered {type(order).__name__}")
+
+    def kill(self) -> None:
+        """End what is called where it stands."""
+        if self._running is not None:
+            self._running.kill()
+
+    def _begin(self, number: int, work: Callable[[], CallbackReturned]) -> None:
+        self._announce(number)
+        self._running = Turns(work, self._line.report)
+        self._loop.call_soon(self._running.begin)
+
+    def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the loop of the node, while the thread of the call waits."""
+        running = self._running
+        assert running is not None  # noqa: S101 - it is called
+        tasks: list[asyncio.Task[Any]] = []
+
+        def wish(go_on: Callable[[], None]) -> None:
+            task = self._loop.create_task(coroutine)
+            task.add_done_callback(lambda _: go_on())
+            tasks.append(task)
+
+        running.pause(wish)
+        return tasks[0].result()

@@ -1,0 +1,136 @@
+"""Runs a trigger alone on virtual time, for unit tests of triggers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import anyio
+
+from aioflow.author import codec
+from aioflow.author.duration import Duration, microseconds
+from aioflow.author.steps import at_once
+from aioflow.author.trigger import Trigger, TriggerEvent, note_last, prepare, serialize
+from aioflow.model.timestamps import to_datetime, to_timestamp
+from aioflow.testing.fake_time import VirtualClock, also_in, wall_clock
+from aioflow.testing.loop import VirtualLoop, threads_are_counted
+from aioflow.testing.standstill import Standstill
+from aioflow.worker.trigger_events import check, events_of, payload_of
+from aioflow.worker.triggers import call_cleanup
+
+__all__ = ("BEGINS_AT", "aware", "collect")
+
+BEGINS_AT = datetime(2026, 1, 1, tzinfo=UTC)
+"""What the clock shows when a test begins, unless it says otherwise."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_logger = logging.getLogger("aioflow.testing")
+
+
+async def collect(
+    trigger: Trigger[T],
+    *,
+    since: datetime | None = None,
+    last: TriggerEvent[T] | None = None,
+    timeout: Duration = "1d",
+    count: int | None = None,
+    at: datetime | None = None,
+) -> list[TriggerEvent[T]]:
+    """Run a trigger alone on virtual time, as a host does, and return its events.
+
+    It runs until its ``run`` ends, or ``timeout`` has passed, or it has yielded ``count`` events.
+    Then its ``cleanup`` is called. Each event counts as stored once it is yielded, so the
+    trigger's ``last`` is the event before. What asks the daemon, such as ``RunTrigger``,
+    ``EventTrigger`` or a secret, needs a ``Sim``.
+
+    Args:
+        since: When its task began to wait; ``at`` by default. Without a zone it is taken as UTC.
+        last: The last event that an earlier hosting of it has stored.
+        timeout: How much virtual time it has.
+        count: How many events are enough; all by default.
+        at: What the clock shows when it is hosted; ``since`` by default, else ``BEGINS_AT``.
+
+    Raises:
+        Unserializable: If it could not be stored, or an event could not.
+        Exception: What its ``run`` raises.
+    """
+    serialize(trigger)  # refuses what no host could make again
+    begins = aware(at or since or BEGINS_AT)
+    waits_since = aware(since or begins)
+    seconds = microseconds(timeout, "timeout") / 1e6
+    loop = VirtualLoop()
+    clock = VirtualClock(loop, to_timestamp(begins))
+    since_us = (waits_since - begins) // timedelta(microseconds=1)
+    prepare(trigger, since=waits_since, since_us=since_us)
+    object.__setattr__(trigger, "_hosted_last", None if last is None else _stored(last, trigger))
+    standstill = Standstill(loop, lambda: to_datetime(clock.now()), _logger.warning)
+    module = sys.modules.get(type(trigger).__module__)
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="aioflow-collect") as thread,
+        threads_are_counted(),
+        wall_clock(clock),
+        also_in([] if module is None else [module]),
+    ):
+        return await standstill.awaited(
+            thread.submit(_turn, loop, lambda: _events(trigger, seconds, count))
+        )
+
+
+def aware(moment: datetime) -> datetime:
+    """Return an instant; without a zone it is taken as UTC."""
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _stored(event: TriggerEvent[T], trigger: Trigger[T]) -> TriggerEvent[T]:
+    """Return an event as the next hosting finds it: its payload has been stored and read."""
+    name = type(trigger).__name__
+    payload: Any = codec.decode(at_once(payload_of(check(event, name), name)))
+    return TriggerEvent(payload, event.key)
+
+
+async def _events(trigger: Trigger[T], seconds: float, count: int | None) -> list[TriggerEvent[T]]:
+    found: list[TriggerEvent[T]] = []
+    name = type(trigger).__name__
+    reason = "finished"
+    try:
+        with anyio.move_on_after(seconds) as limit:
+            async with AsyncExitStack() as stack:
+                events = await events_of(trigger.run(), name)
+                if isinstance(events, AsyncGenerator):
+                    await stack.enter_async_context(aclosing(events))
+                async for event in events:
+                    checked: Any = check(event, name)
+                    note_last(trigger, _stored(checked, trigger))
+                    found.append(checked)
+                    if len(found) == count:
+                        break
+        if limit.cancelled_caught:
+            reason = "timeout"
+    finally:
+        pending = call_cleanup(trigger, reason)
+        if inspect.isawaitable(pending):
+            await pending
+    return found
+
+
+def _turn(loop: VirtualLoop, make: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Let a loop turn until this has an answer, and end what is left on it."""
+    try:
+        return loop.run_until_complete(make())
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

@@ -1,0 +1,202 @@
+"""Runs ``def`` bodies in threads of this process, one at a time and in turns with the loop.
+
+While a body runs the loop stands still, and no time passes. Where it sleeps or asks for a
+result, the loop goes on. So what happens in which order does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from aioflow.errors import LinkClosed
+from aioflow.protocol.commands import ForgetRun, Hello, Order, Recall, Reply, RunInfo, StartTask
+from aioflow.protocol.reports import Ended, Recalled, TaskStarted
+from aioflow.testing.loop import napping, virtual_loop
+from aioflow.worker.code import CodeShelf
+from aioflow.worker.outcome import now
+from aioflow.worker.run_body import run_body
+from aioflow.worker.runs import Runs
+from aioflow.worker.shared_host import Line
+
+__all__ = ("BodyHost", "Turns")
+
+Outcome = TypeVar("Outcome")
+
+
+class _Killed(BaseException):
+    """The process of a body is gone; raised where the body stands."""
+
+
+class _Stage:
+    """A thread that runs one body after the other; to start one for each takes longer than most."""
+
+    def __init__(self) -> None:
+        self._body: Callable[[], object] | None = None
+        self._has_body = threading.Semaphore(0)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def give(self, body: Callable[[], object]) -> None:
+        """Have it run this next; it has to be free."""
+        self._body = body
+        self._has_body.release()
+
+    def _run(self) -> None:
+        while self._has_body.acquire():
+            body, self._body = self._body, None
+            assert body is not None  # noqa: S101 - given before
+            with contextlib.suppress(_Killed):
+                body()
+            del body  # and what it stands on
+            _free.append(self)
+
+
+_free: list[_Stage] = []
+"""Those that have no body, of all nodes of this process."""
+
+
+class Turns(Generic[Outcome]):
+    """A body in its thread, which and the loop take turns.
+
+    Args:
+        work: Runs the body.
+        on_end: Called on the loop with what came of it; not for one that was killed.
+    """
+
+    def __init__(self, work: Callable[[], Outcome], on_end: Callable[[Outcome], None]) -> None:
+        self._loop = virtual_loop()
+        self._work = work
+        self._on_end = on_end
+        self._body_goes_on = threading.Semaphore(0)
+        self._loop_goes_on = threading.Semaphore(0)
+        self._wish: Callable[[], object] | None = None
+        self._ended: Outcome | None = None
+        self._is_killed = self._is_over = False
+
+    def begin(self) -> None:
+        """Let the body run to its first pause."""
+        if self._is_killed:
+            return
+        context = contextvars.copy_context()
+        stage = _free.pop() if _free else _Stage()
+        stage.give(partial(context.run, self._run))
+        self._go_on()
+
+    def kill(self) -> None:
+        """End it where it pauses."""
+        self._is_killed = True
+        if self._wish is not None:
+            self._go_on()
+
+    def pause(self, wish: Callable[[Callable[[], None]], object]) -> None:
+        """From the body's thread: have the loop do this, which calls back when to go on."""
+        if self._is_killed:
+            raise _Killed
+        self._wish = partial(wish, self._go_on)
+        with self._loop.at_rest():
+            self._loop_goes_on.release()
+            self._body_goes_on.acquire()
+        if self._is_killed:
+            raise _Killed
+
+    def _run(self) -> None:
+        self._body_goes_on.acquire()
+        try:
+            with self._loop.at_work(), napping(self._nap):
+                self._ended = self._work()
+        finally:
+            self._is_over = True
+            self._loop_goes_on.release()
+
+    def _nap(self, seconds: float) -> None:
+        self.pause(partial(self._loop.call_later, max(0.0, seconds)))
+
+    def _go_on(self) -> None:
+        """Give the turn to the body, and wait for it to come back."""
+        if self._is_over:
+            return
+        self._wish = None
+        self._body_goes_on.release()
+        self._loop_goes_on.acquire()
+        if self._wish is not None:
+            self._wish()
+        elif self._ended is not None and not self._is_killed:
+            self._on_end(self._ended)
+
+
+class BodyHost:
+    """The role ``slot``, see ``worker.slot``: one body after the other.
+
+    Args:
+        announce: Told of each try before it begins.
+    """
+
+    def __init__(
+        self, line: Line, welcome: Hello, shelf: CodeShelf, announce: Callable[[StartTask], None]
+    ) -> None:
+        self._line = line
+        self._loop = asyncio.get_running_loop()
+        self._results = Path(welcome.results)
+        self._runs = Runs(shelf)
+        self._announce = announce
+        self._claimed: dict[tuple[int, int], StartTask] = {}
+        self._running: Turns[Ended] | None = None
+
+    def obey(self, order: Order) -> None:
+        """See ``host.shared.Role``."""
+        match order:
+            case StartTask():
+                self._claimed[order.task_no, order.start_no] = order
+                self._begin_next()
+            case RunInfo():
+                self._runs.tell(order)
+            case ForgetRun():
+                self._runs.forget(order.run_no)
+            case Recall():
+                back = tuple(key for key in order.tries if self._claimed.pop(key, None))
+                self._line.report(Recalled(back))
+            case _:
+                raise LinkClosed(f"a slot worker was ordered {type(order).__name__}")
+
+    def kill(self) -> None:
+        """End the body that runs where it stands."""
+        self._claimed.clear()
+        if self._running is not None:
+            self._running.kill()
+
+    def _begin_next(self) -> None:
+        if self._running is not None or not self._claimed:
+            return
+        start = self._claimed.pop(next(iter(self._claimed)))
+        self._line.report(TaskStarted(start.task_no, start.start_no, now()))
+        self._announce(start)
+        work = partial(run_body, start, self._runs, self._ask, self._line.report, self._results)
+        self._running = Turns(work, self._end)
+        self._loop.call_soon(self._running.begin)  # what has begun is told before
+
+    def _end(self, ended: Ended) -> None:
+        self._running = None
+        self._line.report(ended)
+        self._begin_next()
+
+    def _ask(self, run_no: int, kind: str, body: bytes) -> Reply:
+        """See ``AskDaemon``; from the thread of the body."""
+        running = self._running
+        assert running is not None  # noqa: S101 - a body asks
+        got: list[Reply] = []
+
+        def ask(go_on: Callable[[], None]) -> None:
+            def take(of: None, answer: Reply) -> None:
+                got.append(answer)
+                go_on()
+
+            self._line.ask_then(run_no, kind, body, take, None)
+
+        running.pause(ask)
+        return got[0]

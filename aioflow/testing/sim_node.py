@@ -1,0 +1,242 @@
+"""The world of a simulated node: its loop in a thread, its database, one life after another."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+
+from aioflow.author.notifiers import Notification
+from aioflow.clock import SystemClock
+from aioflow.crypto import KEY_BYTES, Vault
+from aioflow.errors import DaemonStopping
+from aioflow.model.batch import Batch
+from aioflow.model.timestamps import Timestamp, to_datetime
+from aioflow.store.inline import open_inline
+from aioflow.testing.fake_time import VirtualClock, wall_clock
+from aioflow.testing.loop import Stalled, VirtualLoop, nap_here, threads_are_counted
+from aioflow.testing.node import Node
+from aioflow.testing.output import streams_are_shared
+from aioflow.testing.standstill import Standstill
+from aioflow.worker.code import CodeShelf
+
+__all__ = ("NodeCrashed", "World")
+
+SLACK_SECONDS = 0.05
+"""What falls due may take this much virtual time to be done: timers are coarse."""
+
+LAST_US = 2_000_000
+"""How long, in truth, coroutines may take to let go of what they hold before the loop is closed."""
+
+T = TypeVar("T")
+
+
+class NodeCrashed(Exception):
+    """The life of a node is over, at once."""
+
+
+class World:
+    """See the module. Its loop turns while a caller waits for ``run`` or ``do``, else it stands.
+
+    Args:
+        tell: Called with what it waits for where that takes real time.
+
+    Attributes:
+        home: The folder of the node.
+        clock: Virtual time.
+        store: The database, which outlives the node.
+        notifications: What notifiers would have sent.
+    """
+
+    def __init__(
+        self, begins_at: Timestamp, shelf: CodeShelf, tell: Callable[[str], object]
+    ) -> None:
+        self._shelf = shelf
+        self._closing = stack = ExitStack()
+        self._loop = VirtualLoop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="aioflow-sim")
+        self.clock = VirtualClock(self._loop, begins_at)
+        self._standstill = Standstill(self._loop, lambda: to_datetime(self.clock.now()), tell)
+        self.home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aioflow-sim-")))
+        for name in ("code", "logs", "results"):
+            (self.home / name).mkdir()
+        vault = Vault((bytes(KEY_BYTES),))
+        self.store = stack.enter_context(open_inline(self.home / "aioflow.db", vault))
+        stack.enter_context(threads_are_counted())
+        stack.enter_context(wall_clock(self.clock))
+        self.notifications: list[Notification] = []
+        self._nominal = 0.0
+        self._node: Node | None = None
+        self._died = asyncio.Event()
+        self._born = asyncio.Event()
+        self._run_changed = asyncio.Event()
+        self._services: anyio.abc.TaskGroup | None = None
+        self._life = self._loop.create_task(self._live())
+
+    # ── from outside ────────────────────────────────────────────────────────────────────
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Let the loop turn until this has an answer, and return it. Blocks.
+
+        Raises:
+            Stalled: If it never will.
+            RuntimeError: In what the loop itself runs, which cannot wait for itself.
+        """
+        if nap_here() is not None:
+            raise RuntimeError("a task cannot look at the simulator that runs it")
+        return self._standstill.result(self._start(make))
+
+    async def do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As ``run``, while the loop of the caller goes on."""
+        return await self._standstill.awaited(self._start(make))
+
+    def _start(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        return self._thread.submit(self._turn, make)
+
+    def crash_where(self, crash: Callable[[int, bool], bool]) -> None:
+        """Kill the node at commits.
+
+        Args:
+            crash: Asked with the number of each commit from now on, before and after it.
+        """
+        count = 0
+
+        def before() -> None:
+            nonlocal count
+            count += 1
+            if crash(count, True):
+                raise NodeCrashed
+
+        def after() -> None:
+            if crash(count, False):
+                raise NodeCrashed
+
+        self.store.before_commit, self.store.after_commit = before, after
+
+    def close(self) -> None:
+        """End everything, and give back what was taken. A second time does nothing."""
+        if not self._loop.is_closed():
+            self._thread.submit(self._end).result()
+            self._thread.shutdown()
+            self._closing.close()
+
+    # ── on the loop ─────────────────────────────────────────────────────────────────────
+
+    async def ask(self, question: Callable[[Node], Awaitable[T]]) -> T:
+        """Ask the node, and ask the next one again if it dies over it."""
+        while True:
+            await self._born.wait()
+            assert self._node is not None  # noqa: S101 - it is born
+            asking = asyncio.ensure_future(question(self._node))
+            dying = asyncio.ensure_future(self._died.wait())
+            try:
+                await asyncio.wait({asking, dying}, return_when=asyncio.FIRST_COMPLETED)
+                if asking.done() and not isinstance(asking.exception(), DaemonStopping):
+                    return asking.result()
+                await dying
+            finally:
+                asking.cancel()
+                dying.cancel()
+
+    async def run_changed(self) -> None:
+        """Return after the next commit that changes the state of a run."""
+        await self._run_changed.wait()
+
+    async def stillness(self) -> None:
+        """Return when nothing more happens at this instant."""
+        await self._loop.stillness()
+
+    async def pass_time(self, seconds: float) -> None:
+        """Return when this much time has passed and what has fallen due is done."""
+        self._nominal = max(self._nominal, self._loop.time() - SLACK_SECONDS) + seconds
+        await asyncio.sleep(self._nominal - self._loop.time())
+        await self.stillness()
+        await asyncio.sleep(self._nominal + SLACK_SECONDS - self._loop.time())
+        await self.stillness()
+
+    async def crash(self) -> None:
+        """End the life of the node at once, and begin the next."""
+        await self._born.wait()
+        assert self._services is not None  # noqa: S101 - it is born
+        died = self._died
+        self._services.start_soon(_crash)
+        await died.wait()
+        await self._born.wait()
+        await self.stillness()
+
+    async def _live(self) -> None:
+        while True:
+            take = self.notifications.append
+            node = Node(self.store, self.clock, self.home, self._shelf, self._committed, take)
+            try:
+                async with anyio.create_task_group() as self._services:
+                    await self._services.start(node.run)
+                    self._node = node
+                    self._born.set()
+                    self._tell_of_change()  # the last life may have ended before it told
+                    await anyio.sleep_forever()
+            except* NodeCrashed:
+                pass
+            self._node = None
+            self._born.clear()
+            self._died.set()
+            self._died = asyncio.Event()
+
+    def _committed(self, batch: Batch) -> None:
+        if batch.run_changes:
+            self._tell_of_change()
+
+    def _tell_of_change(self) -> None:
+        self._run_changed.set()
+        self._run_changed = asyncio.Event()
+
+    # ── in the thread ───────────────────────────────────────────────────────────────────
+
+    def _turn(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        with streams_are_shared():
+            wanted = self._loop.create_task(self._before_it_dies(make()))
+            try:
+                found: T = self._loop.run_until_complete(wanted)
+            except Stalled:
+                wanted.cancel()
+                self._loop.run_until_complete(asyncio.wait({wanted}))
+                raise
+            return found
+
+    async def _before_it_dies(self, wanted: Coroutine[Any, Any, T]) -> T:
+        """Return what is wanted, or raise what has ended the engine for good: a bug of ours."""
+        task = asyncio.ensure_future(wanted)
+        try:
+            await asyncio.wait({task, self._life}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else self._life.result()
+        finally:
+            task.cancel()
+
+    def _end(self) -> None:
+        loop = self._loop
+        with streams_are_shared():
+            for tasks in ({self._life}, asyncio.all_tasks(loop)):
+                for task in tasks:
+                    task.cancel()
+                self._see_them_end(tasks)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+        loop.close()
+
+    def _see_them_end(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Let the loop turn, while no time passes, until they are done or it takes too long."""
+        clock = SystemClock()
+        until = clock.monotonic_us() + LAST_US
+        while clock.monotonic_us() < until and not all(task.done() for task in tasks):
+            self._loop.run_until_complete(asyncio.sleep(0))
+
+
+async def _crash() -> None:
+    raise NodeCrashed

@@ -1,0 +1,151 @@
+"""The routes that the page reads."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query, Response
+
+from aioflow.api import instant
+from aioflow.api.progress import GRID_RUNS
+from aioflow.web.permissions import Acting, admin, viewer
+from aioflow.web.responses import Count, Json, MapIndex, Offset, RoundNumber, Row
+from aioflow.web.routing import NodeApi, api_router
+
+__all__ = ("first", "router")
+
+_HOUR_US = 3_600_000_000
+_RECENT = 100
+
+_Version = Annotated[str | None, Query(max_length=128)]
+_Dags = Annotated[list[str], Query(max_length=_RECENT)]
+
+
+first = api_router()
+"""Routes that have to precede those with a name in their place."""
+
+router = api_router()
+"""The others."""
+
+
+@first.get("/dags/recent", dependencies=[viewer("query")])
+async def recent_runs(api: NodeApi, dag: _Dags = []) -> Response:  # noqa: B006 - nobody changes it
+    """List the newest runs of DAGs; without any, show the DAG that is called ``recent``."""
+    if not dag:
+        return Json(await api.show_dag("recent"))
+    return Json(await api.reads.recent(dag))
+
+
+@first.get("/triggers/summary", dependencies=[viewer()])
+async def triggers_summary(api: NodeApi) -> Response:
+    """Sum up what is parked, by kind and age, and who hosts it."""
+    return Json(await api.reads.waiting.summary())
+
+
+@router.get("/overview", dependencies=[viewer()])
+async def overview(api: NodeApi) -> Response:
+    """Say how the node fares, what waits for longest and what has failed."""
+    health = await api.health()
+    return Json(await api.reads.overview(health.status))
+
+
+@router.get("/nodes", dependencies=[viewer()])
+async def list_nodes(api: NodeApi) -> Response:
+    """List the nodes of this database."""
+    return Json(await api.reads.nodes())
+
+
+@router.post("/nodes/{node}/drain", dependencies=[admin()])
+async def drain(acting: Acting, node: Annotated[int, Path(ge=0, le=Row)]) -> Response:
+    """Have a node start no task and host no trigger that it does not have already."""
+    return Json(await acting.drain(node, is_drained=True))
+
+
+@router.post("/nodes/{node}/undrain", dependencies=[admin()])
+async def undrain(acting: Acting, node: Annotated[int, Path(ge=0, le=Row)]) -> Response:
+    """Have a node take work again."""
+    return Json(await acting.drain(node, is_drained=False))
+
+
+@router.get("/import-errors", dependencies=[viewer()])
+async def import_errors(api: NodeApi) -> Response:
+    """List the DAG files that cannot be read."""
+    return Json(await api.reads.import_errors())
+
+
+@router.get("/schedules", dependencies=[viewer()])
+async def schedules(
+    api: NodeApi,
+    after: Annotated[str | None, Query(alias="from")] = None,
+    hours: Annotated[float, Query(gt=0, le=24 * 366)] = 24,
+) -> Response:
+    """List when the DAGs that are not paused fire next, the earliest first; 500 at most."""
+    start = api.clock.now() if after is None else instant(after, "from")
+    until = start + round(hours * _HOUR_US)
+    return Json(await api.reads.upcoming(after=start, until=until))
+
+
+@router.get("/dags/{dag_id}/graph", dependencies=[viewer("dag")])
+async def dag_graph(api: NodeApi, dag_id: str, version: _Version = None) -> Response:
+    """Show the shape of a version of a DAG, the newest by default."""
+    return Json(await api.reads.graphs.graph(dag_id, version))
+
+
+@router.get("/dags/{dag_id}/grid", dependencies=[viewer("dag")])
+async def dag_grid(
+    api: NodeApi,
+    dag_id: str,
+    limit: Annotated[int, Query(ge=1, le=GRID_RUNS)] = 25,
+    before: str | None = None,
+) -> Response:
+    """Show tasks by runs, the newest first; ``before`` is the last run of the page before."""
+    return Json(await api.reads.progress.grid(dag_id, limit=limit, before=before))
+
+
+@router.get("/dags/{dag_id}/code", dependencies=[viewer("dag")])
+async def dag_code(api: NodeApi, dag_id: str, version: _Version = None) -> Response:
+    """Show the files of a version; of all together at most 1 MiB."""
+    return Json(await api.reads.graphs.code(dag_id, version))
+
+
+@router.get("/dags/{dag_id}/versions", dependencies=[viewer("dag")])
+async def dag_versions(api: NodeApi, dag_id: str) -> Response:
+    """List the present version and those that its newest runs have, the newest first."""
+    return Json(await api.reads.graphs.versions(dag_id))
+
+
+@router.get("/runs/{run_id}/graph", dependencies=[viewer("run")])
+async def run_graph(api: NodeApi, run_id: str) -> Response:
+    """Show how each task of a run stands, its children counted."""
+    return Json(await api.reads.progress.graph(run_id))
+
+
+@router.get("/runs/{run_id}/gantt", dependencies=[viewer("run")])
+async def run_gantt(api: NodeApi, run_id: str, offset: Offset = 0, limit: Count = 200) -> Response:
+    """Show where the time of one page of its tasks went."""
+    return Json(await api.reads.gantt(run_id, offset=offset, limit=limit))
+
+
+@router.get("/runs/{run_id}/tasks/{task_id}/show", dependencies=[viewer("run")])
+async def show_task(
+    api: NodeApi,
+    run_id: str,
+    task_id: str,
+    map_index: MapIndex = -1,
+    round_number: RoundNumber = -1,
+) -> Response:
+    """Show one task with what it took, its tries and its durable calls."""
+    number = max(map_index, round_number)
+    return Json(await api.reads.one_task.show(run_id, task_id, map_index=number))
+
+
+@router.get("/events/{event_id}/woke", dependencies=[viewer()])
+async def woken_by(api: NodeApi, event_id: Annotated[int, Path(ge=0, le=Row)]) -> Response:
+    """List whom an event woke since the daemon began, and the runs it has started."""
+    return Json(await api.reads.waiting.woken_by(event_id))
+
+
+@router.get("/pools/{name}/holders", dependencies=[viewer()])
+async def pool_holders(api: NodeApi, name: str) -> Response:
+    """List who has a part of a pool, what runs first; 100 at most."""
+    return Json(await api.reads.holders(name))

@@ -1,0 +1,446 @@
+"""The durable calls of one try: made, recorded, waited for, or answered from the record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol
+
+from aioflow.author import codec
+from aioflow.author.signals import Fail, NotReady, RetryAfter, Skip, TaskDeferred
+from aioflow.author.steps import Steps
+from aioflow.author.trigger import Trigger, class_path, portable, serialized
+from aioflow.author.waiting import Call
+from aioflow.errors import (
+    CallCutShort,
+    CallMismatch,
+    StepFailed,
+    Unserializable,
+)
+from aioflow.model.states import Failure
+from aioflow.protocol.commands import StartTask
+from aioflow.protocol.reports import (
+    Awaiting,
+    CallAnswered,
+    EventEmitted,
+    NextEventRequested,
+    RecordDropped,
+    Report,
+    RunCalled,
+    StreamOpened,
+)
+from aioflow.worker.cooperative import Slices
+from aioflow.worker.event_positions import Positions
+from aioflow.worker.failures import failure_of, text_of
+from aioflow.worker.outcome import now
+from aioflow.worker.queries import RecordItem
+from aioflow.worker.values import hidden
+
+__all__ = ("ANSWER_LIMIT", "Conversation", "DurableCalls")
+
+ANSWER_LIMIT = 1024 * 1024
+"""Bytes of msgpack the answer of one call may have."""
+
+_PASSED_ON = (Skip, Fail, RetryAfter, NotReady)
+"""What a step may say about its task: it ends the try, so there is nothing to record."""
+
+
+class Conversation(Protocol):
+    """What the calls of a try need of the host it runs in."""
+
+    start: StartTask
+    began_at: int
+
+    @property
+    def on_code_change(self) -> str:
+        """What follows a call that is not the recorded one: ``fail``, ``restart``, ``keep``."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the try was cancelled, or has ended: what it still calls counts for nothing."""
+
+    def cancel(self, reason: str) -> None:
+        """Cancel the try. It reports nothing more."""
+
+    def report(self, report: Report) -> None:
+        """Tell the engine; what the try printed so far goes before it."""
+
+    def find_class(self, path: str) -> Any:
+        """Return what ``module:Qualname`` names in the try's version."""
+
+
+class DurableCalls:
+    """The calls of one try, in order. Fulfils ``aioflow.author.waiting.Calls``.
+
+    Args:
+        recorded: Those an earlier start of the task has made.
+        code: The folder of the task's version, with a slash; places are told relative to it.
+    """
+
+    def __init__(
+        self,
+        talk: Conversation,
+        recorded: list[RecordItem],
+        threads: Executor,
+        code: str,
+        slices: Slices,
+    ) -> None:
+        self._talk = talk
+        self._recorded = deque(recorded)
+        self._threads = threads
+        self._code = code
+        self._slices = slices
+        self._made = 0
+        self._under_way: Call | None = None
+        self._is_told = False
+        self._is_refused = False
+        self._awaited: Call | None = None
+        self._cut_short: CallCutShort | None = None
+        self._reply: asyncio.Future[tuple[bytes | None, Failure | None]] | None = None
+        self._positions = Positions()
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether the coroutine stands still until its wait is answered."""
+        return self._awaited is not None and self._reply is not None
+
+    # ── what user code calls ────────────────────────────────────────────────────────────
+
+    async def await_triggers(
+        self, call: Call, triggers: tuple[Trigger[Any], ...], timeout_us: int | None
+    ) -> Any:
+        async with self._making(call) as known:
+            if known is not None:
+                answer = self._outcome(known.answer, known.failure)
+            else:
+                placed = [self._positions.place(trigger) for trigger in triggers]
+                stored = [await self._slices.run(serialized(trigger)) for trigger in placed]
+                self._tell(self._awaiting(call, tuple(stored), timeout_us))
+                answer = self._outcome(*await self._awaited_answer(call))
+            self._positions.note(call.kind, triggers, answer)
+            return answer
+
+    async def record(
+        self, call: Call, work: Callable[[], Any], annotation: Any, *, in_thread: bool
+    ) -> Any:
+        call = replace(call, name=portable(call.name))
+        async with self._making(call) as known:
+            if known is not None:
+                return self._outcome(known.answer, known.failure, annotation)
+            answer, problem = await self._worked(work, call, in_thread=in_thread)
+            failure = None if problem is None else _failure(problem)
+            start = self._talk.start
+            self._tell(
+                CallAnswered(
+                    start.task_no,
+                    start.start_no,
+                    self._made,
+                    call.kind,
+                    call.name,
+                    self._place(call),
+                    answer,
+                    failure,
+                )
+            )
+            await self._answer()
+            if problem is not None:
+                raise problem
+            return codec.decode(answer, annotation, f"the result of {call.name}")
+
+    async def open_stream(self, call: Call, trigger: Trigger[Any], window: int) -> int:
+        async with self._making(call) as known:
+            ordinal = self._made
+            self._positions.open(ordinal, trigger)
+            if known is None:
+                start = self._talk.start
+                stored = await self._slices.run(serialized(self._positions.place(trigger)))
+                self._tell(
+                    StreamOpened(
+                        start.task_no,
+                        start.start_no,
+                        ordinal,
+                        call.kind,
+                        call.name,
+                        self._place(call),
+                        *stored,
+                        window,
+                    )
+                )
+                await self._answer()
+            return ordinal
+
+    async def next_event(self, call: Call, stream: int, timeout_us: int | None) -> tuple[Any, ...]:
+        async with self._making(call) as known:
+            if known is not None:
+                answer, failure = known.answer, known.failure
+            else:
+                start = self._talk.start
+                self._tell(
+                    NextEventRequested(
+                        start.task_no,
+                        start.start_no,
+                        self._talk.began_at,
+                        now(),
+                        self._made,
+                        call.kind,
+                        call.name,
+                        self._place(call),
+                        stream,
+                        timeout_us,
+                    )
+                )
+                answer, failure = await self._awaited_answer(call)
+            if failure is None and answer is None:
+                return ()
+            taken = self._outcome(answer, failure)
+            self._positions.took(stream, taken)
+            return (taken,)
+
+    async def packed(self, steps: Steps[bytes]) -> bytes:
+        return await self._slices.run(steps)
+
+    async def emit(self, call: Call, name: str, key: str | None, data: bytes) -> None:
+        async with self._making(call) as known:
+            if known is None:
+                at, start = self._place(call), self._talk.start
+                made = (start.task_no, start.start_no, self._made, call.kind, call.name, at)
+                self._tell(EventEmitted(*made, name, key, data))
+                await self._answer()
+
+    async def run_dag(
+        self, call: Call, dag_id: str, conf: bytes | None, *, waits: bool = True
+    ) -> Any:
+        async with self._making(call) as known:
+            if known is not None:
+                return self._outcome(known.answer, known.failure)
+            start, began_at = self._talk.start, self._talk.began_at
+            made = (self._made, call.kind, call.name, self._place(call))
+            told = (*made, dag_id, conf, waits)
+            self._tell(RunCalled(start.task_no, start.start_no, began_at, now(), *told))
+            if not waits:
+                return self._outcome(*await self._answer())
+            return self._outcome(*await self._awaited_answer(call))
+
+    def answered(
+        self,
+        answer: bytes | None = None,
+        failure: Failure | None = None,
+        *,
+        ordinal: int | None = None,
+    ) -> None:
+        """The call under way has its answer, stored; that of an earlier ``ordinal`` is late."""
+        if ordinal is not None and ordinal != self._made:
+            return
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result((answer, failure))
+
+    def end(self) -> None:
+        """The body has returned.
+
+        Raises:
+            CallCutShort: If a task it started still waits in a call, which nobody would hear.
+        """
+        if self._reply is not None:
+            self._reply.cancel()
+        if self._awaited is not None:
+            raise self._cut(self._awaited)
+
+    def explained(self, problem: BaseException) -> BaseException:
+        """The body has raised this; return why it really ended, if that was a call cut short."""
+        if self._reply is not None:
+            self._reply.cancel()
+        cut = self._cut_short if isinstance(problem, asyncio.CancelledError) else None
+        if self._awaited is not None and isinstance(problem, Skip | TaskDeferred):
+            cut = self._cut(self._awaited)
+        return problem if cut is None else cut.with_traceback(problem.__traceback__)
+
+    # ── how ─────────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def _making(self, call: Call) -> AsyncIterator[RecordItem | None]:
+        """Make one call at a time; yield what is recorded of it.
+
+        Raises:
+            RuntimeError: If another is under way.
+            CallCutShort: If an earlier one was.
+            CallMismatch: If something else is recorded in its place.
+            CancelledError: If the try is over, though it has not noticed.
+        """
+        if self._talk.is_over:
+            await self._refuse()
+        if self._cut_short is not None:
+            raise self._cut_short
+        if self._under_way is not None:
+            raise RuntimeError(
+                f"{_shown(call, self._place(call))} while {self._under_way.kind}() of "
+                f"{self._place(self._under_way)} is under way; a task makes one durable call at a "
+                "time: wait for several triggers with any_of() or all_of()"
+            )
+        known = self._known(call)
+        self._under_way, self._is_told = call, known is not None
+        try:
+            yield known
+        except asyncio.CancelledError:
+            self._cut(call)
+            raise
+        finally:
+            self._under_way = None
+            self._made += self._is_told
+
+    async def _refuse(self) -> NoReturn:
+        """Word once that the try is over; whoever swallows that, too, stands still for good."""
+        if self._is_refused:  # in a loop it would keep everybody else from running
+            await asyncio.get_running_loop().create_future()
+        self._is_refused = True
+        raise asyncio.CancelledError
+
+    def _known(self, call: Call) -> RecordItem | None:
+        """Return what is recorded of the call that comes next."""
+        if not self._recorded:
+            return None
+        known = self._recorded[0]
+        if (known.kind, known.name) == (call.kind, call.name):
+            return self._recorded.popleft()
+        if self._talk.on_code_change == "keep":
+            self._recorded.clear()
+            self._drop(self._made)
+            return None
+        if self._talk.on_code_change == "restart":
+            self._drop(0, starts_over=True)
+            self._talk.cancel("restarted")
+            raise asyncio.CancelledError
+        recorded = f"{known.kind}({known.name}) at {known.place}"
+        raise CallMismatch(self._made, recorded, _shown(call, self._place(call)))
+
+    def _drop(self, first: int, *, starts_over: bool = False) -> None:
+        start = self._talk.start
+        self._talk.report(RecordDropped(start.task_no, start.start_no, first, starts_over))
+
+    def _tell(self, report: Report) -> None:
+        """Report the call under way: from here on it is made, whatever becomes of it."""
+        self._talk.report(report)
+        self._is_told = True
+
+    def _cut(self, call: Call) -> CallCutShort:
+        """Let there be no call after this one: made again, it would come to something else."""
+        self._cut_short = CallCutShort(_shown(call, self._place(call)))
+        return self._cut_short
+
+    async def _awaited_answer(self, call: Call) -> tuple[bytes | None, Failure | None]:
+        """Return the answer of a call that parks the coroutine."""
+        self._awaited = call
+        answer = await self._answer()
+        self._awaited = None
+        return answer
+
+    async def _answer(self) -> tuple[bytes | None, Failure | None]:
+        self._reply = asyncio.get_running_loop().create_future()
+        try:
+            return await self._reply
+        finally:
+            self._reply = None
+
+    def _awaiting(
+        self, call: Call, triggers: tuple[tuple[str, bytes], ...], timeout_us: int | None
+    ) -> Awaiting:
+        start = self._talk.start
+        return Awaiting(
+            start.task_no,
+            start.start_no,
+            self._talk.began_at,
+            now(),
+            self._made,
+            call.kind,
+            call.name,
+            self._place(call),
+            triggers,
+            timeout_us,
+        )
+
+    async def _worked(
+        self, work: Callable[[], Any], call: Call, *, in_thread: bool
+    ) -> tuple[bytes, Exception | None]:
+        """Return the encoded result of the work, or the arguments of what it raised, and that."""
+        try:
+            if in_thread:
+                context = contextvars.copy_context()
+                loop = asyncio.get_running_loop()
+                value = await loop.run_in_executor(self._threads, context.run, work)
+            else:
+                value = work()
+            if inspect.isawaitable(value):
+                value = await value
+            return await self.packed(_encoded(value, call.name)), None
+        except _PASSED_ON:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever a step raises is what it came to
+            return await self.packed(_arguments(exc)), exc
+
+    def _outcome(self, answer: bytes | None, failure: Failure | None, annotation: Any = Any) -> Any:
+        if failure is not None:
+            raise self._raised(answer, failure)
+        return None if answer is None else codec.decode(answer, annotation)
+
+    def _raised(self, arguments: bytes | None, failure: Failure) -> Exception:
+        """Make again what a call raised, of the same class where that can be found."""
+        if failure.reason == "timeout" and failure.type == "TimeoutError":
+            return TimeoutError(failure.message)
+        try:
+            cls = self._talk.find_class(failure.type)
+            if isinstance(cls, type) and issubclass(cls, Exception) and arguments is not None:
+                made: Exception = cls(*codec.decode(arguments))
+                return made
+        except Exception as exc:  # noqa: BLE001 - the __init__ of user code may do anything
+            return StepFailed(failure.type, f"{failure.message} (made again: {exc!r})")
+        return StepFailed(failure.type, failure.message)
+
+    def _place(self, call: Call) -> str:
+        return str(call.place).removeprefix(self._code)
+
+
+def _encoded(value: object, name: str) -> Steps[bytes]:
+    return (yield from codec.in_steps(value, f"the result of {name}", ANSWER_LIMIT))
+
+
+def _shown(call: Call, place: str) -> str:
+    return f"{call.kind}({call.name}) at {place}"
+
+
+def _arguments(problem: Exception) -> Steps[bytes]:
+    try:
+        hidden_args = [hidden(arg) for arg in _arguments_of(problem)]
+        where = "the arguments of an exception"
+        return (yield from codec.in_steps(hidden_args, where, ANSWER_LIMIT))
+    except Unserializable:
+        pass
+    where = "the message of an exception"
+    try:
+        return codec.encode([hidden(text_of(problem))], where, ANSWER_LIMIT)
+    except Unserializable:
+        return codec.encode([failure_of(problem).message], where, ANSWER_LIMIT)
+
+
+def _arguments_of(problem: Exception) -> tuple[Any, ...]:
+    """Return what its class takes: the arguments that it names for a copy, else its own."""
+    try:
+        match problem.__reduce__():
+            case (cls, tuple() as arguments, *_) if cls is type(problem):
+                return arguments
+    except Exception:  # noqa: BLE001, S110 - the __reduce__ of user code may do anything
+        pass
+    return problem.args
+
+
+def _failure(problem: Exception) -> Failure:
+    try:
+        path = class_path(type(problem))
+    except Unserializable:
+        path = type(problem).__name__
+    found = failure_of(problem, "step")
+    return Failure(type=path, message=found.message, reason="step")

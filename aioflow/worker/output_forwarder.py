@@ -1,0 +1,62 @@
+"""Sends what hosted coroutines print, each to its own log, as fast as the daemon takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from aioflow.model.ids import StartNo, TaskNo
+from aioflow.worker.output import Attributed, OutputBuffer, Printing, waker
+from aioflow.worker.shared_host import Line
+
+__all__ = ("OutputPump",)
+
+
+class OutputPump:
+    """Takes the place of the standard streams of a shared host.
+
+    Args:
+        line: Where output is reported.
+        serve: Runs a coroutine of the host itself.
+        current: Says whose code runs.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        serve: Callable[[Coroutine[Any, Any, None]], None],
+        current: Callable[[], Printing | None],
+    ) -> None:
+        self._line = line
+        self._serve = serve
+        self._is_pumping = False
+        self._buffer = OutputBuffer(waker(asyncio.get_running_loop(), self._pump))
+        sys.stdout = Attributed(sys.stdout, current, self._buffer)
+        sys.stderr = Attributed(sys.stderr, current, self._buffer)
+
+    def add(self, of: tuple[TaskNo, StartNo], text: str) -> None:
+        """Add to what one has printed."""
+        if text:
+            self._buffer.add(of, text.encode("utf-8", "backslashreplace"))
+
+    def flush(self, of: tuple[TaskNo, StartNo]) -> None:
+        """Report what one has printed, before something that shall not overtake it."""
+        for output in self._buffer.take(of):
+            self._line.report(output)
+
+    def _pump(self) -> None:
+        if not self._is_pumping:
+            self._is_pumping = True
+            self._serve(self._send())
+
+    async def _send(self) -> None:
+        try:
+            while outputs := self._buffer.take():
+                for output in outputs:
+                    self._line.report(output)
+                await asyncio.sleep(0)  # the line sends when the loop comes round
+                await self._line.drain()
+        finally:
+            self._is_pumping = False

@@ -1,0 +1,87 @@
+"""Answers when a timetable has its next slots: its author's code says so, and nobody else can."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aioflow.author.timetables import SlotTrigger
+from aioflow.model.states import Failure
+from aioflow.model.timestamps import to_datetime, to_timestamp
+from aioflow.protocol.commands import PreviewFireTimes
+from aioflow.protocol.reports import FireTimesPreviewed, NextFireTime
+from aioflow.worker.failures import failure_of, print_traceback
+from aioflow.worker.shared_host import Line
+from aioflow.worker.task_supervisor import Hosted
+from aioflow.worker.trigger_factory import LOAD, TriggerMaker
+
+__all__ = ("Question", "tell_of_slots")
+
+_FORESEE = "timetable"
+"""The reason of a failure that is of the timetable itself."""
+
+TIMEOUT = "timeout"
+
+
+class Question(Hosted):
+    """Somebody asks: in the nursery beside the triggers, signed and printing as the one asked."""
+
+    __slots__ = ("_order", "_stage")
+
+    def __init__(self, order: PreviewFireTimes) -> None:
+        super().__init__()
+        self._order = order
+        self._stage = LOAD
+
+    @property
+    def number(self) -> int:
+        """See ``Hosted``: what stands still here is the timetable."""
+        return self._order.host.trigger_no
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """See ``Hosted``."""
+        return self.number, self._order.host.hosting
+
+    @property
+    def run_no(self) -> int:
+        """In whose name it asks for what it uses."""
+        return self._order.host.run_no
+
+    async def answer(self, maker: TriggerMaker, line: Line) -> None:
+        """Ask the timetable, and tell the daemon what came of that."""
+        number, limit = self._order.question, asyncio.timeout(self._order.limit_seconds)
+        try:
+            async with limit:
+                said = FireTimesPreviewed(number, await self._slots(maker))
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            said = FireTimesPreviewed(number, failure=self._failure(exc, is_late=limit.expired()))
+            print_traceback(exc)
+        line.report(said)
+
+    async def _slots(self, maker: TriggerMaker) -> tuple[int, ...]:
+        order = self._order
+        trigger = await maker.make(order.host, self._enter)
+        if not isinstance(trigger, SlotTrigger):
+            raise TypeError(f"{order.host.class_path} is no timetable")
+        self._enter(_FORESEE)
+        slots = await trigger.foresee(to_datetime(order.after), order.count)
+        return tuple(to_timestamp(slot) for slot in slots)
+
+    def _enter(self, stage: str) -> None:
+        self._stage = stage
+
+    def _failure(self, problem: BaseException, *, is_late: bool) -> Failure:
+        if is_late:
+            message = f"it took longer than {self._order.limit_seconds:g} s"
+            return Failure(type="TimeoutError", message=message, reason=TIMEOUT)
+        return failure_of(problem, self._stage)
+
+
+def tell_of_slots(trigger: object, of: tuple[int, int], line: Line) -> None:
+    """Have the daemon told which slot a hosted timetable waits for; others have none."""
+    if isinstance(trigger, SlotTrigger):
+        trigger.expect_by(
+            lambda slot: line.report(
+                NextFireTime(*of, None if slot is None else to_timestamp(slot))
+            )
+        )

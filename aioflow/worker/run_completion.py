@@ -1,0 +1,217 @@
+"""How runs end, for all in a host who ask: one question that goes on, about however many runs.
+
+Of a run that is waited for there is here what it is to be told by, and its number. All that is
+asked within one iteration of the loop leaves in few messages; so do the answers come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from typing import TypeAlias
+
+import msgspec
+
+from aioflow.author import codec
+from aioflow.author.client import RunEnding
+from aioflow.core.state.digests import Digests
+from aioflow.core.state.pages import Pages
+from aioflow.errors import AioflowError, TaskError
+from aioflow.model.ids import RunNo
+from aioflow.protocol.commands import Reply
+from aioflow.worker import queries
+from aioflow.worker.failures import print_traceback
+from aioflow.worker.queries import PAGE_ITEMS, RunsWanted, RunWanted, check_name
+from aioflow.worker.shared_host import Line
+
+__all__ = ("Endings", "SingleEndings")
+
+Tell: TypeAlias = Callable[[Hashable, RunEnding | AioflowError], None]
+
+_Target: TypeAlias = tuple[RunNo, str, str | None]
+
+
+class Endings:
+    """Asks how runs end.
+
+    Args:
+        tell: Called once for each that was asked for, unless that is forgotten before.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_count",
+        "_forgotten",
+        "_is_due",
+        "_line",
+        "_numbers",
+        "_question",
+        "_tell",
+        "_told",
+    )
+
+    def __init__(self, line: Line, tell: Tell) -> None:
+        self._line = line
+        self._tell = tell
+        self._count = itertools.count()
+        self._told: Pages[Hashable] = Pages()
+        self._numbers: Digests[Hashable] = Digests(_digest)
+        self._asked: defaultdict[_Target, list[RunWanted]] = defaultdict(list)
+        self._forgotten: list[int] = []
+        self._question = -1
+        self._is_due = False
+
+    def ask(
+        self,
+        of: Hashable,
+        target: _Target,
+        run_id: str | None,
+        logical_date: int | None,
+        since: int,
+        place: tuple[int, int],
+    ) -> None:
+        """Ask for one run.
+
+        Args:
+            of: What it is to be told by. Asked twice it is told twice.
+            target: The run in whose name it is asked; whose run is wanted, and which task of it.
+            place: The position and ``map_index`` of the task that waits.
+
+        Raises:
+            Unserializable: If the question cannot travel: the others are not to suffer.
+        """
+        _, dag_id, task_id = target
+        check_name("dag_id", dag_id)
+        for name, text in (("task_id", task_id), ("run_id", run_id)):
+            if text is not None:
+                check_name(name, text)
+        number = next(self._count)
+        self._note(of, (*self._noted(of), number))
+        self._told.put(number, of)
+        self._asked[target].append(RunWanted(number, run_id, logical_date, since, *place))
+        self._send_soon()
+
+    def forget(self, of: Hashable) -> None:
+        """Tell of this no more; nothing is left to do if it was told."""
+        noted = self._noted(of)
+        numbers = [number for number in noted if self._told.get(number) == of]
+        if not numbers:
+            return
+        for number in numbers:
+            self._told.take(number)
+        self._note(of, tuple(number for number in noted if number not in numbers))
+        self._forgotten += numbers
+        self._send_soon()
+
+    def _noted(self, of: Hashable) -> tuple[int, ...]:
+        """Return the numbers it has; among them may be those of another with the same digest."""
+        known = self._numbers.get(of)
+        if known is None:
+            return ()
+        return known if isinstance(known, tuple) else (known,)
+
+    def _note(self, of: Hashable, numbers: tuple[int, ...]) -> None:
+        if numbers:
+            self._numbers.put(of, numbers if len(numbers) > 1 else numbers[0])
+        else:
+            self._numbers.take(of)
+
+    def _send_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._line.gather(self._send)
+
+    def _send(self) -> None:
+        self._is_due = False
+        asked, self._asked = self._asked, defaultdict(list)
+        forgotten, self._forgotten = self._forgotten, []
+        if not self._told:
+            self._line.withdraw(self._question)  # there is another one for who comes later
+            self._question = -1
+            return
+        if self._question < 0:
+            self._question = self._line.follow(self._answered)
+        elif forgotten:
+            self._line.withdraw(self._question, tuple(forgotten))
+        for (run_no, dag_id, task_id), of_target in asked.items():
+            runs = [run for run in of_target if run.number in self._told]
+            for first in range(0, len(runs), PAGE_ITEMS):
+                wanted = RunsWanted(dag_id, task_id, runs[first : first + PAGE_ITEMS])
+                body = msgspec.msgpack.encode(wanted)
+                self._line.ask_on(self._question, run_no, "runs", body)
+
+    def _answered(self, answer: Reply) -> None:
+        if answer.error:
+            for number in list(self._told):
+                self._tell_one(number, TaskError(answer.error))
+        else:
+            for ended in msgspec.msgpack.decode(answer.body, type=list[queries.RunEnded]):
+                self._tell_one(ended.number, _outcome(ended.ending))
+        if not self._told:
+            self._send_soon()
+
+    def _tell_one(self, number: int, outcome: RunEnding | AioflowError) -> None:
+        if number not in self._told:
+            return  # forgotten while the answer was on its way
+        of = self._told.take(number)
+        self._note(of, tuple(one for one in self._noted(of) if one != number))
+        try:
+            self._tell(of, outcome)
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            print_traceback(exc)  # the others are to be told
+
+
+class SingleEndings:
+    """Waits for single runs, all in a host with one question."""
+
+    __slots__ = ("_endings",)
+
+    def __init__(self, line: Line) -> None:
+        self._endings = Endings(line, _settle)
+
+    async def ended(
+        self,
+        target: _Target,
+        run_id: str | None,
+        logical_date: int | None,
+        since: int,
+        place: tuple[int, int],
+    ) -> RunEnding:
+        """Return how a run ended, however long that takes; see ``Endings.ask``.
+
+        Raises:
+            TaskError: If that will never be known.
+            Unserializable: If the question cannot travel.
+        """
+        ending: asyncio.Future[RunEnding] = asyncio.get_running_loop().create_future()
+        self._endings.ask(ending, target, run_id, logical_date, since, place)
+        try:
+            return await ending
+        finally:
+            self._endings.forget(ending)
+
+
+def _digest(of: Hashable) -> int:
+    return hash(of) & (1 << 64) - 1
+
+
+def _settle(of: Hashable, outcome: RunEnding | AioflowError) -> None:
+    assert isinstance(of, asyncio.Future)  # noqa: S101 - for the type checker
+    if of.done():
+        return
+    if isinstance(outcome, AioflowError):
+        of.set_exception(outcome)
+    else:
+        of.set_result(outcome)
+
+
+def _outcome(ending: queries.RunEnding | str) -> RunEnding | AioflowError:
+    if isinstance(ending, str):
+        return TaskError(ending)
+    try:
+        result = None if ending.result is None else codec.decode(ending.result)
+    except AioflowError as exc:
+        return exc
+    return RunEnding(ending.run_id, ending.state, result)

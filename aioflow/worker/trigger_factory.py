@@ -1,0 +1,156 @@
+"""Makes the triggers a host is ordered to host: their class, found and fed with its fields."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from aioflow.author.timetables import SlotTrigger, is_timetable_class
+from aioflow.author.trigger import Trigger, class_path, construct
+from aioflow.protocol.commands import StartTask, StartTrigger
+from aioflow.worker.code import CodeShelf
+from aioflow.worker.cooperative import Slices
+from aioflow.worker.failures import print_traceback
+from aioflow.worker.loader import CodeMissing
+from aioflow.worker.pages import fetch_page
+from aioflow.worker.runs import Runs
+from aioflow.worker.shared_host import Line
+from aioflow.worker.start_trigger import start_trigger
+from aioflow.worker.trigger_events import TriggerWrong
+
+__all__ = ("CONSTRUCT", "LOAD", "MAKE_SECONDS", "TriggerMaker")
+
+LOAD, CONSTRUCT = "trigger_load", "trigger_construct"
+"""The stages of making one, as failures name them."""
+
+MAKE_SECONDS = 60.0
+"""How long it may take until a task's own arguments are at hand. Loading and making themselves
+do not wait: code that stands still there holds up the loop, and is found by that."""
+
+
+class TriggerMaker:
+    """Makes triggers of the newest code that takes their fields, else of their run's own.
+
+    Args:
+        in_use: Says which versions the triggers hosted now are of.
+        slices: Pack on the loop of the host.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        shelf: CodeShelf,
+        results: Path,
+        in_use: Callable[[], Collection[str]],
+        slices: Slices,
+    ) -> None:
+        self._line = line
+        self._results = results
+        self._in_use = in_use
+        self._slices = slices
+        self._shelf = shelf
+        self._classes: dict[tuple[str, str], type[Trigger[Any]]] = {}
+        self.runs = Runs(self._shelf)
+
+    def known(self, order: StartTrigger) -> type[Trigger[Any]] | None:
+        """Return the class of an order, if it is at hand already and the order itself says all."""
+        if order.is_made_there:
+            return None
+        return self._classes.get((order.newest or order.version, order.class_path))
+
+    async def make(self, order: StartTrigger, enter: Callable[[str], None]) -> Trigger[Any]:
+        """Return the trigger of an order. Runs user code, so it may raise anything.
+
+        Args:
+            order: What to make it of.
+            enter: Told of each stage that begins.
+        """
+        enter(LOAD)
+        own: type[Trigger[Any]] | None = None
+        path, kwargs = order.class_path, order.kwargs
+        if order.start is not None and order.is_made_there:
+            own, kwargs = await self._of_start(order, order.start, enter)
+            path = class_path(own)
+        if order.newest and (made := self._of_newest(order, path, kwargs)) is not None:
+            return made
+        if own is None:
+            own = self._class(order.version, path)
+        enter(CONSTRUCT)
+        return self._constructed(order.version, own, kwargs)
+
+    def _constructed(self, version: str, cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
+        made = construct(cls, kwargs)
+        if isinstance(made, SlotTrigger):  # of a timetable, whose code is of the version too
+            made.load(lambda path: self._timetable(version, path))
+        return made
+
+    def _timetable(self, version: str, path: str) -> type:
+        found = self._find(version, path)
+        if not is_timetable_class(found):
+            raise TriggerWrong(LOAD, f"{path} is no timetable")
+        return cast("type", found)
+
+    def _of_newest(self, order: StartTrigger, path: str, kwargs: bytes) -> Trigger[Any] | None:
+        try:
+            return self._constructed(order.newest, self._class(order.newest, path), kwargs)
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            print(  # noqa: T201 - into the log of the task
+                f"aioflow: the newest code cannot host {path} #{order.trigger_no}; "
+                "it goes on as its run's own version has it"
+            )
+            print_traceback(exc)
+            return None
+
+    async def _of_start(
+        self, order: StartTrigger, start: StartTask, enter: Callable[[str], None]
+    ) -> tuple[type[Trigger[Any]], bytes]:
+        run = self.runs.of(start)
+        node = run.dag.nodes[start.position]
+        enter(CONSTRUCT)
+
+        def find(path: str) -> type[Trigger[Any]]:
+            return self._class(order.version, path)
+
+        fetch = partial(fetch_page, self._line)
+        async with asyncio.timeout(MAKE_SECONDS):
+            cls, fields = await start_trigger(run, node, start, fetch, self._results, find)
+            return cls, await self._slices.run(fields)
+
+    def _class(self, version: str, path: str) -> type[Trigger[Any]]:
+        known = self._classes.get((version, path))
+        if known is None:
+            known = self._classes[version, path] = _trigger_class(self._find(version, path), path)
+            self._put_back_versions()
+        return known
+
+    def _find(self, version: str, path: str) -> Any:
+        try:
+            return self._shelf.version(version).find_class(path)
+        except CodeMissing:
+            # One from an installed package needs nothing of the version.
+            module, _, name = path.partition(":")
+            try:
+                return getattr(importlib.import_module(module), name)
+            except (ImportError, AttributeError):
+                pass  # it is of a file, which may be called like a package
+            raise
+        except (ImportError, AttributeError) as exc:
+            raise TriggerWrong(LOAD, f"{path} cannot be loaded: {exc}") from exc
+
+    def _put_back_versions(self) -> None:
+        gone = self._shelf.put_back(self._in_use)
+        if gone:
+            self._classes = {k: c for k, c in self._classes.items() if k[0] not in gone}
+
+
+def _trigger_class(found: Any, path: str) -> type[Trigger[Any]]:
+    """Return the class that is hosted: of a timetable that which yields its slots."""
+    if isinstance(found, type) and issubclass(found, Trigger):
+        return found
+    if is_timetable_class(found):
+        return SlotTrigger
+    raise TriggerWrong(LOAD, f"{path} is not a Trigger class")
