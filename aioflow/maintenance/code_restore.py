@@ -1,4 +1,4 @@
-"""Restore the code of versions that children do not find on the disk, from the database.
+"""Restoration of version code that children do not find on the disk, from the database.
 
 A task or trigger without its code waits meanwhile, which does not count as a try. If only a module
 was missing, the import error counts as one. If the code cannot be written, for example on a full

@@ -1,4 +1,4 @@
-"""Delete the rows, results and logs of runs that are marked as deleted.
+"""Deletion of the rows, results and logs of runs that are marked as deleted.
 
 It works in slices and pauses between them, so that running work is hardly affected. The remaining
 work follows from the rows, so it may be interrupted anywhere and resumes at the next start: the

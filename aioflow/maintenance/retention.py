@@ -1,4 +1,4 @@
-"""Delete expired data: ended runs, events, the journal, logs, versions, audit entries.
+"""Deletion of expired data: ended runs, events, the journal, logs, versions, audit entries.
 
 Every hour it searches for expired data, a few rows and runs at a time, with pauses in between. It
 keeps no state, because the age follows from the rows, so it may be interrupted anywhere. Runs are
@@ -156,7 +156,8 @@ class Cleaning:
         """Delete a part of the expired data of each kind.
 
         Raises:
-            StoreUnavailable: If the database does not respond. Earlier deletions remain.
+            StoreUnavailable: If the database does not respond. Data deleted by then stays
+                deleted.
         """
         counts, left = {}, False
         for kind, part in self._parts.items():
@@ -246,7 +247,7 @@ class Cleaning:
         found = iter(await self._store.find_runs_after(dag_id, places))
         return [Aged(run, None if run_key(run) is None else next(found)) for run in page]
 
-    # ── rows that belong to no run ── ───────────────────────────────────────────────────
+    # ── rows that belong to no run ──────────────────────────────────────────────────────
 
     async def _erase_events(self) -> tuple[int, bool]:
         """Delete some expired events, both named events and those of DAG triggers."""

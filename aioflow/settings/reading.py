@@ -1,4 +1,4 @@
-"""Read the settings of all sources into one record, with the source of each."""
+"""Reads the settings of all sources into one record, with the source of each."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ from aioflow.store.holders import Holder
 __all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Finding", "Store", "open_store")
 
 Durability: TypeAlias = Literal["full", "normal"]
-"""What a commit survives: ``full`` a power failure, ``normal`` only a crash of the process."""
+"""``full``: a commit survives a power failure. ``normal``: only a crash of the process."""
 
 TABLES_OF_RUNS = (
     "stream_item",
@@ -143,7 +143,7 @@ class Store(Browsed, Protocol):
         """
 
     async def opens_sealed(self) -> bool:
-        """Return whether an available key decrypts any encrypted value, or there is none."""
+        """Return whether an available key decrypts any encrypted value; true if there are none."""
 
     async def beat(self, at: Timestamp) -> None:
         """Record a heartbeat of this daemon where other daemons check it. Any commit counts as one.
@@ -230,7 +230,7 @@ class Store(Browsed, Protocol):
         """Return how many tasks of a run the request with that idempotency key has cleared."""
 
     async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
-        """Return the existing runs among these ids, in no order, 500 with one statement."""
+        """Return the existing runs among these ids, in no order. One statement per 500."""
 
     async def find_runs_at(self, dag_id: str, logical_dates: Collection[Timestamp]) -> list[RunRow]:
         """Return the newest run of a DAG for each of these logical dates, in no order.
@@ -265,7 +265,7 @@ class Store(Browsed, Protocol):
         """Return task rows by number, ``end`` excluded. A task without a row is pending."""
 
     async def find_tasks(self, task_nos: Collection[TaskNo]) -> list[TaskRow]:
-        """Return the existing rows of these tasks, in no order, 500 with one statement."""
+        """Return the existing rows of these tasks, in no order. One statement per 500."""
 
     async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
         """Return ``(position, state, count)`` of the task rows of a run, removed tasks excluded.
@@ -277,7 +277,7 @@ class Store(Browsed, Protocol):
         """Return the expansions of a run by position."""
 
     async def list_expansions_of(self, run_nos: Collection[RunNo]) -> list[ExpansionRow]:
-        """Return the expansions of many runs, in no order, 500 with one statement."""
+        """Return the expansions of many runs, in no order. One statement per 500."""
 
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
         """Return results by task number, ``end`` excluded."""
@@ -352,10 +352,10 @@ class Store(Browsed, Protocol):
     async def list_dag_triggers(
         self, *, after: TriggerNo = -1, upto: TriggerNo = sys.maxsize, limit: int = 1000
     ) -> list[DagTriggerRow]:
-        """Return the triggers that start DAG runs by number, fields decrypted."""
+        """Return the triggers that start DAG runs, ordered by number, fields decrypted."""
 
     async def find_dag_triggers(self, dag_ids: Collection[str]) -> dict[str, DagTriggerRow]:
-        """Return the triggers that start DAG runs by ``dag_id``, fields decrypted."""
+        """Return the triggers that start runs of these DAGs, by ``dag_id``, fields decrypted."""
 
     async def find_event_keys(
         self, wanted: Mapping[TriggerNo, Collection[str]]
@@ -476,7 +476,7 @@ class Store(Browsed, Protocol):
         """Whether damage was found since the database was opened."""
 
     async def examine(self) -> list[Finding]:
-        """Return what the operator must know about the last shutdown and the state of the database.
+        """Return problems of the last shutdown and of the database, for the operator.
 
         Checks the part of the file that ``claim`` left unchecked after an unclean shutdown, which
         may take minutes.
@@ -510,7 +510,7 @@ async def open_store(
     Args:
         url: ``sqlite:///path`` or ``postgresql://user@host/name``.
         vault: Encrypts and decrypts confidential values.
-        durability: What a commit survives.
+        durability: Failures that a commit survives.
         exclusive: Open for the daemon. A SQLite file is locked against other daemons. Without it
             the store only reads, and neither creates nor migrates anything.
         migrate: Allow the migration of a PostgreSQL schema.

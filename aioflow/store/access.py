@@ -1,6 +1,6 @@
 """Rows and queries of accounts, tokens, sessions and the audit log.
 
-They are not encrypted: passwords, tokens and cookies are stored only as digests.
+Only the head of the audit chain is encrypted: passwords, tokens and cookies are stored as digests.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def admitted(
     }
 
 
-# ── rows of a batch ── ──────────────────────────────────────────────────────────────────
+# ── rows of a batch ─────────────────────────────────────────────────────────────────────
 
 
 def accounts(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
@@ -149,7 +149,7 @@ def _plain_role(values: tuple[Any, ...], place: int) -> tuple[Any, ...]:
     return (*values[:place], int(values[place]), *values[place + 1 :])
 
 
-# ── queries ── ──────────────────────────────────────────────────────────────────────────
+# ── queries ─────────────────────────────────────────────────────────────────────────────
 
 
 def _account(values: rows.Values) -> AccountRow:

@@ -1,4 +1,4 @@
-"""Check that a database file, its write-ahead log and a home belong together.
+"""Checks that a database file, its write-ahead log and a home belong together.
 
 SQLite replays any log next to a file. To detect a wrong log, the header of the file has a number,
 its ``user_version``, and the first transaction of each log increments it. Hence the file has either
@@ -50,7 +50,7 @@ class _Mark(NamedTuple):
     schema: int
 
 
-# ── the log ── ──────────────────────────────────────────────────────────────────────────
+# ── the log ─────────────────────────────────────────────────────────────────────────────
 
 
 def first_log(raw: sqlite3.Connection) -> None:

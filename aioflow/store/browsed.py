@@ -59,7 +59,7 @@ class CommitsAbove(NamedTuple):
     def _is_node_damaged(self) -> bool:
         """Whether the row of the node is damaged.
 
-        That is assumed if the journal continues without a gap, starting behind the row of that
+        That is assumed if the journal continues without a gap, starting right after the row of that
         commit if it has one.
         """
         if self.newest - self.first + 1 != self.rows:

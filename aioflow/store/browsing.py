@@ -48,7 +48,7 @@ def _text(name: str) -> BindParameter[str]:
 
 
 def _literal(number: int) -> ColumnElement[int]:
-    """Return a number as literal SQL: only then the planner matches the partial indexes."""
+    """Return a number as literal SQL: otherwise the planner does not match partial indexes."""
     return literal_column(str(number))
 
 

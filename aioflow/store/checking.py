@@ -1,4 +1,4 @@
-"""Check rows against the columns they come from, so that damage is found and located.
+"""Checks of rows against the columns they come from, so that damage is found and located.
 
 A database file may hold any value, regardless of its schema. The type and the range of each column
 are taken from the tables, so a new column is checked as well. For valid data, one call checks many

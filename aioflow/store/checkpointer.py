@@ -1,4 +1,4 @@
-"""Checkpoint the write-ahead log of a SQLite file without blocking its writer.
+"""Checkpoints of a SQLite file's write-ahead log that do not block its writer.
 
 A separate thread copies the log back while the writer continues (a PASSIVE checkpoint). Only a
 little is appended meanwhile. The writer copies that itself after its next commit, so that the log

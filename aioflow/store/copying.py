@@ -1,4 +1,4 @@
-"""Copy a database to another one, or export it, row by row as stored.
+"""Copy of a database to another one, and export, row by row as stored.
 
 Encrypted values stay encrypted: a copy needs the key of the home it came from.
 """

@@ -65,7 +65,7 @@ def committed_at(batch: Batch) -> dict[str, Any]:
 
 
 def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> None:
-    """Return if the batch is already applied, which happens if the reply was lost.
+    """Check that a batch is already applied, which happens after a lost reply.
 
     Args:
         node: Epoch and commit number of this node's row; ``None`` if it is missing.

@@ -79,7 +79,7 @@ class FileLock:
         return os.pread(self._handle, size, 0)
 
     def verify(self) -> None:
-        """Check that the path still leads to the locked file, undiminished. One ``stat``.
+        """Check that the path still leads to the locked file, and that it is whole. One ``stat``.
 
         Several threads may call this at once.
 

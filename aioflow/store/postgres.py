@@ -123,7 +123,7 @@ class Writer:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
-        """Return the connection for one transaction, committed at the end of the block.
+        """Begin a transaction and yield its connection. Committed at the end of the block.
 
         Raises:
             StoreError: The error of the store for an error of PostgreSQL.

@@ -171,7 +171,7 @@ class Reading(
             lambda row: int(row[2]), selects.CLEAR_BY_KEY, run_no=run_no, key=key
         )
 
-    # ── one run ── ──────────────────────────────────────────────────────────────────────
+    # ── one run ─────────────────────────────────────────────────────────────────────────
 
     async def list_tasks_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1000
@@ -215,7 +215,7 @@ class Reading(
         """See ``Store``."""
         return await self._all(rows.try_row, selects.TRIES, task_no=task_no)
 
-    # ── everything else ── ──────────────────────────────────────────────────────────────
+    # ── everything else ─────────────────────────────────────────────────────────────────
 
     async def list_triggers(self, limit: int = 1000, after: TriggerNo = -1) -> list[TriggerRow]:
         """See ``Store``."""
@@ -299,7 +299,7 @@ class Reading(
         """See ``Store``."""
         return await self._fetch([self._question(selects.whole(table)) for table in tables])
 
-    # ── execution ── ────────────────────────────────────────────────────────────────────
+    # ── execution ───────────────────────────────────────────────────────────────────────
 
     def _question(self, statement: Select[Any], **values: Any) -> Question:
         ready = compiled(statement, self._dialect)

@@ -1,4 +1,4 @@
-"""Rebuild the tables from the journal, and compare them with the stored ones.
+"""Replay of the journal, and comparison of its tables with the stored ones.
 
 The replay checks each change as the database did: a required row exists, has the values that the
 change expects, and moves only as ``core.transitions`` allows. Blobs are compared by size and

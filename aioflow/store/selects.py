@@ -103,7 +103,7 @@ def whole(table: Table) -> Select[Any]:
     return select(table).order_by(*table.primary_key)
 
 
-# ── unfinished work ── ──────────────────────────────────────────────────────────────────
+# ── unfinished work ─────────────────────────────────────────────────────────────────────
 
 # Spelled like the partial index: otherwise the planner does not use it.
 _is_live = _run.c.ended_at.is_(None)
@@ -292,7 +292,7 @@ def runs_page(
     return page
 
 
-# ── one run ── ──────────────────────────────────────────────────────────────────────────
+# ── one run ─────────────────────────────────────────────────────────────────────────────
 
 CLEAR_BY_KEY = select(tables.clear_request).where(
     tables.clear_request.c.run_no == number("run_no"),
@@ -399,7 +399,7 @@ def latest_named_events(*, of_name: bool, before: bool) -> Select[Any]:
     return page
 
 
-# ── everything else ── ──────────────────────────────────────────────────────────────────
+# ── everything else ─────────────────────────────────────────────────────────────────────
 
 VALUE = select(tables.named_value).where(
     tables.named_value.c.kind == text("kind"),

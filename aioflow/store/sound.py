@@ -1,4 +1,4 @@
-"""Check whether rows can be read in full, for ``find_damage`` and for repeated reads."""
+"""Checks whether rows can be read in full, for ``find_damage`` and for repeated reads."""
 
 from __future__ import annotations
 

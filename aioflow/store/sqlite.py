@@ -287,7 +287,7 @@ class SqliteStore(Reading):
         writer.after_commit(raw)
 
 
-# ── in the thread of a connection ── ────────────────────────────────────────────────────
+# ── in the thread of a connection ───────────────────────────────────────────────────────
 
 
 def _advanced(raw: sqlite3.Connection, epoch: int, batch: Batch) -> bool:

@@ -103,7 +103,7 @@ def prepare(
 def _doubt_log(path: Path) -> None:
     """Write, copy and sync the whole log of an earlier process again.
 
-    It is unknown which earlier syncs failed, in any process.
+    Nothing records which earlier syncs failed, and in which process.
     """
     if not wal_file.log_head(path):
         return

@@ -1,8 +1,9 @@
-"""Check whether another daemon still serves a database before claiming it.
+"""Takeover of a database, after a check that no other daemon still serves it.
 
 A claim fences any earlier writer, alive or not. So if the database belongs to the daemon of another
-home, a daemon watches it for one lease. It exits if the other one shows activity, and takes over
-otherwise. An earlier daemon of the same home has certainly ended, because the home is locked.
+home, the new daemon watches that one for a lease. It exits if the other one shows activity, and
+takes over otherwise. An earlier daemon of the same home has certainly ended, because the home is
+locked.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ async def open_to_write(
     try:
         last_end = LastEnd(path, home)
         await in_thread(prepare, path, lock, vault, home)
-        last_end.begin()  # the log no longer shows the unclean shutdown: not earlier
+        last_end.begin()  # not earlier: until prepare() is done, the log shows an unclean shutdown
         synchronous = "FULL" if durability == "full" else "NORMAL"
         writer = Writer(path, lock, last_end, synchronous=synchronous)
         checking = None if last_end.was_clean else _began_check(path)

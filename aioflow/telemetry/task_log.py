@@ -124,8 +124,7 @@ class TryLog:
             self._room = -1
         else:
             self._room -= len(data)
-        # Computed late: most tries print nothing, and a path costs more than the rest of a try's
-        # log.
+        # Computed late: most tries print nothing, and a path costs more than all else here.
         path = self._log.path(self.key.run_no, self.key.position, self.key.map_index)
         self._log.put(_Record(path, self, data))
 

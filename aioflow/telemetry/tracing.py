@@ -116,7 +116,7 @@ class Traces:
                 await in_thread(self._make, spans)
             self.made += count
 
-    # ── committed batches ── ────────────────────────────────────────────────────────────
+    # ── committed batches ───────────────────────────────────────────────────────────────
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
         """Handle a durable batch.
