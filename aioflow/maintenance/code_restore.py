@@ -1,8 +1,8 @@
-"""Brings the code of versions back that children have not found on the disk: from the database.
+"""Restoration of version code that children do not find on the disk, from the database.
 
-Who lacks it waits meanwhile and is charged nothing; where only a module of it was missing, the
-import error was a try. As long as it cannot be written, on a full disk for example, they ask again
-and again, and this says so.
+A task or trigger without its code waits meanwhile, which does not count as a try. If only a module
+was missing, the import error counts as one. If the code cannot be written, for example on a full
+disk, the children keep requesting it, and each failure is logged.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from aioflow.telemetry.log import Logger
 __all__ = ("CodeMissing",)
 
 AGAIN_SECONDS = 1.0
-"""What is missing at once again after it was restored is not looked for more often."""
+"""Minimum interval of restores, in case the code disappears again at once."""
 
 _log = Logger(__name__)
 
 
 class CodeMissing:
-    """The service.
+    """The service that restores missing code.
 
     Args:
-        report: Takes the word that a trigger may be hosted again.
+        report: Receives ``CodeRestored`` for each trigger that may run again.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class CodeMissing:
         self._send, self._receive = anyio.create_memory_object_stream[RestoreCode](math.inf)
 
     def ask(self, wanted: RestoreCode) -> None:
-        """Have code brought back. Returns at once."""
+        """Request that code be restored. Returns at once."""
         self._send.send_nowait(wanted)
 
     async def run(self) -> None:
-        """Bring back what is asked for, all that is at a time, until cancelled."""
+        """Restore requested code versions, one batch at a time, until cancelled."""
         async for first in self._receive:
             wanted = [first]
             while self._receive.statistics().current_buffer_used:

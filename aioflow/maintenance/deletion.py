@@ -1,9 +1,9 @@
-"""Deletes what is left of runs that nobody is to see any more: rows, results, what they printed.
+"""Deletion of the rows, results and logs of runs that are marked as deleted.
 
-A slice at a time, with rests in between, so that what goes on hardly notices. What is left is
-found in the rows, so it may be cut short anywhere and goes on at the next start: the files of a
-task go before its row, the rest before the run's own. Nothing goes before the author has been
-called back for what happened to the run.
+It works in slices and pauses between them, so that running work is hardly affected. The remaining
+work follows from the rows, so it may be interrupted anywhere and resumes at the next start: the
+results of a task are deleted before its row, all else before the row of the run. Nothing is deleted
+before the author's callbacks for the run have been called.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from aioflow.telemetry.task_log import TaskLog
 __all__ = ("SLICE_ROWS", "Deleting")
 
 SLICE_ROWS = 2_000
-"""Rows that go with one commit, of all runs that are under way."""
+"""Rows deleted with one commit, shared by all runs in progress."""
 
 _RUNS_AT_ONCE = 8
-"""Small ones are soon read, and wait for commits, which they share."""
+"""Small runs are quickly read and mostly wait for commits, which they share."""
 
 _SHARE = 4
-"""It rests so many times as long as a slice took."""
+"""Ratio of the pause after a slice to the duration of the slice."""
 
 _LEAST_REST_SECONDS = 0.01
 _AGAIN_SECONDS = 1.0
-"""Where a host has still to let go of a trigger, or the database does not answer."""
+"""Delay before a retry if a triggerer still runs a trigger, or the database does not respond."""
 
 _log = Logger(__name__)
 
 
 class Deleting:
-    """The service.
+    """The service that deletes runs.
 
     Args:
         results: The folder of large results.
@@ -57,7 +57,7 @@ class Deleting:
         self, engine: Engine, store: Store, tasklog: TaskLog, results: Path, clock: Clock
     ) -> None:
         self._given_up: set[RunNo] = set()  # until the next start
-        self._owed: dict[RunNo, int | None] = {}  # the last callback that one of it may be
+        self._owed: dict[RunNo, int | None] = {}  # last callback to wait for, by outbox number
         self._under_way = 0
         self._is_away = False
         self._engine = engine
@@ -66,15 +66,15 @@ class Deleting:
         self._results = results
         self._clock = clock
         self._wanted = anyio.Event()
-        self._wanted.set()  # by an earlier incarnation, perhaps
+        self._wanted.set()  # an earlier process may have left some
 
     def committed(self, batch: Batch) -> None:
-        """Hear of a durable batch: a run may have to go."""
+        """Handle a durable batch: start deleting if it marks runs as deleted."""
         if batch.new_deletions:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Delete whatever is to be deleted, until cancelled."""
+        """Delete the runs that are marked as deleted, until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted = anyio.Event()
@@ -89,7 +89,7 @@ class Deleting:
                 await self._clock.sleep(_AGAIN_SECONDS)
 
     async def _delete_all(self) -> bool:
-        """Delete the runs that are named; return whether one has to wait."""
+        """Delete the runs that are marked as deleted. Return whether one has to wait."""
         named = iter(await self._store.list_deletions())
         left: list[DeletionRow] = []
         async with anyio.create_task_group() as runs:
@@ -98,7 +98,7 @@ class Deleting:
         return bool(left)
 
     async def _delete_each(self, named: Iterator[DeletionRow], left: list[DeletionRow]) -> None:
-        """Delete one run after the other, and say which has to wait."""
+        """Delete one run after the other. Add those that have to wait to ``left``."""
         for deletion in named:
             if deletion.run_no in self._given_up:
                 continue
@@ -112,7 +112,7 @@ class Deleting:
                 finally:
                     self._under_way -= 1
             except StoreUnavailable as exc:
-                if not self._is_away:  # those deleted beside it will hear the same
+                if not self._is_away:  # runs deleted in parallel get the same error
                     _log.warning("deleting runs waits for the database", error=str(exc))
                 self._is_away = True
                 left.append(deletion)
@@ -122,9 +122,10 @@ class Deleting:
                 self._given_up.add(deletion.run_no)
 
     async def _is_needed(self, run_no: RunNo) -> bool:
-        """Whether a trigger of it is still hosted, or it may owe a call to its author.
+        """Return whether a trigger of the run may still be running, or a callback may be pending.
 
-        Of the callbacks of one DAG those that it owed when the run was named come before others.
+        Callbacks of one DAG are delivered in order. So it is enough to wait for those that were in
+        the outbox when the deletion started.
         """
         run = await self._store.find_run_no(run_no)
         if run is None:

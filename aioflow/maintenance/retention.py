@@ -1,8 +1,8 @@
-"""Has what was kept for long enough deleted: ended runs, events, the journal, logs, versions.
+"""Deletion of expired data: ended runs, events, the journal, logs, versions, audit entries.
 
-Once an hour it asks for what is old, a few rows and a few runs at a time, with rests in between.
-Nothing is remembered: what is old stands in the rows, so it may be cut short anywhere. Runs are
-deleted as a person deletes them, see ``maintenance.deletion``.
+Every hour it searches for expired data, a few rows and runs at a time, with pauses in between. It
+keeps no state, because the age follows from the rows, so it may be interrupted anywhere. Runs are
+deleted as on request of a user, see ``maintenance.deletion``.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ __all__ = ("Cleaning", "Kept")
 _FIRST_SECONDS = 60.0
 _ROUND_SECONDS = 3_600.0
 _PART_SECONDS = 1.0
-"""Between two parts of a round."""
+"""Pause between two parts of a round."""
 
 _AWAY_SECONDS = 60.0
-"""Nothing old is in a hurry: each kind asks a database that is away once a minute."""
+"""Interval at which each kind retries while the database is unavailable. Nothing here is urgent."""
 
 _RUNS_AT_ONCE = 100
-"""Runs named as deleted in one part; in the background, while no more than these have to go."""
+"""Runs marked as deleted in one part. A background part waits while as many are being deleted."""
 
 _SLICE_ROWS = 2_000
 _SLICES = 5
 _BLOCKS_AT_ONCE = 20
 _SHARE = 4
-"""It rests so many times as long as a slice took."""
+"""Ratio of the pause after a slice to the duration of the slice."""
 
 _DRY_RUNS, _DRY_ROWS, _DRY_BLOCKS = 10_000, 200_000, 200
-"""How far it looks for what would go."""
+"""Limits of a preview."""
 
 _VERSIONS_AT_ONCE = 500
 _CODE_SECONDS = 600.0
-"""Code lies there a moment before its version is known; it lies there for so long at least."""
+"""Minimum age of a code folder to delete: code is written shortly before its version is stored."""
 _KEYS_DAYS = 90.0
-"""How long it is known which events have started runs: a key that comes again starts none."""
+"""Days for which the keys of DAG trigger events are stored. A repeated key starts no run."""
 
 _DAY_US = 86_400_000_000
 
@@ -73,11 +73,11 @@ _log = Logger(__name__)
 
 
 _Part: TypeAlias = Callable[[], Awaitable[tuple[int, bool]]]
-"""Deletes a part of one kind; returns how many that was, and whether more are old."""
+"""Deletes a part of one kind. Returns the number of deletions, and whether there may be more."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """For how many days what is kept; 0 for ever."""
+    """Retention in days by kind of data; 0 means forever."""
 
     runs_days: float
     events_days: float
@@ -88,7 +88,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cleaning:
-    """The service."""
+    """The service that deletes expired data."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Cleaning:
         self._locks = {kind: anyio.Lock() for kind in self._parts}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Clean up once an hour until cancelled; no kind waits for another."""
+        """Delete expired data every hour until cancelled. The kinds of data are independent."""
         async with anyio.create_task_group() as kinds:
             for kind in self._parts:
                 kinds.start_soon(self._rounds, kind)
@@ -137,7 +137,7 @@ class Cleaning:
             await self._clock.sleep(pause_seconds)
 
     async def _gentle_part(self, kind: str) -> tuple[int, float]:
-        """Clean up a part; return how much went, and how long to wait before the next."""
+        """Delete a part. Return the number of deletions, and the pause before the next part."""
         try:
             count, more = await self._part(kind, self._gentle_parts[kind])
         except StoreUnavailable as exc:
@@ -153,10 +153,11 @@ class Cleaning:
             return await part()
 
     async def clean(self) -> CleanedView:
-        """Delete a part of what is old of each kind.
+        """Delete a part of the expired data of each kind.
 
         Raises:
-            StoreUnavailable: If the database does not answer. What went until then is gone.
+            StoreUnavailable: If the database does not respond. Data deleted by then stays
+                deleted.
         """
         counts, left = {}, False
         for kind, part in self._parts.items():
@@ -165,7 +166,7 @@ class Cleaning:
         return CleanedView(**counts, more=left)
 
     async def preview(self) -> CleanedView:
-        """Say what would go."""
+        """Return what would be deleted."""
         runs = len(await self._old_runs(_DRY_RUNS))
         events = await self._count_rows(EVENTS) + await self._count_rows(DAG_EVENTS)
         journal = await self._count_rows(JOURNAL)
@@ -185,37 +186,37 @@ class Cleaning:
         )
 
     def _before(self, days: float) -> Timestamp | None:
-        """Return the instant before which something is old; ``None`` if nothing ever is."""
+        """Return the timestamp before which data is expired; ``None`` if it never expires."""
         return self._clock.now() - int(days * _DAY_US) if days else None
 
     async def _rest(self, began: int) -> None:
-        """Rest after a slice that began then, monotonic microseconds."""
+        """Pause after a slice that started at ``began``, in monotonic microseconds."""
         await self._clock.sleep(_SHARE * (self._clock.monotonic_us() - began) / 1e6)
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
     async def _delete_few_runs(self) -> tuple[int, bool]:
-        """Delete no more old runs than can be deleted meanwhile."""
+        """Delete expired runs, but no more than the deletion can handle meanwhile."""
         room = _RUNS_AT_ONCE
         if self._kept.runs_days:
             room -= len(await self._store.list_deletions())
         return await self._delete_runs(room) if room > 0 else (0, True)
 
     async def _delete_runs(self, room: int = _RUNS_AT_ONCE) -> tuple[int, bool]:
-        """Delete some old runs."""
+        """Delete up to ``room`` expired runs."""
         found = await self._old_runs(room)
         count = 0
         for run in found:
             try:
                 await self._engine.ask(DeleteRun(run_id=run.run_id))
-            except RequestError as exc:  # it goes on again, or somebody else deleted it
+            except RequestError as exc:  # it was resumed, or deleted by another request
                 _log.info("an old run stays", run_id=run.run_id, why=str(exc))
             else:
                 count += 1
         return count, count > 0 and len(found) == room
 
     async def _old_runs(self, limit: int) -> list[RunRow]:
-        """Return some runs that may go."""
+        """Return up to ``limit`` runs that may be deleted."""
         before = self._before(self._kept.runs_days)
         found: list[RunRow] = []
         if before is None:
@@ -249,13 +250,13 @@ class Cleaning:
     # ── rows that belong to no run ──────────────────────────────────────────────────────
 
     async def _erase_events(self) -> tuple[int, bool]:
-        """Delete some old events: those with a name, and those that have started runs."""
+        """Delete some expired events, both named events and those of DAG triggers."""
         named, more_named = await self._erase(EVENTS)
         of_dags, more_of_dags = await self._erase(DAG_EVENTS)
         return named + of_dags, more_named or more_of_dags
 
     async def _erase(self, table: str) -> tuple[int, bool]:
-        """Delete some old rows of a table; with rests."""
+        """Delete some expired rows of a table, with pauses."""
         count = 0
         for _ in range(_SLICES):
             began = self._clock.monotonic_us()
@@ -264,7 +265,7 @@ class Cleaning:
                 return count, False
             try:
                 await self._engine.ask(EraseOld(table=table, numbers=numbers))
-            except RequestError as exc:  # an older run goes on again
+            except RequestError as exc:  # an older run was resumed
                 _log.info("old rows stay", table=table, why=str(exc))
                 return count, False
             count += len(numbers)
@@ -301,24 +302,24 @@ class Cleaning:
     # ── versions ────────────────────────────────────────────────────────────────────────
 
     async def _delete_versions(self) -> tuple[int, bool]:
-        """Delete some versions that nothing refers to, and then code that no version has."""
+        """Delete some versions that nothing refers to, then code without a version."""
         found, count = await self._unneeded_versions(_VERSIONS_AT_ONCE), 0
         if found:
             try:
                 count = cast("int", await self._engine.ask(EraseVersions(versions=found)))
             except StoreUnavailable:
                 raise
-            except AioflowError as exc:  # a run has one of them now
+            except AioflowError as exc:  # a run uses one of them now
                 _log.info("old versions stay", why=str(exc))
         if count and len(found) == _VERSIONS_AT_ONCE:
             return count, True
         return count, await self._delete_code()
 
     async def _unneeded_versions(self, limit: int) -> list[str]:
-        """Return some versions that neither rows nor memory go by.
+        """Return some versions that neither rows nor memory refer to.
 
-        As many more are looked at as memory may hold of them, so that those keep none behind
-        them from going.
+        The query also covers as many versions as memory may need, so that these do not keep later
+        ones from being found.
         """
         before = self._before(self._kept.versions_days)
         if before is None:
@@ -329,7 +330,7 @@ class Cleaning:
         return [version for version in found if version not in held][:limit]
 
     async def _delete_code(self) -> bool:
-        """Delete some folders of versions that the database does not know, unless they are new.
+        """Delete some code folders, not new ones, of versions that are not in the database.
 
         Returns:
             Whether there are more.
@@ -351,7 +352,7 @@ class Cleaning:
     # ── logs ────────────────────────────────────────────────────────────────────────────
 
     async def _delete_logs(self) -> tuple[int, bool]:
-        """Delete old logs of some blocks; with rests."""
+        """Delete the expired logs of some blocks, with pauses."""
         before = self._before(self._kept.logs_days)
         if before is None:
             return 0, False

@@ -1,8 +1,8 @@
-"""What a daemon is told, and where things lie in its home.
+"""The settings of a daemon, and the paths in its home.
 
-Settings are read once, from ``HOME/aioflow.toml``, then the environment, then flags; each
-later one wins. Reading them is slow (``reading`` needs pydantic), so it is imported only by
-the commands that do.
+Settings are read once, from ``HOME/aioflow.toml``, then the environment, then flags. Later sources
+override earlier ones. Reading them is slow, because ``reading`` imports pydantic, so only the
+commands that need it import it.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ NO_SETTINGS = frozenset({"AIOFLOW_HOME", "AIOFLOW_TOKEN", "AIOFLOW_DEBUG", "AIOF
 """Variables with the prefix that are not settings."""
 
 SOCKET_PATH_LIMIT = 100
-"""Bytes. The kernel takes 107; what is longer lies under ``/tmp`` instead."""
+"""Bytes. The kernel allows 107; a longer path is replaced by one under ``/tmp``."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a daemon may be told.
+    """All settings of a daemon.
 
     Attributes:
         dags: Folders of DAG files.
-        children_env: Names of variables, or patterns of them, that children see besides the usual.
-        db_wait_seconds: How long a start waits for a database server that does not answer.
+        children_env: Names of variables, or patterns of them, that children see besides the
+            standard ones.
+        db_wait_seconds: How long a start waits for a database server that does not respond.
         port: 0 takes any free one.
-        keep_runs_days: How long ended runs are kept; 0 for ever, as for the five below.
-        trusted_proxies: Addresses and networks that are believed whom they pass on.
-        until_idle: Whether the daemon ends once nothing is left to do.
+        keep_runs_days: Retention of ended runs; 0 means forever, also for the five below.
+        trusted_proxies: Addresses and networks whose forwarding headers are trusted.
+        until_idle: Exit once nothing is left to do.
         sources: Where each value came from, by its name in the file (``web.port``):
             ``default``, the file, the variable, or the flag.
-        values: The same names to their values, for people to read.
-        odd_variables: Names in the environment that look like ours and are not, each with what
-            may have been meant; empty where nothing is near.
+        values: Displayed values by the same names, without the database password.
+        odd_variables: Names in the environment that look like settings but are none, each with
+            the most similar setting; empty if none is similar.
     """
 
     home: Path
@@ -116,11 +117,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             home: The flag; else ``AIOFLOW_HOME``, else ``~/.aioflow``.
-            overrides: Flags by their names in the file, such as ``{"web.port": 0}``; a
-                ``None`` was not given.
+            overrides: Flags by their names in the file, such as ``{"web.port": 0}``; ``None`` means
+                that a flag was not given.
 
         Raises:
-            SettingsError: If one is unknown or has a wrong value; it names where that was.
+            SettingsError: If a setting is unknown or invalid. The message names its source.
         """
         from aioflow.settings.reading import read
 
@@ -129,9 +130,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_database(cls, home: Path) -> Settings:
-        """Read what is needed to read the database of a home: its URL, and where things lie.
+        """Read the settings that are needed to open the database of a home.
 
-        Where nothing is set that is known without pydantic.
+        If neither the file nor a variable sets anything, this needs no pydantic.
 
         Raises:
             SettingsError: As ``read``.
@@ -142,7 +143,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def oddities(self) -> list[str]:
-        """What to say of the odd variables, a line each."""
+        """One warning for each odd variable."""
         return [
             f"the variable {name} names no setting" + (f"; is {near} meant?" if near else "")
             for name, near in self.odd_variables.items()
@@ -160,7 +161,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key_file(self) -> Path:
-        """Holds the key that seals the database's secrets."""
+        """Holds the key that encrypts the secrets in the database."""
         return self.home / "key"
 
     @property
@@ -175,7 +176,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def logs_folder(self) -> Path:
-        """Holds what tries printed."""
+        """Holds the output of tries."""
         return self.home / "logs"
 
 
@@ -189,32 +190,32 @@ def find_home(given: str | Path | None = None) -> Path:
 
 
 def database_url(home: Path) -> str:
-    """Return the URL of the database that a home has unless another one is named."""
+    """Return the default database URL of a home."""
     return f"sqlite:///{home / 'aioflow.db'}"
 
 
 def _is_anything_set(home: Path) -> bool:
-    """Return whether the file or a variable may say anything."""
+    """Return whether the file or a variable may contain a setting."""
     variables = {name.upper() for name in os.environ} - NO_SETTINGS
     return os.path.lexists(home / FILE_NAME) or any(name.startswith(PREFIX) for name in variables)
 
 
 def socket_path(home: Path) -> Path:
-    """Return where the daemon of a home listens for commands.
+    """Return the path of the socket on which the daemon of a home listens for commands.
 
-    All names of one folder lead to one socket.
+    All names of one folder lead to the same socket.
     """
     real = Path(os.path.realpath(home))
     path = real / "run" / "aioflow.sock"
     if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
         return path
     name = hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
-    # Whoever uses it checks that the folder belongs to this user alone.
+    # Users of this path check that the folder belongs to the current user only.
     return Path(f"/tmp/aioflow-{os.getuid()}") / f"{name}.sock"  # noqa: S108
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address."""
+    """Return whether only this machine can reach that address."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""The folder of a node: made where it is missing, and closed to others."""
+"""The home folder of a node: its creation, and checks that other users cannot write to it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _SQLITE = "sqlite:///"
 
 
 def make_home(home: Path) -> None:
-    """Make what is missing of a home, for its owner alone; the rest stays as it is.
+    """Create the missing folders of a home, accessible only to its owner.
+
+    Existing ones are not changed.
 
     Raises:
-        HomeUnusable: If a folder cannot be made.
+        HomeUnusable: If a folder cannot be created.
     """
     for folder in (home, *(home / name for name in _FOLDERS)):
         try:
@@ -33,19 +35,19 @@ def make_home(home: Path) -> None:
 
 
 def close_off() -> None:
-    """Leave no secret in a core dump."""
+    """Disable core dumps, so that none contains a secret."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def check_writers(settings: Settings, dag_files: Iterable[Path]) -> None:
-    """Refuse a home or a DAG folder through which other users could run code as this daemon.
+    """Reject a home or a DAG folder through which other users could run code as this daemon.
 
     Args:
-        dag_files: What lies in the DAG folders and may be loaded, with the folders themselves.
+        dag_files: Files and folders in the DAG folders that may be loaded.
 
     Raises:
-        SettingsError: If every user can write any of it, a folder that leads there, or the
-            target of a link. It names the path, and the command that mends it.
+        SettingsError: If every user can write any of them, a parent folder, or the target of a
+            link. The message names the path and the command that fixes it.
     """
     for folders, paths in (
         ((settings.home,), _trusted(settings)),
@@ -56,7 +58,7 @@ def check_writers(settings: Settings, dag_files: Iterable[Path]) -> None:
 
 
 def _trusted(settings: Settings) -> Iterator[Path]:
-    """Give the paths of a home whose content is believed."""
+    """Yield the paths of a home whose content is trusted."""
     home = settings.home
     yield from (home, *(home / name for name in _FOLDERS))
     yield from (home / FILE_NAME, settings.key_file, settings.token_file)
@@ -67,7 +69,7 @@ def _trusted(settings: Settings) -> Iterator[Path]:
 
 
 def _reachable(folder: Path) -> Iterator[Path]:
-    """Give what lies in a folder, unless its mode keeps other users out of it anyway."""
+    """Yield the content of a folder, unless its mode keeps other users out anyway."""
     try:
         is_open = folder.stat().st_mode & stat.S_IXOTH
     except OSError:

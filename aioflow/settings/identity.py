@@ -1,6 +1,6 @@
-"""The identity of a home: what tells it from all others, and which databases are its own.
+"""The identity of a home, which is unique and shows which databases belong to it.
 
-It is a file of the home, drawn at its first start. The databases of a home name it.
+It is a file in the home, created at the first start. The databases of the home store it, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ("draw_identity", "find_identity", "identity_file", "keep_identity", "
 
 
 def identity_file(home: Path) -> Path:
-    """Return where a home keeps its identity."""
+    """Return the path of the file with the identity of a home."""
     return home / "identity"
 
 
@@ -36,10 +36,10 @@ def find_identity(home: Path) -> str | None:
 
 
 def keep_identity(home: Path, identity: str) -> None:
-    """Give a home an identity, in one step.
+    """Set the identity of a home, atomically.
 
     Raises:
-        HomeUnusable: If it cannot be kept.
+        HomeUnusable: If it cannot be written.
     """
     file = identity_file(home)
     new = file.with_name(f"{file.name}.new")
@@ -51,15 +51,15 @@ def keep_identity(home: Path, identity: str) -> None:
 
 
 def draw_identity() -> str:
-    """Return an identity that no other home has."""
+    """Return a new unique identity."""
     return secrets.token_hex(16)
 
 
 def own_identity(home: Path) -> str:
-    """Return the identity of a home, drawn and kept if it has none yet.
+    """Return the identity of a home. Create and store it if it has none yet.
 
     Raises:
-        HomeUnusable: If it cannot be read or kept.
+        HomeUnusable: If it cannot be read or written.
     """
     identity = find_identity(home)
     if identity is None:

@@ -1,4 +1,4 @@
-"""Reads the settings of all sources into one record, and remembers which source each came from."""
+"""Reads the settings of all sources into one record, with the source of each."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _OF_CHILDREN = frozenset(
         "AIOFLOW_LOG_NONCE",
     }
 )
-"""What a daemon gives its children, and they to what they start: a daemon, say."""
+"""Variables that a daemon sets for its children, which pass them on, for example to a daemon."""
 
 _OF_TESTS = "AIOFLOW_TEST_"
-"""What begins so is for tests, ours and those of others, and no misspelt setting."""
+"""Prefix of variables for tests, ours and others, which are no misspelt settings."""
 
 
 def _parts(value: object) -> object:
-    """Return the parts of a text with commas; anything else as it is."""
+    """Split a comma-separated text. Return any other value unchanged."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
@@ -176,7 +176,7 @@ class _Retention(_Section):
 
 
 class _Document(BaseSettings):
-    """The shape of ``aioflow.toml``, and of ``AIOFLOW_SECTION__KEY``."""
+    """The structure of ``aioflow.toml``, and of ``AIOFLOW_SECTION__KEY``."""
 
     model_config = SettingsConfigDict(
         extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True
@@ -304,7 +304,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
 def _shown_values(
     document: _Document, home: Path, dags: Iterable[Path], db_url: str
 ) -> dict[str, Any]:
-    """Return the settings by name as people may read them."""
+    """Return the settings by name, in the form that may be displayed."""
     found = dict(_leaves(document.model_dump(by_alias=True)))
     found["home"] = str(home)
     found["dags"] = [str(path) for path in dags]
@@ -349,7 +349,7 @@ def _of_file(path: Path) -> dict[str, Any]:
 def _of_environment() -> dict[str, Any]:
     sections = {f"{PREFIX}{name.upper()}__" for name in _Document.model_fields if name != "dags"}
     for name in os.environ:
-        # Without two underscores it may be anybody's: that is only told, see `_odd_variables`.
+        # Without two underscores it may belong to other software: a warning, see `_odd_variables`.
         if name.startswith(PREFIX) and "__" in name and not name.startswith(tuple(sections)):
             raise SettingsError(f"the variable {name} names no setting; see `aioflow config show`")
     try:
@@ -359,7 +359,7 @@ def _of_environment() -> dict[str, Any]:
 
 
 def _odd_variables(settings: Iterable[str]) -> dict[str, str]:
-    """Return the variables that look like ours and are not, and what may have been meant."""
+    """Return variables that look like settings but are none, each with the most similar setting."""
     known = {_variable(name) for name in settings} | NO_SETTINGS
     sections = {_variable(name) for name in _Document.model_fields}
     ours = known | sections | _OF_CHILDREN
@@ -369,7 +369,7 @@ def _odd_variables(settings: Iterable[str]) -> dict[str, str]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    # Without what all have in common, by which anything would be near.
+    # Compare without the common prefix, which would make any name similar.
     ends = {one.removeprefix(PREFIX): one for one in known}
     near = get_close_matches(name.removeprefix(PREFIX), ends, n=1)
     return ends[near[0]] if near else ""

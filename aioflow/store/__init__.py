@@ -1,7 +1,7 @@
-"""Durable state: what a store promises, and how one is opened.
+"""The protocol of a store, and the function that opens one.
 
-The only package that knows SQL. ``open_store`` imports SQLAlchemy when it is called, and a
-database driver when it is asked for one of its databases: naming what is promised needs neither.
+Only this package contains SQL. ``open_store`` imports SQLAlchemy and the database driver on its
+first call, so importing the protocol needs neither.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from aioflow.store.ui_protocol import Browsed
 __all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Finding", "Store", "open_store")
 
 Durability: TypeAlias = Literal["full", "normal"]
-"""What a commit survives: ``full`` a power cut, ``normal`` the death of the process alone."""
+"""``full``: a commit survives a power failure. ``normal``: only a crash of the process."""
 
 TABLES_OF_RUNS = (
     "stream_item",
@@ -65,18 +65,21 @@ TABLES_OF_RUNS = (
     "run",
     "deletion",
 )
-"""The tables a run has rows in once no host has a trigger of it, in the order they are emptied."""
+"""Tables with rows of a run, in deletion order.
+
+They are emptied only when no triggerer can still run a trigger of the run.
+"""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """This node's right to write.
+    """The exclusive right of this node to write.
 
     Attributes:
-        epoch: One more than that of whoever wrote as this node before.
-        commit_no: Of the last batch applied; the next one is one more.
-        seen_at, steady_at: When that was, by the wall clock and in steady time; ``None`` where no
-            batch was applied, or an earlier version of the program applied it.
-        after_crash: The last daemon that claimed the database did not end by itself.
+        epoch: One higher than the previous claim of this node.
+        commit_no: Number of the last applied batch. The next batch has the following number.
+        seen_at, steady_at: Time of the last applied batch on the wall clock and on the steady
+            clock. ``None`` if there was no batch or an older version of the program applied it.
+        after_crash: The daemon that claimed the database last did not shut down cleanly.
     """
 
     node_no: int
@@ -88,7 +91,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What people must hear of a database."""
+    """A problem of the database that must be reported to the operator."""
 
     reason: str
     message: str
@@ -97,138 +100,150 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Store(Browsed, Protocol):
     """Durable state, one instance per node.
 
-    A row that cannot be read is named in ``damages``, and marked where its Struct has room for
-    that, see ``damaged.marked``; what cannot be read of it is a placeholder. Of what a run is
-    made of again ``LiveRun.damage`` says so.
+    An unreadable row is listed in ``damages`` and marked if its Struct has a field for that, see
+    ``damaged.marked``. Its unreadable values are replaced by placeholders. For rows that restore a
+    run, ``LiveRun.damage`` reports the damage.
 
-    Reads may run side by side; they see committed rows only and never hold up the writer.
-    Writes come from the engine alone, one batch at a time. Lists have a stable order and
-    come in pages; a page shorter than its limit is the last one.
+    Reads may be concurrent. They see only committed rows and never block the writer.
+    Only the engine writes, one batch at a time. Lists have a stable order and are paged. A page
+    shorter than its limit is the last one.
 
     Raises:
-        StoreUnavailable: From any method, if the database cannot be reached, stays locked,
-            or its disk is full or failing. Nothing was written, or it cannot be known
-            whether it was; the same call may be made again.
-        StrangeDatabase: From any method, if this is not the database it was: the file was
-            replaced, a table is missing, it is damaged. It is not written to any more.
-        SyncFailed: From any method, once the disk failed to sync it. The process has to end.
+        StoreUnavailable: From any method, if the database is unreachable or stays locked, or its
+            disk is full or failing. Nothing was written, or the outcome of the write is unknown.
+            The same call may be repeated.
+        StrangeDatabase: From any method, if the database has changed under the store: the file was
+            replaced, a table is missing, or the database is damaged. The store writes nothing
+            more.
+        SyncFailed: From any method, once an fsync has failed. The process has to exit.
     """
 
     damages: Damages
 
     def limited(self, seconds: float) -> Store:
-        """Return this store for those who may be told that they ask too much.
+        """Return this store with a time limit for each read statement.
 
-        Its reads raise ``StoreSlow`` where a statement takes longer than that.
+        A read raises ``StoreSlow`` if one of its statements takes longer than ``seconds``.
         """
 
     async def claim(self, about: NodeFacts | None = None) -> Claim:
-        """Advance this node's epoch and return it; whoever wrote under the old one is fenced.
+        """Advance this node's epoch and return the claim. A writer with an older epoch is fenced.
 
         Called once before the first ``commit``.
 
         Raises:
-            ForeignDatabase: If the check after an unclean end finds damage. As much of the file is
-                checked before as there is time for.
+            ForeignDatabase: If the integrity check after an unclean shutdown finds damage. The
+                check is limited in time and may cover only a part of the file.
         """
 
     async def find_holder(self) -> Holder | None:
-        """Return the daemon that claimed the database last and has not left it, if it tells.
+        """Return the daemon that claimed the database last, unless it shut down cleanly.
 
-        Of a file there is none: its lock says whether one lives.
+        Always ``None`` for a SQLite file, where the lock tells whether a daemon is alive.
         """
 
     async def opens_sealed(self) -> bool:
-        """Return whether a key at hand opens any of what is sealed, if there is any."""
+        """Return whether an available key decrypts any encrypted value; true if there are none."""
 
     async def beat(self, at: Timestamp) -> None:
-        """Say that this daemon lives, where others watch for that. Any commit says so, too.
+        """Record a heartbeat of this daemon where other daemons check it. Any commit counts as one.
 
         Raises:
             Fenced: If another daemon has claimed the database.
         """
 
     async def leave(self) -> None:
-        """Say that this daemon has ended well: the next one need not wait for it."""
+        """Record a clean shutdown, so that the next daemon does not wait for this one."""
 
     async def commit(self, batch: Batch) -> None:
-        """Apply every change of ``batch`` in one transaction, or none of them.
+        """Apply all changes of ``batch`` in one transaction, or none.
 
-        A batch that was applied already is left as it is: after a lost reply the caller
-        asks again with the same one. Cancelled, it is applied whole or not at all.
-        Versions that are known already are left as they are; of several rows for one DAG,
-        file, pool or result in a batch the last one counts.
+        A batch that is already applied is ignored, so the caller may repeat it after a lost reply.
+        If the call is cancelled, the batch is applied completely or not at all. Known versions are
+        not changed. If a batch has several rows for one DAG, file, pool or result, the last one
+        wins.
 
         Raises:
-            Fenced: If this node has been declared dead. Nothing was written, and nothing
-                the node remembers can be trusted any more.
-            BatchRefused: If a row did not stand where a change expects it, or a value
-                cannot be stored. Nothing was written, and repeating it cannot help.
-            StrangeDatabase: If the commit number is neither the one before nor this one.
+            Fenced: If this node has been declared dead. Nothing was written, and the state in the
+                node's memory is no longer valid.
+            BatchRefused: If a row is not in the state that a change expects, or a value cannot be
+                stored. Nothing was written, and a repetition cannot succeed.
+            StrangeDatabase: If the last commit number is neither this one nor the one before.
         """
 
     async def find_refused(self, batch: Batch) -> dict[str, int]:
-        """Return what names the first row of a refused batch that the database does not take.
+        """Return the ids of the first row of a refused batch that the database rejects.
 
-        That is ``run_no``, ``task_no`` or ``trigger_no``, as far as its table has them; nothing
-        where no single row is refused. Nothing is written.
+        The ids are ``run_no``, ``task_no`` and ``trigger_no``, as far as the table has them. The
+        result is empty if no single row is rejected. Nothing is written.
         """
 
     async def lease_numbers(self, count: int) -> int:
-        """Return the first of ``count`` row numbers that nobody else gets, not even later.
+        """Reserve ``count`` consecutive row numbers and return the first.
+
+        They are never issued again.
 
         Raises:
             ValueError: If ``count`` is below 1.
         """
 
     def unfinished(self) -> AbstractAsyncContextManager[AsyncIterator[Unfinished]]:
-        """Open everything unfinished as of one moment, versions without their sources.
+        """Open a consistent view of all unfinished work. Versions come without their sources.
 
-        First comes a ``Snapshot`` without runs; then these by number, large ones in pieces, see
-        ``LiveRun.is_whole``; and between them the rows that are its ``stray_triggers``.
+        First comes a ``Snapshot`` without runs. The runs follow by number, large ones in pieces,
+        see ``LiveRun.is_whole``. The rows of its ``stray_triggers`` come between them.
         """
 
     async def load_run(self, run_no: RunNo) -> LiveRun | None:
-        """Return everything needed to go on with a run where it stands, ended or not."""
+        """Return all rows needed to resume a run, ended or not."""
 
     def pieces_of_run(self, run_no: RunNo) -> AbstractAsyncContextManager[AsyncIterator[LiveRun]]:
-        """Open the same as of one moment, a large run in pieces, see ``LiveRun.is_whole``."""
+        """Open a consistent view of a run as ``load_run`` returns it.
+
+        A large run comes in pieces, see ``LiveRun.is_whole``.
+        """
 
     async def find_run(self, run_id: str) -> RunRow | None:
-        """Return the run of that id."""
+        """Return the run with that id."""
 
     async def find_run_no(self, run_no: RunNo) -> RunRow | None:
-        """Return the run of that number."""
+        """Return the run with that number."""
 
     async def list_owed(self, kind: str, *, after: int, limit: int) -> list[OutboxRow]:
-        """Return what is owed of a kind, by number, behind ``after``."""
+        """Return outbox rows of one kind with a number above ``after``, by number."""
 
     async def find_run_by_key(self, dag_id: str, key: str) -> RunRow | None:
-        """Return the run a request with that idempotency key made."""
+        """Return the run that was created with that idempotency key."""
 
     async def find_taken(self, run_ids: Collection[str]) -> list[tuple[RunRow, bool]]:
-        """Return the runs of these ids, and whether each is being deleted, in no order."""
+        """Return the runs with these ids, and whether each is being deleted, in no order."""
 
     async def find_taken_keys(
         self, dag_id: str, keys: Collection[str]
     ) -> list[tuple[RunRow, bool]]:
-        """Return the same of runs that requests with these idempotency keys made."""
+        """Return the runs created with these idempotency keys, and whether each is being deleted.
+
+        The runs come in no order.
+        """
 
     async def find_clear(self, run_no: RunNo, key: str) -> int | None:
         """Return how many tasks of a run the request with that idempotency key has cleared."""
 
     async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
-        """Return those that there are of many runs, in no order; 500 with one statement."""
+        """Return the existing runs among these ids, in no order. One statement per 500."""
 
     async def find_runs_at(self, dag_id: str, logical_dates: Collection[Timestamp]) -> list[RunRow]:
-        """Return the newest run of a DAG for each of these slots that has one, in no order."""
+        """Return the newest run of a DAG for each of these logical dates, in no order.
+
+        Dates without a run are omitted.
+        """
 
     async def find_runs_before(
         self, dag_id: str, places: Sequence[tuple[Timestamp, RunNo]]
     ) -> list[RunRow | None]:
-        """Return for each logical date and number the run of a DAG that comes right before.
+        """Return for each pair of logical date and number the run of a DAG right before it.
 
-        All as of one moment; a look at an index for each.
+        All reads see the same committed state. Each pair takes one index lookup.
         """
 
     async def latest_ended_run(self, dag_id: str, since: Timestamp) -> RunRow | None:
@@ -242,60 +257,64 @@ class Store(Browsed, Protocol):
         limit: int = 100,
         before: RunNo | None = None,
     ) -> list[RunRow]:
-        """Return runs, the newest first; ``before`` is the last number of the page before."""
+        """Return runs, the newest first; ``before`` is the last number of the previous page."""
 
     async def list_tasks_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1000
     ) -> list[TaskRow]:
-        """Return task rows by number, ``end`` excluded; a task without a row is pending."""
+        """Return task rows by number, ``end`` excluded. A task without a row is pending."""
 
     async def find_tasks(self, task_nos: Collection[TaskNo]) -> list[TaskRow]:
-        """Return those that there are of many tasks, in no order; 500 with one statement."""
+        """Return the existing rows of these tasks, in no order. One statement per 500."""
 
     async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
-        """Return ``(position, state, count)`` of the task rows of a run, all but removed ones.
+        """Return ``(position, state, count)`` of the task rows of a run, removed tasks excluded.
 
-        It reads every one of them: of a live run memory knows, see ``CountTasks``.
+        Reads every task row of the run. For a live run use ``CountTasks``, which counts in memory.
         """
 
     async def list_expansions(self, run_no: RunNo) -> list[ExpansionRow]:
         """Return the expansions of a run by position."""
 
     async def list_expansions_of(self, run_nos: Collection[RunNo]) -> list[ExpansionRow]:
-        """Return those of many runs, in no order; 500 with one statement."""
+        """Return the expansions of many runs, in no order. One statement per 500."""
 
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
         """Return results by task number, ``end`` excluded."""
 
     async def list_labels(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> dict[TaskNo, str]:
-        """Return what children are called, by task number, ``end`` excluded."""
+        """Return the labels of mapped tasks by task number, ``end`` excluded."""
 
     async def list_tries(self, task_no: TaskNo) -> list[TryRow]:
-        """Return the kept tries of a task, in the order of their starts."""
+        """Return the stored tries of a task, in the order of their starts."""
 
     async def list_records(
         self, task_no: TaskNo, after: int = -1, limit: int = 1000
     ) -> list[RecordRow]:
-        """Return the recorded calls of a task after an ordinal, in order."""
+        """Return the recorded calls of a task with an ordinal above ``after``, in order."""
 
     async def list_named_events(
         self, name: str, *, after: int = -1, limit: int = 1000
     ) -> list[NamedEventRow]:
-        """Return the events of a name after a number, in the order they were stored."""
+        """Return the events of a name with a number above ``after``, in the order of storing."""
 
     async def latest_named_events(
         self, *, name: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[NamedEventRow]:
-        """Return named events, the newest first; ``before`` is the last of the page before."""
+        """Return named events, the newest first.
+
+        Args:
+            before: Number of the last event of the previous page.
+        """
 
     async def find_named_event(self, name: str, request: str) -> NamedEventRow | None:
-        """Return the event that a request with that idempotency key brought."""
+        """Return the event that was sent with that idempotency key."""
 
     async def find_value(self, kind: ValueKind, name: str) -> ValueRow | None:
-        """Return a secret, connection or variable, unsealed."""
+        """Return a secret, connection or variable, decrypted."""
 
     async def list_values(self, kind: ValueKind) -> list[ValueRow]:
-        """Return all of a kind by name, unsealed."""
+        """Return all values of a kind by name, decrypted."""
 
     async def list_accounts(self) -> list[AccountRow]:
         """Return every account by name."""
@@ -307,13 +326,17 @@ class Store(Browsed, Protocol):
         """Return every session by number."""
 
     async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditRow]:
-        """Return lines of the audit, the newest first; ``before`` the last of the page before."""
+        """Return audit entries, the newest first.
+
+        Args:
+            before: Number of the last entry of the previous page.
+        """
 
     async def read_audit(self, after: int = -1, limit: int = 1000) -> list[AuditRow]:
-        """Return lines of the audit after a number, in order."""
+        """Return audit entries with a number above ``after``, in order."""
 
     async def find_audit_head(self) -> AuditHead:
-        """Return where the audit ends; ``LOST`` where that is gone, or no key at hand opens it."""
+        """Return the head of the audit chain; ``LOST`` if missing or not decryptable."""
 
     async def list_pools(self) -> list[PoolRow]:
         """Return the limited pools by name."""
@@ -321,25 +344,25 @@ class Store(Browsed, Protocol):
     async def list_items(
         self, task_no: TaskNo, after: int = -1, limit: int = 1000
     ) -> list[ItemRow]:
-        """Return the items a task has given on after an index, in order."""
+        """Return the items a task has yielded with an index above ``after``, in order."""
 
     async def list_triggers(self, limit: int = 1000, after: TriggerNo = -1) -> list[TriggerRow]:
-        """Return trigger rows by number, kwargs unsealed."""
+        """Return trigger rows by number, kwargs decrypted."""
 
     async def list_dag_triggers(
         self, *, after: TriggerNo = -1, upto: TriggerNo = sys.maxsize, limit: int = 1000
     ) -> list[DagTriggerRow]:
-        """Return the triggers that start runs of DAGs by number, fields unsealed."""
+        """Return the triggers that start DAG runs, ordered by number, fields decrypted."""
 
     async def find_dag_triggers(self, dag_ids: Collection[str]) -> dict[str, DagTriggerRow]:
-        """Return the triggers that start runs of DAGs by ``dag_id``, fields unsealed."""
+        """Return the triggers that start runs of these DAGs, by ``dag_id``, fields decrypted."""
 
     async def find_event_keys(
         self, wanted: Mapping[TriggerNo, Collection[str]]
     ) -> set[tuple[TriggerNo, str]]:
-        """Return those of many keys that DAGs' triggers have had, as far as that is kept.
+        """Return those of these event keys that the DAG triggers have used, as far as still stored.
 
-        500 with one statement, however many triggers they are of.
+        Takes one statement per 500 keys, regardless of how many triggers they belong to.
         """
 
     async def list_dags(self) -> list[DagRow]:
@@ -349,52 +372,56 @@ class Store(Browsed, Protocol):
         """Return every DAG file by name."""
 
     async def list_needed_versions(self) -> list[VersionRow]:
-        """Return the versions something may still run, without their sources."""
+        """Return the versions that may still be run, without their sources."""
 
     async def find_version(self, version: str) -> VersionRow | None:
         """Return a version with its sources."""
 
     async def find_keyed_backfill(self, dag_id: str, key: str) -> BackfillRow | None:
-        """Return the backfill of a DAG that a request with this idempotency key has begun."""
+        """Return the backfill of a DAG that was created with that idempotency key."""
 
     async def list_backfills(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[tuple[BackfillRow, dict[RunState, int]]]:
-        """As ``find_backfills``, the newest first, those below the number ``before``."""
+        """Return a page of backfills as ``find_backfills`` does, the newest first.
+
+        Args:
+            before: Only backfills with a lower number.
+        """
 
     async def find_backfills(
         self, backfill_nos: Collection[int]
     ) -> list[tuple[BackfillRow, dict[RunState, int]]]:
-        """Return those of such numbers, each with how many of its runs stand how at that moment.
+        """Return the backfills with these numbers, each with its runs counted by state.
 
-        They come in the order of the numbers; deleted runs are not counted.
+        They come in the order of ``backfill_nos``. Runs that are being deleted are not counted.
         """
 
     async def list_deletions(self) -> list[DeletionRow]:
-        """Return the runs that are being deleted; others hide them."""
+        """Return the runs that are being deleted. Other reads hide them."""
 
     async def has_triggers(self, run_no: RunNo) -> bool:
-        """Return whether a host may still have a trigger of a run."""
+        """Return whether a triggerer may still run a trigger of a run."""
 
     async def last_owed(self, kind: str) -> int | None:
-        """Return the highest number of what is owed of a kind; ``None`` if nothing is."""
+        """Return the highest number in the outbox for a kind; ``None`` if it has no row."""
 
     async def list_erasable(
         self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
     ) -> list[tuple[Any, ...]]:
-        """Return keys of rows that a run has in a table of ``TABLES_OF_RUNS``, in order.
+        """Return keys of the rows that a run has in a table of ``TABLES_OF_RUNS``, in order.
 
         Args:
-            after: The task to begin with, where a table knows runs by their tasks alone.
+            after: First task number, inclusive, for tables that refer to runs by task number only.
         """
 
     async def list_old_runs(
         self, dag_id: str, *, before: Timestamp, after: tuple[Timestamp, RunNo], limit: int
     ) -> list[RunRow]:
-        """Return runs of a DAG that ended before an instant, those first that ended first.
+        """Return runs of a DAG that ended before a timestamp, by their end.
 
         Args:
-            after: When the last run of the page before ended, and its number.
+            after: End and number of the last run of the previous page.
         """
 
     async def newest_ended_run(self, dag_id: str) -> RunRow | None:
@@ -403,16 +430,19 @@ class Store(Browsed, Protocol):
     async def find_runs_after(
         self, dag_id: str, places: Sequence[tuple[Timestamp, RunNo]]
     ) -> list[RunRow | None]:
-        """Return for each logical date and number the run of a DAG that comes right after.
+        """Return for each pair of logical date and number the run of a DAG right after it.
 
-        A look at an index for each.
+        Each pair takes one index lookup.
         """
 
     async def list_unneeded_versions(self, *, before: Timestamp, limit: int) -> list[str]:
-        """Return versions made before an instant that no DAG, file or run has, the oldest first."""
+        """Return unused versions created before a timestamp, the oldest first.
+
+        A version is unused if no DAG, DAG file or run refers to it.
+        """
 
     async def list_versions(self, *, after: str = "", limit: int = 1000) -> list[str]:
-        """Return a page of all versions, in order."""
+        """Return a page of all version ids, in order."""
 
     async def oldest_live_run(self) -> RunNo | None:
         """Return the lowest number of a run that has not ended."""
@@ -420,44 +450,45 @@ class Store(Browsed, Protocol):
     async def list_numbers(
         self, table: str, *, after: int, limit: int
     ) -> list[tuple[int, Timestamp]]:
-        """Return numbers and instants of rows in a table of ``erasing.AGED``, by number."""
+        """Return numbers and timestamps of rows in a table of ``erasing.AGED``, by number."""
 
     async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:
-        """Return journal rows after a commit number, in order."""
+        """Return journal rows with a commit number above ``after``, in order."""
 
     async def find_damage(self) -> list[Damage]:
-        """Return what is wrong with every row of every table. It reads all of them: for checks."""
+        """Return every damaged value in every table. It reads all rows: for checks only."""
 
     async def list_damaged(self) -> list[Damage]:
-        """Return the damaged rows that reading has met, and that are still damaged."""
+        """Return the damaged rows found by earlier reads that are still damaged."""
 
     async def scan(self, tables: Sequence[Any]) -> list[Sequence[Sequence[Any]]]:
-        """Return whole tables as of one moment, as they are stored. For checks only."""
+        """Return whole tables as stored, all in one committed state. For checks only."""
 
     def verify(self) -> None:
-        """Check that the database is still the one that was opened. Cheap; every commit does.
+        """Check that the database is still the one that was opened. Cheap: every commit calls it.
 
         Raises:
-            StrangeDatabase: If it is not.
+            StrangeDatabase: If it is a different database.
         """
 
     @property
     def is_damaged(self) -> bool:
-        """Whether damage was found since it was opened."""
+        """Whether damage was found since the database was opened."""
 
     async def examine(self) -> list[Finding]:
-        """Return what people must hear of the last life of this database, and of its state.
+        """Return problems of the last shutdown and of the database, for the operator.
 
-        Checks what was left unchecked after an unclean end, which may take minutes.
+        Checks the part of the file that ``claim`` left unchecked after an unclean shutdown, which
+        may take minutes.
         """
 
     async def size_bytes(self) -> int:
-        """Return what the database takes on disk, logs of its own included."""
+        """Return the size of the database on disk, including its own logs."""
 
     async def checkpoint(self) -> None:
-        """Move what was committed into its final place, as far as readers allow now.
+        """Move committed data from the log to the database file, as far as readers allow now.
 
-        Never needed: the stores look after themselves. Good before a copy of the file.
+        Never required, because a store checkpoints by itself. Useful before copying the file.
         """
 
 
@@ -471,27 +502,27 @@ async def open_store(
     migrate: bool = False,
     home: Path | None = None,
 ) -> AsyncIterator[Store]:
-    """Open a database; it is closed at the end of the block.
+    """Open a database and close it at the end of the block.
 
-    An empty database gets its tables. An older schema is brought up to date: in a SQLite
-    file always, on PostgreSQL only if ``migrate`` says so.
+    An empty database gets its tables. An older schema is migrated: in a SQLite file always, on
+    PostgreSQL only with ``migrate``.
 
     Args:
         url: ``sqlite:///path`` or ``postgresql://user@host/name``.
-        vault: Opens and seals what must not lie open.
-        durability: What a commit survives.
-        exclusive: For the daemon. A SQLite file is locked against other daemons; without
-            it, the store only reads, and neither creates nor migrates anything.
-        migrate: See above.
-        home: A SQLite file must be of this home, and how it is closed is noted there.
+        vault: Encrypts and decrypts confidential values.
+        durability: Failures that a commit survives.
+        exclusive: Open for the daemon. A SQLite file is locked against other daemons. Without it
+            the store only reads, and neither creates nor migrates anything.
+        migrate: Allow the migration of a PostgreSQL schema.
+        home: The home that a SQLite file must belong to. Its shutdown is recorded there.
 
     Raises:
-        SettingsError: If the URL cannot be used, or its driver is not installed.
+        SettingsError: If the URL is invalid, or its driver is not installed.
         HomeBusy: If another daemon serves the file.
         SchemaMismatch: If the schema is newer than this program, or older and may not be
             migrated.
-        ForeignDatabase: If aioflow did not make it, or it is damaged.
-        StrangeDatabase: If it is of another home, or has the log of another file.
+        ForeignDatabase: If aioflow did not create it, or it is damaged.
+        StrangeDatabase: If it belongs to another home, or its log belongs to another file.
         StoreUnavailable: If it cannot be reached, read or written.
     """
     from aioflow.store.opening import opened  # SQLAlchemy takes a while to import

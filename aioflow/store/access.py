@@ -1,6 +1,6 @@
-"""Accounts, tokens, sessions and the audit: what a batch says of them, and what is asked of them.
+"""Rows and queries of accounts, tokens, sessions and the audit log.
 
-No key seals them: of passwords, tokens and cookies only digests are here.
+Only the head of the audit chain is encrypted: passwords, tokens and cookies are stored as digests.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _HEAD = select(tables.audit_head.c.sealed)
 _HEAD_NO = 0
 
 ADMITTED: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _LOGINS, _LAST, _HEAD)
-"""What a restart asks of them."""
+"""Queries of a restart, in the order that ``admitted`` expects."""
 
 
 @cache
@@ -75,10 +75,10 @@ def _audit_page(*, before: bool, after: bool) -> Select[Any]:
 def admitted(
     found: Sequence[Sequence[rows.Values]], vault: Vault, healthy: Callable[..., list[Any]]
 ) -> dict[str, Any]:
-    """Return what a snapshot says of them, of the answers to ``ADMITTED``.
+    """Return the fields of a snapshot from the results of ``ADMITTED``.
 
     Args:
-        healthy: Makes rows of what a statement has found, without damaged ones.
+        healthy: Converts the result of a statement to rows and omits damaged ones.
     """
     of_accounts, of_tokens, of_logins, last, head = found
     return {
@@ -89,11 +89,11 @@ def admitted(
     }
 
 
-# ── what a batch says ───────────────────────────────────────────────────────────────────
+# ── rows of a batch ─────────────────────────────────────────────────────────────────────
 
 
 def accounts(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that are made or changed."""
+    """Return the accounts that are created or changed."""
 
     def values(row: AccountRow) -> tuple[Any, ...]:
         plain = msgspec.structs.replace(row, is_disabled=int(row.is_disabled))
@@ -103,7 +103,7 @@ def accounts(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def tokens(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that are made or changed."""
+    """Return the tokens that are created or changed."""
 
     def values(row: TokenRow) -> tuple[Any, ...]:
         number, name, digest, role, scopes, *rest = msgspec.structs.astuple(row)
@@ -114,12 +114,12 @@ def tokens(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def logins(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that are begun."""
+    """Return the sessions that are created."""
     return [msgspec.structs.astuple(row) for row in batch.logins]
 
 
 def gone(kind: str) -> Callable[[Batch, Vault], list[tuple[Any, ...]]]:
-    """Return what tells the numbers of a kind that go."""
+    """Return a function that lists the numbers of the deleted rows of a kind."""
 
     def numbers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         return [(number,) for number in getattr(batch, f"gone_{kind}")]
@@ -128,7 +128,7 @@ def gone(kind: str) -> Callable[[Batch, Vault], list[tuple[Any, ...]]]:
 
 
 def audit_lines(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the new lines of the audit."""
+    """Return the new audit entries."""
 
     def values(row: AuditRow) -> tuple[Any, ...]:
         line = msgspec.structs.replace(row.noted, is_refused=int(row.noted.is_refused))
@@ -138,7 +138,7 @@ def audit_lines(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def audit_head(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return where the audit ends by now."""
+    """Return the current head of the audit chain, encrypted."""
     if batch.audit_head is None:
         return []
     sealed = vault.seal(tables.audit_head.name, _HEAD_NO, encode(batch.audit_head))
@@ -149,7 +149,7 @@ def _plain_role(values: tuple[Any, ...], place: int) -> tuple[Any, ...]:
     return (*values[:place], int(values[place]), *values[place + 1 :])
 
 
-# ── what is asked ───────────────────────────────────────────────────────────────────────
+# ── queries ─────────────────────────────────────────────────────────────────────────────
 
 
 def _account(values: rows.Values) -> AccountRow:
@@ -218,7 +218,7 @@ def _audit(values: rows.Values) -> AuditRow:
 
 
 def _head(last: Sequence[rows.Values], head: Sequence[rows.Values], vault: Vault) -> AuditHead:
-    """Return where the audit ends; of one that begins there is nothing yet."""
+    """Return the head of the audit chain, an empty one if there are no entries yet."""
     if not head:
         return AuditHead(written=None, last=LOST) if last else AuditHead()
     opened = vault.unseal(tables.audit_head.name, _HEAD_NO, bytes(head[0][0]))
@@ -229,7 +229,7 @@ def _head(last: Sequence[rows.Values], head: Sequence[rows.Values], vault: Vault
 
 
 class AccessReader(Asking):
-    """The part of a store that knows who is let in."""
+    """The part of a store that reads accounts, tokens, sessions and the audit log."""
 
     _vault: Vault
 

@@ -1,4 +1,4 @@
-"""The tables of who is let in, and of the audit; see ``tables``."""
+"""The tables of accounts, tokens and sessions, and of the audit log; see ``tables``."""
 
 from __future__ import annotations
 

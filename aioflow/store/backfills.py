@@ -1,4 +1,4 @@
-"""Backfills: what a batch says of them, and what is asked of them."""
+"""Rows and queries of backfills."""
 
 from __future__ import annotations
 
@@ -34,13 +34,16 @@ _BY_KEY = select(_backfill).where(
 
 @cache
 def _by_numbers(width: int) -> Select[Any]:
-    """Return as many backfills: ``no_0`` and so on."""
+    """Return the statement for that many backfills, with parameters ``no_0`` and so on."""
     return select(_backfill).where(_backfill.c.backfill_no.in_(_numbers(width)))
 
 
 @cache
 def _counts(width: int) -> Select[Any]:
-    """Return how many runs of as many backfills stand how: ``no_0`` and so on."""
+    """Return the statement that counts the runs of that many backfills by state.
+
+    Its parameters are ``no_0`` and so on.
+    """
     counted = (_run.c.backfill, _run.c.state)
     return (
         select(*counted, func.count())
@@ -69,7 +72,7 @@ def _page(*, of_dag: bool, before: bool) -> Select[Any]:
 
 
 def backfills(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that begin, go on or end; of one several times the last."""
+    """Return the backfills that start, continue or end, the last row of each."""
 
     def values(row: BackfillRow) -> tuple[Any, ...]:
         is_reverse = int(row.is_reverse)
@@ -79,7 +82,7 @@ def backfills(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 class BackfillReader(Asking):
-    """The part of a store that knows backfills."""
+    """The part of a store that reads backfills."""
 
     async def find_keyed_backfill(self, dag_id: str, key: str) -> BackfillRow | None:
         """See ``Store``."""

@@ -1,4 +1,4 @@
-"""What a batch changes of what DAG files say: versions, files, DAGs, and the pools."""
+"""Rows that a batch writes for versions, DAG files, DAGs, pools and drained nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = (
 
 
 def versions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return what parsed files said, each version once."""
+    """Return the new versions, each once."""
     return [_version(row) for row in last_of_each(batch.new_versions, lambda row: row.version)]
 
 
@@ -34,7 +34,7 @@ def _version(row: VersionRow) -> tuple[Any, ...]:
 
 
 def dag_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return how DAG files stand."""
+    """Return the state of DAG files, the last row of each."""
 
     def values(row: DagFileRow) -> tuple[Any, ...]:
         return (row.file, row.version, row.reason, row.message, row.parsed_at)
@@ -43,12 +43,12 @@ def dag_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def gone_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that are no more."""
+    """Return the deleted DAG files."""
     return [(file,) for file in dict.fromkeys(batch.gone_files)]
 
 
 def gone_dags(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that nobody is to know any more."""
+    """Return the deleted DAGs."""
     return [(dag_id,) for dag_id in dict.fromkeys(batch.gone_dags)]
 
 
@@ -64,7 +64,7 @@ def dags(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def pools(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that were made or changed."""
+    """Return the pools that were created or changed."""
 
     def values(row: PoolRow) -> tuple[Any, ...]:
         return (row.name, row.slots, int(row.include_deferred))
@@ -73,16 +73,16 @@ def pools(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def drained(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the nodes that take no more work."""
+    """Return the nodes that accept no more work."""
     last = dict(batch.drained)
     return [(node_no, at) for node_no, at in last.items() if at is not None]
 
 
 def undrained(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that take some again."""
+    """Return the nodes that accept work again."""
     return [(node_no,) for node_no, at in dict(batch.drained).items() if at is None]
 
 
 def gone_pools(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that were taken away."""
+    """Return the deleted pools."""
     return [(name,) for name in dict.fromkeys(batch.gone_pools)]

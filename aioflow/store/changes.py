@@ -1,7 +1,7 @@
-"""What a batch changes, as plain values: one kind of change after another.
+"""The changes of a batch as rows of plain values, one kind of change after another.
 
-``KINDS`` stands in an order that respects the foreign keys. Both databases, the journal and
-the replay walk over the same list, so none of them can know a change the others do not.
+The order of ``KINDS`` respects the foreign keys. Both databases, the journal and the replay use
+this list, so none of them can know a change that the others do not.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from aioflow.store.values import gone_values, new_values
 __all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind", "named_by")
 
 Parameters: TypeAlias = tuple[Any, ...]
-"""New values first, then what the guards expect: the order of the SQL."""
+"""New values first, then the values that the guards expect, as in the SQL."""
 
 Changes: TypeAlias = list[tuple["Kind", list[Parameters]]]
 
 
 class Action(Enum):
-    """What a change does to its rows."""
+    """The effect of a change on its rows."""
 
     INSERT = "insert"
     KEEP = "keep"
-    """Insert, unless the row is there; then it says the same."""
+    """Insert, unless the row exists. An existing row has the same content."""
     REPLACE = "replace"
     UPDATE = "update"
     DELETE = "delete"
     DISCARD = "discard"
-    """Delete what may be gone already."""
+    """Delete a row that may be deleted already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class Kind:
     """One kind of change.
 
     Attributes:
-        name: In the journal and in refusals.
-        columns: That get new values.
+        name: Name in the journal and in error messages.
+        columns: Columns that get new values.
         guards: Columns whose values the change expects; the row's key comes first.
-        bind: What a batch holds of it.
+        bind: Returns the rows that a batch changes in this way.
     """
 
     name: str
@@ -72,21 +72,21 @@ class Kind:
 
     @property
     def is_counted(self) -> bool:
-        """Whether it must find, or make, exactly as many rows as it names."""
+        """Whether the number of affected rows must equal the number of given rows."""
         return self.action not in {Action.KEEP, Action.DISCARD}
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that tell its rows apart."""
+        """The columns of the table's primary key."""
         return tuple(column.name for column in self.table.primary_key)
 
 
 def bind(batch: Batch, vault: Vault) -> Changes:
-    """Return the changes of a batch, those that are not empty, in the order to apply them.
+    """Return the non-empty changes of a batch, in the order to apply them.
 
     Raises:
-        BatchRefused: If a value has a type its column does not take, or a row is changed
-            twice: the databases would disagree about both.
+        BatchRefused: If a value has a type that its column does not take, or a row is changed
+            twice. The databases would handle both differently.
     """
     changes = []
     for kind in KINDS:
@@ -101,7 +101,7 @@ def bind(batch: Batch, vault: Vault) -> Changes:
 
 
 def named_by(kind: Kind, row: Parameters) -> dict[str, int]:
-    """Return the numbers that say what run, task or trigger a change is about."""
+    """Return the numbers of the run, task and trigger that a change concerns."""
     values = dict(zip((*kind.columns, *kind.guards), row, strict=True))
     numbers = {name: values.get(name) for name in ("run_no", "task_no", "trigger_no")}
     return {name: number for name, number in numbers.items() if isinstance(number, int)}
@@ -123,7 +123,7 @@ def _check(kind: Kind, rows: list[Parameters]) -> None:
         odd: set[type] = set(map(type, column)) - allowed - {type(None)}
         if odd:
             raise BatchRefused(f"{kind.name}: {name} cannot hold a {odd.pop().__name__}")
-        # SQLite would keep it and cut it off in some functions; PostgreSQL cannot.
+        # SQLite would store it and truncate it in some functions; PostgreSQL cannot store it.
         if allowed == {str} and any("\0" in text for text in column if text):
             raise BatchRefused(f"{kind.name}: {name} holds a NUL character")
     if kind.guards:
@@ -159,14 +159,17 @@ def _kind(
 
 
 def _gone(kind: str, table: Table) -> Kind:
-    """Return the kind of rows of who is let in that are deleted."""
+    """Return the kind of change that deletes accounts, tokens or sessions."""
     (key,) = table.primary_key
     bind = access.gone(kind)
     return _kind(f"gone {table.name}", table, Action.DISCARD, bind, guards=(key.name,))
 
 
 def _erased(table: Table) -> Kind:
-    """Return the kind of rows that are deleted, with their run or by age, or are gone already."""
+    """Return the kind of change that deletes rows with their run or by age.
+
+    Rows that are deleted already are ignored.
+    """
     key = tuple(column.name for column in table.primary_key)
     bind = deletion.erased(table)
     return _kind(f"erased {table.name}", table, Action.DISCARD, bind, guards=key)

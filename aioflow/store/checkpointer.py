@@ -1,12 +1,12 @@
-"""Keeps the write-ahead log of a SQLite file short without holding up its writer.
+"""Checkpoints of a SQLite file's write-ahead log that do not block its writer.
 
-A thread of its own copies the log back while the writer goes on (a PASSIVE checkpoint).
-What the writer appended meanwhile is little; the writer copies that itself after its next
-commit, so that the log is empty for a moment and starts over. Only a log that grows past its
-bound, because a reader holds it or the disk is slow, makes the writer wait.
+A separate thread copies the log back while the writer continues (a PASSIVE checkpoint). Only a
+little is appended meanwhile. The writer copies that itself after its next commit, so that the log
+is empty for a moment and starts over. The writer has to wait only if the log grows past its bound,
+because a reader blocks it or the disk is slow.
 
-A pass that does not reach the end of the log is not synced by SQLite. If the sync of a later one
-fails, nothing tells which pages the disk has: nothing may be copied any more.
+SQLite does not sync a pass that does not reach the end of the log. If a later sync fails, it is
+unknown which pages are on the disk, so nothing may be copied any more.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from aioflow.store.wal_file import log_head, log_path
 __all__ = ("WAL_BOUND_BYTES", "WAL_GOAL_BYTES", "Checkpointer")
 
 WAL_GOAL_BYTES = 4 * 1024 * 1024
-"""From here on the log is copied back in the background, and it is cut to this size."""
+"""Log size that starts a background checkpoint, and to which the log is truncated."""
 
 WAL_BOUND_BYTES = 64 * 1024 * 1024
-"""From here on the writer waits for it."""
+"""Log size at which the writer waits for a checkpoint."""
 
 _PATIENCE_US = 10_000_000
-"""Between two attempts that make the writer wait: a reader that holds the log may be slow."""
+"""Pause between checkpoints that make the writer wait: a blocking reader may be slow."""
 
 _FORCED_WAIT_MS = 200
 
@@ -39,15 +39,15 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """One for a writer; ``after_commit`` is called in the writer's thread.
+    """The checkpoints of one writer, which calls ``after_commit`` in its thread.
 
     Args:
         path: The database file.
-        connection: For the checkpoints; used by the thread made here alone.
+        connection: For the checkpoints, used only by the thread of this object.
         on_sync_failure: Called in any thread, before anything else is copied.
 
     Attributes:
-        may_start_over: The next transaction may be the first of a log.
+        may_start_over: The next transaction may be the first of a new log.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class Checkpointer:
         self.may_start_over = True
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aioflow-checkpoint")
-        # It starts with the first that is submitted. Later there may be none to be had.
+        # Start the thread now with a first task: later the system may have no thread to spare.
         self._thread.submit(self.wal_bytes)
         self._pass: Future[None] | None = None
         self._next_force_us = 0
 
     def after_commit(self, writer: sqlite3.Connection) -> None:
-        """Do what the length of the log calls for.
+        """Checkpoint if the log is long enough.
 
-        A checkpoint that fails is logged and tried again after the next commit: the commit
-        before it stands, only the log grows.
+        A failed checkpoint is logged and repeated after the next commit. The previous commit
+        remains valid, only the log grows.
 
         Raises:
             sqlite3.Error: If a sync failed.
@@ -101,7 +101,7 @@ class Checkpointer:
             return 0
 
     def run(self) -> None:
-        """Copy back what can be copied now; blocks until it is done."""
+        """Copy back what readers allow now; blocks until it is done."""
         self.may_start_over = True
         self._thread.submit(self._copy_back).result()
 
@@ -111,7 +111,10 @@ class Checkpointer:
         self._thread.shutdown()
 
     def _look_whether_started_over(self) -> None:
-        """See whether a log began since the last pass; then none does before the next one."""
+        """Check whether a new log has started.
+
+        If so, the next one can only start after a new pass.
+        """
         head = log_head(self._path)
         if head != self._head:
             self._head = head
@@ -145,7 +148,7 @@ class Checkpointer:
         self._checkpoint(self._connection, "PASSIVE")
 
     def _checkpoint(self, connection: sqlite3.Connection, mode: str) -> bool:
-        """Do a pass; return whether something was in its way."""
+        """Run one pass. Return whether a reader or writer blocked it."""
         with self._one_pass:
             try:
                 [(is_busy, *_)] = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()

@@ -1,8 +1,8 @@
-"""Checks what is read against the columns it comes from, so that damage is found and named.
+"""Checks of rows against the columns they come from, so that damage is found and located.
 
-A database file may hold anything, whatever its schema says. The type and the range of each
-column are taken from the tables, so that a new column is checked as well. What is fine costs
-one call for many rows.
+A database file may hold any value, regardless of its schema. The type and the range of each column
+are taken from the tables, so a new column is checked as well. For valid data, one call checks many
+rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = TypeVar("Row")
 
 _SHOWN = 60
 _AS_THEY_ARE = (bytes,)
-"""Or a text would be taken for bytes in base64."""
+"""Without this, msgspec would decode a text as base64 where bytes are expected."""
 _NUMBERS = (-(2**63), 2**63 - 1)
 
 
@@ -33,7 +33,7 @@ class Checker:
     """Checks the rows of one statement.
 
     Args:
-        columns: What it selects, in order.
+        columns: The columns it selects, in order.
     """
 
     def __init__(self, columns: Iterable[Any]) -> None:
@@ -43,10 +43,10 @@ class Checker:
         self._rows = list[tuple[tuple(self._types)]]  # type: ignore[misc]
 
     def checked(self, found: Sequence[Values]) -> list[Values]:
-        """Return rows whose values all fit their columns.
+        """Return the rows if all values fit their columns.
 
         Raises:
-            msgspec.ValidationError: If one does not.
+            msgspec.ValidationError: If a value does not.
         """
         if found and type(found[0]) is not tuple:
             found = list(map(tuple, found))
@@ -55,16 +55,16 @@ class Checker:
     def repaired(
         self, values: Values, made: Callable[[Values], Row]
     ) -> tuple[Row | None, Damage | None]:
-        """Return one row, with placeholders for what cannot be read, and what is wrong with it.
+        """Return one row with placeholders for unreadable values, and its damage.
 
-        It is ``None`` if even so no row can be made.
+        The row is ``None`` if it cannot be built even so.
         """
         repaired, damage = list(values), None
         for at, (column, kind) in enumerate(zip(self._columns, self._types, strict=True)):
             try:
                 msgspec.convert(values[at], kind, builtin_types=_AS_THEY_ARE)
             except (msgspec.ValidationError, UnicodeError) as exc:
-                if column is None:  # the least or largest of many rows; others tell of each
+                if column is None:  # a minimum or maximum; reads of the rows report it
                     repaired[at] = None
                     continue
                 damage = damage or self._damage(values, column, f"{_shown(values[at])}: {exc}")
@@ -82,7 +82,7 @@ class Checker:
         damage: Damage | None,
         exc: Exception,
     ) -> tuple[Row | None, Damage]:
-        """Find what packed column cannot be decoded; all get a placeholder if no one does it."""
+        """Find the packed column that cannot be decoded, or use placeholders for all of them."""
         packed = [
             at
             for at, column in enumerate(self._columns)
@@ -122,7 +122,7 @@ class Checker:
             table=str(table.name),
             key=", ".join(f"{name}={_shown(named[name])}" for name in shown),
             key_values=tuple(named[name] for name in keys) if is_keyed else (),
-            column=str(column.name),  # SQLAlchemy's are of a class of their own
+            column=str(column.name),  # SQLAlchemy's names are of a subclass of str
             reason=reason,
             run_no=run_no if type(run_no) is int else None,
             dag_id=dag_id if type(dag_id) is str else None,
@@ -131,7 +131,7 @@ class Checker:
 
 @cache
 def checker(statement: Select[Any]) -> Checker:
-    """Return what checks the rows of a statement."""
+    """Return the checker for the rows of a statement."""
     return Checker(statement.selected_columns)
 
 
@@ -141,11 +141,10 @@ def read_rows(
     found: Sequence[Values],
     damaged: Callable[[Damage, Row | None], Row | None],
 ) -> list[Row]:
-    """Make rows of what a statement has found.
+    """Convert the result of a statement to rows.
 
     Args:
-        damaged: Told of each row that cannot be read as it is; returns what stands for it, or
-            ``None`` to leave it out.
+        damaged: Called for each unreadable row. Returns its substitute, or ``None`` to omit it.
     """
     if not found:
         return []
@@ -208,7 +207,7 @@ def _placeholder(column: Column[Any]) -> Any:
 
 
 def _shown(value: object) -> str:
-    """Return a value for people, as short as that."""
+    """Return a short readable form of a value."""
     match value:
         case bytes():
             return f"{len(value)} bytes"

@@ -1,6 +1,6 @@
-"""Moves a whole database to another, and writes one out: row by row, as it is stored.
+"""Copy of a database to another one, and export, row by row as stored.
 
-What is sealed stays sealed: whoever opens a copy needs the key of the home it came from.
+Encrypted values stay encrypted: a copy needs the key of the home it came from.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
 
 async def copy(source: str, target: str, vault: Vault, home: Path | None = None) -> dict[str, int]:
-    """Copy all of a database into an empty one; return how many rows of which table.
+    """Copy a database into an empty one. Return the number of rows by table.
 
-    All of it is there afterwards, or nothing. No daemon may use either meanwhile.
+    Either all rows are copied or none. No daemon may use either database meanwhile.
 
     Args:
-        home: Whose the source is, and the copy will be.
+        home: The home of the source, and of the copy.
 
     Raises:
         SettingsError: If the target is no URL, is the source, or has rows.
@@ -69,8 +69,11 @@ async def copy(source: str, target: str, vault: Vault, home: Path | None = None)
 
 
 def _tables() -> list[Table]:
-    """Return the tables in the order in which they may be filled; each has its own ``meta``."""
-    # Asked of a table declared last: whoever imports `tables` alone does not know all of them.
+    """Return the tables in the order in which they can be filled, without ``meta``.
+
+    Each database has its own ``meta``.
+    """
+    # Taken from a table that is declared last: `tables` alone does not declare all of them.
     return [table for table in account.metadata.sorted_tables if table is not meta]
 
 
@@ -97,12 +100,12 @@ async def _pages(table: Table, connection: AsyncConnection) -> AsyncIterator[lis
 
 
 async def export(source: str, put: Callable[[dict[str, Any]], None]) -> None:
-    """Put out every row of a database as of one moment, in JSON's terms; a daemon may use it.
+    """Export every row in one committed state, as JSON values. A daemon may be running.
 
-    Bytes are ``{"base64": ...}``. The tables come in the order in which they may be filled.
+    Bytes are ``{"base64": ...}``. The tables come in the order in which they can be filled.
 
     Raises:
-        StoreError: If it cannot be read.
+        StoreError: If the database cannot be read.
     """
     async with _opened(source, is_reading=True) as connection:
         for table in _tables():
@@ -127,7 +130,7 @@ async def _opened(url: str, *, is_reading: bool = False) -> AsyncIterator[AsyncC
     try:
         async with engine.connect() as connection:
             if parsed.get_backend_name() == "sqlite":
-                # Its driver begins no transaction before it writes.
+                # The driver would begin a transaction only at the first write.
                 await connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
             elif is_reading:
                 await connection.execution_options(isolation_level="REPEATABLE READ")

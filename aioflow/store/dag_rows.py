@@ -1,4 +1,4 @@
-"""The triggers that start runs of DAGs, and their events: as rows, and found again."""
+"""Rows and queries of DAG triggers and their events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = (
 )
 
 _TABLE = "dag_trigger"
-"""What sealed fields are bound to, with the number of their row."""
+"""Context of encrypted fields, together with the number of their row."""
 
 _event = tables.dag_event
 
@@ -55,16 +55,20 @@ _held = msgspec.msgpack.Decoder(Held)
 
 @cache
 def _triggers_of(width: int) -> Select[Any]:
-    """Return the triggers of as many DAGs: ``dag_0``, ``dag_1`` and so on."""
+    """Return the statement for the triggers of that many DAGs.
+
+    Its parameters are ``dag_0``, ``dag_1`` and so on.
+    """
     dags = [text(f"dag_{n}") for n in range(width)]
     return select(tables.dag_trigger).where(tables.dag_trigger.c.dag_id.in_(dags))
 
 
 @cache
 def _keys(width: int) -> Select[Any]:
-    """Return which of as many keys triggers have had: ``trigger_0``, ``key_0`` and so on.
+    """Return the statement that finds which of that many event keys their triggers have used.
 
-    Asked for more than once, it is returned so: a piece may be filled up with its last one.
+    Its parameters are ``trigger_0``, ``key_0`` and so on. A key that is given twice may be returned
+    twice: a piece may repeat its last key.
     """
     pairs = [(number(f"trigger_{n}"), text(f"key_{n}")) for n in range(width)]
     columns = (column("trigger_no", BigInteger), column("key", Text))
@@ -74,7 +78,7 @@ def _keys(width: int) -> Select[Any]:
 
 
 def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that are new, or made of other fields, sealed."""
+    """Return the triggers that are new or have other fields, encrypted."""
 
     def values(row: DagTriggerRow) -> tuple[Any, ...]:
         if row.kwargs is None:
@@ -86,7 +90,7 @@ def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def moved_dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that have come further."""
+    """Return the triggers whose position has advanced."""
     return [(*_place(row), row.trigger_no) for row in batch.of_dags.moved]
 
 
@@ -96,7 +100,7 @@ def _place(row: DagTriggerRow) -> tuple[Any, ...]:
 
 
 def new_dag_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the events that have come."""
+    """Return the new events."""
 
     def values(row: DagEventRow) -> tuple[Any, ...]:
         place = (row.event_no, row.trigger_no, row.sequence)
@@ -107,7 +111,7 @@ def new_dag_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def fates(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return what became of those that were held."""
+    """Return the outcomes of events that were held back."""
     return [
         (int(change.fate), change.run_no, change.reason, change.event_no, int(Fate.HELD))
         for change in batch.of_dags.fates
@@ -115,7 +119,7 @@ def fates(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def dag_trigger_row(values: Sequence[Any], vault: Vault) -> DagTriggerRow:
-    """Return a row of ``dag_trigger``; without its fields where no key at hand opens them."""
+    """Return a row of ``dag_trigger``, without its fields if no available key decrypts them."""
     return DagTriggerRow(
         trigger_no=values[0],
         dag_id=values[1],
@@ -152,7 +156,7 @@ def _numbered_key(values: Values) -> tuple[TriggerNo, str]:
 
 
 class DagTriggerReader(Asking):
-    """The part of a store that knows what starts runs of DAGs."""
+    """The part of a store that reads DAG triggers."""
 
     _vault: Vault
 

@@ -1,4 +1,4 @@
-"""Which rows were found damaged, and what stands in their place for people to see."""
+"""The damaged rows found so far, and how they are marked in reads."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from aioflow.model.rows import (
 __all__ = ("LIMIT", "Damages", "marked")
 
 LIMIT = 1_000
-"""Damaged rows that are remembered, the first ones; more are damaged in all likelihood."""
+"""Number of damaged rows that are remembered. Only the first ones are."""
 
 Row = TypeVar("Row")
 
 
 class Damages:
-    """The damaged rows that reading has met.
+    """The damaged rows that reads have found.
 
     Attributes:
-        on_found: Told of each, once in the life of this process.
+        on_found: Called once for each damaged row.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,11 @@ class Damages:
         self.on_found: Callable[[Damage], None] | None = None
 
     def note(self, damage: Damage) -> None:
-        """A row is damaged. What only sums up many rows does not tell which: others do."""
+        """Record a damaged row.
+
+        Damage without a key is ignored. It comes from an aggregate, and reads of the rows report
+        it.
+        """
         if not damage.key_values:
             return
         place = damage.table, damage.key
@@ -53,27 +57,27 @@ class Damages:
             self.on_found(damage)
 
     def listen(self, on_found: Callable[[Damage], None]) -> None:
-        """Be told of each, also of those that were met before."""
+        """Register a callback for damaged rows, and call it for those already found."""
         self.on_found = on_found
         for damage in self._found.values():
             on_found(damage)
 
     def of_run(self, run_no: RunNo) -> Damage | None:
-        """Return what is wrong with the first damaged row of a run, as far as it was met."""
+        """Return the first damage found in the rows of a run."""
         found = self._found.values()
         return next((damage for damage in found if damage.run_no == run_no), None)
 
     def all(self) -> list[Damage]:
-        """Return them in the order in which they were met."""
+        """Return all damage in the order in which it was found."""
         return list(self._found.values())
 
     def forget(self, damage: Damage) -> None:
-        """It is not damaged any more."""
+        """Remove a row that is no longer damaged."""
         self._found.pop((damage.table, damage.key), None)
 
 
 def marked(damage: Damage, row: Row | None) -> Row | None:
-    """Return a row that says of itself that it is damaged, where it has room for that."""
+    """Return the row marked as damaged, if it has a field for that."""
     match cast("Any", row):
         case RunRow():
             return cast("Row", replace(row, quarantine=str(damage)[:1000]))  # type: ignore[type-var]

@@ -1,12 +1,12 @@
-"""Whether a database file, its write-ahead log and a home belong together.
+"""Checks that a database file, its write-ahead log and a home belong together.
 
-SQLite replays whatever log lies beside a file. So the header of the file has a number, its
-``user_version``, and the first transaction of each log makes that one more: the file then has the
-number that this log follows, or one that this log contains. The number begins at random, so that
-the log of another database does not fit by accident.
+SQLite replays any log next to a file. To detect a wrong log, the header of the file has a number,
+its ``user_version``, and the first transaction of each log increments it. Hence the file has either
+the number right before this log, or one that this log contains. The initial number is random, so
+that the log of another database does not fit by accident.
 
-A database has the identity of the home that made it, in a row of ``meta``; the home has the same
-one in a file.
+A database stores the identity of the home that created it in a row of ``meta``. The home has the
+same identity in a file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _FIND_IDENTITY = "SELECT value FROM meta WHERE name = 'identity'"
 
 
 class _Mark(NamedTuple):
-    """What the first page says of the log it came with. A copy has another schema cookie."""
+    """Log number and schema cookie of a database header.
+
+    A copy of the database has another schema cookie.
+    """
 
     log_number: int
     schema: int
@@ -51,31 +54,31 @@ class _Mark(NamedTuple):
 
 
 def first_log(raw: sqlite3.Connection) -> None:
-    """Draw the first number, in a database that is new or has none."""
+    """Set a random log number, for a database that is new or has none."""
     raw.execute(f"PRAGMA user_version = {random.SystemRandom().randrange(1, _LOG_NUMBERS)}")
 
 
 def number_logs(raw: sqlite3.Connection) -> None:
-    """Give its number to a database that was made before there were any."""
+    """Set the log number of a database that was created before log numbers existed."""
     if raw.execute("PRAGMA user_version").fetchone() == (0,):
         next_log(raw)
         first_log(raw)
 
 
 def next_log(raw: sqlite3.Connection) -> None:
-    """Advance the number; in the first transaction of a log, or as that transaction."""
+    """Increment the log number, in the first transaction of a log or as that transaction."""
     (number,) = raw.execute("PRAGMA user_version").fetchone()
     raw.execute(f"PRAGMA user_version = {(number + 1) % _LOG_NUMBERS}")
 
 
 def check_log(path: Path, head: bytes) -> None:
-    """Check that the log beside a file is its own. Neither is changed.
+    """Check that the log next to a file belongs to it. Neither is changed.
 
     Args:
-        head: The first bytes of the file; none if it is empty or missing.
+        head: The first bytes of the file, empty if the file is empty or missing.
 
     Raises:
-        StrangeDatabase: If SQLite would replay the log of another database, or drop one.
+        StrangeDatabase: If SQLite would replay the log of another database, or discard one.
         StoreUnavailable: If the log cannot be read.
     """
     try:
@@ -97,7 +100,7 @@ def _fits(path: Path, head: bytes, *, verified: bool) -> bool:
         return True
     marks, is_whole, has_frames = _marks(path, verified=verified)
     if not has_frames or (verified and not is_whole):
-        return True  # nothing that SQLite would replay
+        return True  # SQLite would replay nothing
     if len(head) < _HEADER_BYTES:
         return False
     mark = _mark(head)
@@ -108,7 +111,7 @@ def _fits(path: Path, head: bytes, *, verified: bool) -> bool:
 
 
 def _marks(path: Path, *, verified: bool) -> tuple[Sequence[_Mark], bool, bool]:
-    """Return the marks in the log; whether it has a whole transaction, or anything at all."""
+    """Return the marks in the log, whether it has a whole transaction, and any frame."""
     marks: list[_Mark] = []
     is_whole = has_frames = False
     uncommitted: list[_Mark] = []
@@ -133,19 +136,19 @@ def _mark(head: bytes) -> _Mark:
 
 
 def check_home(path: Path, home: Path) -> None:
-    """Check that a database is not another home's, before SQLite opens it for writing.
+    """Check that a database does not belong to another home, before SQLite opens it for writing.
 
-    What cannot be read without the log is seen in ``settle_identity``.
+    An identity that is readable only with the log is checked later, by ``settle_identity``.
 
     Raises:
-        StrangeDatabase: If it is.
+        StrangeDatabase: If it belongs to another home.
         HomeUnusable: If the identity of the home cannot be read.
     """
     known = find_identity(home)
     if known is None or not path.exists() or not path.stat().st_size:
         return
     try:
-        # Immutable: neither the log nor its index is looked at, or made.
+        # With ``immutable``, SQLite neither reads nor creates the log and its index.
         uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as raw:
             found = raw.execute(_FIND_IDENTITY).fetchone()
@@ -156,10 +159,10 @@ def check_home(path: Path, home: Path) -> None:
 
 
 def settle_identity(path: Path, home: Path, raw: sqlite3.Connection) -> None:
-    """Have the home and the database know each other, if one of them knows nobody.
+    """Record the shared identity where the home or the database lacks it.
 
     Raises:
-        StrangeDatabase: If they know others.
+        StrangeDatabase: If their identities differ.
         HomeUnusable: If the home cannot be read or written.
     """
     known = find_identity(home)

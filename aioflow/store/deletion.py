@@ -1,7 +1,8 @@
-"""Deleting: which rows are left of an ended run, and what a batch says of those that go.
+"""Deletion of runs: the remaining rows of a run, and the rows that a batch deletes.
 
-A run is named in ``deletion`` first, and nobody sees it from then on. Its rows go by their keys,
-a slice at a time, those first that others stand on last; at the end its own, and that name.
+A run is first entered in ``deletion``, which hides it from all reads. Its rows are then deleted by
+key, a slice at a time, referring rows before those they refer to. The last to be deleted are the
+row of the run and its entry in ``deletion``.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ ERASED: tuple[Table, ...] = tuple(tables.metadata.tables[name] for name in TABLE
 """See ``TABLES_OF_RUNS``."""
 
 AGED: tuple[Table, ...] = (tables.named_event, tables.dag_event, tables.journal, audit)
-"""Tables of which old rows go by their numbers, whatever becomes of runs."""
+"""Tables whose old rows are deleted by number, independent of runs."""
 
 _TABLES = {table.name: table for table in ERASED}
 _OF_TASKS = frozenset({tables.try_, tables.result, tables.map_label})
-"""Tables whose rows are found by their tasks: they have no index of runs."""
+"""Tables without an index on the run. Their rows are found through tasks."""
 
 not_deleted = tables.run.c.run_no.not_in(select(tables.deletion.c.run_no))
 
@@ -45,12 +46,12 @@ _LAST_OWED = select(func.max(tables.outbox.c.outbox_no)).where(
 
 
 def deletions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the runs that nobody is to see any more."""
+    """Return the runs to hide from now on."""
     return [(row.run_no, row.at) for row in batch.new_deletions]
 
 
 def erased(table: Table) -> Callable[[Batch, Vault], list[tuple[Any, ...]]]:
-    """Return what tells the keys of a table that go."""
+    """Return a function that lists the keys of the rows to delete from a table."""
 
     def keys(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         return [tuple(key) for key in batch.erased.get(table.name, ())]
@@ -60,7 +61,7 @@ def erased(table: Table) -> Callable[[Batch, Vault], list[tuple[Any, ...]]]:
 
 @cache
 def _keys(table: Table) -> Select[Any]:
-    """Return the keys that a run has in a table, from a task on where that has any."""
+    """Return the statement for keys that a run has in a table, for some tables from a task on."""
     number = bindparam("run_no", type_=BigInteger())
     found = select(*table.primary_key).order_by(*table.primary_key)
     found = found.limit(bindparam("limit", type_=BigInteger()))
@@ -73,7 +74,7 @@ def _keys(table: Table) -> Select[Any]:
 
 
 class ErasingReader(Asking):
-    """The part of a store that knows what is left of runs that are being deleted."""
+    """The part of a store that finds the remaining rows of runs being deleted."""
 
     async def list_deletions(self) -> list[DeletionRow]:
         """See ``Store``."""

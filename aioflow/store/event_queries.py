@@ -1,4 +1,4 @@
-"""Named events, found again."""
+"""Queries of named events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ("EventReader",)
 
 
 class EventReader(Asking):
-    """The part of a store that knows events, whatever they start."""
+    """The part of a store that reads named events."""
 
     async def list_named_events(
         self, name: str, *, after: int = -1, limit: int = 1000

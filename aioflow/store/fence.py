@@ -1,4 +1,4 @@
-"""What it means that the commit number of this node did not advance."""
+"""Claim of the database, and the reason why a commit did not advance the commit number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLAIMED = select(_node.c.epoch, _node.c.commit_no, _node.c.seen_at, _node.c.ste
 
 
 def claiming(about: NodeFacts | None) -> dict[str, Any]:
-    """Return what is bound to the statement that claims the database."""
+    """Return the parameters of the statement that claims the database."""
     return {
         "node_no": NODE_NO,
         "started_at": None if about is None else about.started_at,
@@ -35,13 +35,13 @@ def claiming(about: NodeFacts | None) -> dict[str, Any]:
 
 
 def claimed(row: Sequence[Any], *, after_crash: bool) -> Claim:
-    """Return what the statement that claims the database has returned.
+    """Return the claim from the row that the claiming statement returned.
 
     Args:
         after_crash: See ``Claim``.
 
     Raises:
-        StrangeDatabase: If the row of this node is damaged: nothing can be committed then.
+        StrangeDatabase: If the row of this node is damaged, so that no commit is possible.
     """
     try:
         checker(_CLAIMED).checked([row])
@@ -60,21 +60,21 @@ def claimed(row: Sequence[Any], *, after_crash: bool) -> Claim:
 
 
 def committed_at(batch: Batch) -> dict[str, Any]:
-    """Return when a batch was decided, as it is bound to the statement that advances the node."""
+    """Return the time of a batch as parameters of the statement that advances the node."""
     return {"at": batch.at, "steady": batch.at if batch.steady_at is None else batch.steady_at}
 
 
 def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> None:
-    """Return if the batch was applied earlier, when the reply had been lost.
+    """Check that a batch is already applied, which happens after a lost reply.
 
     Args:
         node: Epoch and commit number of this node's row; ``None`` if it is missing.
-        epoch: Under which this node writes.
-        number: Of the batch that could not advance it.
+        epoch: The epoch under which this node writes.
+        number: Number of the batch that could not advance the row.
 
     Raises:
         Fenced: If the row has another epoch.
-        StrangeDatabase: If the row is missing or stands at any other number.
+        StrangeDatabase: If the row is missing or has any other commit number.
     """
     if node is None:
         raise StrangeDatabase("the database does not know this node any more")

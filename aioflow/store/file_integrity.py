@@ -1,7 +1,7 @@
-"""Whether a SQLite file is damaged, and what to do with one that is.
+"""Integrity check of a SQLite file.
 
-Damage is what concerns the pages of the file. A single value that its column does not allow is
-none: it affects only its row, which is named where it is read, see ``checking``.
+Damage means damage to the pages of the file. A single value that its column does not allow is none.
+It affects only its row and is reported when that is read, see ``checking``.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from aioflow.errors import ForeignDatabase
 __all__ = ("CHECK_SECONDS", "damage", "damage_of", "damaged")
 
 CHECK_SECONDS = 1.0
-"""How long a start after an unclean end may take for the check: enough for some hundred megabytes
-that the system has in memory. Of a larger file the rest is checked while the daemon works."""
+"""Time limit for the check at a start after an unclean shutdown.
+
+It suffices for some hundred megabytes in the system's cache. The rest of a larger file is checked
+while the daemon works.
+"""
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR}
 _LISTED = 100
 _SHOWN = 3
-"""Lines of damage that one message tells."""
+"""Number of lines of damage in one message."""
 
 _OF_VALUES = re.compile(
     r"(NULL|NUMERIC|TEXT|non-[A-Z]+) value in |CHECK constraint failed in ", re.ASCII
 )
-"""How lines begin that tell of a value in a row."""
+"""Beginnings of lines that report a value in a row."""
 
 _MORE = 100
-"""How many times as many lines are asked for where those of values leave no room for others."""
+"""Factor for the number of lines to request if lines about values leave no room for others."""
 
 _STEPS_BETWEEN_LOOKS = 20_000
 
@@ -39,11 +42,11 @@ _clock = SystemClock()
 
 
 def damage(raw: sqlite3.Connection, seconds: float | None = None) -> list[str] | None:
-    """Return what is damaged in the file, a line each.
+    """Return the damage in the file, one line each.
 
     Args:
-        seconds: After which it is given up, with ``None``; also if the connection is interrupted.
-            SQLite before 3.40 looks at the time only between two statements.
+        seconds: Time limit. The result is ``None`` if it is exceeded, or if the connection is
+            interrupted. SQLite before 3.40 checks the time only between two statements.
     """
     if seconds is not None:
         until = _clock.monotonic_us() + round(seconds * 1e6)
@@ -59,9 +62,9 @@ def damage(raw: sqlite3.Connection, seconds: float | None = None) -> list[str] |
 
 
 def damage_of(url: str) -> list[str]:
-    """Return what is damaged in the file that a URL names, also where an index does not fit.
+    """Return the damage in the file that a URL names, including inconsistent indexes.
 
-    What is no SQLite file, or not there, has none: whoever opens it is told.
+    A file that is missing or no SQLite database has none. Opening it reports that.
     """
     scheme, _, path = url.partition(":///")
     if scheme != "sqlite" or not Path(path).exists():
@@ -75,7 +78,7 @@ def damage_of(url: str) -> list[str]:
 
 
 def _found(raw: sqlite3.Connection, check: str, limit: int) -> list[str]:
-    """Return the lines of a check, without those of values."""
+    """Return the lines of a check, without those about values."""
     try:
         rows = _rows(raw, check, limit)
     except sqlite3.DatabaseError as exc:
@@ -89,9 +92,12 @@ def _found(raw: sqlite3.Connection, check: str, limit: int) -> list[str]:
 
 
 def _found_until_it_fails(raw: sqlite3.Connection, check: str) -> list[str]:
-    """Return the first line of a check that cannot go on, which loses the line before that."""
+    """Return the first line of a check that fails later.
+
+    A failing check loses the lines before its failure.
+    """
     try:
-        return _of_pages(_rows(raw, check, 1))  # it ends by itself after that one
+        return _of_pages(_rows(raw, check, 1))  # the check ends by itself after one line
     except sqlite3.DatabaseError:
         return []
 
@@ -110,7 +116,7 @@ def _of_pages(rows: list[str]) -> list[str]:
 
 
 def damaged(path: Path, what: str) -> ForeignDatabase:
-    """Return the error of a file that is damaged: what it is, and what to do."""
+    """Return the error for a damaged file, with the remedy."""
     return ForeignDatabase(
         f"{path} is damaged or no SQLite database: {what}. `aioflow db check` shows what is "
         "damaged; restore the last copy, or save what can be read with `.recover` of sqlite3: "

@@ -1,7 +1,7 @@
-"""A SQLite store without threads and without a disk that is waited for: for tests of DAGs.
+"""A SQLite store without threads and syncs, for tests of DAGs.
 
-The file, the schema and the statements are those of ``SqliteStore``. What that runs in the
-threads of its connections is run here at once, in the thread of the caller.
+The file, the schema and the statements are those of ``SqliteStore``. Where that uses the threads of
+its connections, this one runs in the caller's thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @contextmanager
 def open_inline(path: Path, vault: Vault) -> Iterator[InlineStore]:
-    """Make an empty database and open it; nobody else may have it."""
+    """Create an empty database and open it. No other process may use it."""
     path.write_bytes(empty_database())
     with (
         closing(open_writer(path, synchronous="OFF")) as writing,
@@ -49,9 +49,9 @@ def open_inline(path: Path, vault: Vault) -> Iterator[InlineStore]:
 
 @cache
 def empty_database() -> bytes:
-    """Return a database without rows.
+    """Return the bytes of a database without rows, cached for the process.
 
-    Migrating one takes longer than most tests; this process does it once.
+    The migrations take longer than most tests.
     """
     with tempfile.TemporaryDirectory(prefix="aioflow-") as folder:
         path = Path(folder) / "empty.db"
@@ -64,7 +64,7 @@ def empty_database() -> bytes:
 
 
 class InlineWriter(Writer):
-    """The connection that writes, in the thread of whoever wants to write."""
+    """The writing connection, used in the caller's thread."""
 
     def __init__(self, path: Path, raw: sqlite3.Connection, *, follows_crash: bool = False) -> None:
         self._path = path
@@ -83,14 +83,14 @@ class InlineWriter(Writer):
             return function(self._raw)
 
     def verify(self) -> None:
-        """The file is nobody else's."""
+        """Do nothing: no other process uses the file."""
 
     async def checked(self) -> bool:
-        """It has just been made."""
+        """Return ``True``: the file is new."""
         return True
 
     def raise_sync_failure(self, cause: BaseException | None = None) -> None:
-        """Nothing is synced."""
+        """Do nothing: nothing is synced."""
 
     @contextmanager
     def transaction(self, raw: sqlite3.Connection) -> Iterator[None]:
@@ -99,11 +99,11 @@ class InlineWriter(Writer):
             yield
 
     def after_commit(self, raw: sqlite3.Connection) -> None:
-        """The file goes before its log is long."""
+        """Do nothing: the file is deleted before its log grows long."""
 
 
 class InlineReader:
-    """As much of a connection as the store touches."""
+    """The part of a connection that the store uses."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._conn = raw
@@ -115,7 +115,7 @@ class InlineReader:
 
 @asynccontextmanager
 async def another_reader(path: Path) -> AsyncIterator[aiosqlite.Connection]:
-    """Open one more connection that reads."""
+    """Open another reading connection."""
     with closing(open_reader(path)) as raw:
         yield cast(aiosqlite.Connection, InlineReader(raw))
 
@@ -128,7 +128,7 @@ class InlineStore(SqliteStore):
     """See ``Store``.
 
     Attributes:
-        before_commit: Called before each commit; what it raises is as a crash there.
+        before_commit: Called before each commit. An exception from it simulates a crash there.
         after_commit: Called when a batch is durable, before its commit returns.
     """
 

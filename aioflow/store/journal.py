@@ -1,8 +1,8 @@
-"""The journal row of a batch: what changed, without what is large or secret.
+"""The journal row of a batch: its changes without large and secret values.
 
-A body is one byte that tells the format, then msgpack, compressed where that pays. Of a
-blob only its stored size and CRC-32 are kept, of sealed ones of their envelope; failures,
-which are small and tell a story, are kept whole.
+A body is one byte for the format, followed by msgpack, compressed if that is worthwhile. A blob is
+replaced by its stored size and CRC-32, an encrypted one by those of its envelope. Failures are
+small and useful for analysis, so they are stored in full.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A journal body, read.
+    """A decoded journal body.
 
     Attributes:
-        steps: The ways between, see ``Batch.steps``.
-        changes: By the name of their kind; each row as it was bound, blobs as digests.
+        steps: Intermediate task states, see ``Batch.steps``.
+        changes: Rows by the name of their kind, as they were bound, with digests for blobs.
     """
 
     steps: list[tuple[TaskNo, TaskState]]
@@ -45,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Steps(msgspec.Struct, frozen=True, array_like=True):
-    """An ``Entry`` of which the rest, which is far more, is passed over."""
+    """The steps of an ``Entry``. The rest, which is much larger, is not decoded."""
 
     steps: list[tuple[TaskNo, int]]
 
@@ -55,7 +55,7 @@ _steps_decoder = msgspec.msgpack.Decoder(_Steps)
 
 
 def digest(blob: bytes) -> Digest:
-    """Return what stands for a blob."""
+    """Return the digest that replaces a blob."""
     return len(blob), zlib.crc32(blob)
 
 
@@ -63,7 +63,7 @@ def encode(batch: Batch, changes: Changes) -> bytes:
     """Return the body of the journal row of a batch.
 
     Raises:
-        BatchRefused: If it holds a text or number that no database could store.
+        BatchRefused: If it holds a text or number that no database can store.
     """
     entry = Entry(batch.steps, {kind.name: _shortened(kind, rows) for kind, rows in changes})
     try:
@@ -76,16 +76,16 @@ def encode(batch: Batch, changes: Changes) -> bytes:
 
 
 def decode(body: bytes) -> Entry:
-    """Return what a body says.
+    """Decode a body.
 
     Raises:
-        ValueError: If it is damaged or of a format this program does not know.
+        ValueError: If it is damaged or of an unknown format.
     """
     return entry_of(unpacked(body))
 
 
 def unpacked(body: bytes) -> bytes:
-    """Return a body as long as it really is: what it says takes many times that.
+    """Return a body decompressed. Decoding it takes many times that memory.
 
     Raises:
         ValueError: See ``decode``.
@@ -100,7 +100,7 @@ def unpacked(body: bytes) -> bytes:
 
 
 def entry_of(packed: bytes) -> Entry:
-    """Return what an unpacked body says.
+    """Decode a decompressed body.
 
     Raises:
         ValueError: See ``decode``.
@@ -112,7 +112,7 @@ def entry_of(packed: bytes) -> Entry:
 
 
 def steps_of(packed: bytes) -> list[tuple[TaskNo, int]]:
-    """Return the steps that an unpacked body tells of, states as numbers.
+    """Return the steps in a decompressed body, with states as numbers.
 
     Raises:
         ValueError: See ``decode``.

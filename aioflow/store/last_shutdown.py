@@ -1,4 +1,4 @@
-"""How the last life of a database ended, as far as its home and its log tell."""
+"""How the previous use of a database ended, according to its home and its log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _OPEN = "open"
 
 
 class LastEnd:
-    """What was found at the opening; and the note of this life, for the next one.
+    """The state found when the database was opened, and the note for the next opening.
 
     Attributes:
-        was_clean: The database was closed, and all of its log copied back.
-        sync_failed: What the disk said when the life before ended because a sync failed.
+        was_clean: The database was closed, and its whole log was copied back.
+        sync_failed: Message of the sync failure that ended the previous process; else empty.
     """
 
     def __init__(self, path: Path, home: Path | None) -> None:
@@ -34,7 +34,7 @@ class LastEnd:
         self.sync_failed = "" if said == _OPEN else said
 
     def begin(self) -> None:
-        """Note that the database is open. It stays noted if the process is killed.
+        """Note that the database is open. The note remains if the process is killed.
 
         Raises:
             StoreUnavailable: If the home cannot be written.
@@ -45,15 +45,18 @@ class LastEnd:
                 write_file(self._note, _OPEN.encode())
 
     def fail(self, message: str) -> None:
-        """Note why the process is about to end; where even that fails, the log tells enough."""
+        """Note why the process is about to exit.
+
+        If the note cannot be written, the log suffices.
+        """
         if self._note is not None:
             with contextlib.suppress(OSError):
                 write_file(self._note, message.encode())
 
     def close(self) -> None:
-        """Note that the database was closed, if all of its log was copied back."""
+        """Note that the database was closed, if its whole log was copied back."""
         if self._note is not None and not self._has_log():
-            with contextlib.suppress(OSError):  # the next start checks the file, no more
+            with contextlib.suppress(OSError):  # only costs the next start a check of the file
                 self._note.unlink(missing_ok=True)
 
     def _has_log(self) -> bool:

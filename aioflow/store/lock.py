@@ -1,10 +1,10 @@
-"""One daemon for one SQLite file: a lock on the file itself, whatever its name.
+"""A lock on a SQLite file, whatever its name, so that only one daemon uses it.
 
-The lock is ``flock(2)`` on the inode, so it holds through symbolic and hard links and ends
-with the process, however that ends. It does not touch SQLite's own locks, which are of the
-POSIX kind - with one trap: **closing any handle of a file drops all POSIX locks this
-process has on it.** So the handle is opened before SQLite opens the file and closed after
-SQLite has closed it, and a file this process has locked is not opened a second time.
+The lock is ``flock(2)`` on the inode, so it works through symbolic and hard links and ends with the
+process, however that ends. It is independent of SQLite's own POSIX locks, with one trap: **closing
+any handle of a file drops all POSIX locks this process has on it.** So the handle is opened before
+SQLite opens the file and closed after SQLite has closed it, and a file that this process has locked
+is not opened a second time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _held_guard = threading.Lock()
 
 
 class FileLock:
-    """Holds a database file from ``take`` to ``release``."""
+    """The lock on a database file, from ``take`` to ``release``."""
 
     def __init__(self, path: Path, handle: int, inode: _Inode) -> None:
         self.path = path
@@ -37,10 +37,10 @@ class FileLock:
 
     @classmethod
     def take(cls, path: Path) -> FileLock:
-        """Lock the file, creating an empty one if there is none. Does not wait.
+        """Lock the file without waiting. Create an empty one if there is none.
 
         Raises:
-            HomeBusy: If another daemon has it.
+            HomeBusy: If another daemon has locked it.
             StoreUnavailable: If it cannot be opened for reading and writing.
         """
         with _held_guard:
@@ -69,39 +69,40 @@ class FileLock:
         return lock
 
     def release(self) -> None:
-        """Let go of the file. Only after SQLite has closed it."""
+        """Release the lock. Only after SQLite has closed the file."""
         with _held_guard:
             os.close(self._handle)
             _held.discard(self._inode)
 
     def head(self, size: int) -> bytes:
-        """Return the first bytes of the file, without opening it again."""
+        """Return the first bytes of the file without opening it again."""
         return os.pread(self._handle, size, 0)
 
     def verify(self) -> None:
-        """Check that the path still leads to the file that was locked, whole. One ``stat``.
+        """Check that the path still leads to the locked file, and that it is whole. One ``stat``.
 
         Several threads may call this at once.
 
         Raises:
-            StrangeDatabase: If it was deleted, renamed, replaced or cut.
+            StrangeDatabase: If it was deleted, renamed, replaced or truncated.
         """
-        least = self._size  # read before the file is measured: another thread may note a growth
+        least = self._size  # read before the file is measured: another thread may raise it
         try:
             status = self.path.stat()
         except OSError as exc:
             raise StrangeDatabase(f"the database file {self.path} is gone: {exc.strerror}") from exc
         if _inode(status) != self._inode:
             raise StrangeDatabase(f"the database file {self.path} was replaced by another one")
-        if status.st_size < least:  # SQLite never makes a file of ours smaller
+        if status.st_size < least:  # SQLite never shrinks a file of ours
             self.sever()
             raise StrangeDatabase(f"the database file {self.path} was cut")
         self._size = max(self._size, status.st_size)
 
     def sever(self) -> None:
-        """Take the file out of SQLite's hands: at its close it would copy its log back into it.
+        """Detach SQLite from the file, because on closing it would copy its log back into it.
 
-        Its descriptors lead to nothing that can be written, so what it tries fails.
+        SQLite's descriptors are redirected to ``/dev/null``, opened for reading, so its writes
+        fail.
         """
         log = Path(f"{self.path.resolve()}-wal")
         files = {self._inode} | ({_inode(log.stat())} if log.exists() else set())
@@ -120,7 +121,7 @@ def _inode(status: os.stat_result) -> _Inode:
 
 
 def _holder(status: os.stat_result) -> str:
-    """Return who holds the lock, as far as the kernel tells."""
+    """Return the process that holds the lock, as far as the kernel reports it."""
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     place = f"{device}:{status.st_ino}"
     try:

@@ -1,4 +1,4 @@
-"""Opens the database that a URL names; imported with SQLAlchemy when one is to be opened."""
+"""Selection of the store for a database URL. Imported late, because it imports SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def opened(
     migrate: bool,
     home: Path | None,
 ) -> AbstractAsyncContextManager[Store]:
-    """Return the block in which a database is open; see ``open_store``."""
+    """Return a context manager that opens a database; see ``open_store``."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as exc:

@@ -1,4 +1,4 @@
-"""The daemon that holds a database, as others see it."""
+"""The daemon that holds a database, as other daemons see it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ("Holder",)
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon that claimed a database and has not left it.
+    """The daemon that claimed a database and has not shut down cleanly.
 
     Attributes:
         home: The identity of its home.
-        seen_at: When it committed last, or said that it lives.
+        seen_at: Time of its last commit or heartbeat.
     """
 
     home: str
@@ -26,5 +26,5 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Where to find it."""
+        """Its process id and host name."""
         return f"process {self.pid} on {self.host}"

@@ -1,4 +1,4 @@
-"""Which daemon holds a database, and whether a home's key fits it."""
+"""Queries for the daemon that holds a database, and for whether a home's key fits it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = (
 )
 
 _SAMPLE = 20
-"""Sealed rows of each table that are tried; one that opens is enough."""
+"""Number of encrypted rows of each table to try. One that decrypts is enough."""
 
 _HOLDER = "holder"
 
@@ -47,26 +47,26 @@ def _note() -> Any:
 
 
 NOTE_HOLDER = _note()
-"""Says whose home the daemon has that claims the database."""
+"""Records the home of the daemon that claims the database."""
 
 FORGET_HOLDER = delete(_meta).where(_is_holder)
 
 READ_HOLDER = select(_meta.c.value).where(_is_holder)
-"""The home whose daemon has not left; one that ends by itself leaves."""
+"""Reads the home of the daemon that claimed the database, unless it shut down cleanly."""
 
 READ_EPOCH = select(_node.c.epoch).where(_is_mine).with_for_update()
-"""The epoch, which nobody changes until the transaction ends."""
+"""Reads the epoch and locks it until the transaction ends."""
 
 BEAT = (
     update(_node)
     .where(_is_mine, _node.c.epoch == bindparam("of_epoch", type_=_node.c.epoch.type))
     .values(seen_at=bindparam("at", type_=_node.c.seen_at.type))
 )
-"""Says that the daemon lives which writes under an epoch."""
+"""Records a heartbeat of the daemon that writes under an epoch."""
 
 
 def _sealed() -> Select[Any]:
-    """Return rows of each table that holds what is sealed, the newest first."""
+    """Return the statement for the newest rows of each table with encrypted values."""
     wait, standing, value = tables.trigger_wait, tables.dag_trigger, tables.named_value
     head = access_tables.audit_head
     columns = (
@@ -95,14 +95,14 @@ _SEALED = _sealed()
 
 
 class HoldingReader(Asking):
-    """The part of a store that knows who holds it. A file is held by its lock alone."""
+    """The part of a store that knows its holder. A SQLite file is held only by its lock."""
 
     _vault: Vault
 
     async def opens_sealed(self) -> bool:
         """See ``Store``."""
         (found,) = await self._fetch([self._question(_SEALED)])
-        # A damaged row tells nothing of the key: it is named by whatever reads its table.
+        # A damaged row says nothing about the key. Reads of its table report it.
         samples = [
             (table, number, sealed)
             for table, number, sealed in found

@@ -1,4 +1,4 @@
-"""How values that are no plain column are packed into one."""
+"""Packing of structured values into one column."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def packed_failure(failure: Failure | None) -> bytes | None:
-    """Return what a column of failures holds."""
+    """Return a failure encoded for its column."""
     return None if failure is None else encode(failure)
 
 
 def last_of_each(rows: Iterable[Row], key: Callable[[Row], object]) -> Sequence[Row]:
-    """Return the rows, of several with one key the last alone."""
+    """Return the last row for each key."""
     return list({key(row): row for row in rows}.values())

@@ -1,4 +1,4 @@
-"""Long answers, fetched a page at a time, in the order of the runs their rows belong to."""
+"""Paged reading of long results in the order of the runs their rows belong to."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from aioflow.store import rows
 __all__ = ("PAGE_ROWS", "Fetch", "OfRuns", "everything")
 
 Fetch: TypeAlias = Callable[[int], Awaitable[Sequence[rows.Values]]]
-"""Returns the next rows of an answer, that many; fewer if there are no more."""
+"""Returns up to that many of the next rows, fewer at the end of the result."""
 
 PAGE_ROWS = 2_000
-"""Rows made into Structs before the loop comes round: some 20 ms."""
+"""Rows that are converted before the event loop gets control: about 20 ms."""
 
 
 class OfRuns:
-    """An answer in the order of its runs, fetched a page at a time.
+    """A result in the order of its runs, fetched a page at a time.
 
     Args:
-        column: Where the number of the run stands.
+        column: Index of the column with the number of the run.
     """
 
     def __init__(self, fetch: Fetch, column: int) -> None:
@@ -32,7 +32,7 @@ class OfRuns:
         self._is_over = False
 
     async def of(self, run_no: RunNo) -> Sequence[rows.Values]:
-        """Return the next rows of this run; none if those were all."""
+        """Return the next rows of this run; none if there are no more."""
         if not await self._has_more():
             return ()
         page, column, first = self._page, self._column, self._at
@@ -41,14 +41,17 @@ class OfRuns:
         return page[first : self._at]
 
     async def all_of(self, run_no: RunNo) -> Sequence[rows.Values]:
-        """Return all rows of this run."""
+        """Return all remaining rows of this run."""
         found = await self.of(run_no)
         while self._at == len(self._page) and (more := await self.of(run_no)):
             found = [*found, *more]
         return found
 
     async def before(self, run_no: RunNo | None) -> Sequence[rows.Values]:
-        """Return the next rows of runs before this one, or of any; none if those were all."""
+        """Return the next rows of runs before this one, or of any run if it is ``None``.
+
+        Returns no rows if there are no more.
+        """
         if not await self._has_more():
             return ()
         page, column, first = self._page, self._column, self._at
@@ -64,9 +67,9 @@ class OfRuns:
 
 
 def _is_before(value: object, run_no: RunNo | None) -> bool:
-    """Whether rows with this in place of the number of their run come before those of a run.
+    """Return whether a row with this value as run number precedes the rows of a run.
 
-    SQLite puts what is no number before all of them, or behind; a damaged row may hold that.
+    A damaged row may hold a value that is no number. SQLite sorts it before all numbers or after.
     """
     if run_no is None or value is None:
         return True
@@ -74,7 +77,7 @@ def _is_before(value: object, run_no: RunNo | None) -> bool:
 
 
 async def everything(fetch: Fetch) -> list[rows.Values]:
-    """Return all rows of an answer."""
+    """Return all rows of a result."""
     found: list[rows.Values] = []
     while page := await fetch(PAGE_ROWS):
         found += page

@@ -1,7 +1,7 @@
-"""The store on PostgreSQL: one connection that writes, a few that read.
+"""The store on PostgreSQL: one writing connection and several reading ones.
 
-A connection on which anything went wrong is thrown away: whatever it was doing is rolled
-back by the server, and what it had committed the fence finds out.
+A connection is discarded after any error. The server rolls back its open transaction, and the fence
+shows whether a commit was applied.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ __all__ = ("PostgresStore", "open_postgres")
 
 _COMMAND_SECONDS = 30
 _IDLE_SECONDS = 3
-"""How long a daemon that stands still may keep its rows locked: the next one needs them."""
+"""Time limit for an idle transaction of the writer: its row locks block the next daemon."""
 
 _READING_SECONDS = 300
-"""The same for readers, which lock nothing."""
+"""The same limit for readers, which lock nothing, and the limit for their statements."""
 
 _READERS = 4
 _ASKED = 3
-"""Connections of those who may have to wait, besides; opened when they are needed."""
+"""Further connections for reads with a time limit, opened when needed."""
 
 
 @asynccontextmanager
@@ -99,12 +99,12 @@ async def _open_readers(dsn: str, *, least: int, most: int) -> asyncpg.Pool:
 
 
 async def _close_readers(readers: asyncpg.Pool) -> None:
-    # Not close(): it waits for whoever is reading, also for a server that does not answer.
+    # Not close(): it would wait for running reads, even if the server does not answer.
     readers.terminate()
 
 
 class Writer:
-    """The connection that writes; opened when it is needed, again after it was lost."""
+    """The writing connection, opened when needed and again after it was lost."""
 
     def __init__(self, dsn: str, where: str, durability: Durability) -> None:
         self._dsn = dsn
@@ -123,10 +123,10 @@ class Writer:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
-        """Give the connection for one transaction, committed at the end of the block.
+        """Begin a transaction and yield its connection. Committed at the end of the block.
 
         Raises:
-            StoreError: What the errors of PostgreSQL mean.
+            StoreError: The error of the store for an error of PostgreSQL.
         """
         async with self._turn:
             with translated(self._where):
@@ -142,7 +142,7 @@ class Writer:
                         connection.terminate()
 
     async def close(self) -> None:
-        """Close the connection at once; nothing is under way when the store closes."""
+        """Close the connection at once. No transaction is open when the store closes."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
@@ -162,8 +162,8 @@ class PostgresStore(Reading):
     """See ``Store``.
 
     Args:
-        readers: What the engine reads with, and whoever else is waited for.
-        asked: What those read with whose time is limited.
+        readers: Connections of the engine and of other reads without a time limit.
+        asked: Connections of reads with a time limit.
     """
 
     def __init__(
@@ -202,10 +202,10 @@ class PostgresStore(Reading):
         return claim
 
     async def _take_over(self, connection: asyncpg.Connection, about: NodeFacts) -> None:
-        """Note whose home claims the database, unless another daemon was faster.
+        """Record the home that claims the database, unless another daemon was faster.
 
         Raises:
-            HomeBusy: If one was.
+            HomeBusy: If another daemon was faster.
         """
         epoch = await connection.fetchval(compiled(READ_EPOCH, POSTGRES).sql)
         if about.after is not None and epoch != about.after:
@@ -262,18 +262,18 @@ class PostgresStore(Reading):
                     for row in rows:
                         refused = named_by(kind, row)
                         await _run(connection, [(kind, [row])])
-                raise _NothingRefusedError  # so that nothing of it stays
+                raise _NothingRefusedError  # roll the trial back
         except BatchRefused:
             return refused
         except _NothingRefusedError:
             return {}
 
     def verify(self) -> None:
-        """See ``Store``. The server watches over its own files; the fence over whose they are."""
+        """See ``Store``. The server guards its own files; the fence detects another writer."""
 
     @property
     def is_damaged(self) -> bool:
-        """See ``Store``. Its server looks after that."""
+        """See ``Store``. The server checks its own files."""
         return False
 
     async def examine(self) -> list[Finding]:
@@ -287,7 +287,7 @@ class PostgresStore(Reading):
         return int(row[0])
 
     async def checkpoint(self) -> None:
-        """See ``Store``. The server does it itself."""
+        """See ``Store``. The server checkpoints by itself."""
 
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
         with translated(self._where):
@@ -315,7 +315,7 @@ class PostgresStore(Reading):
 
 
 class _NothingRefusedError(Exception):
-    """Ends a transaction that was a trial."""
+    """Rolls back the transaction of a trial."""
 
 
 async def _found(connection: Any, question: Question, seconds: float | None) -> Sequence[Values]:
@@ -324,7 +324,7 @@ async def _found(connection: Any, question: Question, seconds: float | None) -> 
     except TimeoutError as exc:
         if seconds is None:
             raise
-        raise StoreSlow(seconds) from exc  # the driver has had the server give it up
+        raise StoreSlow(seconds) from exc  # the driver has cancelled the statement
 
 
 async def _row(
@@ -337,7 +337,7 @@ async def _row(
 
 
 async def _advanced(connection: asyncpg.Connection, epoch: int, batch: Batch) -> bool:
-    """Advance the commit number; ``False`` if the batch was applied earlier."""
+    """Advance the commit number. Return ``False`` if the batch was applied earlier."""
     fence = compiled(FENCE, POSTGRES)
     number = batch.number
     moved = {"before": number - 1, "number": number, **committed_at(batch)}
@@ -360,5 +360,5 @@ async def _run(connection: asyncpg.Connection, changes: Changes) -> None:
 
 
 def _count(status: str) -> int:
-    """Return the rows of ``UPDATE 3`` or ``INSERT 0 3``."""
+    """Return the number of rows in ``UPDATE 3`` or ``INSERT 0 3``."""
     return int(status.rpartition(" ")[2])

@@ -1,4 +1,4 @@
-"""The PostgreSQL database: whose it is, how it gets its tables, and what its errors mean."""
+"""Ownership and schema of a PostgreSQL database, and translation of its errors."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ __all__ = ("CONNECT_SECONDS", "check_schema", "prepare", "translated")
 
 CONNECT_SECONDS = 10
 
-# Two nodes that meet an empty database: one makes the tables, the other waits for it.
+# If two nodes find an empty database, one creates the tables and the other waits.
 _MIGRATION_LOCK = int.from_bytes(b"aiof", "big")
 
 
 async def prepare(url: URL, *, migrate: bool, vault: Vault | None = None) -> None:
-    """Make sure that the database is ours and current; an empty one gets its tables.
+    """Check that the database is ours and current. An empty one gets its tables.
 
     Args:
         url: The database.
-        migrate: Bring an older schema up to date.
+        migrate: Allow the migration of an older schema.
         vault: See ``upgrade``.
 
     Raises:
-        ForeignDatabase: If there are tables that aioflow did not make.
+        ForeignDatabase: If there are tables that aioflow did not create.
         SchemaMismatch: If the schema is newer, or older and may not be migrated.
     """
     where = url.render_as_string(hide_password=True)
@@ -63,11 +63,11 @@ async def prepare(url: URL, *, migrate: bool, vault: Vault | None = None) -> Non
 
 
 async def check_schema(url: URL) -> None:
-    """Make sure that the database is ours and current; nothing is written.
+    """Check that the database is ours and current. Nothing is written.
 
     Raises:
-        ForeignDatabase: If aioflow did not make it.
-        SchemaMismatch: If the schema is another one than this program knows.
+        ForeignDatabase: If aioflow did not create it.
+        SchemaMismatch: If the schema is not the one of this program.
     """
     where = url.render_as_string(hide_password=True)
     engine = _engine(url)
@@ -109,15 +109,15 @@ def _state(connection: sqlalchemy.Connection, where: str) -> str:
 
 # ── errors ──────────────────────────────────────────────────────────────────────────────
 
-# By SQLSTATE class: what a batch holds cannot be stored.
+# SQLSTATE classes of values that cannot be stored.
 _REFUSED = ("22", "23", "54")
-# Tables, columns or rights are not there any more.
+# SQLSTATE classes of missing tables, columns or privileges.
 _STRANGE = ("42", "0A", "XX")
-# A wrong password, or no such database.
+# SQLSTATE classes of a wrong password or a missing database.
 _NOT_OURS = ("28", "3D")
 
 
-# The driver's internal error comes, too, where the server hung up on an idle connection.
+# The driver also raises its internal error if the server has closed an idle connection.
 _DRIVER_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -128,7 +128,7 @@ _DRIVER_ERRORS = (
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Raise what the errors of PostgreSQL mean for the caller of the store."""
+    """Translate errors of PostgreSQL to those of the store."""
     try:
         yield
     except sqlalchemy.exc.DBAPIError as exc:
@@ -140,7 +140,7 @@ def translated(where: str) -> Iterator[None]:
 
 
 def _original(exc: sqlalchemy.exc.DBAPIError) -> BaseException:
-    # SQLAlchemy wraps what its own adapter had wrapped.
+    # SQLAlchemy wraps an error that its own adapter has already wrapped.
     return (exc.orig and exc.orig.__cause__) or exc
 
 
@@ -151,7 +151,7 @@ def _meaning(where: str, exc: BaseException) -> Exception:
             return BatchRefused(f"the database refused the batch: {exc}")
         if state.startswith(_STRANGE):
             return StrangeDatabase(f"{where} is not the database it was: {exc}")
-    # The driver's own word for a value it cannot encode.
+    # The driver's error for a value that it cannot encode.
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
         return BatchRefused(f"the database refused the batch: {exc}")
     detail = str(exc) or type(exc).__name__

@@ -1,8 +1,8 @@
-"""Answers of PostgreSQL in which a text may be no text: its bytes are returned, to be named.
+"""Reads of PostgreSQL that return the bytes of a text that is not UTF-8, to report the damage.
 
-The server checks a text when it is written, and hands out whatever a damaged page holds. The driver
-raises for a whole answer where one of its texts is not UTF-8. Such an answer is asked for once
-more, with a decoder that costs a call for each text; the connection keeps it.
+The server checks a text only when it is written, and returns any content of a damaged page. The
+driver raises for the whole result if one text is not UTF-8. Such a statement is repeated with a
+decoder that costs a call for each text. The connection keeps this decoder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Question = tuple[str, tuple[Any, ...]]
 
 
 async def answered(connection: Any, question: _Question, seconds: float | None) -> Sequence[Values]:
-    """Return all rows of an answer.
+    """Return all rows of a result.
 
     Raises:
         TimeoutError: If a statement takes longer than ``seconds``.
@@ -33,11 +33,11 @@ async def answered(connection: Any, question: _Question, seconds: float | None) 
 
 
 class LongAnswer:
-    """An answer that is fetched a page at a time.
+    """A result that is fetched a page at a time.
 
     Args:
-        connection: In a transaction in which a question has the same answer again.
-        cursor: Stands before the first row.
+        connection: In a transaction in which a repeated statement has the same result.
+        cursor: Before the first row.
     """
 
     def __init__(self, connection: Any, question: _Question, cursor: Any) -> None:
@@ -48,11 +48,11 @@ class LongAnswer:
 
     @classmethod
     async def of(cls, connection: Any, question: _Question) -> Self:
-        """Return the answer to a question."""
+        """Return the result of a statement."""
         return cls(connection, question, await _cursor(connection, question))
 
     async def fetch(self, count: int) -> Sequence[Values]:
-        """Return the next rows, that many; fewer if there are no more."""
+        """Return up to that many of the next rows, fewer at the end of the result."""
         page: Sequence[Values]
         try:
             page = await self._cursor.fetch(count)
@@ -78,7 +78,10 @@ async def _keep_bytes(connection: Any) -> None:
 
 
 def _text(raw: bytes) -> str | tuple[bytes]:
-    """Return the text; what is none is told from a column of bytes, which it may stand in."""
+    """Return the text, or its bytes in a tuple if it is not UTF-8.
+
+    The tuple differs from the value of a bytes column, which would accept plain bytes.
+    """
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""How readers ask a store for rows, whatever they know of its tables."""
+"""The query protocol between the readers of a store and its drivers."""
 
 from __future__ import annotations
 
@@ -18,32 +18,35 @@ Question: TypeAlias = tuple[str, tuple[Any, ...]]
 Row = TypeVar("Row")
 
 _AT_ONCE = 500
-"""How many keys one statement takes."""
+"""Maximum number of keys in one statement."""
 _WIDTHS = (1, 25, _AT_ONCE)
 
 
 class Asking:
-    """What a store can be asked; parameters that no row can hold match none."""
+    """The query interface of a store. A parameter that no column can store matches no row."""
 
     @abstractmethod
     def _question(self, statement: Select[Any], **values: Any) -> Question:
-        """Return a statement as the driver takes it."""
+        """Return a statement as SQL and parameters for the driver."""
 
     @abstractmethod
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
-        """Return the answers of all questions as of one moment, on a connection for reading."""
+        """Run all statements on a reading connection in one committed state.
+
+        Return their results.
+        """
 
     @abstractmethod
     def _read(
         self, statement: Select[Any], made: Callable[[rows.Values], Row], found: Sequence[Any]
     ) -> list[Row]:
-        """Make rows of what a statement has found; damaged ones are noted, and marked as such."""
+        """Convert the result of a statement to rows. Damaged rows are recorded and marked."""
 
     @abstractmethod
     async def _all(
         self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
     ) -> list[Row]:
-        """Return the rows of an answer."""
+        """Return all rows that a statement finds."""
 
     @abstractmethod
     async def _each(
@@ -54,11 +57,11 @@ class Asking:
         wanted: Collection[object],
         **values: Any,
     ) -> list[Row]:
-        """Return the rows of many keys, in statements of few widths: each is compiled once.
+        """Return the rows of many keys. Statements have few widths, so each is compiled once.
 
         Args:
-            statement: Returns one for as many keys.
-            name: Of the keys in there, with ``_0`` and so on behind it.
+            statement: Returns the statement for a number of keys.
+            name: Prefix of the key parameters, which are ``name_0``, ``name_1`` and so on.
         """
 
     @abstractmethod
@@ -70,12 +73,16 @@ class Asking:
         wanted: Iterable[tuple[object, ...]],
         **values: Any,
     ) -> list[Row]:
-        """As ``_each``, of keys that are several values: the names are theirs."""
+        """Return the rows of many composite keys as ``_each`` does.
+
+        Args:
+            names: Prefixes of the parameters, one for each value of a key.
+        """
 
     async def _one(
         self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
     ) -> Row | None:
-        """Return the first row of an answer, if there is one."""
+        """Return the first row that a statement finds, if there is one."""
         found = await self._all(made, statement, **values)
         return found[0] if found else None
 
@@ -83,10 +90,10 @@ class Asking:
 def pieces(
     names: Sequence[str], wanted: Iterable[tuple[object, ...]]
 ) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield the width of a statement and its parameters, until all keys are asked for.
+    """Yield the width of a statement and its parameters, until all keys are covered.
 
-    Those that no row can hold are not. A piece that is narrower than its statement asks for its
-    last key several times.
+    Keys that no column can store are omitted. A piece with fewer keys than its statement has
+    parameters repeats its last key.
     """
     rest = [key for key in wanted if all(map(is_storable, key))]
     while rest:
@@ -104,7 +111,7 @@ def pieces(
 
 
 def is_storable(value: object) -> bool:
-    """Return whether a column of a database takes this."""
+    """Return whether a database column can store this value."""
     match value:
         case str():
             return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)

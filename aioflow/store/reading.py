@@ -1,4 +1,4 @@
-"""The reading half of a store, the same for both databases."""
+"""The reads of a store, shared by both databases."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Reading(
     BrowsingReader,
     ABC,
 ):
-    """Asks for rows and makes Structs of them; how they are fetched is the backend's."""
+    """Queries rows and converts them to Structs. The backend fetches them."""
 
     def __init__(self, dialect: Dialect, vault: Vault) -> None:
         self._dialect = dialect
@@ -171,7 +171,7 @@ class Reading(
             lambda row: int(row[2]), selects.CLEAR_BY_KEY, run_no=run_no, key=key
         )
 
-    # ── of one run ──────────────────────────────────────────────────────────────────────
+    # ── one run ─────────────────────────────────────────────────────────────────────────
 
     async def list_tasks_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1000
@@ -215,7 +215,7 @@ class Reading(
         """See ``Store``."""
         return await self._all(rows.try_row, selects.TRIES, task_no=task_no)
 
-    # ── the rest ────────────────────────────────────────────────────────────────────────
+    # ── everything else ─────────────────────────────────────────────────────────────────
 
     async def list_triggers(self, limit: int = 1000, after: TriggerNo = -1) -> list[TriggerRow]:
         """See ``Store``."""
@@ -277,11 +277,11 @@ class Reading(
         return self.damages.all()
 
     async def _is_damaged(self, damage: Damage) -> bool:
-        """Look at the row again, if its key says which one it is."""
+        """Return whether the row is still damaged; true if its key cannot identify it."""
         key, table = damage.key_values, tables.metadata.tables[damage.table]
         kinds = [str if isinstance(column.type, Text) else int for column in table.primary_key]
         if [type(value) for value in key] != kinds or not all(map(is_storable, key)):
-            return True  # by such a key no row is found
+            return True  # such a key matches no row
         named = {f"key_{at}": value for at, value in enumerate(key)}
         (found,) = await self._fetch([self._question(row_of(table), **named)])
         return bool(damage_in(table, found, self._vault))
@@ -299,7 +299,7 @@ class Reading(
         """See ``Store``."""
         return await self._fetch([self._question(selects.whole(table)) for table in tables])
 
-    # ── how ─────────────────────────────────────────────────────────────────────────────
+    # ── execution ───────────────────────────────────────────────────────────────────────
 
     def _question(self, statement: Select[Any], **values: Any) -> Question:
         ready = compiled(statement, self._dialect)
@@ -309,12 +309,12 @@ class Reading(
         self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
     ) -> list[Row]:
         if not all(map(is_storable, values.values())):
-            return []  # what no row can hold matches none
+            return []  # a value that no column can store matches no row
         (found,) = await self._fetch([self._question(statement, **values)])
         made_of: list[Row] = []
         for first in range(0, len(found), _MADE_AT_ONCE):
             if first:
-                await checkpoint()  # a thousand rows to be unsealed take a while
+                await checkpoint()  # decrypting a thousand rows takes a while
             made_of += self._read(statement, made, found[first : first + _MADE_AT_ONCE])
         return made_of
 

@@ -1,6 +1,6 @@
-"""What a restart goes on with: every live run with all its rows, and what concerns all of them.
+"""Reads of a restart: every live run with all its rows, and the rows that concern all runs.
 
-A row that cannot be read is named, and its run with it, or it alone where it is of no run.
+A damaged row is reported with its run, or alone if it belongs to no run.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ _OF_ONE_RUN = (
     selects.ITEMS_OF_RUN,
 )
 _RUN_COLUMNS = (1, 0, 0, 2, 0, 2, 0)
-"""Where the number of the run stands in the answers to ``_OF_LIVE_RUNS``."""
-_TASKS, _TRIGGERS = 0, 3  # which of those are the tasks, and the triggers
+"""Column with the number of the run in the results of ``_OF_LIVE_RUNS``."""
+_TASKS, _TRIGGERS = 0, 3  # their indexes in these results
 
 
 class _OfRun:
-    """Makes the rows of one run, and keeps what is wrong with the first damaged one.
+    """Converts the rows of one run and stores the first damage found in them.
 
     Args:
-        damage: Of the row of the run itself.
+        damage: Damage of the run's own row.
     """
 
     def __init__(self, damages: Damages, damage: Damage | None) -> None:
@@ -92,18 +92,18 @@ class _OfRun:
 
 
 class LiveReader(Asking):
-    """The part of a store that knows what is unfinished."""
+    """The part of a store that reads unfinished work."""
 
     _vault: Vault
     damages: Damages
 
     @abstractmethod
     def _streaming(self, questions: Sequence[Question]) -> AbstractAsyncContextManager[list[Fetch]]:
-        """Return the answers of all questions as of one moment, a page at a time."""
+        """Run all statements in one committed state and return their results page by page."""
 
     @abstractmethod
     def _trigger(self, values: rows.Values) -> TriggerRow:
-        """Return a trigger row, unsealed."""
+        """Return a trigger row, decrypted."""
 
     @asynccontextmanager
     async def unfinished(self) -> AsyncIterator[AsyncIterator[Unfinished]]:
@@ -132,10 +132,11 @@ class LiveReader(Asking):
                 yield stray
 
     def _snapshot(self, found: Sequence[Sequence[rows.Values]]) -> Snapshot:
-        """Return what concerns all runs.
+        """Return the rows that concern all runs.
 
-        Of DAGs, files, versions and pools what is left of a damaged row stands for it: work goes
-        on, with a DAG paused. What else is damaged is left out.
+        Damaged rows of DAGs, files, versions, pools and DAG triggers are included with
+        placeholders, so that work continues, with a damaged DAG paused. Other damaged rows are
+        omitted.
         """
         dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills, *more = found
         drained, *people = more
@@ -176,7 +177,7 @@ class LiveReader(Asking):
     def _runs(
         self, statement: Select[Any], found: Sequence[rows.Values]
     ) -> list[tuple[RunRow, Damage | None]]:
-        """Return the rows of runs, and what is wrong with each."""
+        """Return the rows of runs, each with its damage."""
         damages: dict[RunNo, Damage] = {}
 
         def note(damage: Damage, row: RunRow | None) -> RunRow | None:
@@ -191,7 +192,7 @@ class LiveReader(Asking):
     async def _pieces(
         self, run: RunRow, of_run: _OfRun, parts: Sequence[OfRuns]
     ) -> AsyncIterator[LiveRun]:
-        """Yield one run: whole if it is small, else a page of its tasks or triggers at a time."""
+        """Yield one run: complete if it is small, else one page of tasks or triggers at a time."""
         number = run.run_no
         tasks, _, _, triggers, *_ = parts
         head = await self._head(run, of_run, parts)

@@ -1,11 +1,12 @@
-"""Rebuilds the tables from the journal, and says where they differ from what is stored.
+"""Replay of the journal, and comparison of its tables with the stored ones.
 
-Every change is checked on the way as the database checked it: a row that must be there is,
-stands where the change expects it, and moves only as ``core.transitions`` allows. Blobs are
-compared by size and CRC-32, see ``journal``.
+The replay checks each change as the database did: a required row exists, has the values that the
+change expects, and moves only as ``core.transitions`` allows. Blobs are compared by size and
+CRC-32, see ``journal``.
 
-Of a journal whose old rows have gone the rest is replayed: a row that is changed first by what
-is left stands as that change expects it, and only what is known of it is compared.
+If old journal rows were deleted, the remaining ones are replayed. A row whose first remaining
+change is an update is assumed to be as that change expects, and only its known columns are
+compared.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _Row: TypeAlias = dict[str, Any]
 REPLAYED: tuple[Table, ...] = tuple(
     dict.fromkeys(kind.table for kind in KINDS if kind.table is not tables.journal)
 )
-"""The tables the journal tells everything about."""
+"""The tables whose content follows from the journal."""
 
 _ADDED_LATER: Mapping[str, _Row] = {
     "new expansion": {"is_open": 0},
@@ -41,17 +42,17 @@ _ADDED_LATER: Mapping[str, _Row] = {
     "backfill": {"key": None},
     "dag": {"last_slot": None, "told_late": None},
 }
-"""Columns a later schema added at the end of a table, and what older rows hold there."""
+"""Columns that a later schema added at the end of a table, with their values in older rows."""
 
 _KINDS = {kind.name: kind for kind in KINDS}
-_SHOWN = 100  # differences of one table
+_SHOWN = 100  # maximum number of differences per table
 
 
 async def compare(store: Store) -> list[str]:
-    """Return what differs between the tables and a replay of the journal; nothing if all is well.
+    """Return the differences between the tables and a replay of the journal.
 
-    Both are read as of one moment. Takes memory for all of them: for checks, not for daily
-    use. After the journal was shortened the rows are compared that the rest of it tells of.
+    Both are read in one committed state and held in memory: for checks, not for daily use. If old
+    journal rows were deleted, only rows that the remaining ones mention are compared.
     """
     journal, node, *stored = await store.scan([tables.journal, tables.node, *REPLAYED])
     told = [row for row in journal if isinstance(row[0], int) and isinstance(row[2], bytes)]
@@ -71,15 +72,15 @@ async def compare(store: Store) -> list[str]:
 
 
 class Replay:
-    """The tables as the journal tells them.
+    """The tables according to the journal.
 
     Args:
         first: The commit it begins with.
 
     Attributes:
-        commit_no: Of the last row applied.
-        is_whole: Whether it begins with the first commit of all.
-        faults: What was not as it must be; the replay goes on as well as it can.
+        commit_no: Number of the last applied row.
+        is_whole: Whether it begins with the very first commit.
+        faults: Violations found. The replay continues as well as it can.
     """
 
     def __init__(self, first: int = 1) -> None:
@@ -92,15 +93,18 @@ class Replay:
         self._gone: defaultdict[str, set[_Key]] = defaultdict(set)
 
     def rows(self, table: Table) -> Mapping[_Key, _Row]:
-        """Return the rows of a table by key; blobs as digests. Of some only a part may be known."""
+        """Return the rows of a table by key, with digests for blobs.
+
+        If the replay is not whole, some columns may be missing.
+        """
         return self._tables[table.name]
 
     def gone(self, table: Table) -> set[_Key]:
-        """Return the keys of rows that have been deleted, if the journal does not tell of all."""
+        """Return the keys of deleted rows. Empty if the replay is whole."""
         return self._gone[table.name]
 
     def check_beginning(self) -> None:
-        """Check that the journal begins right behind the rows that it says have gone."""
+        """Check that the journal begins right behind the rows that it records as deleted."""
         if self._before_first != self._gone_until:
             told = f"it says that all until {self._gone_until} have gone"
             self.faults.append(f"the journal begins with {self._before_first + 1}, but {told}")
@@ -125,7 +129,7 @@ class Replay:
                 self._change(kind, values, walked)
 
     def _walk(self, entry: Entry) -> dict[TaskNo, TaskState]:
-        """Check each step a task took, and return where the steps lead."""
+        """Check each step of each task, and return the last states."""
         known = self._tables[tables.task.name]
         reached: dict[TaskNo, TaskState] = {}
         for task_no, state in entry.steps:
@@ -152,7 +156,7 @@ class Replay:
             self._gone_until = max(self._gone_until, guards["commit_no"])
             return
         rows = self._tables[kind.table.name]
-        if guards and len(guards) < len(kind.key):  # all rows that begin with these
+        if guards and len(guards) < len(kind.key):  # all rows whose keys begin with these values
             for key in [key for key in rows if key[: len(guards)] == tuple(guards.values())]:
                 del rows[key]
             return
@@ -176,7 +180,7 @@ class Replay:
             self._note_gone(kind, key)
 
     def _is_older(self, kind: Kind, key: _Key) -> bool:
-        """Whether a row that is changed here for the first time is told of in what has gone."""
+        """Return whether the first remaining change of a row refers to deleted journal rows."""
         if self.is_whole or key in self._gone[kind.table.name]:
             return False
         return kind.action in {Action.UPDATE, Action.DELETE, Action.KEEP}
@@ -207,7 +211,7 @@ class Replay:
                 self._fault(f"task {key[0]} moves from {was.label} to {state.label}")
         elif kind.table is tables.run and found is not None:
             before, after = RunState(found["state"]), RunState(new["state"])
-            # A cancelled run ends when the last of its tasks has been stopped.
+            # A cancelled run ends only when the last of its tasks has been stopped.
             is_ending = before is after and found.get("ended_at") is None
             if not is_ending and not net_is_reachable_run(before, after):
                 self._fault(f"run {key[0]} moves from {before.label} to {after.label}")
@@ -254,7 +258,7 @@ def _table_differences(table: Table, replay: Replay, stored: Sequence[Sequence[A
 
 
 def _is_told(table: Table, key: _Key, replay: Replay) -> bool:
-    """Whether what is left of the journal says anything of a row."""
+    """Return whether the remaining journal mentions a row."""
     return key in replay.rows(table) or key in replay.gone(table)
 
 
@@ -275,7 +279,7 @@ def _row_differences(
 
 
 def _in_order(keys: Iterable[_Key]) -> list[_Key]:
-    """Return keys sorted; a damaged row may have one that compares with no other."""
+    """Return keys sorted. A key of a damaged row may not be comparable."""
     found = list(keys)
     try:
         return sorted(found)

@@ -1,6 +1,6 @@
-"""What has been kept for long: ended runs, events, the journal, versions; the oldest first.
+"""Queries for retention: ended runs, events, the journal and versions, the oldest first.
 
-A look at an index for each page; nothing is counted, and no body is read.
+Each page takes one index lookup. Nothing is counted, and no body is read.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _UNNEEDED = (
         _version.c.version.not_in(
             select(tables.dag_file.c.version).where(tables.dag_file.c.version.is_not(None))
         ),
-        # There may be many of these; each look is one at an index.
+        # There may be many runs. Each check is one index lookup.
         ~select(_one).where(_run.c.version == _version.c.version).exists(),
     )
     .order_by(_version.c.created_at, _version.c.version)
@@ -88,7 +88,7 @@ _FROM_VERSION = (
 
 @cache
 def _numbers(name: str) -> Select[Any]:
-    """Return the numbers and instants of a table from behind a number on."""
+    """Return the statement for numbers and timestamps of a table above a number."""
     table = _TABLES[name]
     (key,) = table.primary_key
     found = select(key, table.c.at).where(key > number("after"))
@@ -96,7 +96,7 @@ def _numbers(name: str) -> Select[Any]:
 
 
 class AgingReader(Asking):
-    """The part of a store that knows what is old."""
+    """The part of a store that finds expired rows."""
 
     async def list_old_runs(
         self, dag_id: str, *, before: Timestamp, after: tuple[Timestamp, RunNo], limit: int

@@ -1,4 +1,4 @@
-"""Whether whole rows of tables can be read, for checks and for a second look."""
+"""Checks whether rows can be read in full, for ``find_damage`` and for repeated reads."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _MADE: Mapping[Table, _Made] = {
     tables.outbox: rows.outbox_row,
     access_tables.api_token: token_row,
 }
-"""What decodes the packed columns of a table; the types and ranges are checked in all of them."""
+"""Decoders of the packed columns of a table. Types and ranges are checked in all tables."""
 
 
 def damage_in(table: Table, found: Sequence[rows.Values], vault: Vault) -> list[Damage]:
-    """Return what is wrong with rows of a table, one for each that is damaged."""
+    """Return the damage in rows of a table, one entry for each damaged row."""
     damages: list[Damage] = []
     read_rows(whole(table), _made(table, vault), found, lambda one, _: damages.append(one))
     return damages
@@ -42,7 +42,7 @@ def damage_in(table: Table, found: Sequence[rows.Values], vault: Vault) -> list[
 
 @cache
 def row_of(table: Table) -> Select[Any]:
-    """Return the row of a key, whose values are ``key_0`` and so on."""
+    """Return the statement for the row with the key ``key_0``, ``key_1`` and so on."""
     named = [
         column == bindparam(f"key_{at}", type_=column.type)
         for at, column in enumerate(table.primary_key)

@@ -1,4 +1,4 @@
-"""How a row of a table becomes a Struct of ``model`` again."""
+"""Conversion of table rows to the Structs of ``model``."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ Values: TypeAlias = Sequence[Any]
 """One row, in the order of its table's columns."""
 
 TRIGGER_TABLE = "trigger_wait"
-"""What the sealed kwargs are bound to, with the number of their row."""
+"""Context of encrypted kwargs, together with the number of their row."""
 
 _NEXT_KWARGS = "trigger_wait.next_kwargs"
-"""The same for those of the method behind it: neither of the two can stand in for the other."""
+"""Context of the encrypted ``next_kwargs``, a different one so that they cannot be swapped."""
 
-# An enum called with a number takes four times as long.
+# Calling an enum with a number takes four times as long as this lookup.
 _TASK_STATES = dict(enumerate(TaskState))
 RUN_STATES = dict(enumerate(RunState))
-"""By the number they are stored as."""
+"""Run states by the number they are stored as."""
 _TRIGGER_STATES = dict(enumerate(TriggerState))
 _RECORD_STATES = dict(enumerate(RecordState))
 
@@ -102,7 +102,7 @@ def dag_file_row(values: Values) -> DagFileRow:
 
 
 def version_row(values: Values) -> VersionRow:
-    """Return a row of ``version``; its sources are empty where the column was not read."""
+    """Return a row of ``version``; its sources are empty if the column was not read."""
     version, file, dags, sources, created_at = values
     return VersionRow(
         version=version,
@@ -203,7 +203,10 @@ def result_row(values: Values) -> ResultRow:
 
 
 def trigger_row(values: Values, vault: Vault) -> TriggerRow:
-    """Return a row of ``trigger_wait`` with its kwargs unsealed, where a key opens them all."""
+    """Return a row of ``trigger_wait`` with its kwargs decrypted.
+
+    Both kwargs are ``None`` if no available key decrypts them all.
+    """
     kwargs, next_kwargs = _opened_kwargs(vault, values[0], values[5], values[9])
     return TriggerRow(
         trigger_no=values[0],
@@ -229,7 +232,7 @@ def trigger_row(values: Values, vault: Vault) -> TriggerRow:
 def sealed_kwargs(
     vault: Vault, trigger_no: TriggerNo, kwargs: bytes | None, next_kwargs: bytes | None
 ) -> tuple[bytes | None, bytes | None]:
-    """Return a trigger's fields, and what the method behind it is called with, sealed."""
+    """Return the encrypted fields of a trigger and the encrypted kwargs of its next method."""
     return (
         None if kwargs is None else vault.seal(TRIGGER_TABLE, trigger_no, kwargs),
         None if next_kwargs is None else vault.seal(_NEXT_KWARGS, trigger_no, next_kwargs),
@@ -239,7 +242,7 @@ def sealed_kwargs(
 def _opened_kwargs(
     vault: Vault, trigger_no: TriggerNo, kwargs: bytes | None, next_kwargs: bytes | None
 ) -> tuple[bytes | None, bytes | None]:
-    """Unseal both; ``None`` for both where one does not open: such a task cannot resume."""
+    """Decrypt both. Return ``None`` for both if one fails, because such a task cannot resume."""
     if kwargs is None:
         return None, None
     opened = vault.unseal(TRIGGER_TABLE, trigger_no, kwargs)
@@ -290,7 +293,7 @@ def outbox_row(values: Values) -> OutboxRow:
     """Return a row of ``outbox``.
 
     Raises:
-        msgspec.MsgspecError: If its body is not what its kind says.
+        msgspec.MsgspecError: If its body does not have the format of its kind.
     """
     outbox_no, kind, body = values
     decoder_of(kind).decode(body)

@@ -1,4 +1,4 @@
-"""What a batch changes of runs: themselves, their tasks, tries and results."""
+"""Rows that a batch writes for runs, tasks, tries and results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = (
 
 
 def new_runs(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the runs that begin."""
+    """Return the new runs."""
     return [
         (
             row.run_no,
@@ -48,12 +48,12 @@ def new_runs(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def new_clears(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the requests to clear that are to be answered the same once more."""
+    """Return the clear requests, stored so that a repeated request gets the same answer."""
     return list(batch.new_clears)
 
 
 def run_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that go on or end."""
+    """Return the runs that continue or end."""
 
     def values(change: RunChange) -> tuple[Any, ...]:
         new = (int(change.state), change.started_at, change.ended_at, change.quarantine)
@@ -68,7 +68,7 @@ def run_versions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def new_tasks(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the tasks that get their row."""
+    """Return the tasks that get a row."""
     return [
         (
             row.task_no,
@@ -91,7 +91,7 @@ def new_tasks(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def task_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that go on or end."""
+    """Return the tasks that continue or end."""
     return [
         (
             int(change.state),
@@ -123,12 +123,12 @@ def new_tries(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def labels(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return what children are called, of several names of one the last."""
+    """Return the labels of mapped tasks, the last one of each task."""
     return list(last_of_each(batch.labels, lambda row: row[0]))
 
 
 def results(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return what tasks came to, of several of one task the last."""
+    """Return the results of tasks, the last one of each task."""
 
     def values(row: ResultRow) -> tuple[Any, ...]:
         return (row.task_no, row.run_no, row.start_no, row.body, row.size, row.width)

@@ -1,7 +1,7 @@
-"""Which schema a database has, and how it gets the one this program knows.
+"""Check and migration of a database schema.
 
-Alembic does the migrating and is imported only when there is something to migrate. An empty SQLite
-file gets at once what all revisions together would make: ``migrations/<revision>.sql``.
+Alembic migrates and is imported only if there is something to migrate. An empty SQLite file gets
+the final schema at once, from ``migrations/<revision>.sql``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEAD = "0023"
 """The revision this program works with. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"
-"""What the row ``product`` of the table ``meta`` says."""
+"""The value of the row ``product`` in the table ``meta``."""
 
 REVISION_TABLE = "alembic_version"
 
@@ -35,15 +35,15 @@ _SCRIPTS = Path(__file__).parent / "migrations"
 
 
 def check_revision(where: str, product: str | None, revision: str | None) -> bool:
-    """Return whether the schema is current; if not, it can be migrated.
+    """Return whether the schema is current. Otherwise it is older and can be migrated.
 
     Args:
         where: The database, for messages.
-        product: The row of that name, if there is one.
-        revision: What Alembic noted, if it noted anything.
+        product: The value of the row ``product``, if it exists.
+        revision: The revision recorded by Alembic, if any.
 
     Raises:
-        ForeignDatabase: If aioflow did not make it.
+        ForeignDatabase: If aioflow did not create it.
         SchemaMismatch: If it is newer than this program.
     """
     if product != PRODUCT or revision is None:
@@ -57,20 +57,21 @@ def check_revision(where: str, product: str | None, revision: str | None) -> boo
 
 
 def sqlite_script() -> str | None:
-    """Return what gives an empty SQLite file the schema ``HEAD``, in a transaction of its own.
+    """Return the script that creates schema ``HEAD`` in an empty SQLite file.
 
-    A revision that has none is reached by migrating.
+    The script contains its own transaction. Without a script, the schema is created by migration.
     """
     path = _SCRIPTS / f"{HEAD}.sql"
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def upgrade(connection: sqlalchemy.Connection, vault: Vault | None = None) -> None:
-    """Bring the schema up to ``HEAD`` inside the transaction that is open.
+    """Migrate the schema to ``HEAD`` in the open transaction.
 
     Args:
         connection: The database.
-        vault: Seals what older revisions stored unsealed. An empty database needs none.
+        vault: Encrypts values that older revisions stored in plain text. Not needed for an empty
+            database.
     """
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext
@@ -82,7 +83,7 @@ def upgrade(connection: sqlalchemy.Connection, vault: Vault | None = None) -> No
     script = ScriptDirectory.from_config(config)
 
     def steps(revision: Any, context: MigrationContext) -> list[RevisionStep]:
-        # Alembic's own recipe for running without an env.py; there is no public name.
+        # As in Alembic's own recipe for running without an env.py. There is no public name.
         return script._upgrade_revs(HEAD, revision)  # noqa: SLF001
 
     with EnvironmentContext(config, script, fn=steps, destination_rev=HEAD) as environment:

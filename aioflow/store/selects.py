@@ -1,4 +1,4 @@
-"""What is asked of the tables, for both databases; compiled by ``sql.compiled``."""
+"""The reading statements for both databases; ``sql.compiled`` compiles them."""
 
 from __future__ import annotations
 
@@ -88,24 +88,24 @@ _trigger, _expansion, _version = tables.trigger_wait, tables.expansion, tables.v
 
 
 def number(name: str) -> BindParameter[int]:
-    """Return a parameter that is a number or an instant."""
+    """Return a parameter for a number or a timestamp."""
     return bindparam(name, type_=BigInteger())
 
 
 def text(name: str) -> BindParameter[str]:
-    """Return a parameter that is a text."""
+    """Return a parameter for a text."""
     return bindparam(name, type_=tables.run.c.run_id.type)
 
 
 @cache
 def whole(table: Table) -> Select[Any]:
-    """Return a whole table by its key."""
+    """Return the statement for a whole table in the order of its key."""
     return select(table).order_by(*table.primary_key)
 
 
-# ── everything unfinished ───────────────────────────────────────────────────────────────
+# ── unfinished work ─────────────────────────────────────────────────────────────────────
 
-# Written as the partial index is, or the planner does not see that it fits.
+# Spelled like the partial index: otherwise the planner does not use it.
 _is_live = _run.c.ended_at.is_(None)
 
 ALL_DAGS = whole(tables.dag)
@@ -132,7 +132,7 @@ OWED_PAGE = (
 )
 
 LIVE_RUNS = select(_run).where(_is_live).order_by(_run.c.run_no)
-# Not joins: SQLite would rather read the whole table than look up each live run.
+# Not joins: SQLite would read the whole table instead of looking up each live run.
 _live_numbers = select(_run.c.run_no).where(_is_live)
 
 LIVE_TASKS = (
@@ -169,7 +169,7 @@ _item = tables.stream_item
 _counted_items = select(_item.c.run_no, _item.c.task_no, func.count()).group_by(
     _item.c.run_no, _item.c.task_no
 )
-# Grouped rows come in any order if none is asked for: PostgreSQL hashes them.
+# Without ORDER BY, PostgreSQL hashes groups and returns them in any order.
 LIVE_ITEMS = _counted_items.where(_item.c.run_no.in_(_live_numbers)).order_by(
     _item.c.run_no, _item.c.task_no
 )
@@ -211,7 +211,7 @@ ENDED_RUN = (
 
 @cache
 def runs_by_id(width: int) -> Select[Any]:
-    """Return the runs of as many ids: ``id_0``, ``id_1`` and so on."""
+    """Return the statement for runs with these ids: ``id_0``, ``id_1`` and so on."""
     ids = [text(f"id_{n}") for n in range(width)]
     return select(_run).where(_run.c.run_id.in_(ids), not_deleted)
 
@@ -221,20 +221,29 @@ _is_going = _run.c.run_no.in_(select(tables.deletion.c.run_no)).label("is_going"
 
 @cache
 def taken_ids(width: int) -> Select[Any]:
-    """Return the runs of as many ids, and whether each is being deleted: ``id_0`` and so on."""
+    """Return the statement for runs with these ids, with a flag for runs being deleted.
+
+    Its parameters are ``id_0`` and so on.
+    """
     return select(_run, _is_going).where(_run.c.run_id.in_([text(f"id_{n}") for n in range(width)]))
 
 
 @cache
 def taken_keys(width: int) -> Select[Any]:
-    """Return the same of as many idempotency keys of a DAG: ``key_0`` and so on."""
+    """Return the statement for runs of a DAG with these idempotency keys, with the same flag.
+
+    Its parameters are ``key_0`` and so on.
+    """
     keys = [text(f"key_{n}") for n in range(width)]
     return select(_run, _is_going).where(_run.c.dag_id == text("dag_id"), _run.c.key.in_(keys))
 
 
 @cache
 def runs_by_date(width: int) -> Select[Any]:
-    """Return the newest run of a DAG for each of as many slots: ``date_0`` and so on."""
+    """Return the statement for the newest run of a DAG at each logical date.
+
+    Its parameters are ``date_0`` and so on.
+    """
     dates = [number(f"date_{n}") for n in range(width)]
     newest = (
         select(func.max(_run.c.run_no))
@@ -260,7 +269,7 @@ RUN_BEFORE = (
 
 @cache
 def tasks_by_no(width: int) -> Select[Any]:
-    """Return as many tasks: ``no_0``, ``no_1`` and so on."""
+    """Return the statement for tasks with these numbers: ``no_0``, ``no_1`` and so on."""
     return select(_task).where(_task.c.task_no.in_([number(f"no_{n}") for n in range(width)]))
 
 
@@ -268,14 +277,14 @@ def tasks_by_no(width: int) -> Select[Any]:
 def runs_page(
     *, of_dag: bool, in_state: bool, live: bool, before: bool, unsuccessful: bool = False
 ) -> Select[Any]:
-    """Return the newest runs first, narrowed down by what is asked for."""
+    """Return the statement for a page of runs, the newest first, with these filters."""
     page = select(_run).where(not_deleted).order_by(_run.c.run_no.desc()).limit(number("limit"))
     if of_dag:
         page = page.where(_run.c.dag_id == text("dag_id"))
     if in_state:
         page = page.where(_run.c.state == bindparam("state", type_=_run.c.state.type))
     if live:
-        page = page.where(_is_live)  # says nothing new, but finds the partial index
+        page = page.where(_is_live)  # redundant, but makes the planner use the partial index
     if unsuccessful and not of_dag:
         page = page.where(tables.unsuccessful)  # likewise
     if before:
@@ -283,7 +292,7 @@ def runs_page(
     return page
 
 
-# ── of one run ──────────────────────────────────────────────────────────────────────────
+# ── one run ─────────────────────────────────────────────────────────────────────────────
 
 CLEAR_BY_KEY = select(tables.clear_request).where(
     tables.clear_request.c.run_no == number("run_no"),
@@ -314,7 +323,7 @@ EXPANSIONS = (
 
 @cache
 def expansions_of(width: int) -> Select[Any]:
-    """Return the expansions of as many runs: ``run_no_0``, ``run_no_1`` and so on."""
+    """Return the statement for expansions of these runs: ``run_no_0``, ``run_no_1`` and so on."""
     run_nos = [number(f"run_no_{n}") for n in range(width)]
     return select(_expansion).where(_expansion.c.run_no.in_(run_nos))
 
@@ -381,7 +390,7 @@ NAMED_EVENT_BY_REQUEST = select(_named).where(
 
 @cache
 def latest_named_events(*, of_name: bool, before: bool) -> Select[Any]:
-    """Return the newest named events first, narrowed down by what is asked for."""
+    """Return the statement for a page of named events, the newest first, with these filters."""
     page = select(_named).order_by(_named.c.event_no.desc()).limit(number("limit"))
     if of_name:
         page = page.where(_named.c.name == text("name"))
@@ -390,7 +399,7 @@ def latest_named_events(*, of_name: bool, before: bool) -> Select[Any]:
     return page
 
 
-# ── the rest ────────────────────────────────────────────────────────────────────────────
+# ── everything else ─────────────────────────────────────────────────────────────────────
 
 VALUE = select(tables.named_value).where(
     tables.named_value.c.kind == text("kind"),

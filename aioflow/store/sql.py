@@ -1,8 +1,7 @@
-"""The statements of the writer, and the compiling of all of them: once, for each database.
+"""The statements of the writer, and the cached compilation of all statements for each database.
 
-SQLAlchemy declares and compiles; it does not run them. A writing statement takes its
-parameters in the order of ``changes.Parameters``, a reading one by name through
-``Statement.placed``.
+SQLAlchemy declares and compiles; it does not execute. A writing statement takes its parameters in
+the order of ``changes.Parameters``, a reading one by name through ``Statement.placed``.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ POSTGRES: Dialect = PGDialect_asyncpg()  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL as the driver takes it.
+    """SQL for the driver.
 
     Attributes:
-        names: Of its parameters, in their order; SQLite repeats one that is used twice.
-        constants: Of parameters that SQLAlchemy added, such as an offset of 0.
+        names: Names of the parameters, in order. SQLite repeats one that is used twice.
+        constants: Values of parameters that SQLAlchemy added, such as an offset of 0.
     """
 
     sql: str
@@ -74,7 +73,7 @@ class Statement:
 
 @cache
 def compiled(statement: Executable, dialect: Dialect) -> Statement:
-    """Return a statement compiled for a database; compiled at its first use only."""
+    """Return a statement compiled for a database. Compiled once, at its first use."""
     made = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
     assert isinstance(made, SQLCompiler)  # noqa: S101 - for the type checker
     constants = {name: value for name, value in made.params.items() if value is not None}
@@ -83,10 +82,10 @@ def compiled(statement: Executable, dialect: Dialect) -> Statement:
 
 @cache
 def written(kind: Kind, dialect: Dialect) -> Statement:
-    """Return the statement of one kind of change.
+    """Return the statement for one kind of change.
 
-    On SQLite it takes one row and is run once for each; on PostgreSQL it takes one array
-    for each column and is run once for all.
+    On SQLite it takes one row and is executed for each. On PostgreSQL it takes one array for each
+    column and is executed once.
     """
     if dialect is SQLITE:
         statement = compiled(_row_by_row(kind), dialect)
@@ -186,7 +185,7 @@ FENCE = (
         steady_at=_bound(_node, "steady_at", "steady"),
     )
 )
-"""Advances the commit number of this node under its epoch; must find one row."""
+"""Advances the commit number of this node under its epoch. Must match one row."""
 
 READ_NODE = select(_node.c.epoch, _node.c.commit_no).where(
     _node.c.node_no == _bound(_node, "node_no", "node_no")
@@ -199,7 +198,7 @@ INSERT_JOURNAL = insert(tables.journal).values(
     }
 )
 
-# Both dialects know the same upsert; SQLite's spelling of it compiles for SQLite only.
+# Both dialects have the same upsert, but SQLite's construct compiles only for SQLite.
 
 
 def _claim(dialect: Any) -> Insert:
@@ -232,7 +231,10 @@ def _lease(dialect: Any) -> Insert:
 
 
 CLAIM_NODE = {SQLITE: _claim(sqlite), POSTGRES: _claim(postgresql)}
-"""Makes the row of a node or advances its epoch; returns that and what was committed last."""
+"""Creates the row of a node or increments its epoch. Returns the epoch and the last commit."""
 
 LEASE_NUMBERS = {SQLITE: _lease(sqlite), POSTGRES: _lease(postgresql)}
-"""Takes a block of numbers; returns the first number after it. The first block starts at 1."""
+"""Reserves a block of numbers and returns the first number after it.
+
+The first block starts at 1.
+"""

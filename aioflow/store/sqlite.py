@@ -1,9 +1,8 @@
-"""The store on a SQLite file: one writer in a thread of its own, crossed into once a batch.
+"""The store on a SQLite file, with one writer in its own thread, called once per batch.
 
-aiosqlite owns the threads. A batch, a claim, a page of rows is each *one* function that runs
-there on the raw connection and does everything; awaiting statement by statement would cost
-five times as much. Such a function ends by itself when its caller is cancelled, so that no
-transaction stays half open.
+aiosqlite owns the threads. A batch, a claim or a page of rows is *one* function that does all its
+work in such a thread on the raw connection. Awaiting each statement would cost five times as much.
+If its caller is cancelled, the function still runs to its end, so no transaction stays half open.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ __all__ = ("SqliteStore", "open_sqlite")
 
 _READERS = 2
 _ASKED = 2
-"""Of those who may have to wait, besides."""
+"""Further connections for reads with a time limit."""
 
 _STEPS_BETWEEN_LOOKS = 20_000
-"""Of SQLite's machine: some hundred microseconds."""
+"""Steps of SQLite's virtual machine between two checks of the time: some hundred microseconds."""
 
 _clock = SystemClock()
 
@@ -109,8 +108,8 @@ class SqliteStore(Reading):
     """See ``Store``.
 
     Args:
-        open_another: Opens a connection for one long answer; like ``readers`` by default.
-        asked: What those read with whose time is limited; ``readers`` if there are none.
+        open_another: Opens a connection for one streamed result; like ``readers`` by default.
+        asked: Connections of reads with a time limit; ``readers`` if empty.
     """
 
     def __init__(
@@ -209,7 +208,7 @@ class SqliteStore(Reading):
                 with self._told():
                     return await cross(connection, damage) or []
             finally:
-                await connection.interrupt()  # it may have been cancelled
+                await connection.interrupt()  # the check may have been cancelled
 
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
         if self._writer is not None:
@@ -229,7 +228,7 @@ class SqliteStore(Reading):
     async def _streaming(self, questions: Sequence[Question]) -> AsyncIterator[list[Fetch]]:
         if self._writer is not None:
             self._writer.verify()
-        # A connection of its own: its transaction stays open, and what it cached goes with it.
+        # A separate connection: its transaction stays open, and its cache is freed with it.
         async with self._open_another(self._path) as connection:
             with self._told():
                 answers = await cross(connection, partial(_opened_answers, questions))
@@ -253,7 +252,7 @@ class SqliteStore(Reading):
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Raise what the errors of SQLite mean; once a sync has failed, that."""
+        """Translate errors of SQLite. Raise ``SyncFailed`` instead once a sync has failed."""
         try:
             with translated(self._path):
                 yield
@@ -284,15 +283,15 @@ class SqliteStore(Reading):
             insert = compiled(INSERT_JOURNAL, SQLITE)
             values = {"commit_no": batch.number, "at": batch.at, "body": body}
             raw.execute(insert.sql, insert.placed(values))
-        writer.verify()  # what went into a file that is gone was never committed
+        writer.verify()  # data written to a deleted file was never committed
         writer.after_commit(raw)
 
 
-# ── in the thread ───────────────────────────────────────────────────────────────────────
+# ── in the thread of a connection ───────────────────────────────────────────────────────
 
 
 def _advanced(raw: sqlite3.Connection, epoch: int, batch: Batch) -> bool:
-    """Advance the commit number; ``False`` if the batch was applied earlier."""
+    """Advance the commit number. Return ``False`` if the batch was applied earlier."""
     fence = compiled(FENCE, SQLITE)
     number = batch.number
     moved = {"before": number - 1, "number": number, **committed_at(batch)}
@@ -313,7 +312,7 @@ def _run(raw: sqlite3.Connection, changes: Changes) -> None:
 
 
 def _first_refused(changes: Changes, raw: sqlite3.Connection) -> dict[str, int]:
-    """Apply the changes row by row, up to the first that is refused, and take them back."""
+    """Apply the changes row by row up to the first that is refused, then roll back."""
     raw.execute("BEGIN IMMEDIATE")
     try:
         for kind, rows in changes:
@@ -349,7 +348,7 @@ def _answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[Seq
 def _answers_within(
     questions: Sequence[Question], seconds: float, raw: sqlite3.Connection
 ) -> list[Sequence[Values]]:
-    """Return the answers, or give up after a while; waiting for the thread is not counted."""
+    """Return the results, or raise after a time limit. Waiting for the thread does not count."""
     until = _clock.monotonic_us() + round(seconds * 1e6)
     raw.set_progress_handler(lambda: _clock.monotonic_us() > until, _STEPS_BETWEEN_LOOKS)
     try:

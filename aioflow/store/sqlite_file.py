@@ -1,4 +1,4 @@
-"""The SQLite file: whose it is, how it is opened, and what its errors mean."""
+"""The SQLite file: ownership, schema, connections, and translation of its errors."""
 
 from __future__ import annotations
 
@@ -46,43 +46,45 @@ __all__ = (
 )
 
 APPLICATION_ID = int.from_bytes(b"aiof", "big")
-"""In the file's header; ``file(1)`` and we know an aioflow database by it."""
+"""In the file's header, where ``file(1)`` and this program recognize an aioflow database."""
 
 BUSY_MS = 5_000
-"""How long to wait for a lock: someone may look into the file with another program."""
+"""Time to wait for a lock, because another program may be reading the file."""
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
 _APPLICATION_ID_AT = 68
 _WRITER_CACHE_KIB = 8 * 1024
-"""Tasks that go on in no order touch pages all over the file: with 4 MiB they take a sixth longer
-where there are 200,000, with 16 MiB no shorter. Neighbours do not care."""
+"""Cache of the writer.
+
+With 200,000 tasks that continue in random order, updates touch pages all over the file. With 4 MiB
+they take a sixth longer, with 16 MiB no less. Updates in order do not depend on it.
+"""
 _CACHE_KIB = 2 * 1024
-"""Of whoever reads, or moves pages to their place: each is wanted once."""
+"""Cache of readers and of the checkpoint connection, which need each page only once."""
 _WAL_KEPT_BYTES = 4 * 1024 * 1024
 
 
 def prepare(
     path: Path, lock: FileLock, vault: Vault | None = None, home: Path | None = None
 ) -> None:
-    """Make sure that the file is ours and has the current schema; an empty one gets it.
+    """Check that the file is ours and has the current schema. An empty one gets the schema.
 
-    A file that is not ours is only looked at, through the handle of the lock: even opening
-    it with SQLite could change it, where it was left in the middle of a transaction, or where
-    the log of another one lies beside it.
+    A foreign file is only read, through the handle of the lock. Even opening it with SQLite could
+    change it, if it was left in the middle of a transaction or has the log of another database.
 
     Args:
         path: The file.
-        lock: Held on it.
+        lock: The lock held on it.
         vault: See ``upgrade``.
-        home: The home that the file must be of.
+        home: The home that the file must belong to.
 
     Raises:
-        ForeignDatabase: If aioflow did not make it, or it is damaged.
+        ForeignDatabase: If aioflow did not create it, or it is damaged.
         SchemaMismatch: If the schema is newer than this program.
         StrangeDatabase: If it belongs to another log or another home.
         StoreUnavailable: If it cannot be written.
-        SyncFailed: If the disk failed to sync it.
+        SyncFailed: If a sync failed.
     """
     header = lock.head(_HEADER_BYTES)
     if header and not _is_ours(header):
@@ -99,9 +101,9 @@ def prepare(
 
 
 def _doubt_log(path: Path) -> None:
-    """Have all of a log that was left written, copied and synced again.
+    """Write, copy and sync the whole log of an earlier process again.
 
-    Nothing tells which syncs failed before, and in the life of which process.
+    Nothing records which earlier syncs failed, and in which process.
     """
     if not wal_file.log_head(path):
         return
@@ -113,13 +115,13 @@ def _doubt_log(path: Path) -> None:
 
 
 def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection, vault: Vault | None) -> None:
-    # Asked, not read from the header: whoever was killed while setting it left a page
-    # that SQLite takes back now, and then the file is empty after all.
+    # Queried, not read from the header: if a process was killed while setting it, SQLite now rolls
+    # that page back, and then the file is empty.
     if _application_id(raw) != APPLICATION_ID:
         if lock.head(1):
             raise ForeignDatabase(f"{path} became another file while it was opened")
-        # First of all, and before the log exists: whatever kills us from here on, the
-        # file is either still empty or known as ours.
+        # This comes first, before the log exists: if the process is killed afterwards, the file is
+        # either still empty or recognizable as ours.
         raw.execute("BEGIN IMMEDIATE")
         raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         first_log(raw)
@@ -162,20 +164,20 @@ def _is_current(path: Path, raw: sqlite3.Connection) -> bool:
 
 
 def _migrate(raw: sqlite3.Connection, vault: Vault | None) -> None:
-    """Migrate in one transaction: killed in between, the file keeps its old schema."""
+    """Migrate in one transaction. If the process is killed meanwhile, the old schema remains."""
     engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
-    # SQLAlchemy commits or rolls back; Alembic leaves a transaction alone that it finds begun.
+    # SQLAlchemy commits or rolls back; Alembic does not touch a transaction that is already open.
     with engine.begin() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         upgrade(connection, vault)
 
 
 def check_reader(path: Path, raw: sqlite3.Connection) -> None:
-    """Make sure that a file opened for reading is ours and has the current schema.
+    """Check that a file opened for reading is ours and has the current schema.
 
     Raises:
-        ForeignDatabase: If aioflow did not make it.
-        SchemaMismatch: If the schema is another one than this program knows.
+        ForeignDatabase: If aioflow did not create it.
+        SchemaMismatch: If the schema is not the one of this program.
     """
     if _application_id(raw) != APPLICATION_ID:
         raise ForeignDatabase(f"{path} is a file that aioflow did not make")
@@ -187,7 +189,7 @@ def check_reader(path: Path, raw: sqlite3.Connection) -> None:
 
 
 def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
-    """Open the one connection that writes. It does no checkpoint on its own."""
+    """Open the writing connection. It does no checkpoints by itself."""
     return _connect(
         path,
         f"synchronous = {synchronous}",
@@ -204,15 +206,15 @@ def open_checkpointer(path: Path) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """Open a connection that cannot write."""
+    """Open a read-only connection."""
     return _connect(path, "query_only = ON", mode="ro")
 
 
 def _connect(
     path: Path, *pragmas: str, mode: str = "rw", cache_kib: int = _CACHE_KIB
 ) -> sqlite3.Connection:
-    # Made in one thread and used in another, never in two at once.
-    # Mode rw, not rwc: a file that was deleted under us must not come back empty.
+    # Created in one thread and used in another, never in two at once.
+    # Mode rw, not rwc: a file that was deleted meanwhile must not be created empty.
     raw = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
@@ -224,7 +226,7 @@ def _connect(
         for pragma in (*ours, *pragmas):
             raw.execute(f"PRAGMA {pragma}")
     except BaseException:
-        raw.close()  # the first one that reads the file finds out that it is damaged
+        raw.close()  # the first pragma that reads the file detects damage
         raise
     return raw
 
@@ -234,7 +236,7 @@ def _connect(
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Raise what the errors of SQLite mean for the caller of the store."""
+    """Translate errors of SQLite to those of the store."""
     try:
         yield
     except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeError) as exc:
@@ -264,12 +266,12 @@ def _meaning(path: Path, exc: sqlite3.Error) -> Exception:
 
 
 def is_input_output_error(exc: BaseException | None) -> bool:
-    """Return whether the disk failed, after which a connection is not to be trusted."""
+    """Return whether the disk failed. The connection is then not trustworthy."""
     code: int = getattr(exc, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_IOERR
 
 
 def is_sync_failure(exc: BaseException | None) -> bool:
-    """Return whether a sync failed, after which not even the file is to be trusted."""
+    """Return whether a sync failed. Then not even the file is trustworthy."""
     code: int = getattr(exc, "sqlite_errorcode", 0)
     return code in {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}

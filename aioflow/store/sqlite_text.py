@@ -1,7 +1,7 @@
-"""Answers of SQLite in which a text may be no text: its bytes are returned, to be named.
+"""Reads of SQLite that return the bytes of a text that is not UTF-8, to report the damage.
 
-The driver raises for a whole answer where one of its texts is not UTF-8. Such an answer is
-asked for once more, with a decoder that costs a call for each text.
+The driver raises for the whole result if one text is not UTF-8. Such a statement is repeated with a
+decoder that costs a call for each text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Question = tuple[str, tuple[Any, ...]]
 
 
 def answered(raw: sqlite3.Connection, question: _Question) -> list[Values]:
-    """Return all rows of an answer."""
+    """Return all rows of a result."""
     try:
         return raw.execute(*question).fetchall()
     except sqlite3.OperationalError as exc:
@@ -33,10 +33,10 @@ def answered(raw: sqlite3.Connection, question: _Question) -> list[Values]:
 
 
 class LongAnswer:
-    """An answer that is fetched a page at a time, within one transaction.
+    """A result that is fetched a page at a time, within one transaction.
 
     Args:
-        raw: A connection for this alone.
+        raw: A connection used only for this result.
     """
 
     def __init__(self, raw: sqlite3.Connection, question: _Question) -> None:
@@ -46,7 +46,7 @@ class LongAnswer:
         self._fetched = 0
 
     def fetch(self, count: int) -> Sequence[Values]:
-        """Return the next rows, that many; fewer if there are no more."""
+        """Return up to that many of the next rows, fewer at the end of the result."""
         try:
             page = self._cursor.fetchmany(count)
         except sqlite3.OperationalError as exc:
@@ -65,7 +65,10 @@ class LongAnswer:
 
 
 def _text(raw: bytes) -> str | tuple[bytes]:
-    """Return the text; what is none is told from a column of bytes, which it may stand in."""
+    """Return the text, or its bytes in a tuple if it is not UTF-8.
+
+    The tuple differs from the value of a bytes column, which would accept plain bytes.
+    """
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What a batch changes of what grows while tasks go on: fan-outs, items, events of streams."""
+"""Rows that a batch writes for expansions, yielded items and stream events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = (
 
 
 def new_expansions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the fan-outs that begin."""
+    """Return the new expansions."""
 
     def values(row: ExpansionRow) -> tuple[Any, ...]:
         return (row.run_no, row.position, row.width, row.first_task_no, int(row.is_open))
@@ -31,7 +31,7 @@ def new_expansions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def expansion_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that grow with a stream, or are closed."""
+    """Return the expansions that grow with a stream or are closed."""
 
     def values(change: ExpansionChange) -> tuple[Any, ...]:
         return (change.width, int(change.is_open), change.run_no, change.position, change.was, 1)
@@ -40,7 +40,7 @@ def expansion_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def new_items(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the items tasks give on."""
+    """Return the items that tasks have yielded."""
 
     def values(row: ItemRow) -> tuple[Any, ...]:
         return (row.task_no, row.item_index, row.run_no, row.payload)
@@ -54,7 +54,7 @@ def gone_items(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def new_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the events of streams that are stored."""
+    """Return the new stream events."""
 
     def values(row: EventRow) -> tuple[Any, ...]:
         return (row.trigger_no, row.sequence, row.run_no, row.key, row.payload)
@@ -63,7 +63,7 @@ def new_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def consumed_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that somebody has taken: their payloads go."""
+    """Return the consumed events, whose payloads are deleted."""
     return [(None, *key) for key in batch.consumed_events]
 
 
@@ -73,7 +73,7 @@ def gone_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def gone_expansions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the fan-outs that are to be made anew."""
+    """Return the expansions that are deleted, to be created again later."""
     return list(batch.gone_expansions)
 
 

@@ -1,6 +1,6 @@
-"""The tables, as every statement sees them; ``migrations`` is how a database gets them.
+"""The tables as all statements use them; ``migrations`` creates them in a database.
 
-The columns of a row table stand in the order of its Struct in ``model``.
+The columns of a table have the order of the fields of its Struct in ``model``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ metadata = MetaData()
 
 
 def _only(where: ColumnElement[bool]) -> dict[str, Any]:
-    """Have an index know some of the rows."""
+    """Return the options of a partial index."""
     return {"sqlite_where": where, "postgresql_where": where}
 
 
@@ -173,11 +173,11 @@ Index("run_live", run.c.run_no, **_only(run.c.ended_at.is_(None)))
 Index("run_ended", run.c.dag_id, run.c.ended_at, **_only(run.c.ended_at.is_not(None)))
 
 unsuccessful = run.c.state > literal_column("2")
-"""Ended, and not well: there are few, and people look for them."""
+"""Condition for runs that ended without success. They are few, and users search for them."""
 Index("run_unsuccessful", run.c.state, run.c.run_no, **_only(unsuccessful))
 Index("run_by_backfill", run.c.backfill, run.c.run_no, **_only(run.c.backfill.is_not(None)))
 
-# No index on the state: nothing asks for it, and it would halve the rate of transitions.
+# No index on the state: no statement needs it, and it would halve the rate of transitions.
 task = Table(
     "task",
     metadata,

@@ -1,8 +1,9 @@
-"""Before a daemon claims a database that another one may still serve: watch whether it lives.
+"""Takeover of a database, after a check that no other daemon still serves it.
 
-To claim a database fences whoever wrote to it before, alive or not. So a daemon watches another
-home's daemon for one lease: it ends if that one moves, and takes over if it does not. A home's
-own daemon before this one is gone for certain, since the home is locked.
+A claim fences any earlier writer, alive or not. So if the database belongs to the daemon of another
+home, the new daemon watches that one for a lease. It exits if the other one shows activity, and
+takes over otherwise. An earlier daemon of the same home has certainly ended, because the home is
+locked.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from aioflow.telemetry.log import Logger
 __all__ = ("LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_place")
 
 BEAT_SECONDS = 2.0
-"""How often a daemon says that it lives while it commits nothing."""
+"""Interval of heartbeats while a daemon commits nothing."""
 
 LEASE_SECONDS = 6.0
-"""How long one that has said nothing is still believed to live."""
+"""Time after which a daemon without a sign of life is considered dead."""
 
 _LOOK_SECONDS = 0.5
 
@@ -35,14 +36,14 @@ _log = Logger(__name__)
 
 
 async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) -> NodeFacts:
-    """Return what to claim a database with, once this daemon may.
+    """Return the facts with which to claim a database, as soon as this daemon may claim it.
 
     Args:
-        take_over: Whether it may in any case.
+        take_over: Claim it in any case.
 
     Raises:
-        HomeBusy: If another daemon lives on this database.
-        SettingsError: If no key of this home opens what is sealed in it.
+        HomeBusy: If another daemon serves this database.
+        SettingsError: If no key of this home decrypts its encrypted values.
     """
     clock, home, after = SystemClock(), own_identity(settings.home), None
     if not take_over:
@@ -64,15 +65,15 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
 
 
 async def wait_for_place(store: Store, clock: Clock, *, home: str, where: str) -> int | None:
-    """Return once no other daemon serves a database: the epoch to take over from, if any.
+    """Wait until no other daemon serves a database. Return the epoch to take over, if any.
 
     Args:
         home: The identity of this daemon's home.
         where: The database, for messages.
 
     Raises:
-        HomeBusy: If another daemon lives.
-        StoreUnavailable: If the database does not answer at first.
+        HomeBusy: If another daemon is alive.
+        StoreUnavailable: If the database does not respond to the first query.
     """
     found = await store.find_holder()
     if found is None or found.home == home:
@@ -88,10 +89,10 @@ async def wait_for_place(store: Store, clock: Clock, *, home: str, where: str) -
         try:
             now = await store.find_holder()
         except StoreUnavailable:
-            since = clock.monotonic_us()  # it could not move either
+            since = clock.monotonic_us()  # the other daemon could not write either
             continue
         if now is None:
-            return found.epoch  # it has just left
+            return found.epoch  # it has just shut down
         if _mark(now) != _mark(found):
             raise HomeBusy(where, now.name, ANOTHER_DATABASE)
     _log.warning("taking over from a daemon that does not move", holder=found.name)
@@ -103,7 +104,7 @@ def _mark(holder: Holder) -> tuple[object, ...]:
 
 
 class Beating:
-    """Says that a daemon lives while it commits nothing, and finds out whether it is fenced."""
+    """Sends heartbeats while a daemon commits nothing, and detects that it is fenced."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -112,13 +113,13 @@ class Beating:
         self._next_us = 0
 
     async def beat(self, commit_no: int) -> None:
-        """Beat if it is time to, and nothing was committed since the last time.
+        """Send a heartbeat if it is due and nothing was committed since the last call.
 
         Raises:
             Fenced: If another daemon has claimed the database.
         """
         if commit_no != self._commit_no:
-            self._commit_no = commit_no  # as good as a beat
+            self._commit_no = commit_no  # a commit counts as a heartbeat
             self._next_us = self._clock.monotonic_us() + round(BEAT_SECONDS * 1e6)
             return
         if self._clock.monotonic_us() < self._next_us:
@@ -130,4 +131,4 @@ class Beating:
             _log.error("another daemon has taken this database over")
             raise
         except StoreUnavailable:
-            return  # the engine says so as soon as it has something to commit
+            return  # the engine reports it at its next commit

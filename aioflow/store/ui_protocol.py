@@ -1,4 +1,4 @@
-"""What a store promises to those who look through it: people, and what answers them."""
+"""The protocol of the reads that serve the user interface and the API."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "WaitCount")
 
 AGE_SECONDS = (60, 600, 3_600, 6 * 3_600, 24 * 3_600)
-"""Waits are counted by how old they are: up to these, and older."""
+"""Upper limits of the age classes in which waiting triggers are counted. The last class is open."""
 
 Counted: TypeAlias = tuple[int, TaskState, int, Timestamp | None, Timestamp | None]
-"""Position, state, count, when the first of them began, and when the last ended."""
+"""Task position, state, count, the first start, and the last end."""
 
 WaitCount: TypeAlias = tuple[str, Timestamp, tuple[int, ...]]
-"""Class path, since when the oldest waits, and the counts by age, see ``AGE_SECONDS``."""
+"""Class path, the earliest start of a wait, and the counts by age, see ``AGE_SECONDS``."""
 
 
 class CommitsAbove(NamedTuple):
-    """What the journal has above the number of the last commit, where it should have nothing.
+    """Journal rows with a number above the last commit, where there should be none.
 
-    Both are written in one transaction, so one of the two is damaged.
+    Both numbers are written in one transaction, so one of them is damaged.
 
     Attributes:
-        number: Of the last commit, as the row of the node has it.
-        rows: How many there are above it.
-        first, newest: The numbers of the first and the last row above it.
-        last: That of the last row that is not above it; ``None`` if there is none.
+        number: Number of the last commit in the row of the node.
+        rows: How many journal rows are above it.
+        first, newest: Lowest and highest number of these rows.
+        last: Highest number of the other journal rows; ``None`` if there are none.
     """
 
     number: int
@@ -41,7 +41,7 @@ class CommitsAbove(NamedTuple):
     last: int | None
 
     def __str__(self) -> str:
-        """Say which row is damaged, and how to mend it."""
+        """Describe which row is damaged, and how to repair it."""
         if self._is_node_damaged:
             row = f"table node, row node_no=1, column commit_no: {self.number}"
             why = f"the journal goes on to {self.newest}"
@@ -50,14 +50,18 @@ class CommitsAbove(NamedTuple):
             row = f"table journal, row commit_no={self.newest}, column commit_no"
             why = f"that is above the last commit of the node, {self.number}"
             mend = f"DELETE FROM journal WHERE commit_no > {self.number}"
-            if self.rows == 1 and self.last == self.number - 1:  # it is the row that is missing
+            if self.rows == 1 and self.last == self.number - 1:  # the number of this row is damaged
                 new = f"SET commit_no = {self.number} WHERE commit_no = {self.newest}"
                 mend = f"UPDATE journal {new}"
         return f"damaged: {row}: {why}; copy the database, then mend it: {mend}"
 
     @property
     def _is_node_damaged(self) -> bool:
-        """Whether the journal goes on without a gap, behind the row of that commit if it has it."""
+        """Whether the row of the node is damaged.
+
+        That is assumed if the journal continues without a gap, starting right after the row of that
+        commit if it has one.
+        """
         if self.newest - self.first + 1 != self.rows:
             return False
         if self.last == self.number:
@@ -66,7 +70,7 @@ class CommitsAbove(NamedTuple):
 
 
 class Browsed(Protocol):
-    """The part of a store that only people ask; see ``Store``."""
+    """The part of a store that serves only the user interface and the API; see ``Store``."""
 
     async def list_recent_runs(
         self, dag_ids: Sequence[str], *, limit: int = 20
@@ -74,40 +78,40 @@ class Browsed(Protocol):
         """Return the newest runs of each of these DAGs."""
 
     async def count_failed_since(self, since: Timestamp, *, limit: int = 1_000) -> int:
-        """Return how many of the newest failed runs, ``limit`` at most, ended since."""
+        """Return how many of the newest ``limit`` failed runs ended at or after ``since``."""
 
     async def count_versions_of_dag(
         self, dag_id: str, *, limit: int = 10_000
     ) -> list[tuple[str, int]]:
-        """Return which versions the newest runs of a DAG have, and how many of them."""
+        """Return the versions of the newest runs of a DAG, with the number of runs of each."""
 
     async def find_live_dags(self) -> set[str]:
         """Return the DAGs that have a run which has not ended."""
 
     async def find_made_at(self, versions: Collection[str]) -> dict[str, Timestamp]:
-        """Return when these versions were seen first, those that there are."""
+        """Return the creation times of those of these versions that exist."""
 
     async def find_runs_by_no(self, run_nos: Collection[RunNo]) -> dict[RunNo, RunRow]:
-        """Return those that there are, by number; not those being deleted."""
+        """Return the existing runs by number, without those being deleted."""
 
     async def list_tries_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1_000
     ) -> list[TryRow]:
-        """Return kept tries by task and start, ``end`` excluded."""
+        """Return stored tries by task and start, ``end`` excluded."""
 
     async def count_states_between(self, first: TaskNo, end: TaskNo) -> list[Counted]:
-        """Return how the task rows of a range of numbers stand, all but removed ones."""
+        """Return the task rows in a range counted by position and state, removed tasks excluded."""
 
     async def count_tasks_in(self, first: TaskNo, end: TaskNo, state: TaskState) -> int:
-        """Return how many task rows of a range of numbers stand so."""
+        """Return how many task rows in a range are in this state."""
 
     async def find_first_failed(self, run_no: RunNo) -> TaskRow | None:
-        """Return the task of a run that has failed first, if one has. Reads all of its rows."""
+        """Return the task of a run that failed first, if one failed. Reads all of its rows."""
 
     async def list_task_nos_in(
         self, first: TaskNo, end: TaskNo, state: TaskState, *, offset: int, limit: int
     ) -> list[TaskNo]:
-        """Return their numbers, in order."""
+        """Return the numbers of the tasks in a range that are in this state, in order."""
 
     async def find_waits_of_task(
         self, run_no: RunNo, task_no: TaskNo, *, limit: int = 10
@@ -127,9 +131,9 @@ class Browsed(Protocol):
         """Return trigger rows by number.
 
         Args:
-            paths, prefixes: Of these classes, or of those whose paths begin so; of all if there
-                are neither.
-            dag_id: Of live runs of this DAG.
+            paths, prefixes: Only triggers with one of these class paths, or whose class path has
+                one of these prefixes. All if both are empty.
+            dag_id: Only triggers of live runs of this DAG.
         """
 
     async def browse_trigger_nos(
@@ -142,25 +146,25 @@ class Browsed(Protocol):
         after: TriggerNo = -1,
         limit: int = 1_000,
     ) -> list[TriggerNo]:
-        """Return the numbers of such rows, in order; see ``browse_triggers``."""
+        """Return the numbers of the rows that ``browse_triggers`` would return, in order."""
 
     async def find_triggers(self, numbers: Collection[TriggerNo]) -> list[TriggerRow]:
-        """Return those of these that there are, by number."""
+        """Return the existing triggers with these numbers, by number."""
 
     async def count_waits(self, now: Timestamp) -> list[WaitCount]:
-        """Return what waits, by class."""
+        """Return the waiting triggers counted by class and age."""
 
     async def find_named_event_no(self, event_no: int) -> NamedEventRow | None:
-        """Return the named event of that number."""
+        """Return the named event with that number."""
 
     async def list_started_by(self, paths: Sequence[str], key: str, *, limit: int) -> list[RunNo]:
-        """Return the runs that triggers of DAGs of classes started for an event with that key."""
+        """Return the runs that DAG triggers of these classes started for events with that key."""
 
     async def list_nodes(self) -> list[NodeRow]:
-        """Return every node that ever claimed this database."""
+        """Return every node that has ever claimed this database."""
 
     async def commits_above(self, number: int) -> CommitsAbove | None:
-        """Return what the journal has above the number of a commit; ``None`` if nothing."""
+        """Return the journal rows above a commit number; ``None`` if there are none."""
 
     async def oldest_commit(self) -> int | None:
-        """Return the number of the first row of the journal; ``None`` if it has none."""
+        """Return the number of the oldest journal row; ``None`` if the journal is empty."""

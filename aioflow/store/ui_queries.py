@@ -1,4 +1,4 @@
-"""What only people ask for: pages and sums over what is kept, each bounded by what it names."""
+"""Queries of the user interface and the API. Each one is bounded by its parameters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _text(name: str) -> BindParameter[str]:
 
 
 def _literal(number: int) -> ColumnElement[int]:
-    """Written out, as partial indexes have it, or the planner does not see that they fit."""
+    """Return a number as literal SQL: otherwise the planner does not match partial indexes."""
     return literal_column(str(number))
 
 
@@ -174,7 +174,11 @@ def _runs_by_no(width: int) -> Select[Any]:
 
 @cache
 def _started_by(paths: int) -> Select[Any]:
-    """Return the runs that triggers of as many classes started for an event of a key."""
+    """Return the statement for runs that triggers of these classes started for an event key.
+
+    Args:
+        paths: Number of classes.
+    """
     classes = [_text(f"path_{n}") for n in range(paths)]
     return (
         select(_dag_event.c.run_no)
@@ -200,10 +204,11 @@ def _waits_by_no(width: int) -> Select[Any]:
 def _waits_page(
     paths: int, *, prefixes: int, of_dag: bool, in_state: bool, is_number: bool = False
 ) -> Select[Any]:
-    """Return a page of waits whose class is one of these, or begins as one of these does.
+    """Return the statement for a page of triggers, filtered by class paths and prefixes.
 
     Args:
-        is_number: Whether of each only its number is wanted.
+        paths, prefixes: Number of class paths, and of prefixes of class paths.
+        is_number: Select only the trigger number.
     """
     page = (
         (select(_wait.c.trigger_no) if is_number else select(_wait))
@@ -228,11 +233,11 @@ def _waits_page(
 
 
 class BrowsingReader(Asking):
-    """The part of a store that people look through."""
+    """The part of a store that serves the user interface and the API."""
 
     @abstractmethod
     def _trigger(self, values: rows.Values) -> TriggerRow:
-        """Return a trigger row, unsealed."""
+        """Return a trigger row, decrypted."""
 
     async def list_recent_runs(
         self, dag_ids: Sequence[str], *, limit: int = 20
@@ -415,7 +420,7 @@ def _named(
 
 
 def _is_text(name: str) -> bool:
-    """Whether a database can hold it."""
+    """Return whether a database can store this text."""
     return "\0" not in name and not any("\ud800" <= char <= "\udfff" for char in name)
 
 
@@ -428,7 +433,7 @@ def _wait_count(values: rows.Values) -> WaitCount:
     class_path, since, count, *younger = values
     upto = [int(number) for number in younger] + [count]
     before = [0, *upto[:-1]]
-    oldest = sys.maxsize if since is None else since  # where a row of them is damaged
+    oldest = sys.maxsize if since is None else since  # a row of this class is damaged
     return class_path, oldest, tuple(a - b for a, b in zip(upto, before, strict=True))
 
 

@@ -1,7 +1,7 @@
-"""Secrets, connections and variables as rows: sealed, and bound to what they are called.
+"""Secrets, connections and variables as rows, encrypted and bound to their names.
 
-The envelope is bound to the row's number, which is new each time a value is set; kind and name
-are sealed along, so that a row cannot pass for another one, or for what it was before.
+The envelope is bound to the row's number, which changes each time a value is set. Kind and name are
+encrypted with the value, so a row cannot be used in place of another or of its own earlier version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[str, str, bytes])
 
 
 def new_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that are set."""
+    """Return the values that are set."""
 
     def values(row: ValueRow) -> tuple[Any, ...]:
         sealed = vault.seal(_TABLE, row.value_no, _encode((row.kind, row.name, row.value)))
@@ -35,7 +35,7 @@ def new_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def gone_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that go."""
+    """Return the values that are deleted."""
     return [(str(row.kind), row.name) for row in _last(batch) if row.value is None]
 
 
@@ -44,7 +44,7 @@ def _last(batch: Batch) -> list[ValueRow]:
 
 
 def value_row(values: Sequence[Any], vault: Vault) -> ValueRow:
-    """Return a row of ``named_value``; without its value where no key at hand opens it."""
+    """Return a row of ``named_value``, without its value if no available key decrypts it."""
     kind, name, value_no, at, sealed = values
     opened = vault.unseal(_TABLE, value_no, sealed)
     value = None

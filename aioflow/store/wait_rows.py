@@ -1,4 +1,4 @@
-"""What a batch changes of waits: triggers, durable calls, named events."""
+"""Rows that a batch writes for triggers, durable calls and named events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = (
 
 
 def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the waits that begin, what they were made with sealed."""
+    """Return the new triggers with their kwargs encrypted."""
 
     def values(row: TriggerRow) -> tuple[Any, ...]:
         sealed, next_sealed = sealed_kwargs(vault, row.trigger_no, row.kwargs, row.next_kwargs)
@@ -52,7 +52,7 @@ def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def resealed_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that are sealed anew."""
+    """Return the triggers whose kwargs are encrypted again."""
     return [
         (*sealed_kwargs(vault, number, kwargs, next_kwargs), number)
         for number, kwargs, next_kwargs in batch.resealed
@@ -60,7 +60,7 @@ def resealed_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def moved_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that fired or failed."""
+    """Return the triggers that fired or failed."""
     return [
         (
             int(change.state),
@@ -76,7 +76,7 @@ def moved_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def gone_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that are over."""
+    """Return the triggers that are deleted."""
 
     def values(change: TriggerChange) -> tuple[Any, ...]:
         return (change.trigger_no, int(change.was))
@@ -85,7 +85,7 @@ def gone_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def named_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return what was emitted."""
+    """Return the new named events."""
 
     def values(row: NamedEventRow) -> tuple[Any, ...]:
         called = (row.event_no, row.name, row.key)
@@ -95,12 +95,12 @@ def named_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def dropped_records(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the keys of durable calls that are forgotten."""
+    """Return the keys of the durable calls that are deleted."""
     return list(batch.dropped_records)
 
 
 def new_records(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the durable calls that are recorded."""
+    """Return the new durable calls."""
 
     def values(row: RecordRow) -> tuple[Any, ...]:
         key = (row.task_no, row.ordinal, row.run_no)
@@ -111,7 +111,7 @@ def new_records(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def record_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return those that have their answer."""
+    """Return the durable calls that have completed."""
 
     def values(change: RecordChange) -> tuple[Any, ...]:
         new = (int(change.state), change.answer, packed_failure(change.failure))

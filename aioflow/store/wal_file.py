@@ -1,7 +1,7 @@
 """The write-ahead log of a SQLite file and its index, read and written without SQLite.
 
-The formats are those of https://sqlite.org/walformat.html, which SQLite promises to keep. All
-functions here are for a file that no connection of this process has open: closing a handle of the
+The formats are those of https://sqlite.org/walformat.html, which SQLite promises to keep. The
+functions are only for a file that no connection of this process has open: closing a handle of the
 index would drop the locks that SQLite has on it.
 """
 
@@ -17,20 +17,20 @@ __all__ = ("Frame", "copy_again", "frames", "log_head", "log_path", "write_again
 
 _HEAD = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
-_MAGIC = 0x377F0682  # one more where the checksums read the words of the machine as big-endian
+_MAGIC = 0x377F0682  # the lowest bit is set if the checksums read words as big-endian
 _CHUNK_BYTES = 1024 * 1024
 
 _COPIED_AT = 96
-"""Where the index says how many frames have been copied into the database."""
+"""Offset in the index of the number of frames that have been copied into the database."""
 
 
 def log_path(path: Path) -> Path:
-    """Return where SQLite keeps the log of a database file; it follows symbolic links first."""
+    """Return the path of the log of a database file. Symbolic links are resolved."""
     return Path(f"{path.resolve()}-wal")
 
 
 def log_head(path: Path) -> bytes:
-    """Return the first bytes of the log: as long as they stay, it has not started over."""
+    """Return the first bytes of the log. They change when the log starts over."""
     try:
         with log_path(path).open("rb", buffering=0) as log:
             return log.read(_HEAD.size)
@@ -41,8 +41,8 @@ def log_head(path: Path) -> bytes:
 def write_again(path: Path) -> None:
     """Write every byte of the log again, and sync it.
 
-    Of a log that failed to be synced the system may show bytes that the disk does not have, and
-    that no later sync writes. Written again they count as new.
+    After a failed sync of the log, the system may return bytes that are not on the disk and that no
+    later sync writes. Writing them again makes them dirty.
 
     Raises:
         OSError: If that fails, too.
@@ -58,14 +58,14 @@ def write_again(path: Path) -> None:
 
 
 def copy_again(path: Path, *, keep_open: bool = False) -> None:
-    """Have the next checkpoint copy every page of the log, also those that were copied before.
+    """Make the next checkpoint copy every page of the log, including those copied before.
 
-    A checkpoint that does not reach the end of the log advances this number without a sync. It
-    outlives this process while another program has the database open. Made smaller it is never
-    wrong, whoever reads or copies at the same time.
+    A checkpoint that does not reach the end of the log advances this number without a sync. The
+    number survives this process while another program has the database open. Lowering it is always
+    safe, even if others read or copy at the same time.
 
     Args:
-        keep_open: Never close the handle: SQLite has locks on the file in this process.
+        keep_open: Never close the handle, because SQLite has locks on the file in this process.
     """
     try:
         handle = os.open(f"{path.resolve()}-shm", os.O_RDWR | os.O_CLOEXEC)
@@ -83,8 +83,8 @@ class Frame(NamedTuple):
     """One version of a page in the log.
 
     Attributes:
-        number: Of the page; the first is 1.
-        is_commit: It is the last of its transaction.
+        number: Number of the page; the first is 1.
+        is_commit: It is the last frame of its transaction.
         head: The first hundred bytes of the page.
     """
 
@@ -94,10 +94,10 @@ class Frame(NamedTuple):
 
 
 def frames(path: Path, *, verified: bool) -> Iterator[Frame]:
-    """Yield the frames that belong to the log, in order; not what an earlier log left behind them.
+    """Yield the frames that belong to the log, in order, without remains of an earlier log.
 
     Args:
-        verified: Stop where a checksum is wrong, as SQLite does. Takes a minute for a long log.
+        verified: Stop at a wrong checksum, as SQLite does. Takes a minute for a long log.
     """
     with log_path(path).open("rb") as log:
         head = log.read(_HEAD.size)

@@ -1,6 +1,6 @@
-"""The connection that writes a SQLite file, and what keeps that file in order.
+"""The connection that writes a SQLite file, with the file's lock, check and checkpoints.
 
-aiosqlite owns the thread of a connection; whole functions cross into it, not statements.
+aiosqlite owns the thread of a connection. Whole functions run in it, not single statements.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ T = TypeVar("T")
 async def open_to_write(
     path: Path, vault: Vault, durability: Durability, home: Path | None
 ) -> AsyncIterator[Writer]:
-    """Open a file for the block, alone; see ``open_store``."""
+    """Open a file exclusively for the block; see ``open_store``."""
     lock = await in_thread(_locked, path)
     try:
         last_end = LastEnd(path, home)
         await in_thread(prepare, path, lock, vault, home)
-        last_end.begin()  # with the log, what told of an unclean end has gone: not before this
+        last_end.begin()  # not earlier: until prepare() is done, the log shows an unclean shutdown
         synchronous = "FULL" if durability == "full" else "NORMAL"
         writer = Writer(path, lock, last_end, synchronous=synchronous)
         checking = None if last_end.was_clean else _began_check(path)
@@ -72,18 +72,21 @@ async def open_to_write(
 
 
 def _began_check(path: Path) -> Future[bool]:
-    """Begin to check the file, while the rest of a node starts: few of its threads wait for it."""
+    """Start the check of the file, which runs while the rest of the node starts."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="aioflow-check")
     try:
         return pool.submit(_check, path)
-    except RuntimeError as exc:  # there is no thread to be had now
+    except RuntimeError as exc:  # the system has no thread to spare
         raise StoreUnavailable(f"{path} cannot be checked: {exc}") from exc
     finally:
         pool.shutdown(wait=False)
 
 
 def _check(path: Path) -> bool:
-    """Check the file after an unclean end, for a while; return whether that was all of it."""
+    """Check the file after an unclean shutdown, with a time limit.
+
+    Return whether it was completed.
+    """
     with translated(path), closing(open_reader(path)) as raw:
         found = damage(raw, CHECK_SECONDS)
     if found:
@@ -93,16 +96,16 @@ def _check(path: Path) -> bool:
 
 def _locked(path: Path) -> FileLock:
     if not path.exists():
-        check_log(path, b"")  # before there is a file that it could seem to fit
+        check_log(path, b"")  # before an empty file exists that the log could seem to fit
     return FileLock.take(path)
 
 
 class Writer:
-    """The connection that writes, and what keeps its file in order.
+    """The writing connection, with the lock, the check and the checkpoints of its file.
 
     Attributes:
-        last_end: How the life before ended.
-        checking: The check after an unclean end; says whether that was all of the file.
+        last_end: How the previous process ended.
+        checking: The check after an unclean shutdown. Its result is whether it was completed.
     """
 
     def __init__(self, path: Path, lock: FileLock, last_end: LastEnd, *, synchronous: str) -> None:
@@ -119,18 +122,18 @@ class Writer:
 
     @property
     def follows_crash(self) -> bool:
-        """Whether the life before ended without closing the database."""
+        """Whether the previous process ended without closing the database."""
         return not self.last_end.was_clean
 
     @property
     def checkpointer(self) -> Checkpointer:
-        """Of the open file."""
+        """The checkpointer of the open file."""
         if self._checkpointer is None:
             raise StoreUnavailable(f"the database {self._path} is not open")
         return self._checkpointer
 
     async def open(self) -> None:
-        """Open the file; it must have been prepared."""
+        """Open the file, which must have been prepared."""
         with translated(self._path):
             raw = await in_thread(open_checkpointer, self._path)
         self._checkpointer = Checkpointer(self._path, raw, self._clock, self._sync_failed)
@@ -138,7 +141,7 @@ class Writer:
         self._connection = await threaded(connector, self._path)
 
     async def close(self) -> None:
-        """Wait for what is under way, and close the file. The log is copied back."""
+        """Wait for running work, and close the file. The log is copied back."""
         checkpointer, self._checkpointer = self._checkpointer, None
         if checkpointer is not None:
             await in_thread(checkpointer.close)
@@ -147,10 +150,10 @@ class Writer:
             await connection.close()
 
     async def checked(self) -> bool:
-        """Wait for the check after an unclean end; return whether that was all of the file.
+        """Wait for the check after an unclean shutdown. Return whether it covered the whole file.
 
         Raises:
-            ForeignDatabase: If it is damaged.
+            ForeignDatabase: If the file is damaged.
         """
         return self.checking is None or await in_thread(self.checking.result)
 
@@ -158,7 +161,7 @@ class Writer:
         """Run a function in the thread of the connection.
 
         Raises:
-            StoreError: What the errors of SQLite mean.
+            StoreError: The error of the store for an error of SQLite.
         """
         async with self._turn:
             self.raise_sync_failure()
@@ -169,7 +172,7 @@ class Writer:
                 with translated(self._path):
                     return await cross(self._connection, partial(self._guarded, function))
             except StoreUnavailable as exc:
-                # A disk that failed to write may have dropped what SQLite believes it holds.
+                # A disk that failed to write may have lost data that SQLite considers written.
                 if is_input_output_error(exc.__cause__):
                     with anyio.CancelScope(shield=True):
                         await self.close()
@@ -177,28 +180,31 @@ class Writer:
 
     @contextmanager
     def transaction(self, raw: sqlite3.Connection) -> Iterator[None]:
-        """Write in the block, all of it or nothing; in the thread of the connection."""
+        """Write in the block, all or nothing. Called in the thread of the connection."""
         with transaction(raw):
             if self.checkpointer.may_start_over:
                 next_log(raw)
             yield
 
     def after_commit(self, raw: sqlite3.Connection) -> None:
-        """Keep the log short; in the thread of the connection."""
+        """Keep the log short. Called in the thread of the connection."""
         self.checkpointer.after_commit(raw)
 
     def verify(self) -> None:
-        """Check that the file is still the one that was locked, and that the disk has it."""
+        """Check that the file is still the locked one, and that no sync has failed."""
         self.raise_sync_failure()
         self._lock.verify()
 
     def raise_sync_failure(self, cause: BaseException | None = None) -> None:
-        """Raise it, if a sync has failed: whatever else fails then follows from that."""
+        """Raise ``SyncFailed`` if a sync has failed. Later errors are consequences of that."""
         if self._sync_failure:
             raise SyncFailed(self._sync_failure) from cause
 
     def note_end(self) -> None:
-        """Note that the file was closed. What failed to be synced is left for the next start."""
+        """Note that the file was closed.
+
+        After a failed sync, the next start must recover the log.
+        """
         if not self._sync_failure:
             self.last_end.close()
 
@@ -212,10 +218,10 @@ class Writer:
             raise
 
     def _sync_failed(self, exc: sqlite3.Error) -> None:
-        """Take the file out of SQLite's hands; in any thread, at once.
+        """Detach SQLite from the file, at once and in any thread.
 
-        At its close SQLite would copy the rest of the log, sync that, and remove the log: the
-        pages before would be nowhere but in the memory of the system.
+        On closing, SQLite would copy the rest of the log, sync that, and remove the log. The
+        earlier pages would then exist only in the memory of the system.
         """
         if not self._sync_failure:
             self._sync_failure = (
@@ -223,30 +229,30 @@ class Writer:
                 "since is not safe. This process ends; the next start writes all of it again"
             )
             self._lock.sever()
-            copy_again(self._path, keep_open=True)  # also if another program closes it last
+            copy_again(self._path, keep_open=True)  # in case another program closes it last
             self.last_end.fail(self._sync_failure)
 
 
 async def threaded(connector: Callable[[], sqlite3.Connection], path: Path) -> aiosqlite.Connection:
-    """Open a connection that has a thread of its own."""
-    # Opened before aiosqlite has it: where its connector fails, it leaves its thread behind.
+    """Open a connection that has its own thread."""
+    # Opened before aiosqlite gets it: if aiosqlite's connector fails, its thread is leaked.
     with translated(path):
         raw = await in_thread(connector)
         return await aiosqlite.Connection(lambda: raw, _ROWS_AT_ONCE)
 
 
 async def cross(connection: aiosqlite.Connection, function: Callable[[sqlite3.Connection], T]) -> T:
-    """Return what a function returns in the thread of the connection."""
-    # The whole function crosses, not its statements. aiosqlite has no public name for that.
+    """Run a function in the thread of the connection and return its result."""
+    # The whole function runs there, not single statements. aiosqlite has no public name for that.
     execute: Callable[..., Awaitable[T]] = connection._execute  # noqa: SLF001
     return await execute(function, connection._conn)  # noqa: SLF001
 
 
 @contextmanager
 def transaction(raw: sqlite3.Connection) -> Iterator[None]:
-    """Write in the block, all of it or nothing."""
-    # Immediate: a transaction that reads first and then writes fails where another came in
-    # between, and no waiting helps it.
+    """Write in the block, all or nothing."""
+    # Immediate: a transaction that reads before it writes fails if another one wrote in between,
+    # and waiting does not help.
     raw.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,1 +1,1 @@
-"""What the daemon and its tasks record about themselves: logs, task logs, traces."""
+"""Records of the daemon and its tasks: the daemon's log, task logs, traces."""

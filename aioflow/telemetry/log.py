@@ -1,10 +1,10 @@
-"""What the daemon says of itself: one stream on standard error, ours and the libraries' alike.
+"""The log of the daemon: one stream on standard error, for the daemon and its libraries.
 
-Pretty on a terminal, one JSON object a line elsewhere. ``about(run_id=...)`` puts ids on every
-line that is logged within it, also by the tasks that are started there.
+Lines are pretty on a terminal, and one JSON object each elsewhere. ``about(run_id=...)`` adds ids
+to every line that is logged within it, also by tasks that are started there.
 
-structlog does it, and is imported when there is something to configure or to say: a command that
-reads a database says nothing.
+structlog is imported only when logging is configured or a line is logged. A command that only reads
+a database logs nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if
 _CONTROL[ord("\n")] = "\\n"
 
 _QUIET = ("aiosqlite", "alembic", "asyncio", "uvicorn")
-"""Libraries whose chatter helps nobody below a warning."""
+"""Libraries whose messages below a warning are noise."""
 
 
 _DRIVER = "asyncpg"
@@ -31,7 +31,7 @@ class Logger:
     """Logs events with facts under the name of a module.
 
     Args:
-        name: Of the module.
+        name: The name of the module.
     """
 
     def __init__(self, name: str) -> None:
@@ -61,9 +61,9 @@ class Logger:
 
 @contextmanager
 def _rich_only_on_a_terminal() -> Iterator[None]:
-    """Have structlog import Rich, which draws tracebacks, only where there is a terminal.
+    """Let structlog import Rich, which formats tracebacks, only if there is a terminal.
 
-    It takes four times as long as structlog itself.
+    Importing Rich takes four times as long as structlog itself.
     """
     if {"rich", "structlog"} & sys.modules.keys() or sys.stderr.isatty():
         yield
@@ -76,11 +76,11 @@ def _rich_only_on_a_terminal() -> Iterator[None]:
 
 
 def configure(*, level: str = "info", style: str = "auto", stream: TextIO | None = None) -> None:
-    """Send everything that is logged to one stream; a second call replaces the first.
+    """Send all log lines to one stream. A second call replaces the first.
 
     Args:
-        level: The least that is shown: ``debug``, ``info``, ``warning`` or ``error``.
-        style: ``pretty``, ``json``, or ``auto`` for what suits the stream.
+        level: The lowest level that is shown: ``debug``, ``info``, ``warning`` or ``error``.
+        style: ``pretty``, ``json``, or ``auto``, which depends on the stream.
         stream: Standard error by default.
     """
     with _rich_only_on_a_terminal():
@@ -117,7 +117,7 @@ def configure(*, level: str = "info", style: str = "auto", stream: TextIO | None
 
 
 def about(**ids: object) -> AbstractContextManager[None]:
-    """Return a block in which every logged line carries these ids."""
+    """Return a context manager that adds these ids to every line logged within it."""
     from structlog.contextvars import bound_contextvars
 
     return bound_contextvars(**ids)
@@ -147,10 +147,10 @@ def _last_processors(*, is_pretty: bool, colors: bool) -> list[Callable[..., Any
 def _without_driver_traceback(
     logger: object, method: str, entry: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Show an error of the database driver as its cause in one line.
+    """Reduce an error of the database driver to one line with its cause.
 
-    A lost connection is no defect: its traceback shows code of the driver alone. The driver logs
-    such errors itself, and the event loop logs those of connections that nothing waits for.
+    A lost connection is no defect, and its traceback shows only code of the driver. The driver logs
+    such errors itself, and the event loop logs those of connections that no task awaits.
     """
     error = (entry.get("exc_info") or (None, None))[1]
     name = entry["_record"].name
@@ -166,7 +166,7 @@ def _without_driver_traceback(
 def _without_control(
     logger: object, method: str, entry: MutableMapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Show control characters as text: a name in a line must not steer the terminal."""
+    """Escape control characters, so that a name in a line cannot control the terminal."""
     return {
         name: value.translate(_CONTROL)
         if isinstance(value, str) and name not in {"exception", "stack"}

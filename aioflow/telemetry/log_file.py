@@ -1,7 +1,7 @@
-"""The records of a segment file of logs, and reading a part of one however large it is.
+"""The records of a log segment file, and reading a part of one regardless of its size.
 
-See ``telemetry.task_log`` for the format. Records outside the requested part are skipped; long ones
-are not read.
+See ``telemetry.task_log`` for the format. Records outside the requested part are skipped, long ones
+without reading them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _UNBOUNDED = 1 << 62
 
 
 class LogPart(NamedTuple):
-    """Which starts of a task are read.
+    """The executions of a task to read.
 
     Attributes:
-        after: Those with greater numbers.
-        upto: Up to this number; ``None`` for all that follow.
-        try_number: Those of this try alone, as the records count it; ``None`` for any.
-        cleared: Numbers of starts behind which the task was cleared, each with what is said
-            before the output that follows.
+        after: Only executions with a higher number.
+        upto: Only executions up to this number; ``None`` for no limit.
+        try_number: Only executions of the try with this number in the records; ``None`` for any.
+        cleared: Numbers of the executions after which the task was cleared, each with the note
+            to show before the output that follows.
     """
 
     after: StartNo = -1
@@ -43,12 +43,12 @@ class LogPart(NamedTuple):
     cleared: tuple[tuple[StartNo, bytes], ...] = ()
 
     def includes(self, start_no: StartNo, try_number: int) -> bool:
-        """Return whether a record is read."""
+        """Return whether a record belongs to the part."""
         is_before = self.upto is None or start_no <= self.upto
         return self.after < start_no and is_before and self.try_number in {None, try_number}
 
     def between(self, before: StartNo, start_no: StartNo) -> bytes:
-        """Return what is said between the output of two starts; none had any before the first."""
+        """Return the note to show between the output of two executions; empty before the first."""
         said = [text for bound, text in self.cleared if before <= bound < start_no]
         return said[-1] if said and before >= 0 else b""
 
@@ -57,18 +57,18 @@ ALL = LogPart()
 
 
 def header(map_index: int, try_number: int, start_no: int, at: Timestamp, length: int) -> bytes:
-    """Return what stands before the data of a record."""
+    """Return the header of a record, which precedes its data."""
     fields = _FIELDS.pack(MAGIC, map_index, try_number, start_no, at, length)
     return fields + _CHECK.pack(zlib.crc32(fields))
 
 
 class LogReader:
-    """Reads what one task printed out of a segment file, on from where it stopped.
+    """Reads the output of one task from a segment file, continuing where it stopped.
 
     Attributes:
-        position: In the file, of the next record.
-        offset: How much the task had printed before that.
-        start_no: The start whose output was read last; -1 before the first.
+        position: Position of the next record in the file.
+        offset: Size of the task's output before that record.
+        start_no: The execution whose output was read last; -1 before the first.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class LogReader:
 
     @property
     def key(self) -> tuple[Path, int, LogPart]:
-        """What it reads of."""
+        """Identifies the output that it reads."""
         return self._path, self._map_index, self._part
 
     def read(self, start: int, limit: int | None = None) -> bytes:
-        """Return what was printed from a byte on, at most so much; b"" if there is nothing.
+        """Return up to ``limit`` bytes of output from ``start`` on; empty if there are none.
 
-        A start before ``offset`` begins with the file again.
+        If ``start`` is before ``offset``, reading restarts at the beginning of the file.
         """
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -105,7 +105,7 @@ class LogReader:
         except OSError as exc:
             if exc.errno != errno.ELOOP:
                 raise
-            return b""  # we never make links: somebody wants other files read
+            return b""  # we never create links: another user wants a different file to be read
         with os.fdopen(descriptor, "rb") as file:
             if start < self.offset or file.seek(0, 2) < self.position:
                 self.position, self.offset, self.start_no = 0, 0, -1
@@ -122,11 +122,11 @@ class LogReader:
                 if after > start:
                     data = scan.data(length)
                     if data is None:
-                        break  # it is being written
+                        break  # it is still being written
                     data = said + data
                     found.append(data[max(start - self.offset, 0) : end - self.offset])
                     if after > end:
-                        break  # it is met again, from its beginning
+                        break  # the next call reads it from its beginning
                 if not scan.skip(length):
                     break
                 self.offset, self.start_no = after, max(start_no, self.start_no)
@@ -137,7 +137,7 @@ class LogReader:
 
 
 class _Scan:
-    """Goes through a file record by record."""
+    """Reads a file record by record."""
 
     def __init__(self, file: BinaryIO, position: int) -> None:
         self._file = file
@@ -148,11 +148,11 @@ class _Scan:
 
     @property
     def position(self) -> int:
-        """Where the next record begins, or what is no whole one yet."""
+        """Position of the next record, or of an incomplete one."""
         return self._base + self._at
 
     def next_record(self) -> tuple[int, int, StartNo, int] | None:
-        """Return map index, try, start and length of the next sound record, if it has come."""
+        """Return map index, try, execution and length from the next valid header, if any."""
         while True:
             place = self._buffer.find(MAGIC, self._at)
             if place < 0:
@@ -171,14 +171,14 @@ class _Scan:
             self._at += 1
 
     def data(self, length: int) -> bytes | None:
-        """Return the data of the record; ``None`` if not all of it is there."""
+        """Return the data of the record; ``None`` if it is incomplete."""
         if not self._has(_HEADER_SIZE + length):
             return None
         first = self._at + _HEADER_SIZE
         return self._buffer[first : first + length]
 
     def skip(self, length: int) -> bool:
-        """Go behind the record; ``False`` if not all of it is there."""
+        """Move behind the record. Return ``False`` if it is incomplete."""
         end = self.position + _HEADER_SIZE + length
         if end > self._size:
             return False
@@ -188,7 +188,7 @@ class _Scan:
         return True
 
     def _has(self, count: int) -> bool:
-        """Have so much in the buffer; ``False`` if there is no more."""
+        """Fill the buffer with that many bytes. Return ``False`` if the file has fewer."""
         missing = count - (len(self._buffer) - self._at)
         if missing <= 0:
             return True

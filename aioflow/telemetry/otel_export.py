@@ -1,6 +1,6 @@
-"""Makes spans with OpenTelemetry: its API here, and the SDK that the user has installed.
+"""Export of spans with the OpenTelemetry API and the SDK that the user has installed.
 
-Where that sends them its own variables (``OTEL_...``) say.
+Environment variables of OpenTelemetry (``OTEL_...``) select the destination.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class Ids(Protocol):
-    """What gives spans their ids."""
+    """The source of span ids."""
 
     def tell(self, trace: int, span: int) -> None:
-        """Say which ids the next span has."""
+        """Set the ids of the next span."""
 
 
 class ToldIds:
-    """Gives the ids it was told; for one thread. What an SDK takes ids from."""
+    """An id generator of the SDK that returns preset ids. For one thread."""
 
     def __init__(self) -> None:
         self._next = (1, 1)
@@ -50,23 +50,23 @@ class ToldIds:
         self._next = (trace, span)
 
     def generate_trace_id(self) -> int:
-        """Called for a span without a parent."""
+        """Return the preset trace id. The SDK calls this for a span without a parent."""
         return self._next[0]
 
     def generate_span_id(self) -> int:
-        """Called for every span."""
+        """Return the preset span id. The SDK calls this for every span."""
         return self._next[1]
 
     def is_trace_id_random(self) -> bool:
-        """They are as good as that."""
+        """Return ``True``: the trace ids are hashes, which are as good as random."""
         return True
 
 
 class SpanMaker:
-    """Makes spans, one thread at a time.
+    """Creates spans, in one thread at a time.
 
     Args:
-        tracer: Of a provider that takes its ids from ``ids``.
+        tracer: A tracer of a provider that takes its ids from ``ids``.
     """
 
     def __init__(self, tracer: Tracer, ids: Ids) -> None:
@@ -74,7 +74,7 @@ class SpanMaker:
         self._ids = ids
 
     def make(self, spans: Sequence[Span]) -> None:
-        """Make some, in order."""
+        """Create spans, in order."""
         for span in spans:
             self._ids.tell(span.trace, span.span)
             context = Context()
@@ -89,7 +89,7 @@ class SpanMaker:
             )
             if span.error is not None:
                 made.set_status(Status(StatusCode.ERROR, span.error))
-            made.end(max(span.ended, span.began) * 1_000)  # the clock may have been set
+            made.end(max(span.ended, span.began) * 1_000)  # the clock may have been set back
 
 
 def _place(trace: int, span: int) -> SpanContext:
@@ -97,10 +97,10 @@ def _place(trace: int, span: int) -> SpanContext:
 
 
 def open_export() -> tuple[Traces, Callable[[], None]]:
-    """Return what to tell of batches, and what sends the rest in the end, and blocks meanwhile.
+    """Return the traces, and a blocking function that sends the remaining spans at the end.
 
     Raises:
-        SettingsError: If no SDK is installed, or not the exporter that is meant.
+        SettingsError: If the SDK or the selected exporter is not installed.
     """
     try:
         from opentelemetry.sdk.resources import Resource
@@ -111,7 +111,7 @@ def open_export() -> tuple[Traces, Callable[[], None]]:
         raise SettingsError(f"traces.export needs an SDK of OpenTelemetry: {_HINT}") from exc
 
     class TheirIds(ToldIds, IdGenerator):
-        """The SDK wants its own class."""
+        """The same ids as a subclass of the SDK's class, which it requires."""
 
     ids = TheirIds()
     name = os.environ.get("OTEL_SERVICE_NAME") or "aioflow"
@@ -128,7 +128,7 @@ def open_export() -> tuple[Traces, Callable[[], None]]:
 
 
 def _exporters() -> list[Any]:
-    """Return the exporters that ``OTEL_TRACES_EXPORTER`` names; OTLP over HTTP by default."""
+    """Return the exporters named in ``OTEL_TRACES_EXPORTER``; OTLP over HTTP by default."""
     wanted = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp_proto_http"
     names = [name.strip() for name in wanted.split(",")]
     names = ["otlp_proto_http" if name == "otlp" else name for name in names if name != "none"]

@@ -1,4 +1,4 @@
-r"""What tries printed: capped, live from the first byte, attributed to the try that printed it.
+r"""The output of tries: capped, readable at once, and attributed to the try that printed it.
 
 Children of a mapped task share one segment file per thousand map indexes,
 ``<folder>/<run_no // 1000>/<run_no>/<position>.<segment>.log``. It holds records::
@@ -6,10 +6,10 @@ Children of a mapped task share one segment file per thousand map indexes,
     b"\x1eLOG"  map_index: i32  try_number: u32  start_no: u64  instant: i64  length: u32
     crc32 of the header so far: u32  data
 
-Everything little-endian. A reader that meets a damaged record goes on at the next sound one.
+Everything is little-endian. After a damaged record a reader continues with the next valid one.
 
-Only one thread writes, a batch at a time; waiting data is bounded. ``TryLog.write`` waits for
-room, so a child that prints faster than the disk takes it is slowed down by its own pipe.
+Only one thread writes, a batch at a time. The waiting data is bounded: ``TryLog.write`` waits for
+room, so a child that prints faster than the disk can write is slowed down by its own pipe.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ CAP_BYTES = 10 * 1024 * 1024
 SEGMENT_WIDTH = 1_000
 RUNS_IN_BLOCK = 1_000
 WAITING_BYTES = 8 * 1024 * 1024
-"""What may wait for the disk, over all tries."""
+"""Limit of the data that waits for the disk, over all tries."""
 
 _PIECE = 256 * 1024
 _LOGS_KEPT = 256
 _PLACES_KEPT = 8
-"""In each of so many logs, where those stopped who read it last."""
+"""Number of read positions to remember in each of ``_LOGS_KEPT`` logs."""
 
 _OPEN_ATTEMPTS = 100
 _CATCH_UP_SECONDS = 1.0
@@ -54,7 +54,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LogKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose output something is."""
+    """Identifies the output of one execution of a task."""
 
     run_no: RunNo
     position: int
@@ -71,9 +71,9 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class TryLog:
-    """The output of one start. ``write`` for a pipe, ``offer`` where nobody can wait.
+    """The output of one execution. Use ``write`` for a pipe, ``offer`` where waiting is impossible.
 
-    What may be the beginning of a secret is held back until more comes, or ``close``.
+    A possible beginning of a secret is held back until more data or ``close`` follows.
     """
 
     __slots__ = ("_log", "_lost", "_masked", "_room", "key")
@@ -86,25 +86,31 @@ class TryLog:
         self._masked = Stream(log.masks)
 
     async def write(self, data: bytes) -> None:
-        """Append, once there is room for it; what is over the cap is dropped, and that said."""
+        """Append the data once there is room.
+
+        Data over the cap is dropped and replaced by a note.
+        """
         if self._room >= 0:
             self._append(self._masked.feed(data))
             await self._log.room()
 
     def offer(self, data: bytes) -> None:
-        """Append now, or drop it if too much waits for the disk; then that is said."""
+        """Append the data without waiting.
+
+        If too much waits for the disk, drop it and leave a note.
+        """
         if self._log.is_full:
             self.mark_lost("the disk is too slow")
         elif self._room >= 0:
             self._append(self._masked.feed(data))
 
     def close(self) -> None:
-        """Append what was held back. More may follow all the same."""
+        """Append the data that was held back. More may follow nevertheless."""
         if self._room >= 0:
             self._append(self._masked.finish())
 
     def mark_lost(self, why: str) -> None:
-        """Say before the next output that some is missing here."""
+        """Write a note about missing output before the next output."""
         self._lost = why
 
     def _append(self, data: bytes) -> None:
@@ -118,7 +124,7 @@ class TryLog:
             self._room = -1
         else:
             self._room -= len(data)
-        # Only now: most tries print nothing, and a path costs more than the rest of a try's log.
+        # Computed late: most tries print nothing, and a path costs more than all else here.
         path = self._log.path(self.key.run_no, self.key.position, self.key.map_index)
         self._log.put(_Record(path, self, data))
 
@@ -128,11 +134,11 @@ def _note(text: str) -> bytes:
 
 
 class TaskLog:
-    """All logs of one home. Nothing is on the disk unless ``run`` runs.
+    """All task logs of one home. Nothing is written to disk unless ``run`` is running.
 
     Attributes:
-        masks: Hides secrets in all of them, before anything is cut off.
-        written_bytes: What tries have printed since this was made, as far as it was kept.
+        masks: Redacts secrets in all logs, before anything is truncated.
+        written_bytes: Bytes of output written since the creation of this object.
     """
 
     def __init__(
@@ -154,27 +160,27 @@ class TaskLog:
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
         self._places: dict[tuple[Path, int, LogPart], dict[int, tuple[int, StartNo]]] = {}
-        # Of its own: logs must not stand behind other disk work, nor the other way round.
+        # Separate threads, so that logs and other disk work do not delay each other.
         self._threads = anyio.CapacityLimiter(2)
 
     @property
     def is_full(self) -> bool:
-        """Whether more waits for the disk than should."""
+        """Whether more data waits for the disk than allowed."""
         return self._waiting_bytes >= WAITING_BYTES
 
     def open(self, key: LogKey) -> TryLog:
-        """Return where the output of one start goes. The cap counts per call."""
+        """Return the log for the output of one execution. The cap applies to each call."""
         return TryLog(self, key, self._cap_bytes)
 
     def path(self, run_no: RunNo, position: int, map_index: int = -1) -> Path:
-        """Return the segment file that holds the output of a task or mapped child."""
+        """Return the segment file with the output of a task or mapped task."""
         segment = max(map_index, 0) // SEGMENT_WIDTH
         return (
             self._folder / str(run_no // RUNS_IN_BLOCK) / str(run_no) / f"{position}.{segment}.log"
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Write what comes until cancelled; what had come by then is written, too."""
+        """Write arriving data until cancelled, including the data that has arrived by then."""
         task_status.started()
         try:
             while True:
@@ -194,9 +200,9 @@ class TaskLog:
         offset: int = 0,
         limit: int | None = None,
     ) -> bytes:
-        """Return what one task printed, of all its tries or some, from ``offset`` on.
+        """Return the output of one task from ``offset`` on, of all its executions or some.
 
-        What has come by now is in it, unless the disk is very slow.
+        It includes everything that has arrived by now, unless the disk is very slow.
         """
         reading = self.reading(run_no, position, map_index, part=part)
         return await reading(offset, limit)
@@ -204,10 +210,10 @@ class TaskLog:
     def reading(
         self, run_no: RunNo, position: int, map_index: int = -1, *, part: LogPart = ALL
     ) -> Callable[[int, int | None], Awaitable[bytes]]:
-        """Return what reads the same on and on, for one who follows it.
+        """Return a function that reads the same log repeatedly, for a client that follows it.
 
-        It begins where it stopped, wherever others read that log: of a large one no part is gone
-        through twice.
+        Each call continues where the last one stopped, regardless of other readers. So no part of a
+        large log is scanned twice.
         """
         path = self.path(run_no, position, map_index)
         reader: LogReader | None = None
@@ -233,11 +239,11 @@ class TaskLog:
         part: LogPart = ALL,
         offset: int = 0,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what one task printed, in pieces, and on as it prints. Ends when closed."""
+        """Yield the output of one task in pieces, continuing as it prints. Ends when closed."""
         path = self.path(run_no, position, map_index)
         reader = self._reader(path, map_index, part, offset)
         while True:
-            # Before reading: what is written while we read wakes us again.
+            # Registered before reading, so that a write during the read wakes this reader.
             changed = self._followed.setdefault(path, anyio.Event())
             if data := await in_thread(reader.read, offset, _PIECE, limiter=self._threads):
                 offset += len(data)
@@ -246,7 +252,7 @@ class TaskLog:
                 await changed.wait()
 
     def _reader(self, path: Path, map_index: int, part: LogPart, offset: int) -> LogReader:
-        """Return one that begins where somebody stopped who read the same, as near as there is."""
+        """Return a reader that starts at the nearest known position at or before ``offset``."""
         known = self._places.get((path, map_index, part), {})
         before = max((at for at in known if at <= offset), default=0)
         position, start_no = known.get(before, (0, -1))
@@ -254,7 +260,7 @@ class TaskLog:
 
     def _keep_place(self, reader: LogReader) -> None:
         known = self._places.pop(reader.key, {})
-        known.pop(reader.offset, None)  # the one who stopped there last is forgotten last
+        known.pop(reader.offset, None)  # inserted again at the end, so that it is evicted last
         known[reader.offset] = reader.position, reader.start_no
         if len(known) > _PLACES_KEPT:
             del known[next(iter(known))]
@@ -263,42 +269,42 @@ class TaskLog:
             del self._places[next(iter(self._places))]
 
     async def delete(self, run_no: RunNo) -> None:
-        """Delete what all tasks of a run printed; a second time there is nothing."""
+        """Delete the logs of all tasks of a run. Idempotent."""
         folder = self.path(run_no, 0).parent
         await in_thread(_delete, folder, limiter=self._threads)
 
     async def list_blocks(self) -> list[int]:
-        """Return which blocks of ``RUNS_IN_BLOCK`` runs have logs, in order."""
+        """Return the blocks of ``RUNS_IN_BLOCK`` runs that have logs, in order."""
         return await in_thread(_blocks, self._folder, limiter=self._threads)
 
     async def delete_old(
         self, block: int, *, before: Timestamp, kept: Collection[RunNo], dry_run: bool = False
     ) -> int:
-        """Delete the logs of runs of a block; return of how many.
+        """Delete the expired logs of runs in a block. Return the number of runs.
 
         Args:
-            before: When something was written last, of any task, to have all of them go.
-            kept: Runs whose logs stay in any case.
-            dry_run: Whether to count them only.
+            before: Logs of a run expire if no task's log was written at or after this time.
+            kept: Runs whose logs are not deleted.
+            dry_run: Only count them.
         """
         folder = self._folder / str(block)
         work = partial(_delete_old, folder, before, frozenset(kept), dry_run=dry_run)
         return await in_thread(work, limiter=self._threads)
 
     def put(self, record: _Record) -> None:
-        """Take a record for the disk. Called by ``TryLog``."""
+        """Queue a record for the disk. Called by ``TryLog``."""
         self._waiting.append(record)
         self._waiting_bytes += len(record.data)
         self._put_bytes += len(record.data)
         self._work.set()
 
     async def room(self) -> None:
-        """Wait until not too much waits for the disk."""
+        """Wait until the data that waits for the disk is below its limit."""
         while self.is_full:
             await self._drained.wait()
 
     async def _catch_up(self) -> None:
-        """Wait until what has come by now is on the disk."""
+        """Wait until the data that has arrived by now is on the disk."""
         wanted = self._put_bytes
         while self.written_bytes < wanted:
             await self._drained.wait()
@@ -324,7 +330,7 @@ def _delete(folder: Path) -> None:
         for file in list(folder.iterdir()):
             file.unlink(missing_ok=True)
         folder.rmdir()
-    with contextlib.suppress(OSError):  # others have logs beside it
+    with contextlib.suppress(OSError):  # logs of other runs are next to it
         folder.parent.rmdir()
 
 
@@ -360,7 +366,7 @@ def _delete_if_old(run: os.DirEntry[str], before: Timestamp, *, dry_run: bool) -
 
 
 def _last_at(run: os.DirEntry[str]) -> Timestamp:
-    """Return when something was written last into a folder."""
+    """Return the time of the last write to the files of a folder."""
     written = [entry.stat().st_mtime_ns for entry in os.scandir(run)]
     return max(written, default=run.stat().st_mtime_ns) // 1_000
 
@@ -373,14 +379,17 @@ def _write(batch: list[_Record], now: Timestamp) -> None:
         try:
             _append(path, b"".join(_encode(record, now) for record in records))
         except OSError as exc:
-            # A full disk costs output, never the task that printed it.
+            # A full disk loses output, but must never fail the task that printed it.
             _logger.warning("cannot write to %s: %s", path, exc)
             for record in records:
                 record.log.mark_lost(str(exc))
 
 
 def _opened(path: Path) -> int:
-    """Open a file to append to, with its folder; that may go while it is empty."""
+    """Open a file for appending and create its folder.
+
+    Repeated, because the folder may be deleted meanwhile while it is empty.
+    """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     for _ in range(_OPEN_ATTEMPTS):
         with contextlib.suppress(FileNotFoundError):
@@ -398,8 +407,8 @@ def _append(path: Path, data: bytes) -> None:
             while view:
                 view = view[os.write(descriptor, view) :]
         except OSError:
-            with contextlib.suppress(OSError):  # the first error tells more
-                os.ftruncate(descriptor, before)  # half a record helps nobody
+            with contextlib.suppress(OSError):  # the first error is more useful
+                os.ftruncate(descriptor, before)  # half a record is useless
             raise
     finally:
         os.close(descriptor)
@@ -412,10 +421,11 @@ def _encode(record: _Record, now: Timestamp) -> bytes:
 
 
 class Attribution:
-    r"""Takes a worker's output apart by the markers its host writes before each try.
+    r"""Splits a worker's output by the markers that its host writes before each execution.
 
-    A marker is ``\x1e``, the nonce only this worker knows, and the numbers of the try. It may
-    come in pieces; what could be the beginning of one is held back until more comes.
+    A marker is ``\x1e``, the nonce that only this worker knows, and the numbers of task and
+    execution. It may arrive in pieces. A possible beginning of one is held back until more data
+    follows.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -427,7 +437,10 @@ class Attribution:
         self._current: tuple[TaskNo, StartNo] | None = None
 
     def feed(self, data: bytes) -> list[tuple[tuple[TaskNo, StartNo] | None, bytes]]:
-        """Return ``(try, output)`` in order; an empty output says that this try begins."""
+        """Return ``(execution, output)`` in order.
+
+        Empty output marks the start of the execution.
+        """
         data = self._held + data
         pieces: list[tuple[tuple[TaskNo, StartNo] | None, bytes]] = []
         at = 0
@@ -444,12 +457,12 @@ class Attribution:
         return pieces
 
     def finish(self) -> list[tuple[tuple[TaskNo, StartNo] | None, bytes]]:
-        """Return what was held back, once nothing more comes."""
+        """Return the data that was held back, at the end of the stream."""
         held, self._held = self._held, b""
         return [(self._current, held)] if held else []
 
     def _unfinished(self, data: bytes, at: int) -> int:
-        """Return where the beginning of a marker may stand at the end, else the end."""
+        """Return the position of a possible beginning of a marker at the end, else the end."""
         start = data.rfind(b"\x1e", max(at, len(data) - self._longest))
         if start < 0:
             return len(data)

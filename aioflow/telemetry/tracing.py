@@ -1,7 +1,7 @@
-"""Traces: a span for each run, for each try below it, and below that for each of its stays.
+"""Traces: a span for each run, below it one for each try, and below that one for each state period.
 
-They are made of committed batches, so that they never tell of what was not. All ids are worked
-out of rows: a trace goes on where another daemon ended. Where spans go is not known here.
+Spans are created from committed batches, so they never show uncommitted work. All ids are derived
+from rows, so a trace continues across restarts of the daemon. The destination is not known here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("Span", "Traces")
 
 WAITING_LIMIT = 50_000
-"""Spans that may wait to be made; more are dropped, and counted."""
+"""Limit of spans waiting to be created. Further ones are dropped and counted."""
 
 _AT_ONCE = 500
 _STAYS = {
@@ -40,12 +40,12 @@ _FINE = frozenset({RunState.SUCCESS, RunState.CANCELLED})
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One span, to be made.
+    """One span to be created.
 
     Attributes:
         parent: 0 for the span of a run.
-        links: Ids of spans of the same trace that it goes on from.
-        error: Why it ended badly; ``None`` if it did not.
+        links: Ids of spans of the same trace that it continues.
+        error: Reason of a failure; ``None`` if there is none.
     """
 
     name: str
@@ -60,14 +60,15 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Stay(msgspec.Struct):
-    """Where a task stands, and since when.
+    """A period in which a task is in one state.
 
     Attributes:
-        since: ``None`` where only a daemon before this one knew.
-        start_no: The start it is, or the one before it.
-        began: When the first start of its try did, which names the try; ``None`` before that.
-        queued: When its try was queued first; ``None`` where that is not known.
-        after: The start it goes on from, after a wait; else 0.
+        since: Start of the period; ``None`` if only an earlier daemon knew it.
+        start_no: The execution in this period, or the last one before it.
+        began: Start of the first execution of the try, which identifies the try; ``None`` before
+            that.
+        queued: Time when the try was first queued; ``None`` if unknown.
+        after: The execution that this period continues after a deferral; else 0.
     """
 
     state: TaskState
@@ -79,13 +80,13 @@ class _Stay(msgspec.Struct):
 
 
 class Traces:
-    """Makes spans of what is committed, in a thread, as fast as that is.
+    """Creates spans from committed batches in a thread, with a bounded queue.
 
     Args:
-        make: Makes some, in a thread, never two at a time.
+        make: Creates spans; called in a thread, never concurrently.
 
     Attributes:
-        made, dropped: How many spans were.
+        made, dropped: Numbers of created and of dropped spans.
     """
 
     def __init__(self, make: Callable[[Sequence[Span]], None]) -> None:
@@ -96,7 +97,7 @@ class Traces:
         self._arrived = anyio.Event()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Make spans until cancelled; what waits then is made, too."""
+        """Create spans until cancelled, including those that wait by then."""
         task_status.started()
         try:
             while True:
@@ -115,10 +116,13 @@ class Traces:
                 await in_thread(self._make, spans)
             self.made += count
 
-    # ── what is committed ───────────────────────────────────────────────────────────────
+    # ── committed batches ───────────────────────────────────────────────────────────────
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
-        """A batch is durable. ``draft`` is not settled: what rows said before is in it."""
+        """Handle a durable batch.
+
+        ``tx`` is not yet settled, so it still has the previous state of rows.
+        """
         steps: dict[TaskNo, list[TaskState]] = {}
         for task_no, state in batch.steps:
             steps.setdefault(task_no, []).append(state)
@@ -169,9 +173,9 @@ class Traces:
 
 
 def _recalled(task: TaskInstance, first: TaskState, since: Mapping[TaskNo, Timestamp]) -> _Stay:
-    """Return where a task stood whose stay began with another daemon, as far as its row says.
+    """Return the current period of a task if it started under another daemon, as far as rows tell.
 
-    What ran when that daemon died has no span: nobody knows until when it did.
+    Code that ran when that daemon crashed gets no span, because its end is unknown.
     """
     state, start_no, began = task.stored_state, task.stored_start, task.started_at
     match state:
@@ -188,11 +192,11 @@ def _recalled(task: TaskInstance, first: TaskState, since: Mapping[TaskNo, Times
 def _next_stay(
     stay: _Stay, state: TaskState, at: Timestamp, start_no: StartNo, started_at: Timestamp | None
 ) -> _Stay:
-    """Return the stay that follows.
+    """Return the next period.
 
     Args:
-        start_no: Of the start that is the last one by then.
-        started_at: When the first one of the try was, as its row says now.
+        start_no: The last execution at that time.
+        started_at: Start of the first execution of the try, as its row says now.
     """
     if state in _WITH_CODE:
         is_first = stay.began is None and started_at is not None
@@ -207,14 +211,14 @@ def _next_stay(
 
 
 def _ends_try(was: TaskState, state: TaskState) -> bool:
-    """Whether a step is the end of a try: it failed or ended, or its start was cut short."""
+    """Return whether a step ends a try: it failed or ended, or its execution was interrupted."""
     if state is TaskState.QUEUED:
         return was is TaskState.RUNNING
     return state is TaskState.RETRYING or not state.is_live
 
 
 def _of_stay(stay: _Stay, trace: int, task_no: TaskNo, ended: Timestamp) -> Iterator[Span]:
-    """Yield the span of a stay that is over; of one of no length only if code ran in it."""
+    """Yield the span of a finished period, for one of zero length only if code ran in it."""
     name = _STAYS.get(stay.state)
     if name is None or stay.since is None:
         return
@@ -226,7 +230,7 @@ def _of_stay(stay: _Stay, trace: int, task_no: TaskNo, ended: Timestamp) -> Iter
             span_id(trace, kind, task_no, stay.after)
             for kind in (_STAYS[TaskState.DEFERRED], RUNNING)
         )
-    of_run = run_span(trace)  # between two tries it is in none of them
+    of_run = run_span(trace)  # between two tries it belongs to neither
     parent = of_run if stay.began is None else span_id(trace, "try", task_no, stay.began)
     yield Span(
         name=name,
@@ -243,7 +247,7 @@ def _of_stay(stay: _Stay, trace: int, task_no: TaskNo, ended: Timestamp) -> Iter
 def _of_try(
     stay: _Stay, trace: int, task: TaskInstance, state: TaskState, ended: Timestamp
 ) -> Iterator[Span]:
-    """Yield the span of a try that is over, if it had begun."""
+    """Yield the span of a finished try, if it had started."""
     if stay.began is None or not stay.start_no:
         return
     row = task.run.row
