@@ -115,10 +115,10 @@ class KnownRun:
 
 
 def data_interval(dag: DAG, info: RunInfo) -> tuple[Timestamp, Timestamp] | None:
-    """Return the data interval of a run; ``None`` if the DAG uses none or has no fire times.
+    """Return the data interval of a run, which ends at its last fire time.
 
-    A manual run covers the last whole interval; if there is no fire time before it, its interval is
-    empty.
+    ``None`` means a point in time: the DAG uses no intervals, or has fewer than two fire times up
+    to the run. A manual run covers the last whole interval.
     """
     if dag.data_interval == "slot":
         return None

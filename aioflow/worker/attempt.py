@@ -122,7 +122,7 @@ class Attempt:
             self.next_look_at = now() + wait_us
             await asyncio.sleep(wait_us / 1_000_000)
 
-    # ── its time ────────────────────────────────────────────────────────────────────────
+    # ── timeout ─────────────────────────────────────────────────────────────────────────
 
     def _limit_us(self) -> int | None:
         limit_us = spec_of(self._node).execution_timeout_us

@@ -198,7 +198,7 @@ def _alerted(alert: Alert, number: int) -> dict[str, Any]:
 
 
 def _called(number: int, failed: Sequence[BaseException]) -> CallbackReturned:
-    """Return the report. Failures are retried if one of them is transient."""
+    """Return the report. It requests a retry if any of the failures is transient."""
     if not failed:
         return CallbackReturned(number)
     passing = [exc for exc in failed if isinstance(exc, NotificationFailed) and exc.may_pass]

@@ -111,7 +111,7 @@ class DurableCalls:
         """Whether the coroutine is suspended until its call is answered."""
         return self._awaited is not None and self._reply is not None
 
-    # ── what user code calls ────────────────────────────────────────────────────────────
+    # ── called by user code ─────────────────────────────────────────────────────────────
 
     async def await_triggers(
         self, call: Call, triggers: tuple[Trigger[Any], ...], timeout_us: int | None
@@ -262,7 +262,7 @@ class DurableCalls:
             cut = self._cut(self._awaited)
         return problem if cut is None else cut.with_traceback(problem.__traceback__)
 
-    # ── how ─────────────────────────────────────────────────────────────────────────────
+    # ── internals ───────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
     async def _making(self, call: Call) -> AsyncIterator[RecordItem | None]:

@@ -222,7 +222,7 @@ class _Watch:
         return bool(data)
 
     def _take_reports(self) -> bool:
-        """Read its reports; those after its answer are ignored. Return whether there may be more."""
+        """Read its reports, ignoring those after its answer. Return whether there may be more."""
         try:
             data = self._sock.recv(_CHUNK * 16, socket.MSG_DONTWAIT)
             self._buffer += data

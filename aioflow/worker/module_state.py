@@ -120,10 +120,10 @@ class ModuleState:
                 sys.modules[name] = module
         return list(dict.fromkeys(found))
 
-    # ── what loaders report ───────────────────────────────────────────────────────────────
+    # ── called by loaders ─────────────────────────────────────────────────────────────────
 
     def enter(self, path: str) -> bool:
-        """Note that a module is executed next. Return whether ``leave`` must be called afterwards."""
+        """Note that a module is executed next. Return whether ``leave`` must be called then."""
         if path.startswith(self._folder):
             return False
         if self._depth == 0 and self._fresh:

@@ -327,7 +327,7 @@ class Subscription:
             self._reading = None
             self._read_on()
 
-    # ── what comes ──────────────────────────────────────────────────────────────────────
+    # ── new events ──────────────────────────────────────────────────────────────────────
 
     def _wait_for_more(self) -> None:
         """Query for the next events on behalf of all listeners that are up to date."""
@@ -356,7 +356,7 @@ class Subscription:
         self._tip = max(self._tip, page.last)
         self._wait_for_more()
 
-    # ── what was ────────────────────────────────────────────────────────────────────────
+    # ── missed events ───────────────────────────────────────────────────────────────────
 
     def _read_on(self) -> None:
         """Query for the events that late listeners missed, from the lowest position on."""
@@ -382,7 +382,7 @@ class Subscription:
         self._wait_for_more()
         self._read_on()
 
-    # ── how ─────────────────────────────────────────────────────────────────────────────
+    # ── queries ─────────────────────────────────────────────────────────────────────────
 
     def _ask(
         self, wanted: EventsWanted, audience: Iterable[Listener], take: Callable[[EventsPage], None]

@@ -90,7 +90,7 @@ class Orphans:
             return False  # it has ended, or belongs to another user
 
     def _is_orphan(self, pid: int, below: set[int]) -> bool:
-        """Return whether no chain of living parents leads to ``below``; extend it by such a chain."""
+        """Return whether no chain of living parents leads to ``below``; extend it by a chain."""
         chain: set[int] = set()
         while pid and pid not in below:
             stat = processes.stat(pid)

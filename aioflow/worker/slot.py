@@ -190,7 +190,7 @@ class Slot:
                 )
                 self._descriptors.write(said.encode())
 
-    # ── talking ─────────────────────────────────────────────────────────────────────────
+    # ── messages ────────────────────────────────────────────────────────────────────────
 
     def _send(self, messages: Sequence[object]) -> None:
         with self._send_lock:

@@ -156,7 +156,7 @@ class TriggerHost:
         elif not hosted.is_over:
             self._nursery.cancel(hosted, reason)
 
-    # ── shared ──────────────────────────────────────────────────────────────────────────
+    # ── triggers in a shared watch ──────────────────────────────────────────────────────
 
     def _keep_as_data(self, hosted: HostedTrigger, order: StartTrigger) -> bool:
         """Construct a trigger whose class is already loaded, and register it in its shared watch.
@@ -278,7 +278,7 @@ class TriggerHost:
             return
         await self._clean_up(trigger, hosted.ending or _FINISHED)
 
-    # ── one hosting ─────────────────────────────────────────────────────────────────────
+    # ── one assignment ──────────────────────────────────────────────────────────────────
 
     async def _host(self, hosted: HostedTrigger, order: StartTrigger) -> None:
         # A trigger that waits for days keeps only this frame and that of `run` alive.
