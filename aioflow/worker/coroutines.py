@@ -250,8 +250,7 @@ class CoroutineHost:
     def _confirm(self, order: CallRecorded) -> None:
         confirmed = self._hosted.get((order.task_no, order.start_no))
         if confirmed is None or confirmed.ending == _EVICTED:
-            # It was evicted while it requested something that was already there, or the command is
-            # late.
+            # Evicted while it requested something that was already there; or the command is late.
             self._line.report(NotSuspended(order.task_no, order.start_no))
             return
         if confirmed.calls is None:

@@ -68,7 +68,7 @@ class TriggerHost:
 
     An assignment ends with the first event, on ``StopTrigger``, or when the trigger fails. Then
     ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing of the trigger remains
-    here. A data-only trigger has nothing to clean up, so its event also ends its assignment.
+    here. If the end of a data-only trigger needs no instance, its event (``is_last``) says so, too.
     """
 
     evicted = 0
