@@ -1,3 +1,3 @@
-"""The program that children run: user code lives here and nowhere else."""
+"""The program of the child processes: user code runs here and nowhere else."""
 
 from __future__ import annotations

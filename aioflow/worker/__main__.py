@@ -1,11 +1,11 @@
 """``python -m aioflow.worker``: the program of every child.
 
-The daemon hands over the link's socket in ``AIOFLOW_LINK_FD`` and, to shared hosts, the black
-box in ``AIOFLOW_BLACKBOX_FD``. The first order says which role to play. A role is imported
-when it is known: start-up time and memory are paid by every slot.
+The daemon passes the link's socket in ``AIOFLOW_LINK_FD`` and, to shared children, the crash
+recorder in ``AIOFLOW_BLACKBOX_FD``. The first command assigns the role. A role is imported only
+then: every slot worker would pay for it in startup time and memory.
 
-It ends with 0 when the daemon closes the link, with 70 when a host gives itself up because too
-many coroutines outlived their cancellation.
+The exit status is 0 if the daemon closes the link, and 70 if a shared child exits because too many
+coroutines outlived their cancellation.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from aioflow.worker.withheld_variables import take_names
 
 __all__ = ("main",)
 
-# Has them loaded: what user code takes by name is there before it runs, and is looked after.
+# Load all lazy names now: what user code imports from them is then loaded and watched.
 dir(aioflow)
 
 
 def main() -> int:
-    """Play the role that the daemon assigns; return the exit status."""
+    """Run the role that the daemon assigns; return the exit status."""
     die_with_parent()
-    faulthandler.enable()  # a crash tells where, in the log of whoever caused it
-    sys.dont_write_bytecode = True  # a snapshot is immutable, a DAG folder is not ours
-    gc.freeze()  # all this stays: neither a collection nor the end need walk it
+    faulthandler.enable()  # a crash prints its traceback to the log of its task
+    sys.dont_write_bytecode = True  # a version is immutable, and a DAG folder belongs to the user
+    gc.freeze()  # all of this stays: the garbage collector need not traverse it
     take_names()
     link = BlockingLink(sock := take_socket("AIOFLOW_LINK_FD"))
     try:
@@ -84,7 +84,7 @@ def _play(welcome: Hello, first: list[Order], link: BlockingLink, sock: socket.s
 
 
 def _log_nonce() -> bytes:
-    """Return it, and have user code not find it."""
+    """Remove the nonce from the environment and return it, so that user code cannot find it."""
     return os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()
 
 

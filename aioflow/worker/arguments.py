@@ -1,4 +1,4 @@
-"""Where a try's arguments come from: the DAG file, the run, and what its parents returned."""
+"""Resolves the arguments of a try from the DAG file, the run, and results of its parents."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ __all__ = (
 
 
 class BadArgument(Exception):
-    """An argument of a task cannot be had, or does not fit."""
+    """An argument of a task is unavailable or has the wrong type."""
 
 
 class KnownRun:
-    """A run in this process: what it was started with, and its DAG."""
+    """A run in this process: its start data and its DAG."""
 
     __slots__ = ("_asking", "_context", "dag", "info")
 
@@ -68,10 +68,9 @@ class KnownRun:
         self._asking: dict[int, bool] = {}
 
     def asks_for_results(self, node: Node) -> bool:
-        """Whether a start of this task may take what others returned but for its own item.
+        """Return whether a try of this task may need results other than its own mapped item.
 
-        Where it cannot, nobody has to look which results to fetch: so it is for most children of
-        a fan-out.
+        If not, the search for results to fetch is skipped, as for most children of a fan-out.
         """
         asks = self._asking.get(node.position)
         if asks is None:
@@ -79,7 +78,7 @@ class KnownRun:
         return asks
 
     def context(self, node: Node, start: StartTask) -> RunContext:
-        """Return what this try may know about itself and the run.
+        """Return the context of this try: data about itself and the run.
 
         Raises:
             BadConf: If the conf does not fit the DAG's parameters.
@@ -95,7 +94,7 @@ class KnownRun:
         )
 
     def own_context(self) -> RunContext:
-        """Return what the run knows of itself; see ``context``."""
+        """Return the context of the run, without a task; see ``context``."""
         if self._context is None:
             self._context = self._of_run()
         return self._context
@@ -116,14 +115,14 @@ class KnownRun:
 
 
 def data_interval(dag: DAG, info: RunInfo) -> tuple[Timestamp, Timestamp] | None:
-    """Return from which slot of its schedule to which a run stands, if its DAG wants that.
+    """Return the data interval of a run, which ends at its last fire time.
 
-    A run that a person has started stands for the last whole interval; one that has no slots
-    before it, for a point.
+    ``None`` means a point in time: the DAG uses no intervals, or has fewer than two fire times up
+    to the run. A manual run covers the last whole interval.
     """
     if dag.data_interval == "slot":
         return None
-    # The calendar is loaded where it is used: most children never ask.
+    # Import the calendar lazily: most children never need it.
     from aioflow.core.scheduling.timetable import interval_up_to
 
     schedule = schedule_spec(
@@ -138,13 +137,13 @@ def data_interval(dag: DAG, info: RunInfo) -> tuple[Timestamp, Timestamp] | None
 
 
 def spec_of(node: Node) -> TaskSpec:
-    """Return the spec of a described node, as all in ``Code`` are."""
+    """Return the spec of a described node; every node in ``Code`` has one."""
     assert node.spec is not None  # noqa: S101 - see above
     return node.spec
 
 
 def wanted_parents(run: KnownRun, node: Node, start: StartTask) -> list[int]:
-    """Return whose results have to be asked for, and how: see ``questions.ResultsWanted``."""
+    """Return the parents whose results to query, as ``ResultsWanted.position`` values."""
     wanted = {
         binding.position
         for argument in node.arguments.values()
@@ -164,13 +163,13 @@ def wanted_parents(run: KnownRun, node: Node, start: StartTask) -> list[int]:
 
 
 def is_along(node: Node, position: int) -> bool:
-    """Whether a parent is in the mapped group of a task: child by child it gives its result."""
+    """Return whether a parent is in the task's mapped group, and so gives results per child."""
     mapped = spec_of(node).mapped
     return mapped is not None and position in mapped.along
 
 
 def wanted_children(node: Node, start: StartTask) -> list[tuple[int, int]]:
-    """Return which children's results a child takes, by position and map index."""
+    """Return the child results that a child needs, as pairs of position and map index."""
     mapped = spec_of(node).mapped
     if mapped is None:
         return []
@@ -198,7 +197,7 @@ def _takes_results(dag: DAG, node: Node) -> bool:
 
 
 def _looks_back(node: Node, start: StartTask) -> Iterator[FromRound]:
-    """Yield where it takes what the round before gave; nothing in the first one."""
+    """Yield the bindings to results of the previous iteration; none in the first iteration."""
     for argument in node.arguments.values():
         for binding in _bindings(argument, start):
             if isinstance(binding, FromRound):
@@ -206,13 +205,13 @@ def _looks_back(node: Node, start: StartTask) -> Iterator[FromRound]:
 
 
 def _asked_for(run: KnownRun, position: int) -> int:
-    """Return how a parent's results are asked for; of a stream they are its items."""
+    """Return the query position of a parent's results; for a stream, of its items."""
     is_stream = spec_of(run.dag.nodes[position]).streams
     return ~(run.info.first_task_no + position) if is_stream else position
 
 
 def streamed_from(run: KnownRun, node: Node, start: StartTask) -> int | None:
-    """Return how the item of a child is asked for, if it is one of a stream."""
+    """Return the query position of the stream from which a child gets its item, or ``None``."""
     mapped = spec_of(node).mapped
     if mapped is None or start.map_index < 0 or len(mapped.sources) != 1:
         return None
@@ -223,7 +222,7 @@ def streamed_from(run: KnownRun, node: Node, start: StartTask) -> int | None:
 
 
 def _bindings(value: object, start: StartTask) -> Iterator[object]:
-    """Yield what counts in this start: in its first round what stands in for the one before."""
+    """Yield the bindings for this execution; a first iteration uses the initial values instead."""
     for part in _parts(value):
         if isinstance(part, FromRound) and start.map_index <= 0:
             yield from _bindings(part.first, start)
@@ -250,7 +249,7 @@ class Arguments:
     """Resolves the bindings of one try.
 
     Args:
-        pages: Fetches results of a parent; called for those of ``wanted_parents`` only.
+        pages: Fetches results of a parent; called only for those of ``wanted_parents``.
         results: Folder of the large results.
 
     Raises:
@@ -265,21 +264,21 @@ class Arguments:
         self._start = start
         self._pages = pages
         self._folder = results
-        run.own_context()  # does its conf fit? Also for a task that does not look at it
+        run.own_context()  # validates the conf, even for a task that does not use it
         self._templates = frozenset(getattr(node.operator, "template_fields", ()))
         self._render: Callable[[Any], Any] = _as_it_is
 
     @cached_property
     def context(self) -> RunContext:
-        """What the try may know of itself and the run; most children of a fan-out never ask."""
+        """The context of the try, created lazily: most children of a fan-out never need it."""
         return self._run.context(self._node, self._start)
 
     def all(self) -> dict[str, Any]:
         """Return every argument of the task by name.
 
         Raises:
-            BadArgument: If one cannot be had: a key a result does not have, an item of a list
-                that is gone, a result that does not fit the annotation.
+            BadArgument: If one is unavailable: a missing key in a result, a list item that no
+                longer exists, a result that does not fit the annotation.
             BaseException: Whatever a function given to ``map`` raises.
         """
         values: dict[str, Any] = {}
@@ -301,14 +300,14 @@ class Arguments:
         return values
 
     def rendered(self, fields: Any) -> Any:
-        """Return fields as they stand in the DAG file, those rendered that are templates."""
+        """Return fields from the DAG file, with those listed in ``template_fields`` rendered."""
         if not self._templates or not isinstance(fields, Mapping):
             return fields
         render = renderer(self.context)
         return {name: render(v) if name in self._templates else v for name, v in fields.items()}
 
     def _rendering(self, name: str) -> Callable[[Any], Any]:
-        """Return what makes of a text in the DAG file what an argument of this name is."""
+        """Return the function that renders strings for this argument; identity if not templated."""
         if name in self._templates:
             return renderer(self.context)
         if name == START_KWARGS and self._node.starts_from_trigger:
@@ -380,7 +379,7 @@ class Arguments:
         )
 
     def _last(self, position: int, annotation: Any) -> Any:
-        """Return what the last round of a loop gave that gave anything."""
+        """Return the result of the last loop iteration that has one."""
         found = deque(self._rows(position), maxlen=1)
         return decode_item(self._folder, *found[0], annotation) if found else None
 
@@ -392,7 +391,7 @@ class Arguments:
             yield from (item[1:] for item in page.items)
 
     def _previous(self, first: object, annotation: Any) -> Any:
-        """Return what the round before gave; in the first round what stands in for that."""
+        """Return the previous iteration's result; in the first iteration, the initial value."""
         index, loop = self._start.map_index, self._node.loop
         if index <= 0 or loop is None:
             return self._value(first, annotation)
@@ -430,7 +429,7 @@ class Arguments:
         return None
 
     def _spread(self, spread: Spread) -> dict[str, Any]:
-        """Return the arguments that an item gives by their names."""
+        """Return the arguments that a mapped item provides, by name."""
         item = self._items.item(spread.source, Any, self._fetch)
         refused = spread.refuse(item)
         if refused is not None:
@@ -438,7 +437,7 @@ class Arguments:
         source, known = self._node.sources[spread.source], self._node.annotations
         if source.functions:
             return dict(item)
-        if not any(source.parents):  # it has not travelled
+        if not any(source.parents):  # it has not been encoded
             return dict(self.rendered(item))
         return {name: restore(value, known.get(name, Any), name) for name, value in item.items()}
 

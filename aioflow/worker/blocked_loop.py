@@ -1,7 +1,7 @@
-"""What a host says of a step that holds up its loop: a line on its output, since the loop cannot.
+"""Reports of a blocked event loop, written as lines to the output because the loop cannot send.
 
-The link is the loop's. So the watchdog writes to the pipe that carries what is printed, with a
-nonce that only this host and the daemon know; without that a line is what somebody printed.
+The link is served by the loop. So the watchdog writes to the output pipe, with a nonce known only
+to this child and the daemon; a line without the nonce is ordinary output.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import msgspec
 __all__ = ("LINE_LIMIT", "Stall", "StallLines", "line_of")
 
 LINE_LIMIT = 4096
-"""Bytes. A pipe takes so many in one piece (``PIPE_BUF``), whoever else writes to it."""
+"""Maximum bytes of a line. A pipe writes that much atomically (``PIPE_BUF``)."""
 
 _PLACE_LENGTH = 500
 _WORD = b" stall "
 
 
 class Stall(msgspec.Struct, frozen=True, array_like=True):
-    """One step of user code holds up the loop, or has done so.
+    """A step of user code that blocks the loop, or has blocked it.
 
     Attributes:
-        incident: Counts the stalls of this process; of one there are several lines.
-        number: Whose step, as the black box has it.
-        milliseconds: How long so far, or in all.
-        place: File, line and function where it stood.
-        is_loading: It imports code, which is slow once and not again.
-        is_over: The loop turns again.
+        incident: Number of this stall in the process; several lines may report one stall.
+        number: Number of the task or trigger, as in the crash recorder.
+        milliseconds: Duration so far, or in total if it is over.
+        place: File, line and function at which it was seen.
+        is_loading: It is importing code, which is slow only once.
+        is_over: The loop runs again.
     """
 
     incident: int
@@ -40,17 +40,17 @@ class Stall(msgspec.Struct, frozen=True, array_like=True):
 
 
 def line_of(stall: Stall, nonce: bytes) -> bytes:
-    """Return the line that says so, in one piece for the pipe."""
+    """Encode a stall as one line, short enough for an atomic write to the pipe."""
     place = stall.place.encode("utf-8", "backslashreplace").decode()[-_PLACE_LENGTH:]
     body = msgspec.json.encode(msgspec.structs.replace(stall, place=place))
     return b"\x1e" + nonce + _WORD + body + b"\n"
 
 
 class StallLines:
-    """Takes these lines out of what a host prints; they may come in pieces.
+    """Extracts these lines from the output of a child, which may arrive in pieces.
 
     Args:
-        nonce: The host's.
+        nonce: The nonce of the child.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -60,7 +60,7 @@ class StallLines:
         self._held = b""
 
     def feed(self, data: bytes) -> tuple[bytes, list[Stall]]:
-        """Return what was printed, and what was said in between."""
+        """Return the other output, and the stalls reported in it."""
         data = self._held + data
         stalls = [stall for body in self._line.findall(data) if (stall := self._decoded(body))]
         printed = self._line.sub(b"", data)
@@ -72,10 +72,10 @@ class StallLines:
         try:
             return self._decoder.decode(body)
         except msgspec.MsgspecError:
-            return None  # something else wrote into the pipe, and more than fits into one piece
+            return None  # other output was mixed in, in pieces too large to be atomic
 
     def _unfinished(self, data: bytes) -> int:
-        """Return where a line begins whose end has not come yet, else the end."""
+        """Return the start of an incomplete line, else the end of the data."""
         start = data.rfind(b"\x1e", max(0, len(data) - LINE_LIMIT))
         if start < 0:
             return len(data)

@@ -1,4 +1,4 @@
-"""The body of one try: which function or method is called, with what."""
+"""The body of one try: the function or method to call, with its arguments."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from aioflow.worker.queries import ResultsPage
 __all__ = ("Body", "PagesOfRun", "begin")
 
 PagesOfRun: TypeAlias = Callable[[int, int, int], ResultsPage]
-"""``(run_no, position, after)`` to a page of results."""
+"""Returns the page of results for ``(run_no, position, after)``."""
 
 
 class Body(msgspec.Struct, frozen=True):
-    """What to call.
+    """A call to make.
 
     Attributes:
-        operator: The instance, if the task is one.
-        is_check: One look of a sensor; what it returns says whether it is the last.
-        label: What people are to call it, if it is a child that has a name.
+        operator: The operator instance, if the task is an operator.
+        is_check: A poke of a sensor; its return value says whether the condition is met.
+        label: The label of a mapped child, if it has one.
     """
 
     call: Callable[[], Any]
@@ -44,10 +44,10 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def begin(run: KnownRun, node: Node, start: StartTask, pages: PagesOfRun, results: Path) -> Body:
-    """Return the body of a try, its arguments resolved. Runs ``__init__`` of an operator.
+    """Return the body of a try, with its arguments resolved. Runs ``__init__`` of an operator.
 
     Raises:
-        BadArgument: If an argument cannot be had.
+        BadArgument: If an argument is unavailable.
     """
     is_check = node.sensor is not None and not start.method
     if not node.arguments and node.fn is not None:
@@ -77,7 +77,7 @@ def begin(run: KnownRun, node: Node, start: StartTask, pages: PagesOfRun, result
 
 
 def _whole(execute: Callable[[Any], Any], values: Any) -> Any:
-    """Call the ``execute`` of a sensor that has one of its own: what it returns is the result."""
+    """Call a sensor's own ``execute``; its return value is the result, and the sensor is done."""
     value = execute(values)
     return _waited_for(value) if inspect.isawaitable(value) else PokeReturnValue(True, value)
 
@@ -89,7 +89,7 @@ async def _waited_for(value: Awaitable[Any]) -> PokeReturnValue[Any]:
 def _taking_events(
     operator: Any, node: Node, start: StartTask, values: Any, kwargs: dict[str, Any]
 ) -> Callable[[], Any]:
-    """Return the call that takes a batch of events, or one of them alone."""
+    """Return the call that handles a batch of events, or a single event."""
     method = getattr(operator, start.method)
     events = [TriggerEvent(decode(payload), key) for payload, key in start.events]
     described = spec_of(node).events

@@ -1,4 +1,4 @@
-"""Which tasks are skipped because a branch or a short circuit has said so."""
+"""Tasks that are skipped because of the result of a branch or short circuit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ("BadChoice", "skipped_by")
 
 
 class BadChoice(TaskError):
-    """A branch chose something that does not come after it.
+    """A branch chose something that is not directly downstream of it.
 
     Args:
         task_id: The branch.
-        chosen: What it returned, or the part of it that is wrong.
+        chosen: What it returned, or the invalid part of it.
         possible: What it may return.
     """
 
@@ -28,10 +28,10 @@ class BadChoice(TaskError):
 
 
 def skipped_by(node: Node, value: object) -> tuple[int, ...]:
-    """Return the positions that the result of a task skips, ascending; of most tasks none.
+    """Return the positions that the task's result skips, ascending; empty for most tasks.
 
     Raises:
-        BadChoice: If a branch names a task that is no child of it.
+        BadChoice: If a branch names a task that is not directly downstream of it.
     """
     if node.part is Part.BRANCH:
         return _not_chosen(node, value)
@@ -56,17 +56,17 @@ def _not_chosen(node: Node, value: object) -> tuple[int, ...]:
         if name not in names:
             raise BadChoice(node.task_id, name, sorted(names))
         chosen |= names[name]
-    # What comes after a chosen task as well is one of its ways on, not another branch.
+    # A child that is also downstream of a chosen task belongs to the chosen path.
     return tuple(sorted(children - _after(nodes, chosen)))
 
 
 def _at_its_index(node: Node, positions: set[int]) -> set[int]:
-    """Return those that a child of a mapped group has a say in: what is in the group with it."""
+    """Limit the positions to the mapped group, if the task is a child of one."""
     return positions & node.along if node.is_mapped else positions
 
 
 def _names(nodes: Sequence[Node], children: Iterable[int]) -> dict[str, set[int]]:
-    """Return what may be chosen: tasks, and the groups they stand in."""
+    """Return the names a branch may choose, of tasks and their groups, with their positions."""
     names: dict[str, set[int]] = {}
     for child in children:
         names.setdefault(nodes[child].task_id, set()).add(child)
@@ -82,7 +82,7 @@ def _children(nodes: Sequence[Node], position: int) -> set[int]:
 
 
 def _after(nodes: Sequence[Node], first: Iterable[int]) -> set[int]:
-    """Return these positions, and all that comes after them."""
+    """Return these positions and everything downstream of them."""
     seen = set(first)
     agenda = list(seen)
     while agenda:

@@ -1,6 +1,6 @@
-"""The role ``callbacks``: calls what authors gave for events, and tells the people on call.
+"""The role ``callbacks``: runs callbacks of user code and sends alert notifications.
 
-One after the other, in the main thread: the daemon gives the next when this one has answered.
+It handles one command at a time in the main thread; the daemon sends the next after each reply.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from aioflow.worker.stdio import Descriptors, configure_logging, flush, line_by_
 __all__ = ("CallbackHost", "Drive", "call", "notify")
 
 Drive: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Runs a coroutine to its end."""
+"""Runs a coroutine to completion."""
 
 
 class CallbackHost:
-    """Serves one version, and alerts.
+    """Runs the callbacks of one code version, and sends alerts.
 
     Args:
-        link: To the daemon; ``Hello`` has been received from it.
-        nonce: Tells our marks in the output from what user code prints.
+        link: Link to the daemon; ``Hello`` has already been received from it.
+        nonce: Distinguishes our marks in the output from what user code prints.
     """
 
     def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
@@ -86,11 +86,11 @@ class CallbackHost:
 
 
 def call(order: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
-    """Call what an author gave, each of several whatever became of the others.
+    """Run the user's callbacks for an event; each runs even if earlier ones failed.
 
     Args:
-        runs: Has been told of its run.
-        drive: For what is ``async def``.
+        runs: Must already know the run.
+        drive: Runs a callback that is ``async def``.
     """
     failed: list[BaseException] = []
     try:
@@ -112,7 +112,7 @@ def call(order: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
 
 
 def _functions(run: KnownRun, owed: Callback) -> tuple[Function, ...]:
-    """Return what is to be called; nothing, if its file no longer says so."""
+    """Return the callbacks to run; empty if the DAG file no longer defines any."""
     if owed.position < 0:
         return run.dag.callbacks.get(owed.event, ())
     return run.dag.nodes[owed.position].settings.callbacks.get(owed.event, ())
@@ -150,7 +150,7 @@ def _context(run: KnownRun, owed: Callback, number: int) -> dict[str, Any]:
 
 
 def notify(order: Notify) -> CallbackReturned:
-    """Tell the people on call, over each of the ways there are."""
+    """Send an alert over every configured channel; each is tried even if another fails."""
     alert = msgspec.msgpack.decode(order.body, type=Alert)
     failed: list[BaseException] = []
     try:
@@ -184,7 +184,7 @@ def _ways(order: Notify) -> list[Callable[[Mapping[str, Any]], None]]:
 
 
 def _alerted(alert: Alert, number: int) -> dict[str, Any]:
-    """Return what notifiers take for a context."""
+    """Return the context for the notifiers."""
     where = " of ".join(part for part in (alert.task_id, alert.run_id, alert.dag_id) if part)
     return {
         "event": "alert",
@@ -198,7 +198,7 @@ def _alerted(alert: Alert, number: int) -> dict[str, Any]:
 
 
 def _called(number: int, failed: Sequence[BaseException]) -> CallbackReturned:
-    """Return the report; what failed of something that may pass is done again."""
+    """Return the report. It requests a retry if any of the failures is transient."""
     if not failed:
         return CallbackReturned(number)
     passing = [exc for exc in failed if isinstance(exc, NotificationFailed) and exc.may_pass]

@@ -19,7 +19,7 @@ _VERSIONS_KEPT = 16
 
 
 class Code:
-    """What one version defines, imported when first asked for."""
+    """The definitions of one version, imported on first use."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
@@ -27,12 +27,12 @@ class Code:
         self._registered: list[DAG] = []
 
     def dag(self, file: str, dag_id: str) -> DAG:
-        """Return a DAG of the version, described, so that its nodes know their specs.
+        """Return a DAG of the version, described, so that its nodes have their specs.
 
         Raises:
-            CodeMissing: If the file is not there.
-            DagError: If it does not define that DAG here, or a task of it, though it did where it
-                was parsed.
+            CodeMissing: If the file is missing.
+            DagError: If the file does not define the DAG, or a task of it, in this process,
+                although it did so in the parser.
         """
         dags = self._dags.get(file)
         if dags is None:
@@ -52,12 +52,12 @@ class Code:
     def _load(self, file: str) -> dict[str, DAG]:
         self._noting_dags(self._namespace.load_file, file)
         own = str(self._namespace.folder / file)
-        # Of two with one name, the file's own wins over that of a file it imports.
+        # If two DAGs have the same id, the file's own wins over that of a file it imports.
         found = sorted(self._registered, key=lambda dag: dag.file == own)
         return {dag.dag_id: dag for dag in found}
 
     def _noting_dags(self, load: Callable[[str], ModuleType], name: str) -> ModuleType:
-        """Load a module. A DAG is registered once, by whoever is the first to need its file."""
+        """Load a module and collect its DAGs, which are registered only on the first import."""
         forget_registered()
         try:
             module = load(name)
@@ -67,7 +67,7 @@ class Code:
         return module
 
     def find_class(self, class_path: str) -> Any:
-        """Return what ``module:Qualname`` names, from the version or an installed package.
+        """Resolve ``module:Qualname`` in the version or in an installed package.
 
         Raises:
             ImportError: If the module is neither installed nor in the version.
@@ -81,11 +81,11 @@ class Code:
 
 
 class CodeShelf:
-    """The versions in this process.
+    """Cache of the versions in this process.
 
     Args:
-        folder: Of all snapshots.
-        exclusive: One version for the whole life of the process, under plain module names.
+        folder: Folder of all versions.
+        exclusive: Serve a single version for the life of the process, under plain module names.
     """
 
     def __init__(self, folder: Path, *, exclusive: bool) -> None:
@@ -94,10 +94,10 @@ class CodeShelf:
         self._codes: dict[str, tuple[Code, OwnNamespace | None]] = {}
 
     def version(self, version: str) -> Code:
-        """Return the code of a version, loading nothing of it yet.
+        """Return the code of a version, without importing any of it yet.
 
         Raises:
-            CodeMissing: If its folder is not there.
+            CodeMissing: If its folder is missing.
         """
         known = self._codes.get(version)
         if known is not None:
@@ -114,10 +114,10 @@ class CodeShelf:
         return code
 
     def put_back(self, in_use: Callable[[], Collection[str]]) -> list[str]:
-        """Forget versions nobody uses, once there are many; the oldest first.
+        """Unload unused versions if more than ``_VERSIONS_KEPT`` are loaded, the oldest first.
 
         Returns:
-            Those that are gone.
+            The unloaded versions.
         """
         excess = len(self._codes) - _VERSIONS_KEPT
         if excess <= 0:

@@ -1,4 +1,4 @@
-"""What to write where ``**kwargs`` is asked for a key that Airflow's context has, and ours not."""
+"""Hints for a failed ``kwargs[key]`` whose key exists in Airflow's context, but not in ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ("hint_of",)
 
 
 def hint_of(problem: BaseException) -> str:
-    """Return what to write instead of ``kwargs["ti"]``; empty for any other exception."""
+    """Return what to write instead of e.g. ``kwargs["ti"]``; empty for any other exception."""
     if type(problem) is not KeyError or len(problem.args) != 1:
         return ""
     key = problem.args[0]
@@ -25,7 +25,7 @@ def hint_of(problem: BaseException) -> str:
 
 
 def _was_filled(frame: FrameType) -> bool:
-    """Return whether the ``**`` parameter of a function was filled from the run."""
+    """Return whether the ``**`` parameter of the function was filled with the run's context."""
     code = frame.f_code
     if not code.co_flags & inspect.CO_VARKEYWORDS:
         return False

@@ -1,4 +1,4 @@
-"""Work in steps on an event loop that others share: none of it holds the loop for long."""
+"""Runs long computations in slices, so that none of them blocks the event loop for long."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from aioflow.author.steps import Steps
 __all__ = ("Slices",)
 
 SLICE_SECONDS = 0.005
-"""How long steps go on before the loop comes round."""
+"""Maximum seconds of a slice."""
 
 T = TypeVar("T")
 
 
 class Slices:
-    """Does work in steps. Each turn of the loop has one slice of one piece of work at most.
+    """Runs computations in slices. Each loop iteration runs at most one slice of one of them.
 
     Args:
-        seconds: How long a slice is.
+        seconds: Length of a slice.
     """
 
     def __init__(self, seconds: float = SLICE_SECONDS) -> None:
@@ -28,16 +28,16 @@ class Slices:
         self._turn = asyncio.Lock()
 
     async def run(self, steps: Steps[T]) -> T:
-        """Do the work of all steps; return what it came to.
+        """Run all steps and return their result.
 
-        The first slice is done at once, unless others wait: nearly all work is over then.
+        Unless another computation waits, the first step runs immediately: most need only one.
         """
         result: T
         try:
             if self._turn.locked():
                 await asyncio.sleep(0)
             else:
-                next(steps)  # most work is a single step, which needs neither lock nor clock
+                next(steps)  # usually the only one, which needs neither lock nor clock
             while True:
                 async with self._turn:
                     until = time.monotonic() + self._seconds

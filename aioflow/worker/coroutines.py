@@ -1,4 +1,4 @@
-"""The role ``async``: hosts ``async def`` bodies and sensors side by side on one loop."""
+"""The role ``async``: runs ``async def`` bodies and sensors concurrently on one event loop."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ CANCEL_SECONDS = 10.0
 """How long a cancelled try may clean up before it is abandoned."""
 
 STEP_THREADS = 32
-"""``def`` steps that run at once; further ones wait."""
+"""``def`` steps that run concurrently; further ones queue."""
 
 Key: TypeAlias = tuple[int, int]
 
@@ -84,15 +84,15 @@ _TIMEOUT, _EVICTED = "timeout", "evicted"
 
 
 class HostedTry(Hosted):
-    """A try in the nursery.
+    """A supervised try.
 
     Attributes:
-        start: The one it goes on as; a coroutine that was parked has been several.
-        calls: Its durable calls, once its body begins.
-        giver: Gives on what it yields, if others take that as it comes.
-        node: Set once its body begins, as is ``began_at``.
+        start: The current execution; a resumed coroutine has had several.
+        calls: Its durable calls; set when its body begins.
+        giver: Sends the items it yields, if other tasks consume them as a stream.
+        node: Set when its body begins, as is ``began_at``.
         attempt: Set when its body begins.
-        is_reported: The daemon has been told how it ended.
+        is_reported: Its outcome has been reported to the daemon.
     """
 
     __slots__ = (
@@ -119,7 +119,7 @@ class HostedTry(Hosted):
 
     @property
     def is_parked(self) -> bool:
-        """Whether it stands still in a call that an answer lets go on."""
+        """Whether the coroutine is suspended in a call and will be resumed by an answer."""
         return self.calls is not None and self.calls.is_parked and not self.ending
 
     @property
@@ -150,10 +150,10 @@ class HostedTry(Hosted):
 
 
 class CoroutineHost:
-    """Hosts tries, each in one task of the nursery.
+    """Runs tries, each as one supervised coroutine.
 
-    After a stop, a try reports ``TaskStopped`` and nothing else. A try that exceeds its own time
-    limit reports ``timeout`` once it has ended, or when the time allowed for that has passed.
+    A stopped try reports only ``TaskStopped``. A try that exceeds its execution timeout reports
+    ``timeout`` when it has ended, or when the time allowed for its cleanup is over.
 
     Attributes:
         evicted: See ``shared.Role``.
@@ -175,7 +175,7 @@ class CoroutineHost:
         self._hosted: dict[Key, HostedTry] = {}
         self._parked: dict[int, HostedTry] = {}
         self._sensors: dict[int, HostedTry] = {}
-        # Not the loop's own threads: user code may keep all of those busy.
+        # Not the loop's default threads: user code may occupy all of those.
         self._pressure = Pressure(welcome.memory_limit_bytes, own_memory)
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
@@ -185,7 +185,7 @@ class CoroutineHost:
         self.evicted = 0
 
     def watches(self) -> None:
-        """See ``shared.Role``: there are none."""
+        """Return ``None``: this role has no watches; see ``shared.Role``."""
 
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
@@ -216,7 +216,7 @@ class CoroutineHost:
                 raise LinkClosed(f"an async host was ordered {type(order).__name__}")
 
     def _describe(self, order: Describe) -> None:
-        """Say when sensors look, by the numbers of their tasks."""
+        """Report the last and next poke of sensors, by task number."""
         told = []
         for number in order.numbers:
             attempt = self._sensors[number].attempt if number in self._sensors else None
@@ -228,7 +228,7 @@ class CoroutineHost:
 
     def _begin(self, start: StartTask) -> None:
         left = self._parked.pop(start.task_no, None)
-        if left is not None:  # nobody knows of it any more
+        if left is not None:  # a suspended execution that the daemon has forgotten
             self._nursery.cancel(left, "reassigned")
         hosted = HostedTry(self, start)
         self._hosted[hosted.key] = hosted
@@ -250,17 +250,17 @@ class CoroutineHost:
     def _confirm(self, order: CallRecorded) -> None:
         confirmed = self._hosted.get((order.task_no, order.start_no))
         if confirmed is None or confirmed.ending == _EVICTED:
-            # It was let go of while it asked for what was there already; else this is late.
+            # Evicted while it requested something that was already there; or the command is late.
             self._line.report(NotSuspended(order.task_no, order.start_no))
             return
         if confirmed.calls is None:
             return
-        if self._parked.get(order.task_no) is confirmed:  # what it asked for was there already
+        if self._parked.get(order.task_no) is confirmed:  # the answer was already there
             del self._parked[order.task_no]
         confirmed.calls.answered(order.answer, order.failure, ordinal=order.ordinal)
 
     def report_for(self, hosted: HostedTry, report: Report) -> None:
-        """Tell the engine of a durable call; what was printed before stands in the log first."""
+        """Report a durable call to the engine, after flushing what was printed before it."""
         self._output.flush(hosted.key)
         self._line.report(report)
         if isinstance(report, Awaiting | NextEventRequested | RunCalled):
@@ -268,17 +268,17 @@ class CoroutineHost:
             self._relieve()
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
-        """Pack a value; a large one does not hold up the loop."""
+        """Encode a value in slices, so that a large one does not block the loop."""
         return await self._slices.run(steps)
 
     def cancel(self, hosted: HostedTry, reason: str) -> None:
-        """Cancel a try; it reports nothing more but that it has left."""
+        """Cancel a try; from here on it reports only ``TaskStopped``."""
         self._nursery.cancel(hosted, reason)
 
     def _relieve(self) -> None:
-        """Let the coroutines go that have been parked longest, where memory is short.
+        """If memory is short, evict the coroutines that have been suspended longest.
 
-        Nobody has to be told: one that is to be resumed runs again from the top.
+        The daemon need not be notified: an evicted try is replayed from the top when it is resumed.
         """
         if not self._parked or not self._pressure.is_due(self._loop.time()):
             return
@@ -291,7 +291,7 @@ class CoroutineHost:
             self._loop.call_later(LOOK_SECONDS, self._relieve)
 
     def find_class(self, start: StartTask, path: str) -> Any:
-        """Return what a try's version, or an installed package, calls by this name."""
+        """Resolve ``path`` in the try's code version or in an installed package."""
         version = self._runs.of(start).info.version
         return self._shelf.version(version).find_class(path)
 
@@ -372,7 +372,7 @@ class CoroutineHost:
     # ── endings ─────────────────────────────────────────────────────────────────────────
 
     def _let_go_of_run(self, run_no: int) -> None:
-        """Whoever is still parked for a run that has ended will never be resumed."""
+        """Cancel the coroutines suspended for a run that has ended: they will never be resumed."""
         for hosted in [h for h in self._parked.values() if h.start.run_no == run_no]:
             self._nursery.cancel(hosted, "cancelled")
 
@@ -383,14 +383,14 @@ class CoroutineHost:
             if known.get(hosted.start.task_no) is hosted:
                 del known[hosted.start.task_no]
         if not hosted.is_reported and not hosted.ending:
-            # Something in here broke. The engine must not wait for it forever.
+            # An internal error. Report it, so that the engine does not wait forever.
             self._report(hosted, not_begun(hosted.start, LostInHost()))
         if not hosted.is_reported:
             self._output.flush(hosted.key)
             self._line.report(TaskStopped(*hosted.key))
 
     def _abandoned(self, hosted: HostedTry) -> None:
-        """Report for a try that swallows its cancellation; give up when they are many."""
+        """Report for a try that swallowed its cancellation; exit if there are too many of them."""
         self._forget(hosted)
         if hosted.ending == _TIMEOUT and hosted.node is not None:
             problem = _too_long(hosted.node)
@@ -401,7 +401,7 @@ class CoroutineHost:
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
     def _report(self, hosted: HostedTry, ended: Ended) -> None:
-        # What it printed stands in its log before anyone learns that it has ended.
+        # Flush first: the log must be complete before the end is reported.
         self._output.flush(hosted.key)
         hosted.is_reported = True
         self._line.report(ended)
@@ -412,5 +412,5 @@ def _too_long(node: Node, cause: BaseException | None = None) -> TaskTimeout:
     problem = TaskTimeout(
         f"{node.task_id!r} took longer than its execution_timeout of {(limit_us or 0) / 1e6:g} s"
     )
-    # Where it stood when it was cancelled is what its author wants to see.
+    # Show the author the line at which it was cancelled.
     return problem if cause is None else problem.with_traceback(cause.__traceback__)

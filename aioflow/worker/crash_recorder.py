@@ -1,8 +1,8 @@
-"""The black box: which coroutine is being stepped, for whoever asks when its host has died.
+"""The crash recorder: names the coroutine that was being stepped when its process died.
 
-A word of shared memory holds the number of the task or trigger whose code runs right now, -1
-while the loop itself runs. The daemon reads it after a crash. A second word is for the watchdog
-of this process: the mark it makes there is wiped by the next step.
+A word of shared memory holds the number of the task or trigger whose code is running, -1 while
+the loop itself runs. The daemon reads it after a crash. A second word is for the watchdog of this
+process: the mark it sets there is cleared by the next step.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ("ASLEEP", "MARKED", "NOBODY", "WIPED", "BlackBox", "Signer", "Stepped
 NOBODY = -1
 
 WIPED, MARKED, ASLEEP = 0, 1, 2
-"""What the second word holds: there was a step since the mark; there was none; there was none,
-and the watchdog sleeps until there is one."""
+"""Values of the second word: a step ran since the mark; no step did; no step did and the
+watchdog sleeps until one does."""
 
 _SIZE = 16
 
@@ -29,7 +29,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class BlackBox:
-    """The shared words, by descriptor of a memfd the daemon made, or of our own without one.
+    """The shared words: in a memfd created by the daemon, or in private memory without one.
 
     Attributes:
         stirred: Released by a step that finds the watchdog asleep.
@@ -45,40 +45,40 @@ class BlackBox:
                 os.ftruncate(descriptor, _SIZE)
             self._map = mmap.mmap(descriptor, _SIZE)
         self.word = memoryview(self._map).cast("q")
-        """Element 0 is the number. Written directly: a call here would cost as much again."""
+        """Element 0 is the number. Written directly, since a method call would double the cost."""
         self.word[0] = NOBODY
         self.word[1] = WIPED
         self.stirred = threading.Semaphore(0)
 
     def stir(self) -> None:
-        """Wipe the watchdog's mark; called by a step that finds one."""
+        """Clear the watchdog's mark; called by a step that finds one."""
         mark, self.word[1] = self.word[1], WIPED
         if mark == ASLEEP:
             self.stirred.release()
 
     @classmethod
     def from_environment(cls, name: str) -> BlackBox:
-        """Return the daemon's box, or a private one if it gave none."""
+        """Open the daemon's crash recorder, or a private one if the variable is not set."""
         number = os.environ.pop(name, None)
         if number is None:
             return cls()
         box = cls(int(number))
-        os.close(int(number))  # the mapping stays
+        os.close(int(number))  # the mapping remains valid
         return box
 
 
 class Signer(Protocol):
-    """Whoever signs; a watch signs with the number of one of those it looks for."""
+    """A coroutine's identity for the crash recorder; a watch uses the number of a trigger in it."""
 
     @property
     def number(self) -> int:
-        """Whose step the next one is."""
+        """The number to which the next step is attributed."""
         ...
 
 
 @contextmanager
 def signed(box: BlackBox, number: int) -> Iterator[None]:
-    """Sign the box for code that runs in no coroutine of its own."""
+    """Sign the crash recorder while code runs outside a coroutine of its own."""
     word = box.word
     before = word[0]
     word[0] = number
@@ -91,10 +91,10 @@ def signed(box: BlackBox, number: int) -> Iterator[None]:
 
 
 class Stepped(Coroutine[Any, Any, Result_co]):
-    """A coroutine that signs the black box each time the loop steps it.
+    """A coroutine that signs the crash recorder each time the loop steps it.
 
-    Looks like the coroutine inside to whatever drives it, an ``asyncio.Task`` above all. There
-    are tens of thousands of these: what it could keep for speed is not kept.
+    It behaves like the wrapped coroutine to its driver, usually an ``asyncio.Task``. There are tens
+    of thousands of instances: to save memory, nothing is cached in them.
     """
 
     __slots__ = ("_box", "_inner", "_signer")
@@ -107,9 +107,9 @@ class Stepped(Coroutine[Any, Any, Result_co]):
         self._box = box
 
     def send(self, value: Any) -> Any:
-        """Step it."""
+        """Step the coroutine."""
         word = self._box.word
-        # Steps nest when user code drives a coroutine by hand: put back what stood there.
+        # Steps nest when user code drives a coroutine itself: restore the previous number.
         before = word[0]
         word[0] = self._signer.number
         if word[1]:
@@ -125,21 +125,21 @@ class Stepped(Coroutine[Any, Any, Result_co]):
         value: Any = None,
         trace: TracebackType | None = None,
     ) -> Any:
-        """Step it with an exception."""
+        """Step the coroutine with an exception."""
         word = self._box.word
         before = word[0]
         word[0] = self._signer.number
         if word[1]:
             self._box.stir()
         try:
-            # The loop passes the exception alone; three arguments are deprecated since 3.12.
+            # The loop passes only the exception; three arguments are deprecated since 3.12.
             throw: Callable[..., Any] = self._inner.throw
             return throw(kind) if value is None and trace is None else throw(kind, value, trace)
         finally:
             word[0] = before
 
     def close(self) -> None:
-        """Close it, which steps it too if it was begun."""
+        """Close the coroutine, which also steps it if it has started."""
         word = self._box.word
         before = word[0]
         word[0] = self._signer.number

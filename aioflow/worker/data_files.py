@@ -1,8 +1,8 @@
-"""Which files beside its modules a DAG file uses, as far as its source and its import say.
+"""Detects the data files that a DAG file uses, from its source and during its import.
 
-Three signs are read: expressions built on ``__file__``, plain texts that are the name of a file or
-folder there, and what was opened or listed while the file was imported. Where a version lives only
-its own files are, so what is named here becomes part of it; see ``catalog.data_files``.
+Three signs are evaluated: expressions built on ``__file__``, plain strings that name a file or
+folder there, and paths opened or listed during the import. At run time a version's folder holds
+only its own files, so the files found here become part of the version; see ``catalog.beside``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from aioflow.protocol.parse_results import Beside
 __all__ = ("FILE_LIMIT_BYTES", "BadFiles", "Opened", "UsedFiles", "is_inside", "patterns_of")
 
 FILE_LIMIT_BYTES = 1024 * 1024
-"""A larger file beside the modules of a DAG file is no part of its version."""
+"""Larger data files do not become part of a version."""
 
 _NAMED_AT_MOST = 1_000
 _NAME_LENGTH = 255
@@ -36,10 +36,10 @@ _TEXT_ENDS = (
     "toml tsv txt xml yaml yml"
 )
 _SUFFIXES = frozenset(f".{end}" for end in _TEXT_ENDS.split())
-"""A text that ends so may be the name of a file that is not there yet."""
+"""A string with such an ending may name a file that does not exist yet."""
 
 _SAME = frozenset({"abspath", "absolute", "fspath", "normpath", "realpath", "resolve", "str"})
-"""Functions and methods that return the path that they are given."""
+"""Functions and methods that return the path given to them."""
 
 _CLASSES = frozenset({"Path", "PosixPath", "PurePath", "PurePosixPath"})
 
@@ -49,7 +49,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class BadFiles(ValueError):
-    """What names the files of a version is not understood; the text says why."""
+    """A declaration of a version's files is invalid; the message says why."""
 
 
 def is_inside(path: str) -> bool:
@@ -58,14 +58,14 @@ def is_inside(path: str) -> bool:
 
 
 def patterns_of(value: object, folder: str) -> tuple[str, ...]:
-    """Return patterns as they are relative to the DAG folder.
+    """Return patterns as paths relative to the DAG folder.
 
     Args:
-        value: A text, or a list of texts.
-        folder: What they are relative to as they were written.
+        value: A string, or a list of strings.
+        folder: The folder to which the written patterns are relative.
 
     Raises:
-        BadFiles: If these are no patterns of files in the DAG folder.
+        BadFiles: If they are not patterns of files in the DAG folder.
     """
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
@@ -94,7 +94,7 @@ class UsedFiles:
         self.opened = Opened(folder)
 
     def take(self, file: str, tree: ast.AST) -> None:
-        """Take the paths that the source of one module names."""
+        """Collect the paths that the source of one module names."""
         own = file == self._file
         places = {posixpath.dirname(file), posixpath.dirname(self._file), ""}
         for node, path in _Paths(file, tree):
@@ -123,7 +123,7 @@ class UsedFiles:
         return name.partition("/")[0] in self._entries[place] and (self._folder / path).exists()
 
     def files(self) -> list[str]:
-        """Return the files that were named, without those that are too large for a version."""
+        """Return the named files, without those that are too large for a version."""
         found = []
         for name in sorted({*self._paths, *self._named} - {self._file}):
             path = self._folder / name
@@ -133,13 +133,13 @@ class UsedFiles:
         return found
 
     def found(self, reads: tuple[str, ...] = ()) -> Beside:
-        """Return what was found.
+        """Return all files, folders and patterns found.
 
         Args:
-            reads: What DAGs of the file say that they read.
+            reads: Paths that DAGs of the file declare with ``reads``.
 
         Raises:
-            BadFiles: If the line that names its files is not understood.
+            BadFiles: If the comment line that declares the files is invalid.
         """
         folder, opened = posixpath.dirname(self._file), self.opened
         read = [posixpath.normpath(posixpath.join(folder, one)) for one in reads]
@@ -166,11 +166,11 @@ class UsedFiles:
 
 
 class Opened:
-    """Notes what is opened and listed in a folder, from ``begin`` to ``end``, in this process.
+    """Records paths opened and listed in a folder by this process, from ``begin`` to ``end``.
 
     Attributes:
-        read: Files that were opened to be read, each with its stamp then; empty if there was none.
-        written: Files that were opened to be written.
+        read: Files opened for reading, each with its stamp at that time; empty if it was missing.
+        written: Files opened for writing.
         listed: Folders that were listed.
     """
 
@@ -184,20 +184,20 @@ class Opened:
         self._above = tuple(dict.fromkeys((f"{folder}/", f"{real}/")))
 
     def begin(self) -> None:
-        """Begin to note. The hook cannot be removed again: only for a process that ends soon."""
+        """Start recording. The hook cannot be removed: use it only in a short-lived process."""
         self._is_on = True
         if not self._has_hook:
             self._has_hook = True
             sys.addaudithook(self._hear)
 
     def end(self) -> None:
-        """Note nothing more."""
+        """Stop recording."""
         self._is_on = False
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._is_on or event not in _EVENTS:
             return
-        with contextlib.suppress(Exception):  # what is raised here would be raised by open()
+        with contextlib.suppress(Exception):  # an exception here would be raised by open()
             self._note(event, args, sys._getframe(1).f_code.co_filename)  # noqa: SLF001
 
     def _note(self, event: str, args: tuple[Any, ...], caller: str) -> None:
@@ -211,7 +211,7 @@ class Opened:
                 break
         else:
             return
-        name.encode()  # one that is no UTF-8 cannot be told
+        name.encode()  # a name that is not UTF-8 cannot be sent
         if event != "open":
             self.listed[name] = None
         elif args[2] & _WRITING:
@@ -235,10 +235,10 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 class _Paths:
-    """Gives the expressions of a module that are paths, each whole, and its texts.
+    """Yields the expressions of a module that are paths, each as a whole, and its constants.
 
     Args:
-        file: The module, relative to the DAG folder, as are the paths.
+        file: The module; like the paths, relative to the DAG folder.
     """
 
     def __init__(self, file: str, tree: ast.AST) -> None:
@@ -328,7 +328,7 @@ class _Paths:
 
 
 def _texts(nodes: list[ast.expr]) -> tuple[str, ...] | None:
-    """Return the texts that these expressions are, or ``None`` if one is something else."""
+    """Return the values of string constants, or ``None`` if one is another expression."""
     values = tuple(node.value for node in nodes if isinstance(node, ast.Constant))
     texts = tuple(value for value in values if isinstance(value, str))
     return texts if len(texts) == len(nodes) else None

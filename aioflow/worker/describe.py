@@ -1,4 +1,4 @@
-"""Describes hosted triggers for people: what they wait for, what they share, when they look."""
+"""Describes running triggers for the UI: what they wait for and share, and when they check."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from aioflow.worker.trigger_instance import HostedTrigger, Wait
 __all__ = ("Describer", "public_fields_of")
 
 _BUDGET_SECONDS = 0.05
-"""For the methods of all triggers in one answer; the others are described without them."""
+"""Time limit for calling ``describe`` in one reply; further triggers are described without it."""
 
 _TEXT_LENGTH = 300
 _FIELDS = 100
 
 
 class Describer:
-    """Describes triggers when the daemon asks. What their code raises leaves a gap, no more."""
+    """Describes triggers for the daemon. If their code raises, that part is omitted."""
 
     def __init__(self, box: BlackBox) -> None:
         self._box = box
         self._texts: dict[int, str] = {}
 
     def keep(self, number: int, trigger: Trigger[Any]) -> None:
-        """Keep the sentence of a trigger that becomes data, if its class has one."""
+        """Store the description of a trigger that becomes data only, if its class has one."""
         text = self._call(number, trigger.describe) if describes(trigger) else ""
         if text:
             self._texts[number] = text
 
     def forget(self, number: int) -> None:
-        """Drop the sentence of a trigger that is no longer hosted as data."""
+        """Drop the description of a data-only trigger that has ended."""
         self._texts.pop(number, None)
 
     def describe(
         self, numbers: Sequence[int], hosted: Mapping[int, HostedTrigger | Wait]
     ) -> tuple[tuple[int, Watched], ...]:
-        """Return what is known of those of these triggers that are here."""
+        """Describe those of these triggers that are in this process."""
         until = time.monotonic() + _BUDGET_SECONDS
         checks: dict[HostedWatch, tuple[Timestamp | None, Timestamp | None]] = {}
         told = []
@@ -83,7 +83,7 @@ class Describer:
         )
 
     def _call(self, number: int, describe: Callable[[], object]) -> str:
-        """Return what a trigger says of itself. Runs user code, and does not raise."""
+        """Return a trigger's description of itself. Runs user code, but does not raise."""
         try:
             with signed(self._box, number):
                 return str(describe() or "")[:_TEXT_LENGTH]
@@ -92,12 +92,12 @@ class Describer:
 
 
 def describes(trigger: Trigger[Any]) -> bool:
-    """Return whether the class of a trigger has a sentence of its own."""
+    """Return whether the class of a trigger defines ``describe``."""
     return type(trigger).describe is not Trigger.describe
 
 
 def public_fields_of(trigger: Trigger[Any]) -> tuple[str, ...]:
-    """Return the fields that the class of a trigger declares public; none if it does so wrongly."""
+    """Return the fields that a trigger's class declares public; none if invalid."""
     declared: object = type(trigger).public_fields
     if isinstance(declared, str):
         return ()

@@ -1,8 +1,8 @@
 """Tells which of many dicts may have changed, without touching the others.
 
-A process that was forked copies each page of memory that it writes to, and looking at an object
-counts a reference to it. Comparing what some ten thousand names lead to costs a parser more than
-all else it does; the dicts of CPython count their changes themselves (PEP 509), up to 3.12.
+A forked process copies each memory page that it writes to, and reading an object writes its
+reference count. Comparing the values of some ten thousand names would be the most expensive part
+of a parser's work. CPython up to 3.12 counts the changes of each dict itself (PEP 509).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 __all__ = ("DictCounts",)
 
 _OFFSET = 24
-"""Of the count: behind the reference count, the type, and the length."""
+"""Offset of the counter: after the reference count, the type, and the length."""
 
-# As they are before any DAG file is imported.
+# References from before any DAG file is imported, which could replace the originals.
 _enumerate, _map, _range, _at_address = enumerate, map, range, ctypes.c_uint64.from_address
 
 
@@ -28,7 +28,7 @@ def _word_at(place: int) -> int:
 
 
 def _has_counts() -> bool:
-    """Whether the dicts of this Python count their changes, and where they are expected to."""
+    """Return whether dicts of this Python have a change counter at the expected offset."""
     if sys.implementation.name != "cpython" or sys.version_info >= (3, 13):
         return False
     tried = {"a": 1}
@@ -42,7 +42,7 @@ _HAS_COUNTS = _has_counts()
 
 
 class DictCounts:
-    """The counts of some dicts as they are now. The caller keeps the dicts.
+    """The change counters of some dicts at the time of creation. The caller keeps the dicts alive.
 
     Args:
         scopes: Dicts, or views of the dicts of classes.
@@ -55,7 +55,7 @@ class DictCounts:
         self._counts = array("Q", map(_word_at, places))
 
     def changed(self) -> Iterable[int]:
-        """Return the positions of those that may have changed: all, where they are not counted."""
+        """Return the indexes of the dicts that may have changed: all, if there are no counters."""
         if not self._places:
             return _range(self._size)
         now = array("Q", _map(_word_at, self._places))

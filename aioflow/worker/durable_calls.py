@@ -1,4 +1,4 @@
-"""The durable calls of one try: made, recorded, waited for, or answered from the record."""
+"""The durable calls of one try: made, recorded, awaited, or answered from the record."""
 
 from __future__ import annotations
 
@@ -45,42 +45,43 @@ from aioflow.worker.values import hidden
 __all__ = ("ANSWER_LIMIT", "Conversation", "DurableCalls")
 
 ANSWER_LIMIT = 1024 * 1024
-"""Bytes of msgpack the answer of one call may have."""
+"""Maximum size of one call's answer, in bytes of msgpack."""
 
 _PASSED_ON = (Skip, Fail, RetryAfter, NotReady)
-"""What a step may say about its task: it ends the try, so there is nothing to record."""
+"""Signals by which a step ends its task's try, so that no result of the step is recorded."""
 
 
 class Conversation(Protocol):
-    """What the calls of a try need of the host it runs in."""
+    """The interface that the calls of a try need from the program that runs it."""
 
     start: StartTask
     began_at: int
 
     @property
     def on_code_change(self) -> str:
-        """What follows a call that is not the recorded one: ``fail``, ``restart``, ``keep``."""
+        """Policy for a call that differs from the record: ``fail``, ``restart`` or ``keep``."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the try was cancelled, or has ended: what it still calls counts for nothing."""
+        """Whether the try was cancelled or has ended; further calls have no effect."""
 
     def cancel(self, reason: str) -> None:
-        """Cancel the try. It reports nothing more."""
+        """Cancel the try. It reports no outcome."""
 
     def report(self, report: Report) -> None:
-        """Tell the engine; what the try printed so far goes before it."""
+        """Send a report to the engine, after the output that the try has printed so far."""
 
     def find_class(self, path: str) -> Any:
-        """Return what ``module:Qualname`` names in the try's version."""
+        """Resolve ``module:Qualname`` in the try's code version."""
 
 
 class DurableCalls:
-    """The calls of one try, in order. Fulfils ``aioflow.author.waiting.Calls``.
+    """The calls of one try, in order. Implements ``aioflow.author.waiting.Calls``.
 
     Args:
-        recorded: Those an earlier start of the task has made.
-        code: The folder of the task's version, with a slash; places are told relative to it.
+        recorded: Calls made by earlier executions of the task.
+        code: Folder of the task's code version, with a trailing slash; source locations are
+            relative to it.
     """
 
     def __init__(
@@ -107,10 +108,10 @@ class DurableCalls:
 
     @property
     def is_parked(self) -> bool:
-        """Whether the coroutine stands still until its wait is answered."""
+        """Whether the coroutine is suspended until its call is answered."""
         return self._awaited is not None and self._reply is not None
 
-    # ── what user code calls ────────────────────────────────────────────────────────────
+    # ── called by user code ─────────────────────────────────────────────────────────────
 
     async def await_triggers(
         self, call: Call, triggers: tuple[Trigger[Any], ...], timeout_us: int | None
@@ -234,17 +235,18 @@ class DurableCalls:
         *,
         ordinal: int | None = None,
     ) -> None:
-        """The call under way has its answer, stored; that of an earlier ``ordinal`` is late."""
+        """Pass the stored answer to the call in flight; ignore one for an earlier ``ordinal``."""
         if ordinal is not None and ordinal != self._made:
             return
         if self._reply is not None and not self._reply.done():
             self._reply.set_result((answer, failure))
 
     def end(self) -> None:
-        """The body has returned.
+        """End the calls: the body has returned.
 
         Raises:
-            CallCutShort: If a task it started still waits in a call, which nobody would hear.
+            CallCutShort: If an asyncio task of the body is still suspended in a call, whose answer
+                would be lost.
         """
         if self._reply is not None:
             self._reply.cancel()
@@ -252,7 +254,7 @@ class DurableCalls:
             raise self._cut(self._awaited)
 
     def explained(self, problem: BaseException) -> BaseException:
-        """The body has raised this; return why it really ended, if that was a call cut short."""
+        """Return the real cause of ``problem``, which the body raised: perhaps a call cut short."""
         if self._reply is not None:
             self._reply.cancel()
         cut = self._cut_short if isinstance(problem, asyncio.CancelledError) else None
@@ -260,17 +262,17 @@ class DurableCalls:
             cut = self._cut(self._awaited)
         return problem if cut is None else cut.with_traceback(problem.__traceback__)
 
-    # ── how ─────────────────────────────────────────────────────────────────────────────
+    # ── internals ───────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
     async def _making(self, call: Call) -> AsyncIterator[RecordItem | None]:
-        """Make one call at a time; yield what is recorded of it.
+        """Guard one call at a time; yield its record, or ``None``.
 
         Raises:
-            RuntimeError: If another is under way.
-            CallCutShort: If an earlier one was.
-            CallMismatch: If something else is recorded in its place.
-            CancelledError: If the try is over, though it has not noticed.
+            RuntimeError: If another call is in flight.
+            CallCutShort: If an earlier call was cut short.
+            CallMismatch: If another call is recorded at this position.
+            CancelledError: If the try has ended but its code still runs.
         """
         if self._talk.is_over:
             await self._refuse()
@@ -294,14 +296,14 @@ class DurableCalls:
             self._made += self._is_told
 
     async def _refuse(self) -> NoReturn:
-        """Word once that the try is over; whoever swallows that, too, stands still for good."""
-        if self._is_refused:  # in a loop it would keep everybody else from running
+        """Raise ``CancelledError`` once; if that is swallowed, suspend forever on the next call."""
+        if self._is_refused:  # in a loop it would starve the other coroutines
             await asyncio.get_running_loop().create_future()
         self._is_refused = True
         raise asyncio.CancelledError
 
     def _known(self, call: Call) -> RecordItem | None:
-        """Return what is recorded of the call that comes next."""
+        """Return the record of the next call, or ``None``."""
         if not self._recorded:
             return None
         known = self._recorded[0]
@@ -323,17 +325,17 @@ class DurableCalls:
         self._talk.report(RecordDropped(start.task_no, start.start_no, first, starts_over))
 
     def _tell(self, report: Report) -> None:
-        """Report the call under way: from here on it is made, whatever becomes of it."""
+        """Report the call in flight; from here on it counts as made, whatever its outcome."""
         self._talk.report(report)
         self._is_told = True
 
     def _cut(self, call: Call) -> CallCutShort:
-        """Let there be no call after this one: made again, it would come to something else."""
+        """Forbid further calls: a replay of this one could have a different outcome."""
         self._cut_short = CallCutShort(_shown(call, self._place(call)))
         return self._cut_short
 
     async def _awaited_answer(self, call: Call) -> tuple[bytes | None, Failure | None]:
-        """Return the answer of a call that parks the coroutine."""
+        """Return the answer of a call that suspends the coroutine."""
         self._awaited = call
         answer = await self._answer()
         self._awaited = None
@@ -366,7 +368,7 @@ class DurableCalls:
     async def _worked(
         self, work: Callable[[], Any], call: Call, *, in_thread: bool
     ) -> tuple[bytes, Exception | None]:
-        """Return the encoded result of the work, or the arguments of what it raised, and that."""
+        """Run the step. Return its encoded result, or its encoded arguments and the exception."""
         try:
             if in_thread:
                 context = contextvars.copy_context()
@@ -388,7 +390,7 @@ class DurableCalls:
         return None if answer is None else codec.decode(answer, annotation)
 
     def _raised(self, arguments: bytes | None, failure: Failure) -> Exception:
-        """Make again what a call raised, of the same class where that can be found."""
+        """Rebuild the exception that a call raised, of the same class if it can be resolved."""
         if failure.reason == "timeout" and failure.type == "TimeoutError":
             return TimeoutError(failure.message)
         try:
@@ -427,7 +429,7 @@ def _arguments(problem: Exception) -> Steps[bytes]:
 
 
 def _arguments_of(problem: Exception) -> tuple[Any, ...]:
-    """Return what its class takes: the arguments that it names for a copy, else its own."""
+    """Return the arguments named by the exception's ``__reduce__``, else its ``args``."""
     try:
         match problem.__reduce__():
             case (cls, tuple() as arguments, *_) if cls is type(problem):

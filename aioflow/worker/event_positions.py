@@ -1,4 +1,4 @@
-"""How far a task has come in what it waits for again and again: nothing is told it twice."""
+"""The position of a task in each series of waits, so that no event is delivered twice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ("Positions",)
 
 
 class Positions:
-    """What each series of waits of one coroutine was given last.
+    """The last answer in each series of waits of one coroutine.
 
-    It is built of the answers, recorded ones included, so a replay comes to the same.
+    Built from the answers, including recorded ones, so that a replay reaches the same positions.
     """
 
     __slots__ = ("_last", "_streams")
@@ -22,14 +22,14 @@ class Positions:
         self._streams: dict[int, Trigger[Any]] = {}
 
     def place(self, trigger: Trigger[Any]) -> Trigger[Any]:
-        """Return the trigger that goes on where the last wait of its series was answered."""
+        """Return the trigger, positioned behind the last answer in its series."""
         series = _series(trigger)
         if series is None or series not in self._last:
             return trigger
         return trigger.behind(self._last[series])
 
     def note(self, kind: str, triggers: tuple[Trigger[Any], ...], answer: Any) -> None:
-        """A call has been answered."""
+        """Record the answer of a call."""
         match kind:
             case "any_of":
                 branch, payload = answer
@@ -43,11 +43,11 @@ class Positions:
                 pass
 
     def open(self, ordinal: int, trigger: Trigger[Any]) -> None:
-        """A call has opened a stream."""
+        """Record that the call with this ordinal opened a stream."""
         self._streams[ordinal] = trigger
 
     def took(self, stream: int, payload: Any) -> None:
-        """The task has taken an event of the stream that this call opened."""
+        """Record an event that the task consumed from the stream opened by call ``stream``."""
         self._note(self._streams[stream], payload)
 
     def _note(self, trigger: Trigger[Any], payload: Any) -> None:

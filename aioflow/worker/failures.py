@@ -1,4 +1,4 @@
-"""What user code raised, as data: one clean line for the row, the traceback for the log."""
+"""Converts exceptions of user code: one clean line for the row, the traceback for the log."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ __all__ = (
 )
 
 MESSAGE_LIMIT = 4 * 1024
-"""Bytes of UTF-8."""
+"""Maximum bytes of a message in UTF-8."""
 
 _MADE = "_aioflow_text"
-"""An attribute of an exception: the text that its ``__str__`` has returned."""
+"""Attribute of an exception that caches the text returned by its ``__str__``."""
 
 _NOT_SHOWN = "<exception str() failed>"
-"""What a traceback has for a text that could not be made."""
+"""Placeholder in a traceback for a text that could not be produced."""
 
 _SHOWN_ITEMS = 100_000
-"""Items of an argument of an exception whose text is made, each as often as it stands in it."""
+"""Maximum items in the arguments of an exception for ``str``; repeated items count repeatedly."""
 
 _OURS = (__file__.rpartition("/")[0], "<frozen importlib.", importlib.__file__)
 
 
 def one_line(text: str) -> str:
-    """Return text as one line of valid UTF-8, at most ``MESSAGE_LIMIT`` long."""
+    """Return text as one line of valid UTF-8, at most ``MESSAGE_LIMIT`` bytes long."""
     line = " ".join(text.split())
     data = line.encode("utf-8", "backslashreplace")
     if len(data) <= MESSAGE_LIMIT:
@@ -49,12 +49,12 @@ def one_line(text: str) -> str:
 
 
 def failure_of(problem: BaseException, reason: str = "") -> Failure:
-    """Return what is stored of an exception.
+    """Return the stored form of an exception.
 
     Args:
-        problem: Whatever user code raised.
-        reason: Machine-readable; if empty it is told from the exception: ``exit`` for
-            ``SystemExit``, else ``raised``.
+        problem: An exception of user code.
+        reason: Machine-readable reason; the default is ``exit`` for ``SystemExit``, else
+            ``raised``.
     """
     kind = type(problem)
     if isinstance(problem, SystemExit):
@@ -81,11 +81,11 @@ def _exit_message(problem: SystemExit) -> str:
 
 
 def text_of(problem: BaseException) -> str:
-    """Return its text, shortened where that would take too much memory.
+    """Return the text of an exception, shortened if it would take too much memory.
 
-    The text of a list has each item as often as it stands in it, however deep: that of a few dozen
-    lists that hold one another twice has no end. ``__str__`` may take long, so a text that its
-    traceback has is not made again.
+    The text of a list repeats each item as often as the list contains it, at any depth: for a few
+    dozen lists that contain one another twice it is practically endless. ``__str__`` may be slow,
+    so the text cached by ``traceback_of`` is reused.
     """
     made = getattr(problem, _MADE, None)
     if isinstance(made, str):
@@ -103,7 +103,7 @@ def _remember_text(problem: BaseException, shown: traceback.TracebackException) 
 
 
 def _shorten_args(problem: BaseException) -> None:
-    """Replace arguments whose text would take too much memory, of what caused it as well."""
+    """Shorten arguments whose text would be too large, also in causes and contexts."""
     seen: dict[int, BaseException] = {}
     left: list[BaseException | None] = [problem]
     while left:
@@ -119,7 +119,7 @@ def _shorten_args(problem: BaseException) -> None:
 
 
 def _can_be_shown(value: Any) -> bool:
-    """Whether the text of a value of Python's own containers has an end that is near."""
+    """Return whether the text of a value made of built-in containers has a reasonable size."""
     items, count = [value], 0
     while items:
         item = items.pop()
@@ -139,7 +139,7 @@ def _can_be_shown(value: Any) -> bool:
 
 
 def print_traceback(problem: BaseException) -> None:
-    """Print it to the log of the try, from the first frame on that is not ours."""
+    """Print the traceback to the log of the try, starting at the first frame outside aioflow."""
     try:
         sys.stderr.write(traceback_of(problem))
     except BaseException as exc:  # noqa: BLE001 - sys.stderr of user code
@@ -147,7 +147,7 @@ def print_traceback(problem: BaseException) -> None:
 
 
 def traceback_of(problem: BaseException) -> str:
-    """Return what ``print_traceback`` prints."""
+    """Return the text that ``print_traceback`` prints."""
     try:
         _shorten_args(problem)
         trace = _without_ours(problem.__traceback__)

@@ -19,17 +19,17 @@ from aioflow.worker.queries import ResultsPage
 __all__ = ("FailedChild", "Pages", "Results", "decode_item")
 
 Pages: TypeAlias = Callable[[int, int], ResultsPage]
-"""``(position, after)`` to the page of that parent's results that follows ``after``."""
+"""Returns, for ``(position, after)``, the page of that parent's results that follows ``after``."""
 
 _PAGES_KEPT = 4
 
 
 class FailedChild(msgspec.Struct, frozen=True):
-    """A child of a mapped task that gave no result.
+    """A child of a mapped task that has no result.
 
     Attributes:
         state: ``failed``, ``skipped``, ``upstream_failed``, ``cancelled`` or ``removed``.
-        error: Why, where there is a reason.
+        error: The reason, if there is one.
     """
 
     index: int
@@ -38,13 +38,13 @@ class FailedChild(msgspec.Struct, frozen=True):
 
 
 class Results(Sequence[Any]):
-    """What the children of a mapped task returned, in map order, the successful ones only.
+    """The results of a mapped task's successful children, in map order.
 
-    Nothing is fetched before it is looked at, and only a few pages are kept: walking through
-    it costs little memory however wide it is. ``len`` walks it once.
+    Pages are fetched lazily and only a few are cached, so iterating takes little memory, whatever
+    the number of children. ``len`` fetches all pages once.
 
     Attributes:
-        width: How many children there are, failed ones too.
+        width: Number of children, including failed ones.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class Results(Sequence[Any]):
         self._fetch = fetch
         self._read = read
         self._pages: OrderedDict[int, ResultsPage] = OrderedDict()
-        self._afters = [-2]  # where each known page begins
-        self._starts = [0]  # how many results lie before it
+        self._afters = [-2]  # the `after` value of each known page
+        self._starts = [0]  # number of results before each known page
         self._complete = False
         self._indexes = array("q")
         self._failed: list[FailedChild] = []
@@ -70,7 +70,7 @@ class Results(Sequence[Any]):
 
     @property
     def failed(self) -> Sequence[FailedChild]:
-        """Those children that gave no result, in map order."""
+        """The children without a result, in map order."""
         self._walk()
         return tuple(self._failed)
 
@@ -114,7 +114,7 @@ class Results(Sequence[Any]):
             self._page(len(self._afters) - 1)
 
     def _page(self, number: int) -> ResultsPage:
-        """Return a page that is known, or the next one that is not."""
+        """Return a known page, or the next unknown one."""
         page = self._pages.get(number)
         if page is not None:
             self._pages.move_to_end(number)
@@ -152,10 +152,10 @@ def decode_item(
     *,
     is_list: bool = False,
 ) -> Any:
-    """Return one result as the page gives it: small, in a file, or ``None``.
+    """Return one result given in a page: inline, in a file, or ``None``.
 
     Args:
-        folder: Of the large results.
+        folder: Folder of the large results.
         is_list: The file is an indexed one, because its task feeds an ``expand``.
     """
     if body is not None:

@@ -28,15 +28,15 @@ __all__ = (
 )
 
 FRAME_LIMIT = 128 * 1024 * 1024
-"""Bytes. A longer frame ends the link: the other end is broken or hostile."""
+"""Maximum bytes of a frame. A longer one closes the link: the other end is broken or hostile."""
 
 FRAME_MESSAGES = 1_000
 """A frame is full with this many messages ..."""
 _FRAME_BYTES = 16 * 1024 * 1024
-"""... or as soon as it has this many bytes, the last message included."""
+"""... or as soon as it has this many bytes, including the last message."""
 
 MESSAGE_LIMIT = FRAME_LIMIT - _FRAME_BYTES - 1024
-"""Bytes of one message: it fits into any frame that is not full."""
+"""Maximum bytes of one message: it fits into any frame that is not full."""
 
 _HEADER = struct.Struct("<I")
 _ARRAY = struct.Struct(">BI")
@@ -66,7 +66,7 @@ def packed(message: object) -> msgspec.Raw:
 
 
 def frames(messages: Sequence[object]) -> Iterator[bytearray]:
-    """Cut messages into frames; none at all make one empty frame."""
+    """Split messages into frames; an empty batch makes one empty frame."""
     frame, count = bytearray(_START), 0
     for message in messages:
         _encoder.encode_into(message, frame, -1)
@@ -92,10 +92,10 @@ def _checked_length(header: bytes | bytearray) -> int:
 
 
 def complete_frames(buffer: bytearray) -> list[bytes]:
-    """Take the frames that are complete out of what has come, without their lengths.
+    """Remove the complete frames from the buffer and return them, without their lengths.
 
     Raises:
-        LinkClosed: If one is too long.
+        LinkClosed: If a frame is too long.
     """
     frames, start, size = [], 0, len(buffer)
     while size - start >= _HEADER.size:
@@ -111,12 +111,12 @@ def complete_frames(buffer: bytearray) -> list[bytes]:
 
 @cache
 def _order_decoder() -> msgspec.msgpack.Decoder[list[Order]]:
-    """Making one takes as long as parsing a small DAG file, which needs none."""
+    """Created lazily: it takes as long as parsing a small DAG file, which needs no decoder."""
     return msgspec.msgpack.Decoder(list[Order])
 
 
 class BlockingLink:
-    """A child's end without an event loop: slot workers and parsers.
+    """A child's end of the link without an event loop: slot workers, parsers, callback workers.
 
     ``send`` may be called from one thread while another is in ``receive``.
     """
@@ -125,10 +125,10 @@ class BlockingLink:
         self._sock = sock
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send them in as few frames as may be; blocks until the daemon's buffer has taken them.
+        """Send messages in as few frames as possible; blocks while the socket's buffer is full.
 
         Raises:
-            LinkClosed: If the daemon is gone.
+            LinkClosed: If the daemon has closed the link or died.
         """
         try:
             for frame in frames(messages):
@@ -137,10 +137,10 @@ class BlockingLink:
             raise LinkClosed(str(exc)) from exc
 
     def receive(self) -> list[Order]:
-        """Return the orders of the next frame; blocks until it is complete.
+        """Return the commands of the next frame; blocks until it is complete.
 
         Raises:
-            LinkClosed: If the daemon is gone.
+            LinkClosed: If the daemon has closed the link or died.
         """
         length = _checked_length(self._exactly(_HEADER.size))
         return _order_decoder().decode(self._exactly(length))

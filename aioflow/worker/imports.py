@@ -1,8 +1,8 @@
-"""Which local files a module may import, also those it would import only later.
+"""Local files that a module may import, including those imported only later.
 
-An import inside a function runs when a task does. Its file must be in the snapshot all the same,
-so imports are read from the source. Imports by name as data (``importlib.import_module``) are
-seen only if they have happened.
+An import inside a function runs when a task does. Its file must be part of the version all the
+same, so imports are read from the source. Imports by a computed name (``importlib.import_module``)
+are found only if they have already happened.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 __all__ = ("UNREADABLE", "Reach", "named_files", "reachable")
 
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
-"""What keeps a file from being read as Python; whoever imports it will say so."""
+"""Errors that keep a file from being read as Python; importing it will report them."""
 
 
 class Reach:
-    """Local files, and all that their imports lead to; each is read once.
+    """Local files, and all files reachable through their imports; each file is read once.
 
     Attributes:
         files: Relative to the folder.
-        wanted: Where imports looked in vain, without the suffix: once something comes to such a
-            place, they lead there.
+        wanted: Paths, without suffix, at which an import found nothing: a file created there would
+            be imported.
 
     Args:
-        folder: Where imports begin, as the first entry of ``sys.path``.
-        on_source: Takes each file with its source, parsed.
+        folder: Where imports are resolved, like the first entry of ``sys.path``.
+        on_source: Called with each file and its syntax tree.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Reach:
 
 
 def reachable(folder: Path, files: Iterable[str]) -> set[str]:
-    """Return these files and all below ``folder`` that their imports lead to.
+    """Return these files and all files below ``folder`` reachable through their imports.
 
     Args:
-        folder: Where imports begin, as the first entry of ``sys.path``.
-        files: Relative to it, as are those returned.
+        folder: Where imports are resolved, like the first entry of ``sys.path``.
+        files: Relative to the folder, as are those returned.
     """
     reach = Reach(folder)
     reach.add(files)
@@ -71,10 +71,10 @@ def _package(file: str) -> tuple[str, ...]:
 
 
 def named_files(folder: Path, tree: ast.AST, package: tuple[str, ...]) -> set[str]:
-    """Return the local files that the imports in a piece of a module lead to at once.
+    """Return the local files that the imports in a part of a module lead to directly.
 
     Args:
-        package: The folders the module is in.
+        package: The folders that contain the module.
     """
     return {file for name in _imports(tree, package) for file in _look(folder, name)[0]}
 
@@ -87,7 +87,7 @@ def _tree(path: Path) -> ast.AST:
 
 
 def _imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the modules that imports name; some may be names inside of modules."""
+    """Yield the modules named in imports; some may be names inside modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -101,14 +101,14 @@ def _imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...
 
 def _base(node: ast.ImportFrom, package: tuple[str, ...]) -> tuple[str, ...]:
     named = tuple(node.module.split(".")) if node.module else ()
-    # One dot is the package itself, each further one a step up.
+    # One dot is the package itself, each further one a level up.
     return (*package[: len(package) - node.level + 1], *named) if node.level else named
 
 
 def _look(folder: Path, name: tuple[str, ...]) -> tuple[set[str], set[str]]:
-    """Return what is executed to import a module, and where it looked in vain.
+    """Return the files executed to import a module, and the paths at which none was found.
 
-    It is the module itself, and the packages it is in.
+    The files are those of the module itself and of the packages that contain it.
     """
     found: set[str] = set()
     missing: set[str] = set()

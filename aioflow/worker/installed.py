@@ -1,7 +1,7 @@
-"""Notice that installed packages changed under a process that runs code of them.
+"""Detects changes to installed packages while a process runs code from them.
 
-A process keeps a module as it was imported. After an upgrade it would run old code beside
-processes that began later; after an installation it may not find what the others do.
+A process keeps a module as it was imported. After an upgrade it would run old code beside newer
+processes; after an installation it may not find a module that the others do.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import NamedTuple
 __all__ = ("LOOK_SECONDS", "SETTLE_SECONDS", "InstalledPackages")
 
 LOOK_SECONDS = 5.0
-"""Between two looks, each of which costs a ``stat`` per imported file: a few milliseconds."""
+"""Seconds between two checks, each of which costs a ``stat`` per imported file: a few
+milliseconds."""
 
 SETTLE_SECONDS = 2.0
-"""While something was written so recently, the installation is taken to go on."""
+"""Seconds without a write after which an installation counts as finished."""
 
 _OURS = ("aioflow", "aioflow_triggers")
 _OWN_DISTRIBUTION = "aioflow_engine-"
@@ -32,26 +33,25 @@ _GONE = (0, 0)
 
 
 class _Change(NamedTuple):
-    """What is no longer as it was, and when something of that was last written."""
+    """A changed package, and when part of it was last written."""
 
     name: str
     written_ns: int
 
 
 class InstalledPackages:
-    """Compares what is installed with what it was when this process began or imported it.
+    """Compares installed packages with their state at the start of this process or at import.
 
-    Looks at the files of imported modules and at the metadata of distributions. Snapshots of
-    versions never change, and the standard library is not looked at. Neither is aioflow: while
-    the daemon is of the old release its children are not to be of the new one, so from an
-    upgrade of aioflow on no change is reported.
+    Checks the files of imported modules and the metadata of distributions. Version folders never
+    change, and the standard library is not checked. Neither is aioflow: the children of a daemon of
+    the old release must not run the new one, so after an upgrade of aioflow no change is reported.
 
     Args:
-        code: Folder of the version snapshots.
-        wall_ns: Tells the time, in nanoseconds since 1970.
+        code: Folder of the code versions.
+        wall_ns: Returns the time, in nanoseconds since 1970.
 
     Attributes:
-        changed: Name of a module or distribution that changed; empty until one did. Stays.
+        changed: Name of a module or distribution that changed; empty until one did, then final.
     """
 
     def __init__(self, code: str, wall_ns: Callable[[], int] = time.time_ns) -> None:
@@ -68,7 +68,7 @@ class InstalledPackages:
         self._unsettled = ""
 
     def watch(self) -> None:
-        """Look from a thread of its own, until something changed."""
+        """Check in a background thread until a change was found."""
         threading.Thread(target=self._watch, name="aioflow-packages", daemon=True).start()
 
     def _watch(self) -> None:
@@ -77,24 +77,24 @@ class InstalledPackages:
             self.look()
 
     def look_if_due(self) -> str:
-        """Look unless the last look was less than ``LOOK_SECONDS`` ago; return ``changed``."""
+        """Check unless the last check was less than ``LOOK_SECONDS`` ago; return ``changed``."""
         if time.monotonic() >= self._looked_at + LOOK_SECONDS:
             self.look()
         return self.changed
 
     def look(self) -> str:
-        """Look, and return ``changed``: set once the installation seems to be over."""
+        """Check, and return ``changed``; it is set once the installation seems to be finished."""
         with self._guard:
             self._look()
         return self.changed
 
     def look_again(self, failed_at: float) -> str:
-        """Look after something failed that a change may explain, and return ``changed``.
+        """Check after a failure that a change may explain, and return ``changed``.
 
-        An installation that still goes on counts.
+        An unfinished installation counts, too.
 
         Args:
-            failed_at: When it failed, on the monotonic clock. A look since then will do.
+            failed_at: Monotonic time of the failure. A later check is not repeated.
         """
         with self._guard:
             if self._looked_at < failed_at:
@@ -107,7 +107,7 @@ class InstalledPackages:
         self._note_imports()
         change = None if self.changed or self._is_upgraded else self._find()
         self._unsettled = "" if change is None else change.name
-        # A time that is still to come tells nothing.
+        # A timestamp in the future tells nothing.
         if change and not 0 <= self._wall_ns() - change.written_ns < SETTLE_SECONDS * 1e9:
             self.changed = change.name
 
@@ -119,8 +119,8 @@ class InstalledPackages:
                 self._files[name] = path, _stamp(path)
 
     def _path_of(self, module: object) -> str:
-        """Return the file of a module of an installed package; empty for any other."""
-        if type(module) is not ModuleType:  # a lazy one would be loaded by a look
+        """Return the file of a module of an installed package; empty for any other module."""
+        if type(module) is not ModuleType:  # checking a lazy module would load it
             return ""
         spec = module.__dict__.get("__spec__")
         path = spec.origin if isinstance(spec, ModuleSpec) and spec.has_location else None
@@ -130,7 +130,7 @@ class InstalledPackages:
         return path if in_place or not path.startswith(_STDLIB) else ""
 
     def _find(self) -> _Change | None:
-        """Return a change: of metadata first, which has the name that people know."""
+        """Return a change: preferably of a distribution, whose name users know."""
         distributions = self._changed_distributions()
         if any(name.startswith(_OWN_DISTRIBUTION) for name in distributions):
             self._is_upgraded = True
@@ -138,12 +138,12 @@ class InstalledPackages:
         files = {name: path for name, (path, stamp) in self._files.items() if _stamp(path) != stamp}
         if not distributions and not files:
             return None
-        # The folder of a file tells when the file was removed.
+        # The removal of a file shows in the timestamp of its folder.
         touched = {*files.values(), *map(os.path.dirname, files.values()), *self._places}
         return _Change(next(iter((*distributions, *files))), max(_stamp(p)[0] for p in touched))
 
     def _changed_distributions(self) -> list[str]:
-        """Return the names of distributions that came or changed, then of those that are gone."""
+        """Return the names of new or changed distributions, followed by the removed ones."""
         places = {place: _stamp(place) for place in self._places}
         if places == self._places:
             return []
@@ -167,7 +167,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _distributions(places: dict[str, tuple[int, int]]) -> dict[str, int]:
-    """Return the names of what is installed, each with when it was."""
+    """Return the installed distributions with their modification times."""
     found: dict[str, int] = {}
     for place in places:
         try:
@@ -177,5 +177,5 @@ def _distributions(places: dict[str, tuple[int, int]]) -> dict[str, int]:
                     if entry.name.endswith(_SUFFIXES) and dot:
                         found[name] = entry.stat().st_mtime_ns
         except OSError:
-            continue  # it went away meanwhile, or never was
+            continue  # it was removed in the meantime, or never existed
     return found

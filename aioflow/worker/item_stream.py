@@ -1,4 +1,4 @@
-"""Report the items that a generator task yields, with back-pressure from the store."""
+"""Reports the items that a generator task yields, with backpressure from the store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Talk(Protocol):
         """Send a report to the engine."""
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
-        """Pack a yielded item; other coroutines run between the steps of a large one."""
+        """Encode a yielded item; other coroutines run between the steps of a large one."""
 
 
 class Giver:
@@ -37,7 +37,7 @@ class Giver:
         self._room: asyncio.Future[None] | None = None
 
     async def give_all(self, items: AsyncGenerator[Any, None], name: str) -> None:
-        """Report all items but those that an earlier try had stored; these keep their values."""
+        """Report all items except those stored by an earlier try, which keep their values."""
         known = self._taken
         async with aclosing(items):
             async for value in items:

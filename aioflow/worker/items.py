@@ -1,4 +1,4 @@
-"""Items that go from task to task before the one that makes them has ended."""
+"""Stream items: passed between tasks while the producing task still runs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from aioflow.worker.fan_in import Pages
 __all__ = ("ITEM_LIMIT", "ItemTooLarge", "all_items", "encoded", "gathered", "one_item")
 
 ITEM_LIMIT = 1024 * 1024
-"""Bytes of msgpack an item may have."""
+"""Maximum size of an item, in bytes of msgpack."""
 
 
 _ITEM_BYTES = 32
-"""What an item takes at least until it is sent, however small it is."""
+"""Minimum size counted per item until it is sent, however small it is."""
 
 
 class ItemTooLarge(Exception):
-    """An item, or all a handler returned at once, has more bytes than may travel."""
+    """An item, or all items that a handler returned together, exceed the size limit."""
 
 
 def encoded(value: object, what: str) -> Steps[bytes]:
-    """Return an item as it travels.
+    """Encode an item.
 
     Raises:
         ItemTooLarge: If it has more than ``ITEM_LIMIT`` bytes.
-        Unserializable: If it cannot travel.
+        Unserializable: If it cannot be encoded.
     """
     try:
         return (yield from codec.in_steps(value, what, ITEM_LIMIT))
@@ -41,11 +41,11 @@ def encoded(value: object, what: str) -> Steps[bytes]:
 
 
 def gathered(node: Node, value: object) -> Steps[tuple[bytes, ...]]:
-    """Return what a handler adds to its task's output: the items of a list, or one value.
+    """Return the encoded items that a handler adds to its task's output: a list's, or one value.
 
     Raises:
-        ItemTooLarge: If one of them, or all together, have too many bytes.
-        Unserializable: If one cannot travel.
+        ItemTooLarge: If one of them, or all together, exceed the size limit.
+        Unserializable: If one cannot be encoded.
     """
     if value is None:
         return ()
@@ -64,7 +64,7 @@ def gathered(node: Node, value: object) -> Steps[tuple[bytes, ...]]:
 
 
 def one_item(pages: Pages, task_no: TaskNo, index: int) -> bytes:
-    """Return one item a task has given on.
+    """Return one stream item of a task.
 
     Raises:
         LookupError: If there is no such item.
@@ -76,7 +76,7 @@ def one_item(pages: Pages, task_no: TaskNo, index: int) -> bytes:
 
 
 def all_items(pages: Pages, task_no: TaskNo, annotation: Any = Any) -> list[Any]:
-    """Return everything a task has given on, in order."""
+    """Return all stream items of a task, in order."""
     values: list[Any] = []
     after, more = -1, True
     while more:

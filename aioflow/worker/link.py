@@ -20,12 +20,11 @@ Incoming = TypeVar("Incoming")
 
 
 class Link(asyncio.Protocol, Generic[Incoming]):
-    """One end of a link on an event loop. Made by ``daemon_link`` and ``child_link``.
+    """One end of a link on an event loop. Created by ``daemon_link`` and ``child_link``.
 
-    Messages are handed to ``on_messages`` as they arrive, those of all frames that are there
-    together, in the loop's own callback: no task stands in between. ``on_closed`` is called
-    once, with the reason, when the other end is gone or sent something that cannot be read;
-    after it no message comes.
+    Messages are passed to ``on_messages`` in the loop's own callback, those of all complete frames
+    together, without a task in between. ``on_closed`` is called once, with the reason, when the
+    other end closes the link or sends something invalid; no message follows.
     """
 
     def __init__(
@@ -44,31 +43,31 @@ class Link(asyncio.Protocol, Generic[Incoming]):
 
     @property
     def is_open(self) -> bool:
-        """Whether ``send`` still reaches a living socket."""
+        """Whether ``send`` still reaches an open socket."""
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send them in as few frames as may be. Never blocks; does nothing after the end.
+        """Send messages in as few frames as possible. Never blocks; does nothing once closed.
 
-        Nothing is raised then because ``on_closed`` tells, and whoever hears it knows what
-        had been sent and was never answered.
+        It does not raise then, because ``on_closed`` reports the end; its receiver knows which
+        messages were sent and never answered.
         """
         if self._transport is not None and not self._transport.is_closing():
             for frame in frames(messages):
                 self._transport.write(frame)
 
     async def drain(self) -> None:
-        """Wait until the other end has taken most of what was sent."""
+        """Wait until most of the sent bytes have left the write buffer."""
         await self._writable.wait()
 
     def close(self) -> None:
-        """Close this end. ``on_closed`` still comes."""
+        """Close this end. ``on_closed`` is still called."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        # A socket's always is one, though uvloop's does not derive from the class.
+        # A socket's transport always is one, though uvloop's does not derive from the class.
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
@@ -120,7 +119,7 @@ async def child_link(
     on_messages: Callable[[list[Order]], None],
     on_closed: Callable[[str], None],
 ) -> Link[Order]:
-    """Return a child's end on an event loop, which receives orders."""
+    """Return a child's end on an event loop, which receives commands."""
     return await _connect(sock, msgspec.msgpack.Decoder(list[Order]), on_messages, on_closed)
 
 

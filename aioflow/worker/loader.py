@@ -1,14 +1,13 @@
 """Loads the code of a version: its DAG file and the local modules beside it.
 
-A version is a folder ``<code>/<version>/``. A process that serves one version has that folder
+A version is a folder ``<code>/<version>/``. A process that serves a single version has that folder
 first in ``sys.path`` and its modules under their own names, as if the file were run there.
 
-A shared host serves many. There each version lives in a package of its own,
-``aioflow_v_<version>``, and its modules get an ``__import__`` of their own, which looks into
-the version's folder first. Two versions of a file or of its helper never meet. What this
-cannot do: ``importlib.import_module("helper")`` and other imports by name as data do not see
-the folder, ``sys.path`` changes of one version are seen by all, and packages outside the folder
-are shared by everyone.
+A shared child serves many versions. There each version is a package of its own,
+``aioflow_v_<version>``, and its modules get their own ``__import__``, which searches the version's
+folder first. Two versions of a file or of its helper module are never mixed. Limitations:
+``importlib.import_module("helper")`` and other imports by a computed name do not search the
+folder, ``sys.path`` changes of one version affect all, and packages outside the folder are shared.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ _import = builtins.__import__
 
 
 class CodeMissing(Exception):
-    """The folder of a version is not on this machine. It can be made again."""
+    """The folder of a version is missing on this machine. It can be restored."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"the code of this version is not at {folder}")
 
 
 def module_name(file: str) -> str:
-    """Return the name a file of a version is imported by: its path, with dots.
+    """Return the module name of a version's file: its path, with dots.
 
-    A dot in the name of a file or folder is no step down: ``daily.v2.py`` is ``daily%2Ev2``.
+    A dot in a file or folder name is escaped: ``daily.v2.py`` becomes ``daily%2Ev2``.
     """
     parts = Path(file).with_suffix("").parts
     parts = parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts
@@ -48,7 +47,7 @@ def module_name(file: str) -> str:
 
 
 def _place(module: str) -> Path:
-    """Return the path of a module without its suffix: the way back of ``module_name``."""
+    """Return the path of a module without its suffix: the inverse of ``module_name``."""
     parts = module.split(".")
     return Path(*(part.replace("%2E", ".").replace("%25", "%") for part in parts))
 
@@ -58,12 +57,12 @@ def _with_suffix(place: Path) -> Path:
 
 
 class Namespace(Protocol):
-    """Where the modules of a version are kept in this process."""
+    """The modules of a version in this process."""
 
     folder: Path
 
     def load_file(self, file: str) -> ModuleType:
-        """Import a file of the version, once; what its code raises passes through.
+        """Import a file of the version, once; exceptions of its code propagate.
 
         Raises:
             CodeMissing: If the version has no such file.
@@ -71,9 +70,9 @@ class Namespace(Protocol):
         ...
 
     def load_module(self, name: str) -> ModuleType:
-        """Import a module by the name ``module_name`` gives it, or an installed one.
+        """Import a module by its ``module_name``, or an installed one.
 
-        A file of the version comes before an installed module of its name.
+        A file of the version takes precedence over an installed module of the same name.
         """
         ...
 
@@ -81,7 +80,7 @@ class Namespace(Protocol):
 class WholeProcess:
     """Loads from one folder for the whole life of a process: parsers and slot workers.
 
-    Making a second one for another folder would mix the two; nobody does.
+    Do not create a second instance for another folder: their modules would mix.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -99,7 +98,7 @@ class WholeProcess:
         name = module_name(file)
         own_name = name
         if name in sys.stdlib_module_names or not self._is_ours(name, path):
-            # A DAG file named like a module of others, json.py: that one keeps its name.
+            # A DAG file named like an existing module, e.g. json.py, must not replace it.
             own_name = f"{MODULE_PREFIX}own.{name}"
         if own_name in sys.modules:
             return sys.modules[own_name]
@@ -126,10 +125,10 @@ class WholeProcess:
 
 
 class OwnNamespace:
-    """Loads one version of many in a shared host.
+    """Loads one of many versions in a shared child.
 
     Attributes:
-        folder: Of the version.
+        folder: Folder of the version.
     """
 
     def __init__(self, folder: Path, version: str) -> None:
@@ -159,14 +158,14 @@ class OwnNamespace:
         return self._load(module_name(file))
 
     def load_module(self, name: str) -> ModuleType:
-        is_loaded = f"{self._package}.{name}" in sys.modules  # as it is for most triggers
+        is_loaded = f"{self._package}.{name}" in sys.modules  # the common case for triggers
         is_file = is_loaded or (self.folder / _with_suffix(_place(name))).is_file()
         if is_file or self._is_local(name):
             return self._load(name)
         return importlib.import_module(name)
 
     def forget(self) -> None:
-        """Take the version out of this process; objects made from it live on."""
+        """Unload the version from this process; objects created from it stay valid."""
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         prefix = f"{self._package}."
@@ -181,7 +180,7 @@ class OwnNamespace:
         local = self._local.get(top)
         if local is None:
             folder = self.folder / _place(top)
-            # As everywhere in Python a folder without __init__.py yields to a real package.
+            # As usual in Python, a folder without __init__.py yields to a regular package.
             local = (
                 _with_suffix(folder).is_file()
                 or (folder / "__init__.py").is_file()
@@ -198,7 +197,7 @@ class OwnNamespace:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """Import for the modules of this version: its own folder first."""
+        """Import for the modules of this version, searching its own folder first."""
         if level > 0 or not self._is_local(name):
             return _import(name, globals, locals, fromlist or (), level)
         own = f"{self._package}.{name}"
@@ -210,7 +209,7 @@ class OwnNamespace:
 
 
 class _VersionFinder:
-    """Finds the modules of one version, on ``sys.meta_path``."""
+    """Finds the modules of one version; installed in ``sys.meta_path``."""
 
     def __init__(self, package: str, folder: Path, scope: dict[str, Any]) -> None:
         self.package = package
@@ -256,6 +255,6 @@ class _VersionLoader(importlib.machinery.SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         # Functions keep the builtins of the globals they were defined in, so an import inside
-        # a function body, run much later, goes through the same scope.
+        # a function body that runs much later uses the same scope.
         vars(module)["__builtins__"] = self._scope
         super().exec_module(module)

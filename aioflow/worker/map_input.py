@@ -1,4 +1,4 @@
-"""What a mapped child takes: its item out of each list, joined and passed through functions."""
+"""Resolves a mapped child's item: picked from each list, joined, and mapped by functions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from aioflow.protocol.commands import StartTask
 __all__ = ("Fetch", "MapRaised", "Taking")
 
 Fetch: TypeAlias = Callable[[Source, int, Any], Any]
-"""``(leaf, index, annotation)`` to an item of a list, restored as the annotation says."""
+"""Returns the item of a list for ``(leaf, index, annotation)``, decoded to the annotation's
+type."""
 
 
 class MapRaised(Exception):
-    """A function given to ``map`` raised; what, is its cause."""
+    """A function given to ``map`` raised; ``problem`` is its exception."""
 
     def __init__(self, problem: BaseException) -> None:
         super().__init__(str(problem))
@@ -28,29 +29,29 @@ class MapRaised(Exception):
 
 
 class Taking:
-    """Takes the items of one child."""
+    """Resolves the items of one child."""
 
     def __init__(self, node: Node, spec: MapSpec, start: StartTask) -> None:
         self._sources = node.sources
         self._picks: Sequence[int] = (start.map_index,)
-        if start.widths:  # a child of a stream takes what stands at its own index
+        if start.widths:  # a child of a stream gets the item at its own index
             self._picks = pick(spec, start.map_index, start.widths)
 
     def picked(self) -> Iterator[tuple[Source, int]]:
-        """Yield the lists it takes an item of, and which."""
+        """Yield each list from which an item is picked, with the item's index."""
         lists = (leaf for source in self._sources for leaf in source.leaves)
         for leaf, index in zip(lists, self._picks, strict=True):
             if index >= 0:
                 yield leaf, index
 
     def item(self, number: int, annotation: Any, fetch: Fetch) -> Any:
-        """Return the item out of one source.
+        """Return the item of one source.
 
         Args:
-            fetch: Called for each list that an item is taken of.
+            fetch: Called for each list from which an item is picked.
 
         Raises:
-            MapRaised: If a function it is passed through raised.
+            MapRaised: If a function given to ``map`` raised.
         """
         first = sum(len(list(source.leaves)) for source in islice(self._sources, number))
         source = self._sources[number]
@@ -85,7 +86,7 @@ def _joined(source: Source, picks: Sequence[int], annotation: Any, fetch: Fetch)
 
 
 def _each_of(annotation: Any, source: Source) -> list[Any]:
-    """Return of what type the item of each part is to be."""
+    """Return the expected item type of each part."""
     count = len(source.parts)
     if source.join == "concat":
         return [annotation] * count
@@ -96,7 +97,7 @@ def _each_of(annotation: Any, source: Source) -> list[Any]:
 
 
 def _taken_by(function: Callable[..., Any]) -> Any:
-    """Return of what type the first argument of a function is, as far as it says."""
+    """Return the annotated type of a function's first parameter, else ``Any``."""
     if not inspect.isfunction(function):
         return Any
     names = function.__code__.co_varnames[:1]

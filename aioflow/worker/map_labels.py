@@ -1,4 +1,4 @@
-"""What people are to call a mapped child: text its arguments fill in, or a function of them."""
+"""Labels of mapped children: a format string filled with the arguments, or a function of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from aioflow.worker.values import masks
 __all__ = ("LABEL_LIMIT", "label_of")
 
 LABEL_LIMIT = 200
-"""Characters."""
+"""Maximum characters of a label."""
 
 
 def label_of(node: Node, start: StartTask, arguments: Mapping[str, Any]) -> str | None:
-    """Return the label of a child at the beginning of a try; ``None`` where it has none.
+    """Return the label of a child at the start of a try; ``None`` if it has none.
 
-    Where user code raises, that is printed to the log of the try, which goes on.
+    If user code raises, the traceback is printed to the log and the try continues.
     """
     label = node.settings.map_label
     if label is None or start.map_index < 0 or start.method:

@@ -1,4 +1,4 @@
-"""Whether a host has taken more memory than it may, and how many it should let go of."""
+"""Memory pressure: whether a child uses too much memory, and how many coroutines to evict."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 __all__ = ("LOOK_SECONDS", "Pressure", "own_memory")
 
 LOOK_SECONDS = 1.0
-"""Between two looks at the least: what was let go of needs a while to be gone."""
+"""Minimum seconds between two checks: the memory of evicted coroutines is not freed at once."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def own_memory() -> int:
-    """Return the bytes this process has in memory and shares with no file."""
+    """Return the bytes of resident memory of this process that are not shared with files."""
     _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 class Pressure:
-    """Watches a meter against a limit.
+    """Compares a meter with a limit.
 
     Args:
         limit_bytes: 0 for no limit.
@@ -35,14 +35,14 @@ class Pressure:
         self._next_look = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is time for a look, which there is once in ``LOOK_SECONDS``."""
+        """Return whether a check is due; it is once per ``LOOK_SECONDS``."""
         if not self._limit_bytes or now < self._next_look:
             return False
         self._next_look = now + LOOK_SECONDS
         return True
 
     def excess(self, count: int) -> int:
-        """Return how many of ``count`` alike to let go of: the share of what is too much."""
+        """Return how many of ``count`` equal items to evict, in proportion to the excess."""
         used = self._meter()
         if used <= self._limit_bytes:
             return 0

@@ -1,12 +1,12 @@
-"""Names of modules and classes that are replaced while a file is imported.
+"""Detects names of modules and classes that a DAG file replaces while it is imported.
 
-Modules that are there before are compared with what they were then. One that the file brings in is
-compared with what it was once it had been imported: the loaders of this process report that.
-While a package is imported it may still put its own names in order, so what is compared is what
-the outermost of its imports has left.
+Already loaded modules are compared with their earlier state. A module first imported by the file
+is compared with its state after its import, which the loaders of this process report. A package
+may still rebind its own names while it is imported, so its state is recorded when the outermost
+import has finished.
 
-What is added to a module takes nothing from other code, and is not looked at. A private name counts
-where it was a function or a class: the others are caches, which fill up by themselves.
+Names added to a module affect no other code and are ignored. A private name counts only if it was
+a function or a class: other private names are caches, which fill by themselves.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _CALLED = (
     type,
 )
 _FILLED = frozenset({"tempfile.tempdir"})
-"""Public names that Python fills when they are first needed; as all names of ``mimetypes``."""
+"""Public names that Python itself fills on first use, as it does all names of ``mimetypes``."""
 
 _FILLED_MODULES = frozenset({"__main__", "mimetypes"})
 
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 
-# As they are before any DAG file is imported.
+# References from before any DAG file is imported, which could replace the originals.
 _setattr, _type, _vars = setattr, type, vars
 
 
 class _Scope:
-    """The names of one module or class, as they are now."""
+    """The names of one module or class at the time of creation."""
 
     __slots__ = ("_before", "_owner", "_where", "names")
 
@@ -56,10 +56,10 @@ class _Scope:
         self._before = dict(self.names)
 
     def changes(self) -> list[tuple[str, object]]:
-        """Return the names that were replaced, each with what it was."""
+        """Return the replaced names, each with its original value."""
         now, before = self.names, self._before
         try:
-            if now == before:  # tells identical values apart in C, which nearly all are
+            if now == before:  # compares identical values, which nearly all are, in C
                 return []
         except Exception:  # noqa: BLE001, S110 - what is compared may be anything
             pass
@@ -70,7 +70,7 @@ class _Scope:
         ]
 
     def put_back(self) -> list[str]:
-        """Undo what was replaced; return the full names of that."""
+        """Restore the replaced names and return their full names."""
         found = []
         for name, value in self.changes():
             found.append(f"{self._where}.{name}")
@@ -78,15 +78,15 @@ class _Scope:
         return found
 
     def replaced(self) -> list[str]:
-        """Return the full names of what was replaced."""
+        """Return the full names that were replaced."""
         return [f"{self._where}.{name}" for name, _ in self.changes()]
 
 
 class ModuleState:
-    """What is there before a file is imported, and what the file brings in.
+    """The modules loaded before a file is imported, and those it brings in.
 
     Args:
-        loaded: The modules that are there.
+        loaded: The modules already loaded.
     """
 
     def __init__(self, loaded: Mapping[str, ModuleType]) -> None:
@@ -101,12 +101,12 @@ class ModuleState:
         self._folder = ""
 
     def begin(self, folder: str) -> None:
-        """A file of the version in this folder is imported: what is loaded is its own there."""
+        """Start watching the import of a file; modules in its version's folder are its own."""
         self._folder = f"{folder}/"
         _Loaders.state = self
 
     def end(self) -> list[str]:
-        """The file is imported: return the names that were replaced, and undo that."""
+        """Stop watching. Return the replaced names and restore those of modules loaded before."""
         _Loaders.state = None
         found = self._replaced
         for scopes in self._fresh.values():
@@ -120,14 +120,14 @@ class ModuleState:
                 sys.modules[name] = module
         return list(dict.fromkeys(found))
 
-    # ── what loaders report ───────────────────────────────────────────────────────────────
+    # ── called by loaders ─────────────────────────────────────────────────────────────────
 
     def enter(self, path: str) -> bool:
-        """A module is executed; return whether ``leave`` has to be called when that is done."""
+        """Note that a module is executed next. Return whether ``leave`` must be called then."""
         if path.startswith(self._folder):
             return False
         if self._depth == 0 and self._fresh:
-            # What was replaced until here the file did, and not what comes now.
+            # Replacements up to here were made by the file, later ones perhaps by this import.
             for scopes in self._fresh.values():
                 for scope in scopes:
                     self._replaced += scope.replaced()
@@ -135,7 +135,7 @@ class ModuleState:
         return True
 
     def leave(self, name: str) -> None:
-        """A module was executed."""
+        """Note that a module was executed."""
         self._depth -= 1
         self._executed.append(name)
         if self._depth == 0:
@@ -154,13 +154,13 @@ class ModuleState:
 
 
 class _Loaders:
-    """Where the loaders of this process report the modules that they execute."""
+    """The state to which the loaders of this process report the modules they execute."""
 
     state: ModuleState | None = None
 
 
 def watch_loaders() -> None:
-    """Have the loaders of this process report when a module is executed."""
+    """Patch the loaders of this process so that they report each execution of a module."""
     source = importlib.machinery.SourceFileLoader
     base = next(base for base in source.__mro__ if "exec_module" in _vars(base))
     for loader in (base, importlib.machinery.ExtensionFileLoader):
@@ -189,7 +189,7 @@ def _is_watched(name: str, module: object) -> bool:
 
 
 def _scopes(name: str, module: ModuleType) -> Iterator[_Scope]:
-    """Yield the module, and the classes it defines that can be changed."""
+    """Yield the module and its mutable classes."""
     yield _Scope(module, name)
     for value in _classes(_vars(module).values()):
         if value.__module__ == name:

@@ -1,10 +1,10 @@
-"""Named events in a host: one subscription per name, however many wait for it.
+"""Named events in a child: one subscription per name, shared by all its listeners.
 
-A subscription asks the daemon for what comes after the last event it has, and is answered once
-there is something. Whoever joins it later and needs what was before catches up first, all such
-with the same pages, and is then told with the others. No task stands behind any of this: an
-answer is taken by a callback, and each listener is woken when there is something for it. Who
-listens for the first event alone is no coroutine either, see ``EventFollower``.
+A subscription queries the daemon for events after its last one; the reply comes when there are
+some. A listener that joins with a lower position catches up first, together with all other late
+listeners, and then receives events with the rest. No asyncio task is involved: a callback
+processes the reply and wakes each listener that gets an event. A listener that needs only the
+first event is not a coroutine either, see ``EventFollower``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from aioflow.worker.shared_host import Line
 __all__ = ("QUEUE_LIMIT", "EventFollower", "Listener", "Subscription", "Subscriptions")
 
 QUEUE_LIMIT = 64
-"""Events kept for a listener that does not take them; then it is left out until it has."""
+"""Events buffered for a slow listener; at this limit it is left out until it has consumed them."""
 
 
 class Subscriptions:
-    """All that one host is subscribed to, by name."""
+    """All subscriptions of one child, by name."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -39,10 +39,10 @@ class Subscriptions:
     async def events(
         self, run_no: RunNo, name: str, key: str | None, after: int
     ) -> AsyncGenerator[NamedEvent, None]:
-        """Yield the events of a name behind ``after``, without end.
+        """Yield the events of a name after number ``after``, without end.
 
         Raises:
-            TaskError: If the daemon does not tell of them.
+            TaskError: If the daemon refuses the query.
         """
         listener = _Queue(lambda: run_no, key, after)
         subscription = self.enter(name, listener)
@@ -58,10 +58,10 @@ class Subscriptions:
             self.leave(name, listener)
 
     def enter(self, name: str, listener: Listener) -> Subscription:
-        """Have somebody told of the events of a name, until it leaves.
+        """Register a listener for the events of a name, until ``leave``.
 
         Raises:
-            Unserializable: If no such name or position can exist. The listener is not entered,
+            Unserializable: If the name or the position is invalid. The listener is not registered,
                 and the others are not affected.
         """
         check_name("name", name)
@@ -78,7 +78,7 @@ class Subscriptions:
         return subscription
 
     def leave(self, name: str, listener: Listener) -> None:
-        """Tell it nothing more. Once."""
+        """Remove a listener. Call it only once per listener."""
         subscription = self._by_name[name]
         subscription.leave(listener)
         subscription.members -= 1
@@ -87,12 +87,12 @@ class Subscriptions:
 
 
 class Listener:
-    """Somebody who waits for events of a name.
+    """A consumer of the events of a name.
 
     Attributes:
-        run_no: Says in whose name it asks just now.
-        key: Of the events it wants; ``None`` for all.
-        position: It has been told of everything up to here.
+        run_no: Returns the run on whose behalf it queries at the moment.
+        key: Key of the events it wants; ``None`` for all.
+        position: The number up to which it has received all events.
     """
 
     __slots__ = ("key", "position", "run_no")
@@ -103,20 +103,20 @@ class Listener:
         self.position = position
 
     def hear(self, item: EventItem) -> bool:
-        """Take an event; whether it takes more."""
+        """Receive an event. Return whether it accepts more."""
         raise NotImplementedError
 
     def fail(self, error: str) -> None:
-        """Learn that there will be none."""
+        """Receive the error that ends the subscription."""
         raise NotImplementedError
 
 
 class _Queue(Listener):
-    """One who takes them when it comes to that.
+    """A listener that buffers events until they are consumed.
 
     Attributes:
-        events: What it has not taken yet.
-        is_left_out: It has had more than it takes, and joins again when it has taken that.
+        events: Events not yet consumed.
+        is_left_out: Its buffer is full; it joins again when the buffer is empty.
     """
 
     __slots__ = ("_woken", "error", "events", "is_left_out")
@@ -139,10 +139,10 @@ class _Queue(Listener):
         self._wake()
 
     async def more(self) -> None:
-        """Return when there is something to take.
+        """Wait until there is an event to consume.
 
         Raises:
-            TaskError: If there never will be.
+            TaskError: If there will never be one.
         """
         while not self.events:
             if self.error:
@@ -156,13 +156,13 @@ class _Queue(Listener):
 
 
 class EventFollower:
-    """Asks for the first event each of many who wait for a name; what waits is data.
+    """Waits for the first event of a name for each of many waiters, which are only data.
 
-    Fulfils ``aioflow.author.client.EventFollower``.
+    Implements ``aioflow.author.asking.EventFollower``.
 
     Args:
-        run_no: Says in whose name one asks just now.
-        tell: Told of each once, with what it was asked for.
+        run_no: Returns the run on whose behalf it queries at the moment.
+        tell: Called once per waiter, with the event or an error.
     """
 
     def __init__(
@@ -191,27 +191,27 @@ class EventFollower:
             self._subscriptions.leave(self._name, listener)
 
     def found(self, of: Hashable, item: EventItem) -> None:
-        """There is one. It is read once for all who are told of it one after another."""
+        """Deliver an event. It is decoded once for consecutive waiters."""
         if of not in self._asking:
-            return  # whoever was told before it has had it forgotten
+            return  # a callback for an earlier waiter removed this one
         if self._last is None or self._last[0] is not item:
             try:
                 self._last = (item, _event(self._name, item))
-            except AioflowError as exc:  # the others, and what comes after it, are not to suffer
+            except AioflowError as exc:  # later waiters and events must not be affected
                 self.failed(of, str(exc))
                 return
         self.forget(of)
         self._tell(of, self._last[1])
 
     def failed(self, of: Hashable, error: str) -> None:
-        """There will be none."""
+        """Deliver an error."""
         if of in self._asking:
             self.forget(of)
             self._tell(of, TaskError(error))
 
 
 class _Once(Listener):
-    """One who wants the first event alone."""
+    """A listener for the first event only."""
 
     __slots__ = ("_follower", "_of")
 
@@ -236,7 +236,7 @@ class _Once(Listener):
 
 
 class _Audience:
-    """Listeners, found by the key they want. One alone stands for itself."""
+    """Listeners by key; a single listener is stored without a dict."""
 
     def __init__(self) -> None:
         self._by_key: dict[str | None, Listener | dict[Listener, None]] = {}
@@ -268,7 +268,7 @@ class _Audience:
             del self._by_key[listener.key]
 
     def tell(self, item: EventItem) -> None:
-        """Give an event to whoever wants it and has not had it."""
+        """Deliver an event to the listeners of its key whose position is before it."""
         keys = (None,) if item.key is None else (None, item.key)
         for listener in [one for key in keys for one in self._of(key)]:
             if item.event_no <= listener.position:
@@ -279,10 +279,10 @@ class _Audience:
 
 
 class Subscription:
-    """What a host is told of one name.
+    """The subscription of a child to one name.
 
     Attributes:
-        members: Who listens, those that are left out at the moment included.
+        members: Number of listeners, including those left out at the moment.
     """
 
     def __init__(self, name: str, line: Line) -> None:
@@ -299,7 +299,7 @@ class Subscription:
         self._reading: int | None = None
 
     def join(self, listener: Listener) -> None:
-        """Tell a listener of everything behind its position."""
+        """Deliver all events after the listener's position to it."""
         if self._waiting is None and not (self._present or self._late or self._latest):
             self._tip = listener.position
         elif self._known < self._tip and listener.position < self._tip:
@@ -315,7 +315,7 @@ class Subscription:
             self._read_on()
 
     def leave(self, listener: Listener) -> None:
-        """Tell it nothing more; the last one withdraws what was asked."""
+        """Remove a listener; with the last one, withdraw the query."""
         self._present.discard(listener)
         self._late.discard(listener)
         self._latest.pop(listener, None)
@@ -327,18 +327,18 @@ class Subscription:
             self._reading = None
             self._read_on()
 
-    # ── what comes ──────────────────────────────────────────────────────────────────────
+    # ── new events ──────────────────────────────────────────────────────────────────────
 
     def _wait_for_more(self) -> None:
-        """Ask for what comes next, for all who have had everything before."""
+        """Query for the next events on behalf of all listeners that are up to date."""
         if self._waiting is None and self._present and not self._is_due:
             wanted = EventsWanted(self._name, self._tip)
             self._waiting = self._ask(wanted, self._present, self._take_new)
 
     def _ask_again_soon(self) -> None:
-        """Ask for what comes after the tip, which is lower than it was: once for all who join."""
+        """Query again from the lowered tip, once for all listeners that join in this iteration."""
         if self._waiting is not None:
-            self._line.withdraw(self._waiting)  # its answer would be of what comes later
+            self._line.withdraw(self._waiting)  # its reply would skip the events in between
             self._waiting = None
         if not self._is_due:
             self._is_due = True
@@ -356,10 +356,10 @@ class Subscription:
         self._tip = max(self._tip, page.last)
         self._wait_for_more()
 
-    # ── what was ────────────────────────────────────────────────────────────────────────
+    # ── missed events ───────────────────────────────────────────────────────────────────
 
     def _read_on(self) -> None:
-        """Ask for what some have missed, from the first of them on."""
+        """Query for the events that late listeners missed, from the lowest position on."""
         if self._reading is not None:
             return
         for listener in self._latest:
@@ -382,12 +382,12 @@ class Subscription:
         self._wait_for_more()
         self._read_on()
 
-    # ── how ─────────────────────────────────────────────────────────────────────────────
+    # ── queries ─────────────────────────────────────────────────────────────────────────
 
     def _ask(
         self, wanted: EventsWanted, audience: Iterable[Listener], take: Callable[[EventsPage], None]
     ) -> int:
-        """Ask on behalf of the run of one of those who want to know."""
+        """Send a query on behalf of the run of one of the listeners."""
         run_no = next(iter(audience)).run_no()
         body = msgspec.msgpack.encode(wanted)
         return self._line.ask_then(run_no, "events", body, self._answered, take)

@@ -1,9 +1,9 @@
-"""Kill the processes that a task started and left without a parent.
+"""Kills processes that a task started and left without a parent.
 
 A process that forks twice is re-parented out of this process: neither its parent nor its session
 leads here. It still inherits the resource limit that marks this process (see ``processes.marks``).
 A process with this mark is an orphan unless a chain of living parents leads from it to this
-process; so a pool, server or tracker that is kept for later tasks is left alone, with its workers.
+process. So a pool, server or tracker that is reused by later tasks survives, with its workers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from aioflow.worker import processes
 __all__ = ("Orphans",)
 
 PATIENCE_SECONDS = 0.1
-"""A process that is about to end, such as the ``tee`` of a shell script, is given time to."""
+"""Grace period for a process that is about to end, such as the ``tee`` of a shell script."""
 
 DEATH_SECONDS = 5.0
-"""One that takes longer hangs in the kernel, and is not waited for again."""
+"""A killed process that takes longer hangs in the kernel and is not waited for again."""
 
 _LOOK_SECONDS = 0.002
 _LIMIT = resource.RLIMIT_RTTIME
@@ -30,9 +30,9 @@ _LOWEST_MARK = 1 << 62
 
 
 class Orphans:
-    """Orphans of this process. Make it before user code runs.
+    """Orphans of this process. Create it before user code runs.
 
-    Without a mark in its resource limit nothing is ever found.
+    Without a mark in its resource limit it never finds any.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Orphans:
         self._hanging: set[int] = set()
 
     def kill(self) -> int:
-        """Kill all orphans and return how many there were. Takes 2 µs if no process was started."""
+        """Kill all orphans and return their number. Takes 2 µs if no process was started."""
         if not self._is_marked or not self._may_exist():
             return 0
         left = self._find_after(PATIENCE_SECONDS)
@@ -59,7 +59,7 @@ class Orphans:
         return len(killed)
 
     def _may_exist(self) -> bool:
-        """Return whether this process had a child since the last call, or has one.
+        """Return whether this process has a child, or had one since the last call.
 
         An orphan's parent was such a child, or a descendant of one. A child that was waited for
         has added its page faults to the sum, unless SIGCHLD is ignored.
@@ -72,7 +72,7 @@ class Orphans:
         )
 
     def _find_after(self, seconds: float) -> set[int]:
-        """Return the living orphans as soon as there are none, or after some time."""
+        """Return an empty set once there are no orphans, else those left after the timeout."""
         until = time.monotonic() + seconds
         while (found := self._find()) and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
@@ -90,12 +90,12 @@ class Orphans:
             return False  # it has ended, or belongs to another user
 
     def _is_orphan(self, pid: int, below: set[int]) -> bool:
-        """Return whether no chain of living parents leads to ``below``. Adds those of a chain."""
+        """Return whether no chain of living parents leads to ``below``; extend it by a chain."""
         chain: set[int] = set()
         while pid and pid not in below:
             stat = processes.stat(pid)
             if stat is None:
-                return bool(chain)  # its parent ended in this instant: it is being re-parented
+                return bool(chain)  # its parent has just ended: it is being re-parented
             if stat.is_zombie and not chain:
                 return False
             chain.add(pid)

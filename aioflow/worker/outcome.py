@@ -1,4 +1,4 @@
-"""What became of a try: from what user code returned or raised to the report about it."""
+"""The outcome of a try: turns what user code returned or raised into a report."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ __all__ = (
 
 
 class ResultTooLarge(Exception):
-    """A result has more bytes than may travel."""
+    """A result exceeds ``RESULT_LIMIT`` bytes."""
 
 
 class NotAList(Exception):
-    """A task feeds an ``expand`` and returned something that has no items."""
+    """A task that feeds an ``expand`` returned a value that is not a list."""
 
     def __init__(self, task_id: str, value: object) -> None:
         hint = "; its pairs are list(x.items())" if isinstance(value, dict) else ""
@@ -82,30 +82,30 @@ class NotAList(Exception):
 
 
 class NotASensor(Exception):
-    """A task that is no sensor raised ``NotReady``."""
+    """A task other than a sensor raised ``NotReady``."""
 
     def __init__(self, task_id: str, raised: NotReady) -> None:
         super().__init__(f"{task_id!r} raised NotReady, but only a sensor can be not ready yet")
-        self.__cause__ = raised  # the log shows where
+        self.__cause__ = raised  # shows its source in the log
 
 
 class LostInHost(Exception):
-    """A try ended without an outcome: a bug of ours, for which its task must not pay."""
+    """A try ended without an outcome: an internal error, which must not consume a retry."""
 
     def __init__(self) -> None:
         super().__init__("the host lost track of it; see the log of the daemon")
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A result ready to be written.
+    """An encoded result, ready to be stored.
 
     Attributes:
-        body: For the row; ``None`` if there is none or it goes into a file.
+        body: Inline result for the database row; ``None`` if there is none or it goes into a file.
         size: Bytes of the result.
-        width: Of a list to expand, else ``None``.
-        write: Puts it into its file, durably; ``None`` if it needs none. Blocks.
-        skips: Positions of the tasks that it skips.
-        again: The loop that it decides over is to go round again.
+        width: Length of a list that is expanded, else ``None``.
+        write: Writes the result file durably; ``None`` if there is none. Blocks.
+        skips: Positions of the tasks it skips.
+        again: The loop that this task controls starts another iteration.
     """
 
     body: bytes | None = None
@@ -117,7 +117,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def now() -> int:
-    """Return the instant."""
+    """Return the current timestamp."""
     return time.time_ns() // 1_000
 
 
@@ -127,17 +127,17 @@ _ITEMS_PER_STEP = 8
 
 
 def pack(node: Node, start: StartTask, value: object, results: Path) -> Steps[Packed]:
-    """Encode what a task returned, within the limits; runs user code if it is a generator.
+    """Encode a task's return value within the limits. Runs user code if it is a generator.
 
     Raises:
-        Unserializable: If it cannot travel.
-        FanOutCapped: If it is wider than what expands over it may be.
-        NotAList: If something expands over it and it has no items.
-        ResultTooLarge: If it has more than ``RESULT_LIMIT`` bytes.
-        BadChoice: If it chooses a task that does not come after it.
+        Unserializable: If it cannot be encoded.
+        FanOutCapped: If it has more items than the tasks expanding over it allow.
+        NotAList: If a task expands over it and it is not a list.
+        ResultTooLarge: If it exceeds ``RESULT_LIMIT`` bytes.
+        BadChoice: If it chooses a task that is not downstream of it.
     """
     if spec_of(node).streams:
-        return _NOTHING  # its items have been given on
+        return _NOTHING  # its items have been emitted
     if node.part is Part.UNTIL:
         return Packed(again=not value)
     skips = skipped_by(node, value)
@@ -169,7 +169,7 @@ def _pack_list(
         raise NotAList(node.task_id, value)
     if isinstance(value, list | tuple):
         _check(len(value), limit)
-    # A __len__ of an author's class may be wrong, a generator has none: count the items.
+    # Count the items: a user class may have a wrong __len__, and a generator has none.
     bodies: list[bytes] = []
     size = 0
     for item in islice(value, limit + 1):
@@ -196,7 +196,7 @@ def _check(count: int, limit: int, *, is_whole: bool = True) -> None:
 
 
 def succeeded(start: StartTask, began_at: int, packed: Packed) -> Succeeded:
-    """Return the report of a result that has been written."""
+    """Return the report of success; the result has been written."""
     return Succeeded(
         start.task_no,
         start.start_no,
@@ -211,16 +211,16 @@ def succeeded(start: StartTask, began_at: int, packed: Packed) -> Succeeded:
 
 
 def gives_items(node: Node, start: StartTask) -> bool:
-    """Whether what a start returns is added to its task's output, not its result."""
+    """Return whether the return value becomes stream items of the task instead of its result."""
     return bool(start.upto) or (start.is_closing and spec_of(node).streams)
 
 
 def handled(node: Node, start: StartTask, began_at: int, value: object) -> Steps[EventsHandled]:
-    """Return the report of a start that took events, or came at their end.
+    """Return the report of an execution that consumed events, or the end of their stream.
 
     Raises:
-        ItemTooLarge: If what it returned has too many bytes.
-        Unserializable: If that cannot travel.
+        ItemTooLarge: If the returned items exceed the size limit.
+        Unserializable: If they cannot be encoded.
     """
     items = yield from gathered(node, value)
     ended = (start.task_no, start.start_no, began_at, now())
@@ -228,7 +228,7 @@ def handled(node: Node, start: StartTask, began_at: int, value: object) -> Steps
 
 
 def not_begun(start: StartTask, problem: BaseException) -> Failed:
-    """Return the report of a start whose run or code could not be had."""
+    """Return the report of an execution whose run or code could not be loaded."""
     reason = IMPORT_ERROR
     if isinstance(problem, CodeMissing):
         reason = CODE_MISSING
@@ -248,7 +248,7 @@ def not_begun(start: StartTask, problem: BaseException) -> Failed:
 def ended_badly(
     node: Node, start: StartTask, began_at: int, problem: BaseException, operator: object = None
 ) -> Steps[Ended]:
-    """Return the report of a try whose user code raised, signals of ours included."""
+    """Return the report of a try whose user code raised, including aioflow's own signals."""
     try:
         if isinstance(problem, TaskDeferred):
             return (yield from _deferred(node, start, began_at, problem, operator))
@@ -285,10 +285,9 @@ def _ended_badly(node: Node, start: StartTask, began_at: int, problem: BaseExcep
 
 
 def is_ignored(node: Node, problem: BaseException) -> bool:
-    """Whether a sensor looks again though its check, or the method it resumed in, raised this.
+    """Return whether a sensor ignores this exception of its check or resume method.
 
-    Not what it says by raising, nor what was found wrong with what it is given or returned, nor
-    the end of its time.
+    Signals, invalid arguments or results, and timeouts are never ignored.
     """
     ignores = node.sensor is not None and node.sensor.on_error == "ignore"
     known = (Skip, RetryAfter, *_KNOWN)
@@ -319,7 +318,7 @@ _KNOWN: dict[type[BaseException], tuple[str, bool]] = {
     CallMismatch: ("call_mismatch", False),
     CallCutShort: ("call_cut_short", False),
 }
-"""What means the same in every task: the reason, and whether another try may help."""
+"""Exceptions with a fixed meaning: failure reason, and whether a retry may help."""
 
 
 def _failed(
@@ -373,7 +372,7 @@ def _deferred(
         wish.timeout_us,
         wish.on_timeout or "",
     )
-    packed(deferred)  # the names in it are user code's, and may be no text
+    packed(deferred)  # check that the names in it, which come from user code, can be encoded
     return deferred
 
 

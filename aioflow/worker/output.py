@@ -1,4 +1,4 @@
-"""Where ``print`` goes in a shared host: to the try whose coroutine prints."""
+"""Routes ``print`` in a shared child to the log of the try whose coroutine prints."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ __all__ = (
 )
 
 PENDING_LIMIT = 4 * 1024 * 1024
-"""Bytes of output that wait for a slow daemon. What comes on top is dropped, and said so."""
+"""Maximum bytes buffered for a slow daemon. Output above that is dropped, which the log notes."""
 
 _CHUNK = 64 * 1024
 
 
 class Printing(Protocol):
-    """Whoever prints: a try or a trigger, or a watch, which has no log of its own."""
+    """The source of output: a try, a trigger, or a watch, which has no log of its own."""
 
     @property
     def key(self) -> tuple[TaskNo, StartNo] | None:
-        """Names its log. That of a try changes where it goes on as another start."""
+        """The key of its log. That of a try changes when it resumes as another execution."""
         ...
 
 
 class OutputBuffer:
-    """Collects what hosted tries print until it is sent, within a bound.
+    """Buffers the output of tries until it is sent, up to a limit.
 
-    Written to from the loop's thread, and from threads that user code started there.
+    Written to from the loop's thread, and from threads started there by user code.
 
     Args:
-        wake: Called from any thread when something begins to wait.
+        wake: Called from any thread when the empty buffer receives data.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class OutputBuffer:
         self._dropped: dict[tuple[TaskNo, StartNo], int] = {}
 
     def add(self, of: tuple[TaskNo, StartNo], data: bytes) -> None:
-        """Take what a try printed, or count it as dropped if too much waits already."""
+        """Buffer output of a try, or count it as dropped if the buffer is full."""
         with self._lock:
             if self._size + len(data) > PENDING_LIMIT:
                 self._dropped[of] = self._dropped.get(of, 0) + len(data)
@@ -63,7 +63,7 @@ class OutputBuffer:
             self._wake()
 
     def take(self, of: tuple[TaskNo, StartNo] | None = None) -> list[Output]:
-        """Return what waits, of one try or of all, ready to be sent."""
+        """Remove and return the buffered output of one try or of all, ready to be sent."""
         if of is not None and of not in self._pending and of not in self._dropped:
             return []
         with self._lock:
@@ -104,9 +104,9 @@ class _AttributedBytes(io.RawIOBase):
 
 
 class Attributed(io.TextIOBase):
-    """Stands in for ``sys.stdout``: gives each text to the try in whose context it is written.
+    """Replaces ``sys.stdout``: attributes each text to the try in whose context it is written.
 
-    What is written outside of any try goes to the real stream.
+    Text written outside any try goes to the real stream.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Attributed(io.TextIOBase):
         self._real.flush()
 
     def close(self) -> None:
-        """Keep it open: it belongs to all tries of this host."""
+        """Do nothing: the stream is shared by all tries of this child."""
 
     def write(self, text: str) -> int:
         printing = self._current()
@@ -148,7 +148,7 @@ class Attributed(io.TextIOBase):
         return len(text)
 
     def write_bytes(self, data: bytes) -> None:
-        """Take what was written to ``sys.stdout.buffer``."""
+        """Buffer bytes written to ``sys.stdout.buffer``."""
         printing = self._current()
         key = None if printing is None else printing.key
         if key is None:
@@ -158,7 +158,7 @@ class Attributed(io.TextIOBase):
 
 
 def waker(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that has ``callback`` called soon on the loop, from any thread."""
+    """Return a function that schedules ``callback`` on the loop, from any thread."""
     home = threading.get_ident()
 
     def wake() -> None:

@@ -1,4 +1,4 @@
-"""Sends what hosted coroutines print, each to its own log, as fast as the daemon takes it."""
+"""Forwards the output of user coroutines to their logs, as fast as the daemon accepts it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ("OutputPump",)
 
 
 class OutputPump:
-    """Takes the place of the standard streams of a shared host.
+    """Replaces the standard streams of a shared child.
 
     Args:
         line: Where output is reported.
-        serve: Runs a coroutine of the host itself.
-        current: Says whose code runs.
+        serve: Runs a coroutine of the child itself.
+        current: Returns the supervised coroutine whose code is running.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class OutputPump:
         sys.stderr = Attributed(sys.stderr, current, self._buffer)
 
     def add(self, of: tuple[TaskNo, StartNo], text: str) -> None:
-        """Add to what one has printed."""
+        """Add text to the output of a try or trigger."""
         if text:
             self._buffer.add(of, text.encode("utf-8", "backslashreplace"))
 
     def flush(self, of: tuple[TaskNo, StartNo]) -> None:
-        """Report what one has printed, before something that shall not overtake it."""
+        """Report the buffered output of a try or trigger, before a report that must follow it."""
         for output in self._buffer.take(of):
             self._line.report(output)
 
@@ -56,7 +56,7 @@ class OutputPump:
             while outputs := self._buffer.take():
                 for output in outputs:
                     self._line.report(output)
-                await asyncio.sleep(0)  # the line sends when the loop comes round
+                await asyncio.sleep(0)  # the line sends in the next loop iteration
                 await self._line.drain()
         finally:
             self._is_pumping = False

@@ -1,4 +1,4 @@
-"""The pages of results a try is given, fetched before its body begins."""
+"""The result pages that a try reads, fetched before its body begins."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from aioflow.worker.shared_host import Line
 __all__ = ("FetchPage", "fetch_ahead", "fetch_page", "no_page")
 
 FetchPage: TypeAlias = Callable[[int, int, int], Awaitable[ResultsPage]]
-"""``(run_no, position, after)`` to a page of results."""
+"""Returns the page of results for ``(run_no, position, after)``."""
 
 
 async def fetch_page(line: Line, run_no: int, position: int, after: int) -> ResultsPage:
-    """Ask the daemon for a page of results.
+    """Query the daemon for a page of results.
 
     Raises:
-        TaskError: If it has none to give.
+        TaskError: If the daemon replies with an error.
     """
     wanted = msgspec.msgpack.encode(ResultsWanted(position, after))
     return msgspec.msgpack.decode(await line.ask(run_no, "results", wanted), type=ResultsPage)
 
 
 async def fetch_ahead(run: KnownRun, node: Node, start: StartTask, fetch: FetchPage) -> PagesOfRun:
-    """Fetch all pages of parents now: a sequence on a loop cannot wait when it is read."""
+    """Fetch all pages of parents in advance: reading a sequence on the event loop cannot wait."""
     if not (start.is_closing or run.asks_for_results(node)):
         return no_page
     pages: dict[tuple[int, int], ResultsPage] = {}
@@ -50,7 +50,7 @@ async def fetch_ahead(run: KnownRun, node: Node, start: StartTask, fetch: FetchP
 
 
 def no_page(run_no: int, position: int, after: int) -> ResultsPage:
-    """Give nothing: the pages of one that asked for none.
+    """Return no page: for a try that needs no results of others.
 
     Raises:
         LookupError: Always.

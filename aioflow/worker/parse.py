@@ -1,4 +1,4 @@
-"""Imports one DAG file or plug-in in a process of its own, and says what it defines."""
+"""The parser: imports one DAG file or plug-in in its own process and reports its definitions."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _UNDECODABLE = ("codec can't decode", "encoding problem", "unknown encoding", "N
 def look(
     order: Parse | Inspect, link: BlockingLink, shared: SharedState, modules: ModuleState
 ) -> None:
-    """Do what was ordered, and report it.
+    """Handle one command and report the result.
 
     Args:
-        shared: What a file must leave as it is.
-        modules: What it may change where no other DAG is.
+        shared: Process state that a file must leave unchanged.
+        modules: Module state that a file may change only if its DAGs are isolated.
     """
     found: Parsed | Inspected
     match order:
@@ -51,7 +51,7 @@ def look(
             used = UsedFiles(folder, order.file)
             reach = Reach(folder, used.take)
             reach.add([order.file])
-            # Before anything is run: whoever does not come back leaves at least that.
+            # Send this before running any code, so that it is known even if the import crashes.
             link.send([Named(*_reached(reach))])
             found = _parse(folder, order.file, reach, used, shared, modules)
         case Inspect():
@@ -68,10 +68,10 @@ def _parse(
     shared: SharedState,
     modules: ModuleState,
 ) -> Parsed:
-    """Import a DAG file and return its DAGs, or why there are none.
+    """Import a DAG file. Return its DAGs, or the failures.
 
-    Whatever the file does on the way, up to ``sys.exit`` and running out of memory, becomes a
-    failure of its own. One wrong DAG does not take the others of the file with it.
+    Whatever the import does, including ``sys.exit`` and running out of memory, becomes a failure of
+    this file. One invalid DAG does not affect the others in the file.
     """
     problem: BaseException | None = None
     code = WholeProcess(folder)
@@ -83,7 +83,7 @@ def _parse(
     except BaseException as exc:  # noqa: BLE001 - a DAG file may raise anything
         problem = exc
     used.opened.end()
-    # Before anything else is called: what was replaced need not work.
+    # Restore first: what the file replaced may not work.
     changed = shared.put_back()
     replaced = modules.end()
     failures = [_changed(changed)] if changed else []
@@ -101,7 +101,7 @@ def _parse(
 
 
 def _beside(used: UsedFiles) -> Beside:
-    """Return what a file that gives nothing uses: it is parsed again once that changes."""
+    """Return the files used by a failed DAG file: a change to any of them causes a new parse."""
     try:
         return used.found()
     except BadFiles:
@@ -109,7 +109,7 @@ def _beside(used: UsedFiles) -> Beside:
 
 
 def _isolated(parsed: Parsed, changes: Sequence[str]) -> Parsed:
-    """Say of the DAGs of a file that they run in hosts of their own, and why."""
+    """Mark the DAGs of a file as isolated, each in its own worker process, with the reasons."""
     if not changes:
         return parsed
     reasons = tuple(f"importing the file {change}"[:_REASON_LENGTH] for change in changes)
@@ -176,7 +176,7 @@ def _failure(problem: BaseException, folder: Path) -> DagFailure:
 
 
 def _line(problem: BaseException, folder: Path) -> int:
-    """Return the innermost line of the author's own code that led to it."""
+    """Return the innermost line of the author's own code in the traceback, or 0."""
     line = 0
     for frame, number in traceback.walk_tb(problem.__traceback__):
         if frame.f_code.co_filename.startswith(f"{folder}/"):
@@ -185,7 +185,7 @@ def _line(problem: BaseException, folder: Path) -> int:
 
 
 def _is_cycle(problem: ImportError | AttributeError) -> bool:
-    """Whether a name was asked of a file that had not come to it yet."""
+    """Return whether a name was requested from a file that was still being imported."""
     path = getattr(problem, "path", None)
     frames = traceback.walk_tb(problem.__traceback__)
     return path is not None and any(frame.f_code.co_filename == path for frame, _ in frames)
@@ -200,10 +200,9 @@ def _reached(reach: Reach) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _follow(reach: Reach, folder: Path, problem: BaseException | None) -> None:
-    """Add what was imported in fact, and where something was looked for in vain.
+    """Add the files that were imported, and the paths where a module was not found.
 
-    A helper that does not import is in no ``sys.modules``, but mending it must lead to
-    another parse.
+    A helper that fails to import is not in ``sys.modules``, but fixing it must cause a new parse.
     """
     below = f"{folder}/"
     found = [

@@ -1,8 +1,8 @@
-"""The role ``parser``: forks a process for each file, watches over it, and says what came of it.
+"""The role ``parser``: forks a process per file, supervises it, and reports the outcome.
 
-It has imported what every DAG file needs and never runs code of others, so each file meets a
-process as it was made, for the price of a fork and not of a start. What a file does is done to
-its own process; nothing it starts gets away.
+It has imported what every DAG file needs and never runs user code. So each file gets a fresh
+process for the price of a fork instead of a start. The effects of a file are confined to its own
+process, and all processes it starts are killed.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from aioflow.worker.stdio import configure_logging, line_by_line
 __all__ = ("Forking",)
 
 LOOK_SECONDS = 0.1
-"""How often somebody looks whether there are too many processes."""
+"""How often the number of processes is checked."""
 
 _FAULT = 70
 _CLOSED = 113
-"""The status of a fork whose link the file has closed."""
+"""Exit status of a fork whose link was closed by the file."""
 _decoder = msgspec.msgpack.Decoder(list[Parsed | Inspected | Named])
 _LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
 
 
 class Forking:
-    """The role.
+    """The parser.
 
     Args:
-        sock: That of the link.
+        sock: The socket of the link.
     """
 
     def __init__(self, link: BlockingLink, sock: socket.socket) -> None:
@@ -59,15 +59,15 @@ class Forking:
         line_by_line()
         stand_back()
         adopt_orphans()
-        configure_logging()  # as in a shared host: what a file changes there is looked for
+        configure_logging()  # as in a shared child, where changes to logging would matter
         watch_loaders()
         self._shared = SharedState()
         self._modules = ModuleState(sys.modules)
         gc.collect()
-        gc.freeze()  # what nobody writes to is not copied
+        gc.freeze()  # pages that are never written are not copied after a fork
 
     def run(self, first: Sequence[Order] = ()) -> None:
-        """Look at one file after the other until the link closes."""
+        """Process one file after the other until the link closes."""
         orders = list(first)
         while True:
             for order in orders:
@@ -88,7 +88,7 @@ class Forking:
     def _fork(
         self, order: Parse | Inspect, ours: ExitStack, theirs: ExitStack
     ) -> tuple[int, socket.socket, int]:
-        """Return the new process with our ends of its link and of its output."""
+        """Fork a process. Return its pid and our ends of its link and its output."""
         sock, sock_end = socket.socketpair()
         ours.callback(sock.close)
         theirs.callback(sock_end.close)
@@ -103,7 +103,7 @@ class Forking:
         return pid, sock, output
 
     def _be_forked(self, order: Parse | Inspect, sock: socket.socket, output: int) -> NoReturn:
-        """Be the process that looks at the file. Never returns."""
+        """Run as the forked process that imports the file. Never returns."""
         try:
             os.setsid()
             die_with_parent()
@@ -113,7 +113,7 @@ class Forking:
             os.close(output)
             limit_parser(order.limits.memory_bytes)
             look(order, _LinkOfFork(sock), self._shared, self._modules)
-            # Threads that the file started, and what it registered for the end, have no say.
+            # Skip threads and exit handlers of the file.
             os._exit(0)
         except BaseException as exc:  # noqa: BLE001 - nothing may lead back into the fork's parent
             print_traceback(exc)
@@ -122,9 +122,9 @@ class Forking:
 
 
 class _LinkOfFork(BlockingLink):
-    """A link that ends the process if the file that it imports has closed it.
+    """A link that exits the process if the imported file has closed it.
 
-    Another descriptor may have the number by then, so it is the socket that is compared.
+    Another file may have the same descriptor number by then, so the inode is compared.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -144,7 +144,7 @@ class _LinkOfFork(BlockingLink):
 
 
 class _Watch:
-    """Looks after one forked process, to its end and that of all it started."""
+    """Supervises one forked process until it and all processes it started have ended."""
 
     def __init__(self, pid: int, sock: socket.socket, output: int, limits: ParserLimits) -> None:
         self._pid = pid
@@ -161,7 +161,7 @@ class _Watch:
         self._went_beyond = ("", "")
 
     def result(self) -> Parsed | Inspected | ParserDied:
-        """Return what it said, or how it ended."""
+        """Return its report, or how it ended."""
         handle = os.pidfd_open(self._pid)
         try:
             self._listen(handle)
@@ -199,7 +199,7 @@ class _Watch:
                 self._went_beyond = ("timeout", f"parsing took longer than {seconds:g} s")
 
     def _take_rest(self) -> None:
-        """Take what it had sent when it died; of its output, the end of it."""
+        """Read what it had sent when it died, including the end of its output."""
         self._take_output()
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
@@ -207,7 +207,7 @@ class _Watch:
             pass
 
     def _take_output(self) -> bool:
-        """Count what it prints; return whether there may be more."""
+        """Read and count its output. Return whether there may be more."""
         os.set_blocking(self._output, False)
         try:
             data = os.read(self._output, _CHUNK)
@@ -222,7 +222,7 @@ class _Watch:
         return bool(data)
 
     def _take_reports(self) -> bool:
-        """Take what it says; return whether there may be more. Nothing counts after its answer."""
+        """Read its reports, ignoring those after its answer. Return whether there may be more."""
         try:
             data = self._sock.recv(_CHUNK * 16, socket.MSG_DONTWAIT)
             self._buffer += data
@@ -251,10 +251,10 @@ class _Watch:
             self._went_beyond = ("processes", message)
 
     def _kill(self) -> None:
-        """Kill it; and what went too far with all its session at once, before it multiplies."""
+        """Kill it; if it exceeded a limit, kill its whole session at once, before it multiplies."""
         for kill in (os.kill,) if self._answer is not None else (os.killpg, os.kill):
-            # It may have made no session yet, and is a zombie at least until it is waited for;
-            # what has become another user's is not ours to kill.
+            # It may not have created its session yet. Until it is waited for, it is at least a
+            # zombie. A process that now belongs to another user cannot be killed.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self._pid, signal.SIGKILL)
 

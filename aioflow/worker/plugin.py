@@ -1,4 +1,4 @@
-"""Looks at a plug-in: imports what its entry point names, and says which triggers are in it."""
+"""Inspects a plug-in: imports its entry point and lists the triggers found."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ("look_at",)
 
 
 def look_at(entry_point: str) -> Inspected:
-    """Import a plug-in and return its triggers, or why there are none.
+    """Import a plug-in and return its triggers, or the failure.
 
     Args:
-        entry_point: ``module``, with all trigger classes it names; or ``module:Class``.
+        entry_point: ``module``, for all trigger classes it names; or ``module:Class``.
     """
     module, _, name = entry_point.partition(":")
     try:
@@ -34,13 +34,13 @@ def look_at(entry_point: str) -> Inspected:
 
 
 def _kinds(found: list[object], package: str) -> Iterator[TriggerKind]:
-    """Those of the plug-in's own package that are not private; what it only imports is others'."""
+    """Yield the public triggers defined in the plug-in's own package, not those it only imports."""
     for cls in found:
         if not (isinstance(cls, type) and issubclass(cls, Trigger)):
             continue
         if cls.__module__.partition(".")[0] == package and not cls.__name__.startswith("_"):
             summary = (inspect.getdoc(cls) or "").partition("\n")[0]
-            # A dataclass without a docstring is given its signature as one.
+            # A dataclass without a docstring gets its signature as one.
             has_own = "__doc__" in vars(cls) and not summary.startswith(f"{cls.__name__}(")
             public = tuple(map(str, cls.public_fields))
             yield TriggerKind(class_path(cls), summary if has_own else "", public)

@@ -1,4 +1,4 @@
-"""Answers when a timetable has its next slots: its author's code says so, and nobody else can."""
+"""Previews the next fire times of a timetable, which only its user code can compute."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from aioflow.worker.trigger_factory import LOAD, TriggerMaker
 __all__ = ("Question", "tell_of_slots")
 
 _FORESEE = "timetable"
-"""The reason of a failure that is of the timetable itself."""
+"""Failure reason for errors of the timetable itself."""
 
 TIMEOUT = "timeout"
 
 
 class Question(Hosted):
-    """Somebody asks: in the nursery beside the triggers, signed and printing as the one asked."""
+    """A preview request for a timetable.
+
+    Runs beside the triggers, and is attributed to the timetable in logs and crash reports.
+    """
 
     __slots__ = ("_order", "_stage")
 
@@ -34,7 +37,7 @@ class Question(Hosted):
 
     @property
     def number(self) -> int:
-        """See ``Hosted``: what stands still here is the timetable."""
+        """See ``Hosted``: a crash or a blocked loop is attributed to the timetable."""
         return self._order.host.trigger_no
 
     @property
@@ -44,11 +47,11 @@ class Question(Hosted):
 
     @property
     def run_no(self) -> int:
-        """In whose name it asks for what it uses."""
+        """The run on whose behalf it queries."""
         return self._order.host.run_no
 
     async def answer(self, maker: TriggerMaker, line: Line) -> None:
-        """Ask the timetable, and tell the daemon what came of that."""
+        """Ask the timetable, and report the fire times or the failure to the daemon."""
         number, limit = self._order.question, asyncio.timeout(self._order.limit_seconds)
         try:
             async with limit:
@@ -78,7 +81,7 @@ class Question(Hosted):
 
 
 def tell_of_slots(trigger: object, of: tuple[int, int], line: Line) -> None:
-    """Have the daemon told which slot a hosted timetable waits for; others have none."""
+    """Report to the daemon the fire time a timetable waits for; ignore other triggers."""
     if isinstance(trigger, SlotTrigger):
         trigger.expect_by(
             lambda slot: line.report(

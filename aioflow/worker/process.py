@@ -1,6 +1,7 @@
-"""What a child owes the machine.
+"""Operating system settings of a child process.
 
-It dies with its parent, before it where memory runs out, leaves no core and knows its limits.
+It dies with its parent, and before its parent if memory runs out. A parser also limits its memory,
+CPU time and core dumps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = (
 )
 
 PARSER_CPU_SECONDS = 60
-"""Processor time of a parser. Its parent's wall clock normally strikes long before."""
+"""CPU time limit of a parser. Normally its parent's wall clock limit applies long before."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -32,7 +33,7 @@ _NICE = 5
 
 _OOM_SCORES = {"async": 300, "triggers": 300, "quarantine": 400, "slot": 400, "callbacks": 400}
 _SPARE_OOM_SCORE = 500
-"""Of a parser, whose death costs nobody a try."""
+"""Score of a parser, whose death costs no try."""
 
 _HIGHEST_OOM_SCORE = 1_000
 
@@ -40,39 +41,38 @@ _HIGHEST_OOM_SCORE = 1_000
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies.
 
-    A parent that died before this call is noticed too: the link is closed then. The kernel
-    means the *thread* that started this process: a daemon that starts children from a thread
-    of a pool loses them with that thread.
+    If the parent died before this call, the closed link shows it. The kernel refers to the parent
+    *thread*: children that a daemon starts from a thread of a pool die with that thread.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever a child of this process leaves, at any remove.
+    """Make this process the parent of all orphaned descendants.
 
-    Nothing below this process gets away from it then, whatever session it makes for itself.
+    No descendant can then escape from it, even in a session of its own.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_before_parent(role: str) -> None:
-    """Have the kernel take this process before the daemon where memory runs out.
+    """Have the kernel kill this process before the daemon if memory runs out.
 
-    It takes the largest, and just after it has killed one whose memory is not back yet, the
-    next; without this that may be the daemon, and all wait. The share of memory of this
-    process, and of all it starts, counts as some tenths larger than it is: least in a host,
-    whose death interrupts many, most in a parser. What was given to the daemon is added to.
-    See ``proc_pid_oom_score_adj(5)``.
+    The kernel kills the largest process, and perhaps another before the memory of the first is
+    freed; without this setting that may be the daemon, which would stop all work. This process and
+    those it starts count as some tenths of the memory larger than they are: least in a shared
+    child, whose death interrupts many tries, most in a parser. The value inherited from the daemon
+    is added. See ``proc_pid_oom_score_adj(5)``.
     """
     scores = Path("/proc/self/oom_score_adj")
-    # Where the kernel has no such file it chooses by itself.
+    # Without this file the kernel uses its default choice.
     with contextlib.suppress(OSError):
         score = int(scores.read_text()) + _OOM_SCORES.get(role, _SPARE_OOM_SCORE)
         scores.write_text(str(min(score, _HIGHEST_OOM_SCORE)))
 
 
 def stand_back() -> None:
-    """Leave the processor to others where it is short."""
+    """Yield the CPU to other processes if it is busy."""
     os.nice(_NICE)
 
 
@@ -84,10 +84,10 @@ def _prctl(option: int, value: int) -> None:
 
 
 def limit_parser(memory_bytes: int) -> None:
-    """Bound what importing one DAG file may cost this machine.
+    """Limit the resources that importing one DAG file may use.
 
     Args:
-        memory_bytes: Address space it may fill.
+        memory_bytes: Address space limit.
     """
     _lower(resource.RLIMIT_AS, memory_bytes)
     _lower(resource.RLIMIT_CPU, PARSER_CPU_SECONDS)
@@ -102,12 +102,12 @@ def _lower(limit: int, value: int) -> None:
 
 
 def take_socket(name: str) -> socket.socket:
-    """Return the socket whose number the environment holds, out of reach of grandchildren.
+    """Return the socket whose descriptor is in the environment, and make it non-inheritable.
 
-    The variable is removed: user code and what it starts have no business with it.
+    The variable is removed, so that user code and its subprocesses do not see it.
     """
     number = int(os.environ.pop(name))
     os.set_inheritable(number, False)
     sock = socket.socket(fileno=number)
-    sock.setblocking(True)  # the flag is shared with whoever made the socket
+    sock.setblocking(True)  # the flag is shared with the process that created the socket
     return sock

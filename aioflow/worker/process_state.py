@@ -1,7 +1,7 @@
-"""State of a process besides its modules that all code in it shares, and which of it has changed.
+"""Detects changes to process-wide state other than modules, which all code in a process shares.
 
-The environment, the working folder, the umask, limits, signal handlers, and defaults of the
-standard library: time-outs, the recursion limit, decimal contexts and the like.
+The environment, the working directory, the umask, limits, signal handlers, and defaults of the
+standard library: timeouts, the recursion limit, decimal contexts and the like.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _OWN_POLICIES = "asyncio."
 
 
 class ProcessState:
-    """The state of this process as it is now.
+    """The state of this process at the time of creation.
 
     Args:
-        folder: Of the version, whose path its loader has put on ``sys.path``.
+        folder: Folder of the version, which its loader has put on ``sys.path``.
     """
 
     def __init__(self, folder: str) -> None:
@@ -47,7 +47,7 @@ class ProcessState:
         self._values = {name: read() for name, read in _PROBES.items()}
 
     def changes(self) -> list[str]:
-        """Return what has changed since, as texts that follow "importing the file"."""
+        """Return the changes since creation, as texts that follow "importing the file"."""
         now, before = dict(os.environ), self._environment
         put = [name for name, value in now.items() if before.get(name) != value]
         gone = [name for name in before if name not in now]
@@ -60,17 +60,21 @@ class ProcessState:
         return [text for text in found if text] + [f"changes {name}" for name in changed]
 
     def _search_path(self) -> list[object]:
-        """What is appended is looked at last, and takes no name from others; the rest may."""
+        """Return ``sys.path`` without the version's folder.
+
+        Only changes to its existing part count: appended entries are searched last and hide no
+        module.
+        """
         path: list[object] = list(sys.path)
         with contextlib.suppress(ValueError):
             path.remove(self._folder)
         return path
 
     def _has_other_decimals(self) -> bool:
-        """Whether the context of this thread, or the default that new ones copy, is another.
+        """Return whether this thread's decimal context, or the default for new ones, has changed.
 
-        The one of this thread is a copy made when it is first asked for, which is not done before
-        the file is imported: it would not see the default that the file sets.
+        This thread's context is a copy of the default, created on first use. It must not be used
+        before the file is imported, since it would then miss a new default set by the file.
         """
         default = _context(decimal.DefaultContext)
         return default != self._decimal or _context(decimal.getcontext()) != default
@@ -83,7 +87,7 @@ def _variables(verb: str, names: list[str]) -> str:
 
 
 def _context(context: decimal.Context) -> tuple[object, ...]:
-    """Return what a decimal context computes by; its flags change with each computation."""
+    """Return a decimal context's settings, without the flags that each computation changes."""
     return (
         context.prec,
         context.rounding,
@@ -103,14 +107,14 @@ def _working_folder() -> str:
 
 
 def _umask() -> int:
-    """Return it; it can only be read by setting it, here to one under which nothing is open."""
+    """Return the umask; reading it requires setting it, here briefly to a strict mask."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 def _raised_warnings() -> list[object]:
-    """Return the filters that make errors of warnings; ignored ones change nothing for others."""
+    """Return the filters that turn warnings into errors; other filters affect no other code."""
     return [rule for rule in warnings.filters if rule[0] == "error"]
 
 
@@ -121,7 +125,7 @@ def _root_logger() -> tuple[object, ...]:
 
 
 def _loop_policy() -> int:
-    """Return which policy was set; Python makes its own when it is first needed."""
+    """Identify a custom event loop policy; 0 for asyncio's own, which is created on first use."""
     policy = getattr(events, "_event_loop_policy", None)
     is_usual = policy is None or type(policy).__module__.startswith(_OWN_POLICIES)
     return 0 if is_usual else id(policy)
@@ -151,4 +155,4 @@ _PROBES: Mapping[str, Callable[[], object]] = {
         _context(context) for context in (decimal.BasicContext, decimal.ExtendedContext)
     ],
 }
-"""Of each kind of state, by the name that reasons have, what it is now."""
+"""Reads the current value of each kind of state, by its name in the reasons."""

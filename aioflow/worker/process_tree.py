@@ -1,4 +1,4 @@
-"""The processes below this one: how many there are, and the killing of them all."""
+"""The process tree below this process: counts its processes, and kills them all."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from aioflow.worker import processes
 __all__ = ("count", "kill_all", "tasks_of_machine")
 
 PATIENCE_SECONDS = 0.1
-"""What is about to end by itself, as helpers do whose parent has gone, may do so."""
+"""Grace period for processes about to end, such as helpers whose parent has just died."""
 
 DEATH_SECONDS = 5.0
-"""One that takes longer hangs in the kernel; who started this process looks for it again."""
+"""A killed process that takes longer hangs in the kernel; the parent of this process handles it."""
 
 _PROC = Path("/proc")
 _LOOK_SECONDS = 0.002
 
 
 def count() -> int:
-    """Return how many living processes there are below this one."""
+    """Return the number of living processes below this one."""
     return len(_living())
 
 
 def tasks_of_machine() -> int:
-    """Return how many threads there are in all; -1 where the kernel does not say.
+    """Return the number of threads on this machine; -1 if the kernel does not report it.
 
-    One look, where ``count`` takes one for each process.
+    A single read, where ``count`` needs one per process.
     """
     try:
         return int((_PROC / "loadavg").read_text().split()[3].partition("/")[2])
@@ -39,19 +39,19 @@ def tasks_of_machine() -> int:
 
 
 def kill_all() -> int:
-    """Kill all that is below this process, and reap it; return how many had to be killed.
+    """Kill and reap all processes below this one; return how many had to be killed.
 
-    This process has to be the one that adopts orphans: then nothing is missed.
+    Call ``adopt_orphans`` first: then no process is missed.
     """
     killed: set[int] = set()
     until = time.monotonic() + DEATH_SECONDS
     is_over = _wait_for_end(PATIENCE_SECONDS)
     while not is_over and time.monotonic() < until:
         found = _living()
-        # First stopped, all of them: what runs may start others faster than they are killed.
+        # Stop all of them first: running ones may fork faster than they are killed.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
-                # One that has become another user's is not ours to kill; the others are.
+                # Skip a process that now belongs to another user, which we cannot kill.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         killed.update(found)
@@ -60,7 +60,7 @@ def kill_all() -> int:
 
 
 def _wait_for_end(seconds: float) -> bool:
-    """Reap what has ended, for some time at most; return whether there is nothing left."""
+    """Reap ended processes until the timeout. Return whether none is left."""
     until = time.monotonic() + seconds
     while _reap():
         if time.monotonic() > until:
@@ -70,7 +70,7 @@ def _wait_for_end(seconds: float) -> bool:
 
 
 def _reap() -> bool:
-    """Reap what has ended; return whether there is more."""
+    """Reap ended processes. Return whether there are others."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -81,7 +81,7 @@ def _reap() -> bool:
 
 
 def _living() -> set[int]:
-    """Return all below this process that are no zombies; their parents may be."""
+    """Return all processes below this one except zombies, whose children count as well."""
     children: dict[int, list[tuple[int, bool]]] = {}
     for pid in processes.numbers():
         known = processes.stat(pid)

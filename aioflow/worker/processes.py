@@ -1,4 +1,4 @@
-"""The processes of this machine, as the kernel tells of them. Blocks for some milliseconds."""
+"""The processes of this machine, as reported by the kernel. Blocks for some milliseconds."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Stat(NamedTuple):
     """One process.
 
     Attributes:
-        is_zombie: It is dead, and its parent has not looked yet.
-        start_ticks: When it was started, in the kernel's clock ticks since boot.
-        processor_ticks: How long its threads have been on a processor, in the same ticks.
+        is_zombie: It has ended, but its parent has not reaped it.
+        start_ticks: Start time, in the kernel's clock ticks since boot.
+        processor_ticks: CPU time of its threads, in the same ticks.
     """
 
     is_zombie: bool
@@ -31,7 +31,7 @@ class Stat(NamedTuple):
 
 
 def numbers() -> Iterator[int]:
-    """Yield those of all processes."""
+    """Yield the ids of all processes."""
     for name in os.listdir(_PROC):  # noqa: PTH208 - thousands of Path objects for a name each
         if name.isdigit():
             yield int(name)
@@ -63,12 +63,12 @@ def _children_of(thread: str) -> list[int]:
 
 
 def stat(pid: int) -> Stat | None:
-    """Return how a process stands; ``None`` if it has gone."""
+    """Return the status of a process; ``None`` if it does not exist."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The command's name stands in brackets and may hold blanks and brackets itself.
+    # The command's name is in parentheses and may itself contain blanks and parentheses.
     fields = text[text.rindex(")") + 2 :].split(maxsplit=20)
     return Stat(
         is_zombie=fields[0] in {"X", "Z"},

@@ -1,6 +1,7 @@
-"""What a child may ask the daemon over its link: the bodies of ``Query`` and ``Reply``.
+"""Queries that a child may send to the daemon: the bodies of ``Query`` and ``Reply``.
 
-A child is told what its own run holds, how other runs ended, and of named events; nothing else.
+A child can read the data of its own run, the endings of other runs, and named events; nothing
+else.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ __all__ = (
 )
 
 NAME_LIMIT = 1_000
-"""Characters of a name that is asked for; none that exists has as many."""
+"""Maximum characters of a requested name; no existing name is as long."""
 
 PAGE_ITEMS = 1_000
 PAGE_BYTES = 4 * 1024 * 1024
 
 
 class ResultsWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Ask.kind == "results"``: results of one parent of the asking run, or items of a task.
+    """``Query.kind == "results"``: results of a parent in the run, or stream items of a task.
 
     Attributes:
-        position: The parent; or the complement of a ``task_no`` for the items it has given on,
-            which stand in the page as if they were results of its children.
-        after: Only map indexes above this one; -2 for the beginning (unmapped is -1). What
-            ``only`` returns stands for one child alone.
+        position: The parent; or the complement of a ``task_no`` for the stream items of that task,
+            which the page contains as if they were results of its children.
+        after: Only map indexes above this one; -2 for the beginning (unmapped is -1). A value
+            returned by ``only`` selects one child.
     """
 
     position: int
@@ -62,12 +63,12 @@ _ONLY = -3
 
 
 def only(map_index: int) -> int:
-    """Return what asks for the result of one child."""
+    """Return the ``after`` value that selects the result of one child."""
     return _ONLY - map_index
 
 
 def asked_alone(after: int) -> int:
-    """Return the child that is asked for alone; -1 if it is not so."""
+    """Return the only child selected by ``after``; -1 if it selects none."""
     return _ONLY - after if after <= _ONLY else -1
 
 
@@ -78,9 +79,9 @@ class ResultsPage(msgspec.Struct, frozen=True, array_like=True):
         width: Of the parent's expansion; -1 if it was not expanded.
         items: ``(map_index, task_no, start_no, body)`` of each that succeeded. ``body`` is
             ``None`` and ``start_no`` 0 for a ``None`` result; ``body`` ``None`` with a
-            ``start_no`` means the file of that start.
-        failed: ``(map_index, state, failure)`` of each that ended in another way.
-        last: The highest map index this page speaks for; ask on with ``after=last``.
+            ``start_no`` refers to the result file of that execution.
+        failed: ``(map_index, state, failure)`` of each that ended in another state.
+        last: The highest map index that this page covers; continue with ``after=last``.
         more: Whether there is another page.
     """
 
@@ -92,7 +93,7 @@ class ResultsPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordsWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Ask.kind == "records"``: the durable calls of a task of the asking run.
+    """``Query.kind == "records"``: the durable calls of a task of the run.
 
     Attributes:
         after: Only ordinals above this one; -1 for the beginning.
@@ -120,11 +121,11 @@ class RecordsPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EventsWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Ask.kind == "events"``: the events of a name, answered once there is one.
+    """``Query.kind == "events"``: the events of a name, answered when there is at least one.
 
     Attributes:
-        after: Only those behind this number.
-        until: Answered at once, of what there is up to this number.
+        after: Only events with a higher number.
+        until: If set, answer immediately with the events up to this number.
     """
 
     name: str
@@ -144,7 +145,7 @@ class EventsPage(msgspec.Struct, frozen=True, array_like=True):
     """Events in order, at most ``PAGE_ITEMS`` and about ``PAGE_BYTES``.
 
     Attributes:
-        last: Up to which number this page speaks for; ask on with ``after=last``.
+        last: The highest event number that this page covers; continue with ``after=last``.
     """
 
     items: list[EventItem]
@@ -152,7 +153,7 @@ class EventsPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ValuesWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Ask.kind == "values"``: secrets, connections and variables.
+    """``Query.kind == "values"``: secrets, connections and variables.
 
     Attributes:
         position: The task that declares them; -1 for a trigger that uses them.
@@ -163,19 +164,19 @@ class ValuesWanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ValuesFound(msgspec.Struct, frozen=True, array_like=True):
-    """The msgpack of each that was wanted, in that order."""
+    """The msgpack of each requested value, in the order of the query."""
 
     values: tuple[bytes, ...]
 
 
 class RunWanted(msgspec.Struct, frozen=True, array_like=True):
-    """One run of those that are asked about; its ending is told once.
+    """One run of a query; its ending is reported once.
 
     Attributes:
-        number: Its own within the question, by which it is told.
-        run_id: That run. Else the run of ``logical_date``. Else the first run of the DAG
-            that ends at or after ``since``.
-        position: The task that waits, and its ``map_index``: for telling what waits for what.
+        number: Its number within the query, used in ``RunEnded``.
+        run_id: Selects this run. If ``None``, ``logical_date`` selects the run; if that is
+            ``None`` too, the first run of the DAG that ends at or after ``since``.
+        position: Position and ``map_index`` of the waiting task, to show which task waits for what.
     """
 
     number: int
@@ -187,15 +188,14 @@ class RunWanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunsWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Ask.kind == "runs"``: how runs end, or one task in each.
+    """``Query.kind == "runs"``: how runs end, or one task in each of them.
 
-    The question goes on: asked again under the same number it is about further runs too. Each
-    is told when it has reached a final state, in an ``Reply`` whose body is a list of
-    ``RunEnded``.
+    The query continues: sent again under the same number, it covers further runs too. When a run
+    or task reaches a final state, a ``Reply`` reports it, whose body is a list of ``RunEnded``.
 
     Attributes:
-        task_id: Wait for this task instead of the whole run; a mapped one counts as ended with
-            its last child.
+        task_id: Wait for this task instead of the whole run; a mapped task ends with its last
+            child.
         runs: At most ``PAGE_ITEMS``.
     """
 
@@ -218,11 +218,11 @@ class RunEnding(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunEnded(msgspec.Struct, frozen=True, array_like=True):
-    """What has come of one run that was asked about.
+    """The answer for one requested run.
 
     Attributes:
         number: See ``RunWanted``.
-        ending: How it ended; or why there is no answer, and never will be.
+        ending: How it ended; or the reason why there will never be an answer.
     """
 
     number: int
@@ -230,10 +230,9 @@ class RunEnded(msgspec.Struct, frozen=True, array_like=True):
 
 
 def refused(kind: str, body: bytes, why: str) -> bytes:
-    """Return the body that answers a question of which nothing is told; empty for most kinds.
+    """Return the reply body of a refused query; empty for most kinds.
 
-    A question that goes on does not fail as a whole: what else was asked under its number is
-    not touched by this.
+    A continuing query does not fail as a whole: other runs under its number are not affected.
     """
     if kind != "runs":
         return b""
@@ -245,13 +244,13 @@ def refused(kind: str, body: bytes, why: str) -> bytes:
 
 
 def check_name(what: str, text: object) -> None:
-    """Refuse what can be the name of nothing: no database could be asked for it.
+    """Reject a text that cannot be any name, because no database could be searched for it.
 
     Args:
-        what: What it names, for the error.
+        what: What the name denotes, for the error message.
 
     Raises:
-        Unserializable: If it is no text, too long, or has characters that no name has.
+        Unserializable: If it is not a string, is too long, or contains characters no name has.
     """
     if not isinstance(text, str):
         raise Unserializable(what, type(text).__name__, "a name was expected")
@@ -261,10 +260,10 @@ def check_name(what: str, text: object) -> None:
 
 
 def check_number(what: str, number: object) -> None:
-    """Refuse what cannot be the number of anything that is stored.
+    """Reject a value that cannot be the number of a stored row.
 
     Raises:
-        Unserializable: If it is no whole number, or one of more than 64 bits.
+        Unserializable: If it is not an integer of at most 64 bits.
     """
     if not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
         raise Unserializable(what, type(number).__name__, "a number of 64 bits was expected")

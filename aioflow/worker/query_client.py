@@ -1,4 +1,4 @@
-"""Carries what hosted user code asks to the daemon."""
+"""Sends queries of user code to the daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_RUN, NOWHERE = -1, (-1, -1)
 
 
 class Channels:
-    """What all in a host ask through, so that the daemon is asked once for many."""
+    """The query channels shared by all code in this child, so that equal queries are merged."""
 
     __slots__ = ("endings", "events", "line")
 
@@ -33,9 +33,9 @@ class Channels:
 
 
 class LineAsker:
-    """Asks for one task: what the daemon tells a child is limited to what its run may know.
+    """Queries on behalf of one task. The daemon answers only what the task's run may know.
 
-    Fulfils ``aioflow.author.client.Asker``.
+    Implements ``aioflow.author.asking.Asker``.
     """
 
     __slots__ = ("_channels", "_dag_id", "_place", "_run_no")
@@ -55,12 +55,12 @@ class LineAsker:
 
     @property
     def run_no(self) -> int:
-        """The run in whose name it asks."""
+        """The run on whose behalf it queries."""
         return self._run_no
 
     @property
     def place(self) -> tuple[int, int]:
-        """The position and ``map_index`` of the task that waits."""
+        """The position and ``map_index`` of the waiting task."""
         return self._place
 
     async def run_ending(
@@ -87,7 +87,7 @@ class LineAsker:
 
     @property
     def _declaring(self) -> int:
-        """The position of the task that declares what is asked for."""
+        """The position of the task that declares the requested value."""
         return self.place[0]
 
     def follow_runs(self, tell: Callable[[Hashable, RunEnding | AioflowError], None]) -> Follower:
@@ -105,7 +105,7 @@ class LineAsker:
         return EventFollower(self._channels.events, name, lambda: self.run_no, tell)
 
     def run_start_id(self) -> int:
-        # Numbers are of one series: whatever was stored since the run was made is behind its own.
+        # All numbers come from one sequence: what was stored after the run was created is higher.
         return self.run_no
 
     def own_dag_id(self) -> str:
@@ -113,7 +113,7 @@ class LineAsker:
 
 
 class GuestAsker(LineAsker):
-    """Asks for the run of whatever trigger, or watch, asks: one for all that a host has."""
+    """Queries on behalf of the trigger or watch that is running; one instance per child."""
 
     __slots__ = ()
 
@@ -133,7 +133,7 @@ class GuestAsker(LineAsker):
     def follow_events(
         self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
     ) -> EventFollower:
-        # Not in the name of who comes first: others wait on when that one has gone.
+        # Not on behalf of the first trigger alone: others still wait after that one is removed.
         of = watching.get() or guest.get()
         return EventFollower(
             self._channels.events, name, lambda: getattr(of, "run_no", NO_RUN), tell
@@ -144,13 +144,13 @@ class GuestAsker(LineAsker):
 
     @property
     def _declaring(self) -> int:
-        return -1  # the code of a trigger is all that says so
+        return -1  # a trigger declares its values in its code alone
 
 
 class Follower:
-    """Asks for many runs, each in the name of whoever has its code run just then.
+    """Queries about many runs, each on behalf of the trigger whose code is running at the time.
 
-    Fulfils ``aioflow.author.client.RunFollower``.
+    Implements ``aioflow.author.asking.RunFollower``.
     """
 
     __slots__ = ("_asker", "_endings")

@@ -1,7 +1,7 @@
-"""Write results to their files, for as long as the disk refuses them.
+"""Writes results to their files, and retries as long as the disk refuses.
 
-A task whose body has succeeded must not fail, nor run again, because a disk is full for a while.
-So its process keeps the result and tries again, and the log of the task says so.
+A task whose body has succeeded must not fail or run again because the disk is full for a while.
+So the process holds the result in memory and retries, which the log of the task notes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from aioflow.protocol.reports import ResultWriteFailed
 __all__ = ("OnKept", "kept", "write_out", "written")
 
 OnKept: TypeAlias = Callable[[bool], None]
-"""Called after each attempt that fails, with whether the disk is full."""
+"""Called after each failed write, with whether the disk is full."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0  # seconds between two attempts
+_FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0  # seconds between two writes
 
 
 def kept(start: StartTask, report: Callable[[ResultWriteFailed], None]) -> OnKept:
-    """Return a function that reports each attempt to write the result of a start that fails."""
+    """Return a function that reports each failed write of a try's result."""
     return lambda disk_is_full: report(
         ResultWriteFailed(start.task_no, start.start_no, disk_is_full)
     )
@@ -35,7 +35,7 @@ def kept(start: StartTask, report: Callable[[ResultWriteFailed], None]) -> OnKep
 def write_out(
     write: Callable[[], None], on_kept: OnKept, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Write in this thread; return once it is done."""
+    """Write in this thread, retrying until it succeeds."""
     for delay in _delays():
         try:
             write()
@@ -50,10 +50,10 @@ def write_out(
 async def written(
     write: Callable[[], None], threads: Executor | None = None, on_kept: OnKept | None = None
 ) -> None:
-    """Write in a thread; return once it is done. Between two attempts no thread is held.
+    """Write in a thread, retrying until it succeeds. No thread is occupied between two writes.
 
     Args:
-        threads: Where; those of the loop if they are not given.
+        threads: The executor; the loop's default if not given.
     """
     loop = asyncio.get_running_loop()
     for delay in _delays():

@@ -1,4 +1,4 @@
-"""Runs one ``def`` body: from the order to start it to the report of how it ended."""
+"""Runs one ``def`` body: from the start command to the report of its outcome."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ __all__ = ("AskDaemon", "run_body")
 Tell: TypeAlias = Callable[[Labelled | ResultWriteFailed], None]
 
 AskDaemon: TypeAlias = Callable[[RunNo, str, bytes], Reply]
-"""``(run, kind, body)`` to the answer; see ``questions``."""
+"""Sends the query ``(run, kind, body)`` and returns the reply; see ``questions``."""
 
 
 def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: Path) -> Ended:
-    """Run it in this thread, and return what is to be reported, whatever user code does.
+    """Run a try in this thread and return its report. User code cannot make it raise.
 
     Args:
-        runs: Has been told of its run.
-        ask: Asks the daemon for results of its parents and for what it declares. Blocks, and may
-            be called from threads of user code.
-        tell: Called before its body runs with what people are to call it, and after that each
-            time its result cannot be written.
+        runs: Must already know the run.
+        ask: Queries the daemon for results of parents and for declared values. Blocks, and may be
+            called from threads of user code.
+        tell: Called with the label before the body runs, and later each time the result cannot be
+            written.
         results: Folder of the large results.
     """
     try:

@@ -1,7 +1,7 @@
-"""How runs end, for all in a host who ask: one question that goes on, about however many runs.
+"""Endings of runs, for all waiters in a child: one continuing query for any number of runs.
 
-Of a run that is waited for there is here what it is to be told by, and its number. All that is
-asked within one iteration of the loop leaves in few messages; so do the answers come.
+Each awaited run costs its waiter's key and a number. All requests of one loop iteration are sent
+in few messages, and so are the replies.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _Target: TypeAlias = tuple[RunNo, str, str | None]
 
 
 class Endings:
-    """Asks how runs end.
+    """Queries how runs end.
 
     Args:
-        tell: Called once for each that was asked for, unless that is forgotten before.
+        tell: Called once per request, unless that is forgotten before.
     """
 
     __slots__ = (
@@ -72,15 +72,15 @@ class Endings:
         since: int,
         place: tuple[int, int],
     ) -> None:
-        """Ask for one run.
+        """Request the ending of one run.
 
         Args:
-            of: What it is to be told by. Asked twice it is told twice.
-            target: The run in whose name it is asked; whose run is wanted, and which task of it.
-            place: The position and ``map_index`` of the task that waits.
+            of: Key of the waiter, passed to ``tell``. A key requested twice is notified twice.
+            target: The run on whose behalf it queries, the DAG, and a task of it or ``None``.
+            place: The position and ``map_index`` of the waiting task.
 
         Raises:
-            Unserializable: If the question cannot travel: the others are not to suffer.
+            Unserializable: If the request cannot be encoded; other requests are not affected.
         """
         _, dag_id, task_id = target
         check_name("dag_id", dag_id)
@@ -94,7 +94,7 @@ class Endings:
         self._send_soon()
 
     def forget(self, of: Hashable) -> None:
-        """Tell of this no more; nothing is left to do if it was told."""
+        """Cancel the requests of a waiter; does nothing if they have been answered."""
         noted = self._noted(of)
         numbers = [number for number in noted if self._told.get(number) == of]
         if not numbers:
@@ -106,7 +106,7 @@ class Endings:
         self._send_soon()
 
     def _noted(self, of: Hashable) -> tuple[int, ...]:
-        """Return the numbers it has; among them may be those of another with the same digest."""
+        """Return its numbers, possibly mixed with those of another key with the same digest."""
         known = self._numbers.get(of)
         if known is None:
             return ()
@@ -128,7 +128,7 @@ class Endings:
         asked, self._asked = self._asked, defaultdict(list)
         forgotten, self._forgotten = self._forgotten, []
         if not self._told:
-            self._line.withdraw(self._question)  # there is another one for who comes later
+            self._line.withdraw(self._question)  # later requests open another query
             self._question = -1
             return
         if self._question < 0:
@@ -154,17 +154,17 @@ class Endings:
 
     def _tell_one(self, number: int, outcome: RunEnding | AioflowError) -> None:
         if number not in self._told:
-            return  # forgotten while the answer was on its way
+            return  # forgotten while the reply was in flight
         of = self._told.take(number)
         self._note(of, tuple(one for one in self._noted(of) if one != number))
         try:
             self._tell(of, outcome)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-            print_traceback(exc)  # the others are to be told
+            print_traceback(exc)  # the others must still be notified
 
 
 class SingleEndings:
-    """Waits for single runs, all in a host with one question."""
+    """Waits for single runs; all waits in a child share one query."""
 
     __slots__ = ("_endings",)
 
@@ -179,11 +179,11 @@ class SingleEndings:
         since: int,
         place: tuple[int, int],
     ) -> RunEnding:
-        """Return how a run ended, however long that takes; see ``Endings.ask``.
+        """Return how a run ended. There is no timeout; see ``Endings.ask``.
 
         Raises:
             TaskError: If that will never be known.
-            Unserializable: If the question cannot travel.
+            Unserializable: If the request cannot be encoded.
         """
         ending: asyncio.Future[RunEnding] = asyncio.get_running_loop().create_future()
         self._endings.ask(ending, target, run_id, logical_date, since, place)

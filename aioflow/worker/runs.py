@@ -1,4 +1,4 @@
-"""The runs a process was told of, each with its DAG once a try of it has begun."""
+"""The runs known to this process, each with its DAG once a try of it has started."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ("RunUnknown", "Runs")
 
 
 class RunUnknown(Exception):
-    """A start came for a run this process was not told of, or was told to forget."""
+    """A start command arrived for a run that this process does not know or has forgotten."""
 
     def __init__(self, run_no: int) -> None:
         super().__init__(f"this process was not told of run {run_no}")
 
 
 class Runs:
-    """Used by one thread to tell and forget, by another to look up."""
+    """Written by one thread with ``tell`` and ``forget``, read by another."""
 
     def __init__(self, shelf: CodeShelf) -> None:
         self._shelf = shelf
@@ -27,7 +27,7 @@ class Runs:
         self._known: dict[int, KnownRun] = {}
 
     def tell(self, info: RunInfo) -> None:
-        """Take in what a run is; the code is loaded with its first try."""
+        """Add a run; its code is loaded with its first try."""
         self._infos[info.run_no] = info
 
     def forget(self, run_no: int) -> None:
@@ -36,10 +36,10 @@ class Runs:
         self._known.pop(run_no, None)
 
     def of(self, start: StartTask) -> KnownRun:
-        """Return the run of a start. Imports its DAG file the first time: user code.
+        """Return the run of a try. The first call imports the DAG file, which is user code.
 
         Raises:
-            RunUnknown: If nobody told of it.
+            RunUnknown: If ``tell`` was not called for the run.
             CodeMissing: If its version is not on this machine.
         """
         return self.known(start.run_no)
@@ -57,9 +57,9 @@ class Runs:
         return known
 
     def info(self, run_no: int) -> RunInfo | None:
-        """Return what a run is, if this process was told."""
+        """Return the data of a run, if it is known."""
         return self._infos.get(run_no)
 
     def versions(self) -> Collection[str]:
-        """Return the versions of all runs at hand."""
+        """Return the versions of all known runs."""
         return {info.version for info in self._infos.values()}

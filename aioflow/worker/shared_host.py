@@ -1,4 +1,4 @@
-"""What both shared hosts stand on: one event loop, one link, and a place where reports gather."""
+"""Common base of the shared child programs: event loop, link to the daemon, report buffer."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from aioflow.worker.watchdog import Watchdog, announcer
 __all__ = ("ABANDONED_LIMIT", "GIVEN_UP", "REPORTS_AT_ONCE", "Line", "Role", "RoleFactory", "serve")
 
 ABANDONED_LIMIT = 100
-"""Coroutines that outlived their cancellation, from which on a host asks to be replaced."""
+"""Number of coroutines that outlived their cancellation at which the process exits, to be
+replaced."""
 
 GIVEN_UP = 70
-"""The exit status for that."""
+"""Exit status in that case."""
 
 REPORTS_AT_ONCE = 250
-"""Of a thousand coroutines that are stepped in one iteration, the first to end are reported while
-the others run: the daemon decides what follows meanwhile, and neither waits for the other."""
+"""Reports that are sent without waiting for the end of the loop iteration. If a thousand
+coroutines end in one iteration, the daemon decides on the first ones while the others still run."""
 
 Of = TypeVar("Of")
 
@@ -46,12 +47,12 @@ _log = logging.getLogger("aioflow.worker")
 
 
 class Line:
-    """A shared host's end of the link: reports gather here until the loop comes round.
+    """A shared child's end of the link: buffers reports until the next loop iteration.
 
-    What is reported within one iteration of the loop is sent together, unless that is very much.
+    Reports of one iteration are sent together, in chunks of ``REPORTS_AT_ONCE``.
 
     Args:
-        installed: What is installed; ``None`` for a host that is no process of its own.
+        installed: The installed packages; ``None`` if the child runs inside another process.
     """
 
     def __init__(self, installed: InstalledPackages | None = None) -> None:
@@ -63,18 +64,18 @@ class Line:
         self._gathering: list[Callable[[], None]] = []
         self._questions: dict[int, tuple[Callable[[Any, Reply], None], Any]] = {}
         self._going_on: dict[int, Callable[[Reply], None]] = {}
-        # No number of this process is one of an earlier process, which may be answered late.
+        # Start from the clock: a late reply to an earlier process must match no query of this one.
         self._numbers = itertools.count(time.monotonic_ns())
 
     def connect(self, link: Link[Order]) -> None:
-        """Take the link. Before that reports are kept."""
+        """Attach the link. Reports made before that are buffered."""
         self._link = link
 
     def report(self, report: Report) -> None:
-        """Have it sent soon. Only from the loop's thread.
+        """Queue a report for sending. Call it only from the loop's thread.
 
         Raises:
-            Unserializable: If it cannot travel; the others are not touched by that.
+            Unserializable: If it cannot be encoded; the other reports are not affected.
         """
         message = packed(report)
         self._flush_soon()
@@ -83,10 +84,11 @@ class Line:
             self._flush()
 
     def gather(self, send: Callable[[], None]) -> None:
-        """Have ``send`` called once the loop comes round; what it reports leaves first.
+        """Call ``send`` in the next flush; its reports are sent before those already buffered.
 
-        So what was asked together for many leaves before the end of any of those: after that the
-        daemon would refuse what is asked in the name of its run, and the others wait for the same.
+        A query batched for many tasks thus leaves before the end of any of them is reported. After
+        that the daemon would refuse a query made for the ended task's run, and the other tasks
+        share it.
         """
         self._flush_soon()
         self._gathering.append(send)
@@ -108,30 +110,30 @@ class Line:
             self._link.send(reports)
 
     def give_up_if(self, abandoned_count: int) -> None:
-        """Ask to be replaced, by ending, once too many coroutines outlive their cancellation."""
+        """Exit with ``GIVEN_UP``, to be replaced, if too many coroutines outlived cancellation."""
         if abandoned_count >= ABANDONED_LIMIT:
             self._flush()
             os.write(2, b"aioflow: too many coroutines swallow their cancellation\n")
             os._exit(GIVEN_UP)
 
     async def is_outdated(self) -> bool:
-        """Return whether installed packages changed, which may explain what failed just now."""
+        """Return whether installed packages changed, which may explain a failure just now."""
         if self._installed is None:
             return False
         look = partial(self._installed.look_again, time.monotonic())
         return bool(await self._loop.run_in_executor(self._looking, look))
 
     async def drain(self) -> None:
-        """Wait until the daemon has taken most of what was sent."""
+        """Wait until most of the sent bytes have left the write buffer."""
         if self._link is not None:
             await self._link.drain()
 
     async def ask(self, run_no: int, kind: str, body: bytes) -> bytes:
-        """Return the daemon's answer, however long it takes.
+        """Send a query and return the daemon's answer. There is no timeout.
 
         Raises:
-            TaskError: If it has none to give.
-            Unserializable: If the question cannot travel.
+            TaskError: If the daemon replies with an error.
+            Unserializable: If the query cannot be encoded.
         """
         answer: asyncio.Future[Reply] = self._loop.create_future()
         number = self.ask_then(run_no, kind, body, _settle, answer)
@@ -146,13 +148,13 @@ class Line:
     def ask_then(
         self, run_no: int, kind: str, body: bytes, then: Callable[[Of, Reply], None], of: Of
     ) -> int:
-        """Ask, and have ``then`` called with ``of`` and the answer, however late that comes.
+        """Send a query; call ``then(of, reply)`` when the reply arrives. There is no timeout.
 
         Returns:
-            The number of the question, by which it can be withdrawn.
+            The number of the query, for ``withdraw``.
 
         Raises:
-            Unserializable: If the question cannot travel.
+            Unserializable: If the query cannot be encoded.
         """
         number = next(self._numbers)
         self.report(Query(number, run_no, kind, body))
@@ -160,20 +162,20 @@ class Line:
         return number
 
     def follow(self, take: Callable[[Reply], None]) -> int:
-        """Return the number of a question that goes on: every answer to it is taken."""
+        """Open a continuing query and return its number; ``take`` gets every reply to it."""
         number = next(self._numbers)
         self._going_on[number] = take
         return number
 
     def ask_on(self, number: int, run_no: int, kind: str, body: bytes) -> None:
-        """Ask further things under the number of a question that goes on."""
+        """Extend a continuing query by further targets."""
         self.report(Query(number, run_no, kind, body))
 
     def withdraw(self, number: int, parts: tuple[int, ...] = ()) -> None:
-        """Have a question forgotten that has no answer yet; else nothing is left to do.
+        """Cancel a query that has no reply yet; otherwise do nothing.
 
         Args:
-            parts: Of one that goes on, only these.
+            parts: Cancel only these parts of a continuing query; empty for all of it.
         """
         if number not in self._questions and number not in self._going_on:
             return
@@ -183,7 +185,7 @@ class Line:
         self.report(CancelQuery(number, parts))
 
     def answered(self, answer: Reply) -> None:
-        """Hand an answer to whoever asked, if that one still waits."""
+        """Pass a reply to its waiter, if the query has not been withdrawn."""
         take = self._going_on.get(answer.question)
         if take is not None:
             take(answer)
@@ -200,19 +202,19 @@ def _settle(waiting: asyncio.Future[Reply], answer: Reply) -> None:
 
 
 class Role(Protocol):
-    """What a shared host does with its orders.
+    """How a shared child handles its commands.
 
     Attributes:
-        evicted: Parked coroutines it has let go of for want of memory.
+        evicted: Number of suspended coroutines that were evicted for lack of memory.
     """
 
     evicted: int
 
     def watches(self) -> tuple[tuple[str, int, int | None], ...] | None:
-        """Return the watches it has; see ``Pong``."""
+        """Return the watches of this child; see ``Pong``."""
 
     def obey(self, order: Order) -> None:
-        """Take one order. Never blocks, never raises for what user code does."""
+        """Handle one command. Never blocks, and never raises because of user code."""
 
 
 def _pong(ping: Ping, role: Role, installed: InstalledPackages) -> Pong:
@@ -224,16 +226,16 @@ RoleFactory: TypeAlias = Callable[[Line, BlackBox, Hello], Role]
 
 
 def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socket.socket) -> int:
-    """Serve on one event loop until the daemon closes the link; return the exit status.
+    """Serve on one event loop until the daemon closes the link, then exit with status 0.
 
-    The callbacks and tasks of user code may raise ``SystemExit`` or ``KeyboardInterrupt``,
-    which both end a loop. This one goes on.
+    Callbacks and tasks of user code may raise ``SystemExit`` or ``KeyboardInterrupt``, which both
+    stop a loop; the loop is then restarted.
     """
     line_by_line()
     configure_logging()
     box = BlackBox.from_environment("AIOFLOW_BLACKBOX_FD")
     _watch(box, welcome)
-    # Tens of thousands of parked coroutines are not garbage, and walking them is dear.
+    # Tens of thousands of suspended coroutines are not garbage, and traversing them is expensive.
     gc.set_threshold(20_000, 50, 100)
     gc.freeze()
     loop = uvloop.new_event_loop()
@@ -254,14 +256,14 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socke
             _log.warning("user code outside of any try raised %s; going on", type(exc).__name__)
         if serving.done() and (problem := serving.exception()) is not None:
             raise problem
-    # Nobody is left to hear how coroutines end; waiting for them would only delay the end.
+    # The daemon no longer listens; waiting for coroutines to end would only delay the exit.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 def _watch(box: BlackBox, welcome: Hello) -> None:
-    """Have a thread name what holds up the loop of this one."""
+    """Start the watchdog thread, which reports what blocks the loop of this thread."""
     nonce = os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()
     if nonce:
         say, limit = announcer(nonce), welcome.stall_seconds

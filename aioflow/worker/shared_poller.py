@@ -1,11 +1,11 @@
-"""Hosts watches: one coroutine each, for all the triggers that share it.
+"""Runs watches: one coroutine each, for all the triggers that share it.
 
-What a shared trigger costs is a ``Wait``, its place among the wanted, and what the watch itself
-keeps of what is wanted.
+A shared trigger costs a ``Wait``, its entry in ``wants``, and what the watch itself stores for
+the wanted key.
 
-A watch that fails is started again, after a delay that grows. Where it fails again soon, its
-triggers are divided in halves, each with a watch of its own, until those of one wanted thing are
-alone: only these are charged. So one trigger that no watch survives costs the others a delay.
+A watch that fails is restarted after a growing delay. If it fails again soon, its triggers are
+split in halves, each with its own watch, until those of one wanted key are alone: only these
+fail. So one trigger that makes every watch fail only delays the others.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from aioflow.worker.trigger_instance import Wait
 __all__ = ("BUDGET_SECONDS", "Finder", "HostedWatch", "Watches")
 
 BUDGET_SECONDS = 0.01
-"""How long a watch may hand out what it found before the loop comes round."""
+"""How long a watch may deliver events before it yields to the loop."""
 
 _EMPTY = "finished"
 _FIRST_DELAY_SECONDS = 0.05
 _LONGEST_DELAY_SECONDS = 5.0
 _SOUND_SECONDS = 60.0
-"""A watch that ran for this long has not failed because of how it was started."""
+"""If a watch ran for this long, its failure does not count as a failed restart."""
 _SPREAD = 0.618
 _KNOWN = object()
 _CLASSES_TOLD = 50
@@ -46,19 +46,19 @@ _Crowd: TypeAlias = Wait | dict[Wait, None]
 
 
 class HostedWatch(Hosted):
-    """A watch in the nursery.
+    """A supervised watch.
 
     Attributes:
-        name: What it is called in failures.
-        wants: Who wants what. One trigger alone stands for itself.
-        count: How many want something.
-        class_path: Of the trigger that wanted something first.
-        is_telling: It hands out what it found, and is not to be disturbed.
-        watch: Made when it begins; ``None`` before that.
-        unknown: What is wanted and the watch does not know yet, while it starts again.
-        failures: How often it has failed in a row, before this one.
-        delay_seconds: Until it begins.
-        began: When, in seconds on the loop's clock.
+        name: Its name in failures.
+        wants: The triggers of each wanted key; a single trigger without a dict.
+        count: Number of triggers.
+        class_path: Class path of its first trigger.
+        is_telling: It is delivering events and must not be cancelled.
+        watch: Created when it begins; ``None`` before that.
+        unknown: Wanted keys that a restarting watch has not been given yet.
+        failures: Its failures in a row, before the current start.
+        delay_seconds: Delay before it begins.
+        began: When it began, in seconds on the loop's clock.
     """
 
     __slots__ = (
@@ -92,40 +92,40 @@ class HostedWatch(Hosted):
         self._signer = first
 
     def make(self) -> Watch[Any, Any]:
-        """Make the watch itself. Runs user code, so it may raise anything."""
+        """Create the watch. Runs user code, so it may raise anything."""
         self.watch = self.at[0](*self.at[1])
         show_wanted(self.watch, self.wants.keys())
         return self.watch
 
     @property
     def signer(self) -> Wait:
-        """One of those it looks for; the last of them, if there is none any more."""
+        """The trigger to which its steps are attributed; its last one if none is left."""
         if self._signer.watch is not self and self.wants:
-            # Not at each leaving: finding the first of many in a dict that is being emptied
-            # from its beginning takes longer and longer.
+            # Not in every `discard`: finding the first key of a dict that is emptied from its
+            # beginning gets slower and slower.
             self._signer = self.first(next(iter(self.wants)))
         return self._signer
 
     @property
     def number(self) -> int:
-        """See ``Hosted``: what stands still here, or crashes, is found by one of its triggers."""
+        """See ``Hosted``: a crash or a blocked loop is attributed to one of its triggers."""
         return self.signer.number
 
     @property
     def run_no(self) -> int:
-        """The run in whose name it asks."""
+        """The run on whose behalf it queries."""
         return self.signer.run_no
 
     def first(self, wanted: Hashable) -> Wait:
-        """Return one of those that want this."""
+        """Return one of the triggers of a wanted key."""
         crowd = self.wants[wanted]
         return crowd if isinstance(crowd, Wait) else next(iter(crowd))
 
     def add(self, wait: Wait) -> bool:
-        """Take one in; whether it is the first that wants this.
+        """Add a trigger. Return whether its wanted key is new.
 
         Raises:
-            TypeError: If what it wants cannot be a key; then it is not taken in.
+            TypeError: If the wanted key is not hashable; the trigger is not added.
         """
         crowd = self.wants.get(wait.wanted)
         wait.watch = self
@@ -139,7 +139,7 @@ class HostedWatch(Hosted):
         return False
 
     def discard(self, wait: Wait) -> bool:
-        """Let one go; whether it was the last that wanted this."""
+        """Remove a trigger. Return whether it was the last one of its wanted key."""
         wait.watch = None
         self.count -= 1
         crowd = self.wants[wait.wanted]
@@ -151,7 +151,7 @@ class HostedWatch(Hosted):
         return True
 
     def take(self, wanted: Hashable) -> Collection[Wait]:
-        """Let all go who want this."""
+        """Remove and return all triggers of a wanted key."""
         crowd = self.wants.pop(wanted, ())
         waits = (crowd,) if isinstance(crowd, Wait) else crowd
         for wait in waits:
@@ -160,11 +160,11 @@ class HostedWatch(Hosted):
         return waits
 
     def next_check(self, box: BlackBox) -> Timestamp | None:
-        """Return when it looks next, if that is known. Runs user code, and does not raise."""
+        """Return its next check, if known. Runs user code, but does not raise."""
         return None if self.watch is None else self._instant(box, self.watch.next_check)
 
     def last_check(self, box: BlackBox) -> Timestamp | None:
-        """Return when it looked last, if that is known. Runs user code, and does not raise."""
+        """Return its last check, if known. Runs user code, but does not raise."""
         return None if self.watch is None else self._instant(box, self.watch.last_check)
 
     def _instant(self, box: BlackBox, check: Callable[[], datetime | None]) -> Timestamp | None:
@@ -176,7 +176,7 @@ class HostedWatch(Hosted):
             return None
 
     def take_all(self) -> list[Wait]:
-        """Let all go."""
+        """Remove and return all triggers."""
         return [wait for wanted in list(self.wants) for wait in self.take(wanted)]
 
 
@@ -184,21 +184,21 @@ Told: TypeAlias = tuple[tuple[str, int, Timestamp | None], ...]
 
 
 class Finder(Protocol):
-    """Whoever hosts the triggers of the watches. Neither of these raises."""
+    """The interface of the triggerer to its watches. Its methods never raise."""
 
     async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
-        """Return what tells one trigger of an event; called once for each that wanted it."""
+        """Return a function that reports an event for one trigger; called once per trigger."""
 
     def failed(self, problem: BaseException) -> Callable[[Wait], None]:
-        """Return what fails one trigger."""
+        """Return a function that fails one trigger."""
 
 
 class Watches:
-    """All watches of a host.
+    """All watches of a process.
 
     Args:
-        nursery: Where they run.
-        finder: Told of what they find.
+        nursery: The supervisor that runs them.
+        finder: Receives their events and failures.
     """
 
     def __init__(self, nursery: Nursery[Any], finder: Finder) -> None:
@@ -210,9 +210,9 @@ class Watches:
         self._restarts = 0
 
     def join(self, wait: Wait, share: Share) -> None:
-        """Have a trigger wait in its watch.
+        """Register a trigger in its watch, which is created if necessary.
 
-        Runs user code, so it may raise anything; then the trigger waits nowhere.
+        Runs user code, so it may raise anything; then the trigger is not registered.
         """
         at = (share.watch, share.of)
         hosted = self._open.get(at)
@@ -228,7 +228,7 @@ class Watches:
             raise
 
     def leave(self, wait: Wait) -> None:
-        """A trigger waits no more."""
+        """Remove a trigger from its watch; does nothing if it is in none."""
         hosted: HostedWatch | None = wait.watch
         if hosted is None:
             return
@@ -237,9 +237,9 @@ class Watches:
         self._close_if_empty(hosted)
 
     def told(self, box: BlackBox) -> Told:
-        """Return how many there are by class path, and when the first looks next; see ``Pong``.
+        """Return the number of watches and the earliest next check per class path; see ``Pong``.
 
-        Of many of a class not all are asked: they look at much the same time.
+        Only some watches of a class are asked: their checks are at similar times.
         """
         return tuple(
             (class_path, len(of_class), _first(islice(of_class, _ASKED), box))
@@ -247,7 +247,7 @@ class Watches:
         )
 
     def gone(self, hosted: HostedWatch, problem: BaseException) -> None:
-        """A watch has ended; whoever it still had fails."""
+        """Fail the remaining triggers of a watch that has ended."""
         self._forget(hosted)
         fail = self._finder.failed(problem)
         for wait in hosted.take_all():
@@ -264,7 +264,7 @@ class Watches:
         return hosted
 
     def _enter(self, hosted: HostedWatch) -> None:
-        """Count it, and have it taken by who comes, unless there is another one for that."""
+        """Register a watch; it receives new triggers, unless another one with its key is open."""
         self._open.setdefault(hosted.at, hosted)
         self._of_class.setdefault(hosted.class_path, {})[hosted] = None
 
@@ -282,7 +282,7 @@ class Watches:
             self._of_class.pop(hosted.class_path, None)
 
     def _joined(self, hosted: HostedWatch, wanted: Hashable) -> None:
-        """Call ``joined``; a watch that has not begun learns of all wants when it does.
+        """Call ``joined`` if the watch has begun; otherwise it gets all wanted keys when it begins.
 
         Runs user code, so it may raise anything.
         """
@@ -295,7 +295,7 @@ class Watches:
             watching.reset(token)
 
     def _left(self, hosted: HostedWatch, wanted: Hashable) -> None:
-        """Tell a watch that this is wanted no more, unless it never knew that it was."""
+        """Call ``left`` for a key that is no longer wanted, unless the watch was never given it."""
         if hosted.watch is None:
             return
         if hosted.unknown and hosted.unknown.pop(wanted, _KNOWN) is not _KNOWN:
@@ -303,7 +303,7 @@ class Watches:
         try:
             hosted.watch.left(wanted)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-            print_traceback(exc)  # the one who leaves is not to suffer, nor are the others
+            print_traceback(exc)  # the leaving trigger and the others must not fail
 
     # ── one watch ───────────────────────────────────────────────────────────────────────
 
@@ -319,10 +319,10 @@ class Watches:
             self._left(hosted, alone)
             await self._each(hosted, crowd, self._finder.failed(problem))
         elif not isinstance(problem, TriggerWrong | asyncio.CancelledError):
-            print_traceback(problem)  # what it raised while it let go
+            print_traceback(problem)  # raised by its cleanup
 
     async def _problem(self, hosted: HostedWatch) -> BaseException:
-        """Look until nothing is wanted any more, or it fails; return what has ended it."""
+        """Run the watch until nothing is wanted or it fails. Return the reason for its end."""
         try:
             if hosted.delay_seconds:
                 await asyncio.sleep(hosted.delay_seconds)
@@ -339,11 +339,11 @@ class Watches:
         )
 
     async def _tell_what_is_wanted(self, hosted: HostedWatch) -> None:
-        """Tell a watch that begins again; what it does not take fails those who want that."""
+        """Give a restarted watch its wanted keys; if it rejects a key, fail that key's triggers."""
         until = self._loop.time() + BUDGET_SECONDS
         for wanted in list(hosted.unknown):
             if wanted not in hosted.unknown:
-                continue  # given up meanwhile
+                continue  # released in the meantime
             del hosted.unknown[wanted]
             try:
                 self._joined(hosted, wanted)
@@ -354,7 +354,7 @@ class Watches:
                 until = self._loop.time() + BUDGET_SECONDS
 
     async def _start_again(self, hosted: HostedWatch) -> None:
-        """Have those it looked for looked for again, in halves if it has failed before."""
+        """Restart a watch with its wanted keys, split in halves if it has failed repeatedly."""
         is_sound = self._loop.time() - hosted.began > _SOUND_SECONDS
         failures = 1 if is_sound else hosted.failures + 1
         wants = list(hosted.wants)
@@ -366,7 +366,7 @@ class Watches:
                 await self._move(hosted, left, failures)
 
     async def _move(self, hosted: HostedWatch, part: Iterable[Hashable], failures: int) -> None:
-        """Begin another watch, some time later, for a part of what this one looked for."""
+        """Start another watch, after a delay, for a part of this one's wanted keys."""
         other = HostedWatch(hosted.at, hosted.first(next(iter(part))))
         other.failures = failures
         other.delay_seconds = self._delay_seconds(failures)
@@ -376,7 +376,7 @@ class Watches:
         for wanted in part:
             crowd = hosted.take(wanted)
             if not crowd:
-                continue  # given up meanwhile
+                continue  # released in the meantime
             self._left(hosted, wanted)
             for wait in crowd:
                 other.add(wait)
@@ -390,7 +390,7 @@ class Watches:
             self._forget(other)
 
     def _delay_seconds(self, failures: int) -> float:
-        """Return how long a watch rests; not all of them equally long, as many may have failed."""
+        """Return the restart delay; it is spread, since many watches may have failed together."""
         self._restarts += 1
         spread = 1 + self._restarts * _SPREAD % 1
         longest = _FIRST_DELAY_SECONDS * float(1 << min(failures - 1, 20))
@@ -409,12 +409,12 @@ class Watches:
                     await asyncio.sleep(0)
                     until = self._loop.time() + BUDGET_SECONDS
         finally:
-            self._forget(hosted)  # who comes while it lets go needs another one
+            self._forget(hosted)  # new triggers need another watch while this one closes
             if isinstance(events, AsyncGenerator):
                 await events.aclose()
 
     async def _tell(self, hosted: HostedWatch, item: object) -> None:
-        """Tell those who wanted this what has come of it."""
+        """Deliver an event to the triggers that wanted its key."""
         if not (isinstance(item, tuple) and len(item) == 2):
             raise TriggerWrong(
                 "trigger_yield",
@@ -443,7 +443,7 @@ class Watches:
     async def _each(
         self, hosted: HostedWatch, waits: Iterable[Wait], act: Callable[[Wait], None]
     ) -> None:
-        """Do it for all, whatever happens; the loop comes round in between."""
+        """Call ``act`` for every trigger, even if cancelled; yield to the loop in between."""
         rest = iter(waits)
         until = self._loop.time() + BUDGET_SECONDS
         try:
@@ -458,6 +458,6 @@ class Watches:
 
 
 def _first(watches: Iterable[HostedWatch], box: BlackBox) -> Timestamp | None:
-    """Return when the first of these looks next, as far as they know."""
+    """Return the earliest next check, as far as known."""
     known = (watch.next_check(box) for watch in watches)
     return min((at for at in known if at is not None), default=None)

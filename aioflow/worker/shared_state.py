@@ -1,8 +1,7 @@
-"""What all code of a process shares, and whether a DAG file has changed it.
+"""Detects whether a DAG file has changed state that all code of a process shares.
 
-A DAG file that replaces ``json.dumps`` or ``time.sleep`` does so for each DAG that is hosted in
-the same process. It is found out while it is parsed, in a process where that does no harm, and
-is not let in.
+A DAG file that replaces ``json.dumps`` or ``time.sleep`` does so for every DAG that runs in the
+same process. This is detected in the parser, where it does no harm, and the file is rejected.
 """
 
 from __future__ import annotations
@@ -32,26 +31,27 @@ _WATCHED = (
     "time",
 )
 _INNER = frozenset({"__build_class__", "__import__"})
-"""Of Python's names with an underscore only these; others it changes itself, in a fork."""
+"""Names of Python's modules with an underscore that are watched; Python itself changes others in
+a fork."""
 
 _HOOK = "excepthook"
-"""Of ``threading``: it is there to be replaced."""
+"""Name in ``threading`` that is meant to be replaced."""
 
 _OURS = "aioflow"
 _NOTHING = object()
 _SHOWN = 5
 
-# As they are before any DAG file is imported.
+# References from before any DAG file is imported, which could replace the originals.
 _setattr, _type = setattr, type
 
 _PLAIN = frozenset({bool, bytes, float, int, str, tuple})
-"""Of these an equal one is as good: ``time.tzset()`` makes them anew."""
+"""Types whose equal values count as unchanged: ``time.tzset()`` creates them again."""
 
 
 class SharedState:
-    """The names of some modules of Python and of all of ours, as they are now.
+    """The names of some modules of Python and of all of aioflow at the time of creation.
 
-    What a module gains is nobody's harm, so only names that are there already are looked at.
+    Names added to a module harm no other code, so only existing names are compared.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class SharedState:
         self._counts = DictCounts([scope for _, scope, _, _ in self._kept])
 
     def put_back(self) -> list[str]:
-        """Undo what was changed; return the names of that."""
+        """Restore everything that was changed; return the changed names."""
         changed = []
         for at in self._counts.changed():
             owner, scope, where, counted = self._kept[at]
@@ -82,13 +82,13 @@ class SharedState:
 
 
 def shown(changed: list[str]) -> str:
-    """Return some of these names as text."""
+    """Return the first few of these names as text."""
     more = len(changed) - _SHOWN
     return ", ".join(changed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_same(value: object, now: object) -> bool:
-    """Whether a name has what it had; of text and numbers an equal one is as good."""
+    """Return whether a name is unchanged; for texts and numbers an equal value suffices."""
     if value is now:
         return True
     kind = _type(value)
@@ -104,21 +104,21 @@ def _counted(scope: Mapping[str, object], where: str) -> list[tuple[str, object]
 
 
 def _counts(name: str, value: object, where: str) -> bool:
-    """Whether a name is looked at: each one costs every file a glance.
+    """Return whether a name is watched: each one costs time for every file.
 
-    Of Python's modules that is what is public, of ours whatever they define.
+    In Python's modules those are the public names, in aioflow's everything they define.
     """
     if name == _HOOK:
         return False
     if where == _OURS or not where.startswith(_OURS):
         return not name.startswith("_") or name in _INNER
     if isinstance(value, FunctionType | type):
-        return where.startswith(value.__module__)  # what it only imports is looked at elsewhere
+        return where.startswith(value.__module__)  # imported names are watched elsewhere
     return isinstance(value, classmethod | staticmethod | property)
 
 
 def _owners(modules: dict[str, ModuleType]) -> Iterator[tuple[Any, str]]:
-    """Yield the modules, and the classes that ours define."""
+    """Yield the modules, and the classes that aioflow's modules define."""
     for name, module in modules.items():
         yield module, name
         if not name.startswith(_OURS):

@@ -1,7 +1,7 @@
 """The role ``slot``: runs ``def`` bodies one after the other in the main thread.
 
-A second thread reads orders, so that a claimed try can be recalled while another runs. Which
-of the two has it is decided by one ``dict.pop``: a try is either begun or given back, never
+A second thread reads commands, so that a prefetched try can be recalled while another runs. One
+atomic ``dict.pop`` decides between the two threads: a try is either started or recalled, never
 both. There is no third thread.
 """
 
@@ -56,8 +56,8 @@ class Slot:
     """One slot worker.
 
     Args:
-        link: To the daemon; ``Hello`` has been received from it.
-        nonce: Tells our marks in the output from what user code prints.
+        link: Link to the daemon; ``Hello`` has already been received from it.
+        nonce: Distinguishes our marks in the output from what user code prints.
     """
 
     def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
@@ -77,7 +77,7 @@ class Slot:
         self._orphans = Orphans()
 
     def run(self, first: Sequence[Order] = ()) -> None:
-        """Serve until the daemon closes the link; ``first`` came along with ``Hello``."""
+        """Serve until the daemon closes the link. ``first``: commands received with ``Hello``."""
         line_by_line()
         configure_logging()
         for order in first:
@@ -90,7 +90,7 @@ class Slot:
             ended = self._run_one(start)
             start = self._next(block=False)
             if start is not None:
-                # One frame tells the end of the one and the beginning of the other.
+                # One frame carries the end of one try and the start of the next.
                 self._send([ended, TaskStarted(start.task_no, start.start_no, now())])
                 continue
             self._busy = False
@@ -109,7 +109,7 @@ class Slot:
                     self._obey(order)
         except (LinkClosed, msgspec.DecodeError) as exc:
             if self._busy:
-                # Nobody is left who could use what the running try would return.
+                # The daemon can no longer use the result of the running try.
                 self._descriptors.write(f"aioflow: {exc}; ending in the middle of a try\n".encode())
                 os._exit(0)
             self._queue.put(None)
@@ -139,10 +139,10 @@ class Slot:
     # ── the main thread ─────────────────────────────────────────────────────────────────
 
     def _next(self, *, block: bool) -> StartTask | None:
-        """Return the next try that was not recalled; begun from this moment on.
+        """Return the next try that was not recalled. It counts as started from here on.
 
-        ``None`` means the end of the link if ``block`` is set, else that nothing waits. If
-        installed packages changed, it means the end: what has not begun goes to a new process.
+        If ``block`` is set, ``None`` means that the link is closed, else that the queue is empty.
+        If installed packages changed, ``None`` ends this process: unstarted tries go to a new one.
         """
         while block or not self._queue.empty():
             key = self._queue.get()
@@ -151,7 +151,7 @@ class Slot:
                     self._queue.put(None)
                 return None
             if self._installed.look_if_due():
-                self._send([Pong(changed=self._installed.changed)])  # it does not die silently
+                self._send([Pong(changed=self._installed.changed)])  # report why before exiting
                 self._queue.put(None)
                 return None
             self._busy = True
@@ -173,9 +173,9 @@ class Slot:
             flush()
             put_back(stdout, stderr)
             if self._descriptors.put_back():
-                flush()  # what a closed descriptor did not take is still this try's
+                flush()  # buffered output that a closed descriptor refused belongs to this try
             if os.getpid() != self._pid:
-                # User code forked and returned in the child: there is only one of us.
+                # User code forked and returned in the forked process, which must not continue here.
                 os._exit(0)
             if killed := self._orphans.kill():
                 said = (
@@ -183,7 +183,7 @@ class Slot:
                 )
                 self._descriptors.write(said.encode())
 
-    # ── talking ─────────────────────────────────────────────────────────────────────────
+    # ── messages ────────────────────────────────────────────────────────────────────────
 
     def _send(self, messages: Sequence[object]) -> None:
         with self._send_lock:
@@ -193,7 +193,7 @@ class Slot:
         self._send([report])
 
     def _ask(self, run_no: int, kind: str, body: bytes) -> Reply:
-        """See ``AskDaemon``."""
+        """Send a query and block until the reply; see ``AskDaemon``."""
         answer: SimpleQueue[Reply] = SimpleQueue()
         with self._send_lock:
             self._asked += 1

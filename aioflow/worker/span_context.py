@@ -1,7 +1,7 @@
-"""Hands a start the span it is, so that what its author traces comes to lie below it.
+"""Sets the span of a try as the current trace context, so that user spans become its children.
 
-By the variable ``TRACEPARENT`` where a process runs one try at a time, which programs that it
-starts inherit; and by the context of OpenTelemetry where that is installed.
+In a process that runs one try at a time the variable ``TRACEPARENT`` is set, which subprocesses
+inherit. In addition, the OpenTelemetry context is set if that package is installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VARIABLE = "TRACEPARENT"
 
 @contextmanager
 def within(info: RunInfo | None, start: StartTask) -> Iterator[None]:
-    """Have what runs in this process meanwhile belong to a start."""
+    """Set a try as the current span of this process while the context is active."""
     if info is None:
         yield
         return
@@ -39,7 +39,7 @@ def within(info: RunInfo | None, start: StartTask) -> Iterator[None]:
 
 
 def enter(info: RunInfo, start: StartTask) -> Any:
-    """Have what runs in this context from here on belong to a start; return how to leave it."""
+    """Set a try as the current span of this context; return the token to detach it."""
     try:
         from opentelemetry.context import attach
         from opentelemetry.trace import (
@@ -49,7 +49,7 @@ def enter(info: RunInfo, start: StartTask) -> Any:
             set_span_in_context,
         )
     except ImportError:
-        return None  # then nobody traces anything here, either
+        return None  # then no code here can trace
     trace = trace_id(info.run_no, info.run_id, info.created_at)
     span = span_id(trace, RUNNING, start.task_no, start.start_no)
     known = SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))

@@ -1,4 +1,4 @@
-"""The trigger of a task that waits straight from its start, made where it is hosted."""
+"""The trigger of a task that starts deferred, created in the triggerer."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = ("NoStartTrigger", "start_trigger")
 
 
 class NoStartTrigger(Exception):
-    """A task was to wait straight from its start, and does not say for what."""
+    """A task that should start deferred does not define its trigger."""
 
 
 @dataclass
 class Skipping(Trigger[None]):
-    """Skips a task that is not to wait at all."""
+    """Skips a task whose arguments raised ``Skip`` before it could wait."""
 
     message: str
 
     async def run(self) -> AsyncIterator[TriggerEvent[None]]:
-        """Say so."""
+        """Yield the skip event."""
         yield TaskSkippedEvent(self.message)
 
 
@@ -47,22 +47,22 @@ async def start_trigger(
     results: Path,
     find_class: Callable[[str], Any],
 ) -> tuple[type[Trigger[Any]], Steps[bytes]]:
-    """Return the trigger class of a task, and what packs its fields. Runs user code.
+    """Return the trigger class of a task and the encoding of its fields. Runs user code.
 
-    An unmapped task is made an instance of, so that ``__init__`` may say what it waits for; of
-    a mapped one ``__init__`` is skipped, and the class says what its item does not.
+    An unmapped task is instantiated, so that ``__init__`` may define the trigger. A mapped task is
+    not: its class defines the trigger, and its item the remaining fields.
 
     Raises:
-        BadArgument: If an argument cannot be had.
-        NoStartTrigger: If the task does not say what it waits for.
-        Unserializable: If an argument cannot travel.
+        BadArgument: If an argument is unavailable.
+        NoStartTrigger: If the task does not define its trigger.
+        Unserializable: If an argument cannot be encoded.
     """
     pages = await fetch_ahead(run, node, start, fetch)
     read = partial(pages, start.run_no)
     resolved = Arguments(run, node, start, read, results)
     try:
         arguments = resolved.all()
-    except Skip as exc:  # of a function given to map
+    except Skip as exc:  # raised by a function given to map
         why = failure_of(exc).message
         return Skipping, _fields({"message": why}, Skipping)
     own = arguments.pop(START_KWARGS, None) or {}
@@ -74,7 +74,7 @@ async def start_trigger(
     found = find_class(said.class_path) if isinstance(cls, str) else cls
     fields = said.trigger_kwargs or {}
     if isinstance(owner, type) or "start_trigger_args" not in vars(owner):
-        fields = resolved.rendered(fields)  # they stand in the file; those of __init__ need not
+        fields = resolved.rendered(fields)  # only fields set in the class may be templates
     kwargs = {**fields, **own}
     return found, _fields(kwargs, found)
 

@@ -1,4 +1,4 @@
-"""The standard streams of a child: each line at once, and what is logged beside what is printed."""
+"""The standard streams of a child: line buffering, logging, and restoring them after a try."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import TextIO
 __all__ = ("IDLE", "Descriptors", "configure_logging", "flush", "line_by_line", "put_back")
 
 IDLE = (0, 0)
-"""What is marked where a try has ended and no other follows; no try has these numbers."""
+"""Mark for the time after a try, if no other follows; no try has these numbers."""
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Descriptors:
-    """Descriptors 1 and 2 as they are now, kept where user code does not look for them.
+    """Descriptors 1 and 2 as they are now, duplicated where user code does not find them.
 
-    What they lead to is marked with this process as its owner (``F_SETOWN``), which means
-    nothing without ``O_ASYNC``, is the same for all copies of a descriptor, and is asked for
-    after every try at a third of what ``fstat`` costs.
+    The files behind them are marked with this process as their owner (``F_SETOWN``). Without
+    ``O_ASYNC`` the owner has no effect. It is the same for all copies of a descriptor, and reading
+    it after every try takes a third of the time of ``fstat``.
 
     Args:
-        nonce: Tells our marks in the output from what user code prints.
+        nonce: Distinguishes our marks in the output from what user code prints.
     """
 
     def __init__(self, nonce: bytes) -> None:
@@ -36,15 +36,15 @@ class Descriptors:
             fcntl(kept, F_SETOWN, self._owner)
 
     def mark(self, number: int, start_no: int = 0) -> None:
-        """Say whose output follows."""
+        """Write a mark that names the try whose output follows."""
         self.write(b"%b %d %d\n" % (self._mark, number, start_no))
 
     def write(self, data: bytes) -> None:
-        """Write to where descriptor 1 led."""
+        """Write to the original target of descriptor 1."""
         os.write(self._kept[1], data)
 
     def put_back(self) -> bool:
-        """Undo what a try did to the descriptors; return whether that was anything."""
+        """Restore the descriptors if a try changed them; return whether it did."""
         try:
             if fcntl(1, F_GETOWN) == fcntl(2, F_GETOWN) == self._owner:
                 return False
@@ -56,14 +56,14 @@ class Descriptors:
 
 
 def line_by_line() -> None:
-    """Make ``sys.stdout`` and ``sys.stderr`` show each line at once and refuse no character."""
+    """Make ``sys.stdout`` and ``sys.stderr`` line-buffered and able to encode any character."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace", encoding="utf-8")
 
 
 class _CurrentStderr(logging.StreamHandler[TextIO]):
-    """Writes to whatever ``sys.stderr`` is at that moment, as ``print`` does."""
+    """Writes to the current ``sys.stderr``, as ``print`` does."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -75,23 +75,23 @@ class _CurrentStderr(logging.StreamHandler[TextIO]):
 
 
 def configure_logging() -> None:
-    """Send what user code logs from INFO on to the log of its try."""
+    """Send log records of user code, from INFO on, to the log of its try."""
     logging.basicConfig(level=logging.INFO, handlers=[_CurrentStderr()])
 
 
 def flush() -> None:
-    """Push out what user code printed, whatever it did to the streams."""
+    """Flush what user code printed, whatever it did to the streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (AttributeError, OSError, ValueError):
-            # Closed, replaced by something else, or a full disk behind a redirection: the
-            # output is lost, the try is not.
+            # Closed, replaced by something else, or redirected to a full disk: the output is
+            # lost, the try is not.
             continue
 
 
 def put_back(stdout: TextIO, stderr: TextIO) -> None:
-    """Undo what a try did to the streams: the next one must be heard."""
+    """Restore the streams if a try changed them, for the sake of the next one."""
     if sys.stdout is not stdout or sys.stderr is not stderr or stdout.closed or stderr.closed:
         sys.stdout = _reopened(1) if stdout.closed else stdout
         sys.stderr = _reopened(2) if stderr.closed else stderr

@@ -1,8 +1,8 @@
-"""The one place with plain ``asyncio`` tasks: a hosted coroutine each.
+"""The supervisor of user coroutines: each runs as one plain ``asyncio`` task, created here only.
 
 An anyio task group costs twice the memory per coroutine, and one that swallows cancellation
-would spin in it. Here a coroutine is cancelled once, awaited with a limit, then abandoned:
-left to itself, counted, and never waited for again.
+would spin in it. Here a coroutine is cancelled once, awaited with a timeout, then abandoned: it
+may run on, is counted, and is never awaited again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ("Hosted", "Nursery", "guest", "watching")
 
 
 class Hosted:
-    """One hosted coroutine.
+    """One supervised coroutine.
 
     Attributes:
-        ending: Why it was cancelled by us; empty while it was not. A cancellation without it
-            is user code's own doing.
-        abandoned: It outlived its cancellation; what it does from now on counts for nothing.
+        ending: Why we cancelled it; empty if we did not. A cancellation without it was caused by
+            user code.
+        abandoned: It outlived its cancellation; its outcome is ignored.
     """
 
     __slots__ = ("abandoned", "ending", "limit", "task")
@@ -36,37 +36,37 @@ class Hosted:
 
     @property
     def number(self) -> int:
-        """What the black box shows for it."""
+        """Its number in the crash recorder."""
         return NOBODY
 
     @property
     def key(self) -> tuple[int, int] | None:
-        """Names the log of what it prints, if it has one."""
+        """The key of its log, if its output is logged."""
         return None
 
 
 guest: contextvars.ContextVar[Hosted | None] = contextvars.ContextVar("guest", default=None)
-"""Whose code runs: a hosted coroutine, and whatever it starts. One variable, because each one
-set costs every coroutine its share of a context."""
+"""The supervised coroutine whose code is running, also in asyncio tasks it starts. A single
+variable, because each variable set costs every coroutine memory in its context."""
 
 watching: contextvars.ContextVar[Hosted | None] = contextvars.ContextVar("watching", default=None)
-"""The watch that a trigger joins: what is asked for there is asked for whoever waits in it."""
+"""The watch that a trigger is joining: queries made there are on behalf of all its triggers."""
 
 Guest = TypeVar("Guest", bound=Hosted)
 
 
 class Nursery(Generic[Guest]):
-    """Runs hosted coroutines on the running loop and signs the black box for each step.
+    """Runs supervised coroutines on the running loop and signs the crash recorder for each step.
 
-    Tasks which a hosted coroutine starts itself are signed with its number too.
+    Asyncio tasks started by a supervised coroutine are signed with its number, too.
 
-    Each runs in a context of its own, as it is when the nursery is made.
+    Each runs in its own copy of the context in which the supervisor was created.
 
     Args:
-        box: Where to sign.
+        box: The crash recorder to sign.
         limit_seconds: How long a cancelled coroutine may take to end.
-        on_ended: Called once for each that has ended, also if it was cancelled before its
-            first step, but not for an abandoned one.
+        on_ended: Called once for each coroutine that has ended, even if it was cancelled before
+            its first step, but not for an abandoned one.
         on_abandoned: Called instead for one that did not end within the limit.
     """
 
@@ -89,21 +89,21 @@ class Nursery(Generic[Guest]):
         self._loop.set_task_factory(self._make_task)
 
     def start(self, hosted: Guest, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine soon.
+        """Schedule a coroutine.
 
         Args:
-            hosted: Made by the caller, which thereby can hand it to its coroutine. It is
-                kept from here to its end.
-            coroutine: Must fence user code itself; what escapes it is our bug.
+            hosted: Created by the caller, which can thus pass it to its coroutine. Referenced until
+                the coroutine ends.
+            coroutine: Must catch exceptions of user code itself; what escapes it is our bug.
         """
         context = self._context.copy()
         context.run(guest.set, hosted)
         hosted.task = self._loop.create_task(coroutine, context=context)
-        # In its own context, which names it: of each callback there is one for all.
+        # It runs in that context, which contains `hosted`: so one callback serves all.
         hosted.task.add_done_callback(self._on_end, context=context)
 
     def serve(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine of the host itself; the box stays unsigned."""
+        """Run a coroutine of the child itself, without signing the crash recorder."""
         context = contextvars.copy_context()
         context.run(guest.set, None)
         task = self._loop.create_task(coroutine, context=context)
@@ -111,7 +111,7 @@ class Nursery(Generic[Guest]):
         task.add_done_callback(self._services.discard)
 
     def cancel(self, hosted: Guest, reason: str) -> None:
-        """Cancel it, once: a second call changes nothing."""
+        """Cancel it. Idempotent."""
         if hosted.ending or hosted.task is None or hosted.task.done():
             return
         hosted.ending = reason
@@ -119,15 +119,15 @@ class Nursery(Generic[Guest]):
         self.bound(hosted)
 
     def bound(self, hosted: Guest) -> None:
-        """Abandon it unless it ends within the limit from the first such call on."""
+        """Abandon it unless it ends within the limit, counted from the first call."""
         if hosted.limit is None:
             hosted.limit = self._loop.call_later(self._limit_seconds, self._abandon, hosted)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        hosted: Guest = cast("Guest", guest.get())  # nobody else sets it in there
+        hosted: Guest = cast("Guest", guest.get())  # only `start` sets it in this context
         if hosted.limit is not None:
             hosted.limit.cancel()
-        hosted.task = None  # each holds the other: do not leave that to the collector
+        hosted.task = None  # breaks a reference cycle that the garbage collector would have to find
         problem = None if task.cancelled() else task.exception()
         if problem is not None and not hosted.abandoned:
             self._loop.call_exception_handler(

@@ -1,4 +1,4 @@
-"""One hosted try: its pages fetched ahead, its body awaited, its time limit watched."""
+"""One try in the async worker: fetches result pages, awaits the body, enforces the timeout."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ("Attempt", "interval_after")
 
 
 class Attempt:
-    """Computes what one try returns.
+    """Computes the return value of one try.
 
     Args:
-        expire: Called when a body, or one check of a sensor, has used up its time.
-        tell: Called with what people are to call it, before its body runs.
-        giver: Gives on what a generator yields; without one that becomes a list.
+        expire: Called when a body, or one check of a sensor, exceeds the execution timeout.
+        tell: Called with the task's label, before its body runs.
+        giver: Sends the items that a generator yields; without it they become a list.
 
     Attributes:
         operator: The instance whose method runs, or ran last; ``None`` for a function.
@@ -63,7 +63,7 @@ class Attempt:
         self.next_look_at: Timestamp | None = None
 
     async def value(self) -> Any:
-        """Return the result: of the body, or of the sensor's last check."""
+        """Return the result of the body, or of the sensor's last poke."""
         self._pages = await fetch_ahead(self._run, self._node, self._start, self._fetch)
         if self._node.sensor is None or self._start.method:
             return await self._once()
@@ -102,7 +102,7 @@ class Attempt:
         return body
 
     async def _sense(self, sensor: SensorSpec) -> Any:
-        """Look until something is there. A new body each time, as when a slot looks."""
+        """Poke until the condition is met, with a new body each time, as in a slot worker."""
         looks = 0
         while True:
             recheck_in_us = None
@@ -122,18 +122,18 @@ class Attempt:
             self.next_look_at = now() + wait_us
             await asyncio.sleep(wait_us / 1_000_000)
 
-    # ── its time ────────────────────────────────────────────────────────────────────────
+    # ── timeout ─────────────────────────────────────────────────────────────────────────
 
     def _limit_us(self) -> int | None:
         limit_us = spec_of(self._node).execution_timeout_us
         if limit_us is not None and self._node.sensor is None:
-            limit_us = self._start.timeout_us or limit_us  # what is left of it
+            limit_us = self._start.timeout_us or limit_us  # the remaining time
         return limit_us
 
 
 def interval_after(sensor: SensorSpec, looks: int) -> int:
-    """Return the microseconds between look ``looks`` (from 1) and the next."""
-    # In floats, because an integer power grows without bound where a float ends at infinity.
+    """Return the microseconds between poke number ``looks`` (from 1) and the next."""
+    # Use floats: an integer power grows without bound, while a float stops at infinity.
     longest = float(sensor.timeout_us if sensor.max_interval_us is None else sensor.max_interval_us)
     try:
         grown = sensor.interval_us * sensor.backoff ** (looks - 1)

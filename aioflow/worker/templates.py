@@ -1,7 +1,7 @@
-"""Templates in the arguments of operators: rendered here, where user code runs, and only here.
+"""Templates in the arguments of operators, rendered only here, where user code runs.
 
-Only text that stands in the DAG file is a template. What a parent returned, or a run was started
-with, is a value: braces in it mean nothing.
+Only strings written in the DAG file are templates. A parent's result or the conf of a run is a
+value: braces in it have no meaning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ("renderer",)
 
 
 def renderer(run: RunContext) -> Callable[[Any], Any]:
-    """Return what renders texts, in lists, tuples and dicts too, for one try."""
+    """Return a function that renders strings, also in lists, tuples and dicts, for one try."""
 
     def render(value: Any) -> Any:
         match value:

@@ -1,9 +1,9 @@
-"""What a trigger class stands on, as a digest: by it a parser says which triggers have changed.
+"""A digest of the code a trigger class depends on, by which a parser detects changed triggers.
 
-That is the class, whatever of its module it names, at any remove, the local modules those names
-come from, whole, and the files beside them that are named there. What is looked up by a name that
-is data (``globals()["f"]``) is not seen. A DAG file whose tasks were edited leaves its triggers as
-they are.
+It covers the class, all names of its module that it uses directly or indirectly, the whole local
+modules imported by those names, and the data files named there. Names looked up as data
+(``globals()["f"]``) are not covered. If only the tasks of a DAG file were edited, the digests of
+its triggers do not change.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _STAR = "*"
 
 
 def trigger_digests(folder: Path) -> dict[str, str]:
-    """Return a digest for each trigger class of this process whose module lies in a folder.
+    """Return a digest for each trigger class of this process that is defined in a folder.
 
-    Keyed by class path; a class inside a function has none, and cannot be hosted either.
+    Keyed by class path. A class inside a function has no digest, and cannot run either.
     """
     modules: dict[str, _Module | None] = {}
     found: dict[str, str] = {}
@@ -39,7 +39,7 @@ def trigger_digests(folder: Path) -> dict[str, str]:
         try:
             digest = module.digest(cls.__qualname__.partition(".")[0])
         except UNREADABLE:
-            continue  # a file has gone meanwhile
+            continue  # a file was deleted in the meantime
         found[class_path(cls)] = digest
     return found
 
@@ -57,7 +57,7 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 
 def _read(name: str, folder: Path) -> _Module | None:
-    """Return the module of this name, or ``None`` if it is not of this folder."""
+    """Return the module of this name, or ``None`` if it is outside the folder."""
     file = getattr(sys.modules.get(name), "__file__", None)
     if not isinstance(file, str) or not Path(file).is_relative_to(folder):
         return None
@@ -68,7 +68,7 @@ def _read(name: str, folder: Path) -> _Module | None:
 
 
 class _Module:
-    """A local module, taken apart into its top-level statements.
+    """A local module, split into its top-level statements.
 
     Args:
         file: Relative to the folder.
@@ -85,7 +85,7 @@ class _Module:
                 self._binding.setdefault(name, []).append(index)
 
     def digest(self, name: str) -> str:
-        """Return the digest of a name and all it stands on."""
+        """Return the digest of a name and everything it depends on."""
         whole = hashlib.sha256()
         files: set[str] = set()
         needed = [self._statements[index] for index in sorted(self._needed(name))]
@@ -101,7 +101,7 @@ class _Module:
         return whole.hexdigest()
 
     def _needed(self, name: str) -> set[int]:
-        """Return the statements a name stands on, by index."""
+        """Return the indexes of the statements that a name depends on."""
         found: set[int] = set()
         pending = [*self._binding.get(_STAR, ()), *self._binding.get(name, ())]
         while pending:
@@ -116,7 +116,7 @@ class _Module:
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names a statement gives a meaning to, or changes what they mean."""
+    """Yield the names that a statement binds or modifies."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
         return

@@ -1,4 +1,4 @@
-"""What a trigger may yield, and how that becomes a report."""
+"""Checks the events that triggers yield and encodes them for reports."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from aioflow.worker.failures import one_line
 __all__ = ("KEY_LIMIT", "PAYLOAD_LIMIT", "TriggerWrong", "check", "events_of", "payload_of")
 
 PAYLOAD_LIMIT = 1024 * 1024
-"""Bytes of msgpack an event may carry."""
+"""Maximum payload of an event, in bytes of msgpack."""
 
 KEY_LIMIT = 1024
-"""Bytes of UTF-8 its key may have."""
+"""Maximum bytes of an event's key in UTF-8."""
 
 
 class TriggerWrong(Exception):
-    """A trigger did what a trigger must not do.
+    """A trigger violated the protocol for triggers.
 
     Attributes:
-        reason: Machine-readable, for the failure.
+        reason: Machine-readable reason, for the failure.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -35,13 +35,13 @@ class TriggerWrong(Exception):
 
 
 async def events_of(made: object, name: str) -> AsyncIterator[object]:
-    """Return what ``run`` gave as something to iterate.
+    """Return the result of ``run`` as an async iterator.
 
     Raises:
-        TriggerWrong: If it is no such thing, which says what is wrong with it.
+        TriggerWrong: If it is not one; the message explains the mistake.
     """
     if inspect.iscoroutine(made):
-        # `async def run` without a yield: let it run, its outcome tells which mistake it is.
+        # `async def run` without a yield: run it, since its outcome shows which mistake it is.
         returned = await made
         if isinstance(returned, TriggerEvent):
             raise TriggerWrong(
@@ -58,10 +58,10 @@ async def events_of(made: object, name: str) -> AsyncIterator[object]:
 
 
 def check(event: object, name: str) -> TriggerEvent[object]:
-    """Return what was yielded, if it is an event with a key that may be one.
+    """Return the yielded object if it is an event with a valid key.
 
     Raises:
-        TriggerWrong: If not.
+        TriggerWrong: If it is not.
     """
     if not isinstance(event, TriggerEvent):
         raise TriggerWrong(
@@ -74,13 +74,13 @@ def check(event: object, name: str) -> TriggerEvent[object]:
 
 
 def payload_of(event: TriggerEvent[object], name: str) -> Steps[bytes]:
-    """Return the msgpack of an event's payload; of one that fails its task, of the message.
+    """Return the msgpack of an event's payload, or of the message if the event fails its task.
 
     Raises:
         TriggerWrong: If it is too large.
-        Unserializable: If it cannot travel.
+        Unserializable: If it cannot be encoded.
     """
-    # The result of a task goes into a row as it is.
+    # The result of a task is stored inline in its row.
     limit = INLINE_LIMIT if isinstance(event, TaskSuccessEvent) else PAYLOAD_LIMIT
     told = event.result if isinstance(event, EndEvent) else event.payload
     try:

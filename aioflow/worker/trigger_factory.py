@@ -1,4 +1,4 @@
-"""Makes the triggers a host is ordered to host: their class, found and fed with its fields."""
+"""Creates the triggers that the daemon assigns: finds their class and constructs them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from aioflow.worker.trigger_events import TriggerWrong
 __all__ = ("CONSTRUCT", "LOAD", "MAKE_SECONDS", "TriggerMaker")
 
 LOAD, CONSTRUCT = "trigger_load", "trigger_construct"
-"""The stages of making one, as failures name them."""
+"""The stages of creating a trigger, as named in failures."""
 
 MAKE_SECONDS = 60.0
-"""How long it may take until a task's own arguments are at hand. Loading and making themselves
-do not wait: code that stands still there holds up the loop, and is found by that."""
+"""Timeout for resolving a task's own arguments. Loading and constructing do not wait: code that
+blocks there blocks the event loop, and is detected by the watchdog."""
 
 
 class TriggerMaker:
-    """Makes triggers of the newest code that takes their fields, else of their run's own.
+    """Creates triggers from the newest code that accepts their fields, else their run's version.
 
     Args:
-        in_use: Says which versions the triggers hosted now are of.
-        slices: Pack on the loop of the host.
+        in_use: Returns the versions of the triggers running now.
+        slices: Encode values on the event loop.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class TriggerMaker:
         self.runs = Runs(self._shelf)
 
     def known(self, order: StartTrigger) -> type[Trigger[Any]] | None:
-        """Return the class of an order, if it is at hand already and the order itself says all."""
+        """Return the trigger's class if it is loaded and the command contains all its fields."""
         if order.is_made_there:
             return None
         return self._classes.get((order.newest or order.version, order.class_path))
 
     async def make(self, order: StartTrigger, enter: Callable[[str], None]) -> Trigger[Any]:
-        """Return the trigger of an order. Runs user code, so it may raise anything.
+        """Create the trigger of a command. Runs user code, so it may raise anything.
 
         Args:
-            order: What to make it of.
-            enter: Told of each stage that begins.
+            order: The start command.
+            enter: Called with each stage that begins.
         """
         enter(LOAD)
         own: type[Trigger[Any]] | None = None
@@ -84,7 +84,9 @@ class TriggerMaker:
 
     def _constructed(self, version: str, cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
         made = construct(cls, kwargs)
-        if isinstance(made, SlotTrigger):  # of a timetable, whose code is of the version too
+        if isinstance(
+            made, SlotTrigger
+        ):  # of a timetable, whose code is loaded from the version too
             made.load(lambda path: self._timetable(version, path))
         return made
 
@@ -131,12 +133,12 @@ class TriggerMaker:
         try:
             return self._shelf.version(version).find_class(path)
         except CodeMissing:
-            # One from an installed package needs nothing of the version.
+            # A trigger of an installed package does not need the version.
             module, _, name = path.partition(":")
             try:
                 return getattr(importlib.import_module(module), name)
             except (ImportError, AttributeError):
-                pass  # it is of a file, which may be called like a package
+                pass  # it is defined in a DAG file, whose name may equal a package's
             raise
         except (ImportError, AttributeError) as exc:
             raise TriggerWrong(LOAD, f"{path} cannot be loaded: {exc}") from exc
@@ -148,7 +150,7 @@ class TriggerMaker:
 
 
 def _trigger_class(found: Any, path: str) -> type[Trigger[Any]]:
-    """Return the class that is hosted: of a timetable that which yields its slots."""
+    """Return the trigger class to run: for a timetable, the trigger that yields its fire times."""
     if isinstance(found, type) and issubclass(found, Trigger):
         return found
     if is_timetable_class(found):

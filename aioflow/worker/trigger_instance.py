@@ -1,4 +1,4 @@
-"""A trigger that a host has: as a coroutine of its own, or as data in a watch."""
+"""A trigger in this process: as a coroutine of its own, or as data in a watch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ("Flow", "HostedTrigger", "Kind", "Kinds", "Wait")
 
 
 class Kind:
-    """What the hosted triggers of one class have in common, kept once for all of them.
+    """Data common to the running triggers of one class, shared to save memory.
 
     Attributes:
-        count: How many are hosted.
-        run_no: Of the one that came last: neighbours mostly are of one run.
-        public: The fields that the class declares public, once one of them was made.
+        count: Number of running triggers.
+        run_no: Run of the latest one: neighbours mostly belong to the same run.
+        public: Fields that the class declares public, known once an instance was created.
     """
 
     __slots__ = ("class_path", "count", "newest", "public", "run_no", "version")
@@ -37,13 +37,13 @@ class Kind:
 
 
 class Kinds:
-    """The kinds of everything that is hosted."""
+    """The kinds of all running triggers."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Kind] = {}
 
     def enter(self, order: StartTrigger) -> Kind:
-        """Count one more, and return its kind."""
+        """Count a trigger, and return its kind."""
         key = (order.class_path, order.version, order.newest)
         kind = self._known.get(key)
         if kind is None:
@@ -54,24 +54,24 @@ class Kinds:
         return kind
 
     def leave(self, kind: Kind) -> None:
-        """Count one less."""
+        """Uncount a trigger."""
         kind.count -= 1
         if not kind.count:
             del self._known[kind.class_path, kind.version, kind.newest]
 
     def versions(self) -> set[str]:
-        """Return the versions of what is hosted."""
+        """Return the code versions of all running triggers."""
         kinds = self._known.values()
         return {kind.version for kind in kinds} | {kind.newest for kind in kinds}
 
 
 class Wait:
-    """A hosted trigger that is data: what it wants of a watch.
+    """A data-only trigger: an entry in a watch.
 
     Attributes:
-        wanted: What it waits for there.
-        watch: Where; ``None`` as soon as that was found, or nobody looks for it any more.
-        order: Kept if more is to be done at its end than to say so.
+        wanted: The key it waits for in the watch.
+        watch: Its watch; ``None`` once the key was found or is no longer watched.
+        order: The command that started it, if its end needs an instance; else ``None``.
     """
 
     __slots__ = ("hosting", "kind", "number", "order", "run_no", "wanted", "watch")
@@ -87,18 +87,18 @@ class Wait:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Names its log."""
+        """The key of its log."""
         return self.number, self.hosting
 
 
 class Flow:
-    """How far a stream is ahead of the store.
+    """Flow control of a stream: limits its unstored events.
 
     Attributes:
-        window: How many events it may be.
-        sent: Events it has reported.
-        taken: How many of them are stored, as the daemon said.
-        unstored: Those that were reported and are not known to be stored.
+        window: Maximum number of unstored events.
+        sent: Number of events reported.
+        taken: Number of events stored, as confirmed by the daemon.
+        unstored: Events reported, but not confirmed as stored.
     """
 
     __slots__ = ("_has_room", "sent", "taken", "unstored", "window")
@@ -111,7 +111,7 @@ class Flow:
         self._has_room: asyncio.Future[None] | None = None
 
     def take(self, upto: int, trigger: Trigger[Any] | None) -> None:
-        """Events are stored: it may go on, if it stood still for that."""
+        """Note that events before ``upto`` are stored; resume the stream if it waits for that."""
         for _ in range(upto - self.taken):
             if self.unstored and trigger is not None:
                 note_last(trigger, self.unstored.popleft())
@@ -120,7 +120,7 @@ class Flow:
             self._has_room.set_result(None)
 
     async def room(self) -> None:
-        """Return when it is less than its window ahead of the store."""
+        """Wait until fewer events than the window are unstored."""
         while self.sent - self.taken >= self.window:
             self._has_room = asyncio.get_running_loop().create_future()
             try:
@@ -130,18 +130,18 @@ class Flow:
 
 
 class HostedTrigger(Hosted):
-    """A trigger in the nursery.
+    """A trigger that runs as a supervised coroutine.
 
     Attributes:
-        stage: The reason if user code raises right now.
-        is_over: It has fired or failed and is letting go; no longer to be cancelled.
-        failure: Why its hosting ends badly; ``None`` while or if it does not.
-        flow: Of a stream.
-        dag_id: Of the DAG of its task.
+        stage: The failure reason if user code raises now.
+        is_over: It has fired or failed and is cleaning up; it must not be cancelled any more.
+        failure: Why its assignment failed; ``None`` if it did not.
+        flow: Flow control, if it is a stream.
+        dag_id: The DAG of its task.
         place: The position and ``map_index`` of its task.
-        start: Of a task whose result it may have to write.
-        trigger: Itself, once it is made.
-        is_data: It goes on as a ``Wait``; nothing is to be said of its end here.
+        start: The execution whose result it may have to write.
+        trigger: The instance, once created.
+        is_data: It continues as a ``Wait``; this coroutine must not report its end.
     """
 
     __slots__ = (
@@ -187,10 +187,10 @@ class HostedTrigger(Hosted):
         return self._number, self.hosting
 
     def enter(self, stage: str) -> None:
-        """A stage begins."""
+        """Enter a stage."""
         self.stage = stage
 
     def take(self, upto: int) -> None:
-        """Events of it are stored."""
+        """Note that the events before ``upto`` are stored."""
         if self.flow is not None:
             self.flow.take(upto, self.trigger)

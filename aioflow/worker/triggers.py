@@ -1,4 +1,4 @@
-"""The role ``triggers``: hosts things that wait, by the tens of thousands, on one loop."""
+"""The role ``triggers``: the triggerer, which runs tens of thousands of triggers on one loop."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ from aioflow.worker.trigger_instance import HostedTrigger, Kinds, Wait
 __all__ = ("CLEANUP_SECONDS", "TriggerHost", "call_cleanup")
 
 CLEANUP_SECONDS = 10.0
-"""How long ``cleanup`` may take; letting go of ``run`` has as much again."""
+"""Timeout of ``cleanup``. A cancelled ``run`` gets another such period to end."""
 
 _RUN, _SERIALISE = "trigger", "unserializable"
-"""The stages after those of making one, as failures name them."""
+"""Stages that follow the creation of the trigger, as named in failures."""
 
 _FINISHED = "finished"
 _CANCELLED = "cancelled"
@@ -64,15 +64,15 @@ _PAUSED = "paused"
 
 
 class TriggerHost:
-    """Hosts each trigger in one task of the nursery, or as data in a watch it shares.
+    """Runs each trigger as one supervised coroutine, or as a data-only entry of a shared watch.
 
-    A hosting ends after the first event, on ``StopTrigger``, or when the trigger fails; then its
-    ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing is left of it here. What
-    was data has nothing to let go of, so its event tells that, too.
+    An assignment ends with the first event, on ``StopTrigger``, or when the trigger fails. Then
+    ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing of the trigger remains
+    here. If the end of a data-only trigger needs no instance, its event (``is_last``) says so, too.
     """
 
     evicted = 0
-    """Nothing is parked here."""
+    """Always 0: this role suspends no coroutines."""
 
     def __init__(
         self, line: Line, box: BlackBox, welcome: Hello, shelf: CodeShelf | None = None
@@ -101,8 +101,8 @@ class TriggerHost:
             case StopTrigger():
                 hosted = self._hosted.get(order.trigger_no)
                 if hosted is None or hosted.hosting != order.hosting:
-                    # It ended by itself on the way: the confirmation has been sent, or is
-                    # owed to an earlier process. Saying it again does no harm.
+                    # It ended by itself in the meantime: the confirmation has been sent, or belongs
+                    # to an earlier process. Repeating it is harmless.
                     at = (order.trigger_no, order.hosting, now())
                     self._line.report(TriggerEnded(*at, reason=order.reason))
                 else:
@@ -135,7 +135,7 @@ class TriggerHost:
         known = self._hosted.get(order.trigger_no)
         if known is not None:
             if known.hosting >= order.hosting:
-                return  # repeated, or late
+                return  # a repeated or late command
             self._end(known, _REASSIGNED)
         hosted = self._enter(order)
         if not self._keep_as_data(hosted, order):
@@ -152,22 +152,22 @@ class TriggerHost:
                 self._watches.leave(hosted)
             self._finish(hosted, ending=reason)
         elif hosted.ending in {_REASSIGNED, _PAUSED}:
-            hosted.ending = reason  # nobody wants it elsewhere either
+            hosted.ending = reason  # the trigger no longer has to resume elsewhere either
         elif not hosted.is_over:
             self._nursery.cancel(hosted, reason)
 
-    # ── shared ──────────────────────────────────────────────────────────────────────────
+    # ── triggers in a shared watch ──────────────────────────────────────────────────────
 
     def _keep_as_data(self, hosted: HostedTrigger, order: StartTrigger) -> bool:
-        """Make a trigger of a class that is at hand, and let it wait in the watch it shares.
+        """Construct a trigger whose class is already loaded, and register it in its shared watch.
 
-        Whether that could be done; what is in the way comes to light where it is made in full.
+        Return whether that succeeded. If not, the full path in ``_host`` reports the reason.
         """
         cls = self._maker.known(order)
         if cls is None or order.window or not shares(cls):
             return False
-        token = guest.set(hosted)  # what it prints is its own
-        # As `signed` does, which costs as much as making the trigger.
+        token = guest.set(hosted)  # attribute its output to it
+        # Inlines `signed`, whose overhead equals that of constructing the trigger.
         word = self._box.word
         before, word[0] = word[0], order.trigger_no
         if word[1]:
@@ -181,7 +181,10 @@ class TriggerHost:
             guest.reset(token)
 
     def _join(self, hosted: HostedTrigger, order: StartTrigger, trigger: Trigger[Any]) -> bool:
-        """Let a trigger of a class that shares wait in its watch; only its data is kept."""
+        """Register a trigger in its shared watch and keep only its data.
+
+        Return whether the trigger shares a watch.
+        """
         share = trigger.share()
         if share is None:
             return False
@@ -195,7 +198,7 @@ class TriggerHost:
         return True
 
     async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
-        """See ``Finder``: what an event is like on the wire is worked out once."""
+        """Encode an event once for all its triggers; see ``Finder``."""
         ends = event.ends if isinstance(event, EndEvent) else ""
         payload, fail = b"", None
         try:
@@ -206,7 +209,7 @@ class TriggerHost:
 
         def tell(wait: Wait) -> None:
             if self._hosted.get(wait.number) is not wait:
-                return  # it was told to end meanwhile
+                return  # it was stopped in the meantime
             if wait.order is not None:
                 self._finish(wait, event=event)
             elif fail is not None:
@@ -220,7 +223,7 @@ class TriggerHost:
 
     def failed(self, problem: BaseException) -> Callable[[Wait], None]:
         """See ``Finder``."""
-        text = traceback_of(problem)  # first: what it makes of its text is used again
+        text = traceback_of(problem)  # first, because it caches the text for `_failure`
         failure = _failure(problem, _RUN)
 
         def fail(wait: Wait) -> None:
@@ -238,7 +241,7 @@ class TriggerHost:
         event: TriggerEvent[object] | None = None,
         failure: Failure | None = None,
     ) -> None:
-        """End a hosting that was data; what its class does besides is done by an instance."""
+        """End a data-only assignment; build an instance only if the class still needs one."""
         if wait.order is None:
             self._forget(wait)
             self._line.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
@@ -252,7 +255,7 @@ class TriggerHost:
         hosted.ending = ending
 
     def _forget(self, wait: Wait) -> None:
-        """Keep nothing of one that was data; what it printed goes before what is told of it."""
+        """Remove a data-only trigger; flush its output before its end is reported."""
         del self._hosted[wait.number]
         self._describer.forget(wait.number)
         self._kinds.leave(wait.kind)
@@ -261,7 +264,7 @@ class TriggerHost:
     async def _let_go(
         self, hosted: HostedTrigger, order: StartTrigger, event: TriggerEvent[object] | None
     ) -> None:
-        """Make a shared trigger anew to tell its event, if there is one, and to clean up."""
+        """Rebuild a shared trigger to report its event, if there is one, and to run its cleanup."""
         try:
             trigger = self._told(await self._maker.make(order, hosted.enter), order)
             hosted.trigger = trigger
@@ -275,10 +278,10 @@ class TriggerHost:
             return
         await self._clean_up(trigger, hosted.ending or _FINISHED)
 
-    # ── one hosting ─────────────────────────────────────────────────────────────────────
+    # ── one assignment ──────────────────────────────────────────────────────────────────
 
     async def _host(self, hosted: HostedTrigger, order: StartTrigger) -> None:
-        # All that is parked for days stands in this one frame, and in that of `run`.
+        # A trigger that waits for days keeps only this frame and that of `run` alive.
         try:
             events = await self._begin(hosted, order)
             del order
@@ -287,8 +290,8 @@ class TriggerHost:
             try:
                 async for event in events:
                     if not await self._fire(hosted, event):
-                        # Have it sent before what lets go may hold up the loop, or take the
-                        # host down.
+                        # Yield, so that the event is sent before cleanup code can block the loop or
+                        # crash the process.
                         await asyncio.sleep(0)
                         break
             finally:
@@ -306,21 +309,21 @@ class TriggerHost:
             await self._clean_up(hosted.trigger, hosted.ending or _FINISHED)
 
     async def _wait_for_replacement(self) -> None:
-        """Wait for the end of this process if its packages changed: in the next it may succeed."""
+        """Wait to be replaced if installed packages changed: the next process may succeed."""
         if await self._line.is_outdated():
             await asyncio.get_running_loop().create_future()
 
     async def _begin(
         self, hosted: HostedTrigger, order: StartTrigger
     ) -> AsyncIterator[object] | None:
-        """Make a trigger and have it run; ``None`` if it goes on as data."""
+        """Construct a trigger and call its ``run``; ``None`` if it continues as data only."""
         try:
             trigger = self._told(await self._maker.make(order, hosted.enter), order)
         except Exception:
             await self._wait_for_replacement()
             raise
         if hosted.ending:
-            raise asyncio.CancelledError  # told to end, it swallowed that and went on
+            raise asyncio.CancelledError  # it swallowed the cancellation
         hosted.enter(_RUN)
         may_join = not order.window and shares(type(trigger))
         if may_join and self._join(hosted, order, trigger):
@@ -336,14 +339,14 @@ class TriggerHost:
         return prepare(trigger, since=since, since_us=since_us, last=last, number=number)
 
     def _over(self, hosted: HostedTrigger) -> None:
-        """From here on it is bounded by the clock alone."""
+        """Mark a trigger as finished: from here on only the timeout limits it."""
         hosted.is_over = True
         self._nursery.bound(hosted)
 
     async def _fire(self, hosted: HostedTrigger, event: object) -> bool:
-        """Report an event; whether there may be another one."""
+        """Report an event. Return whether another one may follow."""
         if hosted.ending:
-            raise asyncio.CancelledError  # told to end, it swallowed that and went on
+            raise asyncio.CancelledError  # it swallowed the cancellation
         name = type(hosted.trigger).__name__
         checked = check(event, name)
         if hosted.flow is not None and isinstance(checked, EndEvent):
@@ -375,7 +378,7 @@ class TriggerHost:
     async def _success(
         self, hosted: HostedTrigger, start: StartTask, event: TaskSuccessEvent, sent: int
     ) -> TriggerFired:
-        """Write the result as the task itself would have; what says so succeeds it."""
+        """Write the result as the task itself would; the returned event makes the task succeed."""
         node = self._maker.runs.of(start).dag.nodes[start.position]
         packed = await self._slices.run(pack(node, start, event.result, self._results))
         if packed.write is not None:
@@ -386,7 +389,7 @@ class TriggerHost:
         return TriggerFired(*at, body, event.key, event.ends, size, packed.width)
 
     async def _clean_up(self, trigger: Trigger[Any], reason: str) -> None:
-        """Let the trigger let go, whatever it does, within the time for that."""
+        """Run the trigger's ``on_kill`` and ``cleanup``, each within the timeout."""
         cls = type(trigger)
         if reason == _CANCELLED and cls.on_kill is not Trigger.on_kill:
             await _bounded(lambda: _kill(trigger))
@@ -400,7 +403,7 @@ class TriggerHost:
             self._watches.gone(hosted, LostInHost())
             return
         if isinstance(hosted, Question):
-            return  # it has been answered
+            return  # its answer has been sent
         if hosted.is_data:
             return
         if self._hosted.get(hosted.number) is hosted:
@@ -427,12 +430,12 @@ def _last(payload: bytes, key: str | None) -> TriggerEvent[Any]:
 
 
 def lets_go(cls: type[Trigger[Any]]) -> bool:
-    """Return whether triggers of a class have something to do when their hosting ends."""
+    """Return whether triggers of a class define ``cleanup`` or ``on_kill``."""
     return cls.cleanup is not Trigger.cleanup or cls.on_kill is not Trigger.on_kill
 
 
 async def _close(events: AsyncIterator[object]) -> None:
-    """Close a generator. What it does against that is for the log, but for a cancellation."""
+    """Close a generator. Log what it raises; only a cancellation propagates."""
     if isinstance(events, AsyncGenerator):
         try:
             await events.aclose()
@@ -447,13 +450,13 @@ def _kill(trigger: Any) -> object:
 
 
 def call_cleanup(trigger: Any, reason: str) -> object:
-    """Call ``cleanup`` as it is written: Airflow's takes no reason."""
+    """Call ``cleanup`` with the signature it has: Airflow's takes no reason."""
     takes_reason = bool(inspect.signature(trigger.cleanup).parameters)
     return trigger.cleanup(reason) if takes_reason else trigger.cleanup()
 
 
 async def _bounded(call: Callable[[], object]) -> None:
-    """Call a method of user code, def or async; what it raises goes to the log alone."""
+    """Call a user method, sync or async, within the timeout; its exceptions are only logged."""
     limit = asyncio.timeout(CLEANUP_SECONDS)
     try:
         async with limit:

@@ -1,4 +1,4 @@
-"""Secrets, connections and variables in a child: fetched for one try, hidden in what it raises."""
+"""Secrets, connections and variables in a child: fetched for one try, masked in failures."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from aioflow.worker.queries import ValuesFound, ValuesWanted
 __all__ = ("held_of", "hidden", "masks", "question", "told")
 
 masks = Masks()
-"""Of this process: what it was ever told is in no failure it reports."""
+"""Masks of this process: values once received are masked in all failures it reports."""
 
 
 def question(position: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
-    """Return the body of the question; see ``ValuesWanted``."""
+    """Return the body of the query; see ``ValuesWanted``."""
     return msgspec.msgpack.encode(ValuesWanted(position, names))
 
 
 def told(names: tuple[tuple[ValueKind, str], ...], answer: bytes) -> Held:
-    """Return what the daemon answered, by kind and name."""
+    """Decode the daemon's reply into values by kind and name, and mask them from now on."""
     return held_of(names, msgspec.msgpack.decode(answer, type=ValuesFound).values)
 
 
 def held_of(names: tuple[tuple[ValueKind, str], ...], found: tuple[bytes, ...]) -> Held:
-    """Return what was told, by kind and name; it is hidden from now on."""
+    """Return the received values by kind and name, and mask them from now on."""
     held = {of: _restored(of[0], body) for of, body in zip(names, found, strict=True)}
     for (kind, name), body in zip(names, found, strict=True):
         masks.hide(secret_texts(kind, name, msgspec.msgpack.decode(body)))
@@ -37,7 +37,7 @@ def held_of(names: tuple[tuple[ValueKind, str], ...], found: tuple[bytes, ...]) 
 
 
 def hidden(value: Any) -> Any:
-    """Return a value without what is hidden, as far as it is text."""
+    """Return a value with secrets masked, if it is text."""
     return masks.masked_text(value) if isinstance(value, str) else value
 
 

@@ -1,7 +1,7 @@
-"""The watchdog of a shared host: a thread that names who holds up the loop, while it does.
+"""The watchdog of a shared child: a thread that reports which step blocks the event loop.
 
-It sleeps until something is stepped. Then it looks a few times per limit whether that is still
-the same step, and if it has been for long, at which line the loop's thread stands.
+It sleeps until a step runs. Then it polls a few times per limit. If the same step is still
+running after the limit, it reports the line at which the loop's thread is.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ("Standstill", "Watchdog", "announcer", "place_of")
 
 LOOKS_PER_LIMIT = 5
 SAY_AGAIN_SECONDS = (0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0)
-"""What has been named is named again when it has lasted so long, and when it is over: the
-daemon decides by it how long it looks on."""
+"""Durations in seconds at which a reported step is reported again, besides its end. The daemon
+uses these reports to decide how long it keeps waiting."""
 
 LATE_LOOKS = 2
-"""Looks a late one stands for at most, if this process used no processor time meanwhile."""
+"""Maximum polling periods counted for a late poll if this process used no CPU time meanwhile."""
 
 _SLEEP_SECONDS = 1.0
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
@@ -35,14 +35,14 @@ _IMPORTS = "<frozen importlib."
 
 
 class Standstill:
-    """How long one step has been going on.
+    """Measures how long one step has been running.
 
-    A thread that looks can itself be late. If this process has been computing meanwhile, then
-    it was the step that let nobody else in (code in C does), and all of that counts. If not,
-    the whole process was stopped, or had to wait for a processor, which is nobody's fault.
+    The polling thread can itself be late. If this process used CPU time meanwhile, the step blocked
+    all other threads (as C code can), and all of that time counts. If not, the whole process was
+    stopped or waited for a CPU, which is not the step's fault.
 
     Args:
-        period_seconds: From look to look.
+        period_seconds: Polling period.
     """
 
     def __init__(self, period_seconds: float) -> None:
@@ -51,30 +51,29 @@ class Standstill:
         self.seconds = 0.0
 
     def begin(self, now: float, used: float) -> None:
-        """It may have begun now.
+        """Start measuring: a step may have begun now.
 
         Args:
             now: Monotonic seconds.
-            used: Seconds of processor time of this process.
+            used: CPU seconds used by this process.
         """
         self._looked_at, self._used, self.seconds = now, used, 0.0
 
     def look(self, now: float, used: float) -> None:
-        """It still goes on, or did until now."""
+        """Add the time since the last poll; the step is still running or has just ended."""
         late = max(self._longest, used - self._used)
         self.seconds += min(now - self._looked_at, late)
         self._looked_at, self._used = now, used
 
 
 class Watchdog:
-    """Watches the steps of one loop's thread. ``start`` once; it never ends.
+    """Watches the steps of one loop's thread. Call ``start`` once; it never ends.
 
     Args:
-        box: Which is signed by the steps.
-        say: Takes a line; called from the watchdog's thread while the loop stands.
-        limit_seconds: What lasts longer is named. A step is certain to be from one and a half
-            times that on.
-        code: Where the versions lie whose code is the user's own.
+        box: The crash recorder, which the steps sign.
+        say: Called with each report from the watchdog's thread, while the loop is blocked.
+        limit_seconds: Longer steps are reported; detection is certain from 1.5 times the limit on.
+        code: Folder of the code versions, which hold the user's own code.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Watchdog:
         self._thread_id = 0
 
     def start(self) -> None:
-        """Watch the thread that calls this."""
+        """Start watching the calling thread."""
         self._thread_id = threading.get_ident()
         threading.Thread(target=self._run, name="aioflow-watchdog", daemon=True).start()
 
@@ -100,12 +99,13 @@ class Watchdog:
         while True:
             word[1] = ASLEEP
             if word[0] == NOBODY:
-                # A step that came between two of its lines may have gone unnoticed: look anyway.
+                # Poll at least once a second: a step between these two lines may have gone
+                # unnoticed.
                 self._box.stirred.acquire(timeout=_SLEEP_SECONDS)
             self._follow(word)
 
     def _follow(self, word: memoryview[int]) -> None:
-        """Look until nothing has been stepped from one look to the next."""
+        """Poll until no step has run between two polls."""
         limits = self._mark(word)
         limit = next(limits)
         while True:
@@ -124,13 +124,13 @@ class Watchdog:
             limit = next(limits)
 
     def _mark(self, word: memoryview[int]) -> Iterator[float]:
-        """Begin anew with the step that goes on now, or the next one."""
+        """Restart the measurement with the current step, or the next one."""
         self._standstill.begin(time.monotonic(), time.process_time())
         word[1] = MARKED
         return iter((*self._limits, float("inf")))
 
     def _name(self, word: memoryview[int], number: int) -> bool:
-        """Say where it stands; not if it went on this very moment."""
+        """Report where the step is; return ``False`` if it has just continued."""
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - what it is there for
         place, is_loading = place_of(frame, self._code)
         if word[1] != MARKED or word[0] != number:
@@ -151,7 +151,7 @@ class Watchdog:
 
 
 def announcer(nonce: bytes) -> Callable[[Stall], None]:
-    """Return what writes to where descriptor 2 leads now, whatever becomes of it."""
+    """Return a function that writes to the current target of descriptor 2, even if that changes."""
     descriptor = os.dup(2)
 
     def say(stall: Stall) -> None:
@@ -161,14 +161,14 @@ def announcer(nonce: bytes) -> Callable[[Stall], None]:
 
 
 def place_of(frame: FrameType | None, code: str) -> tuple[str, bool]:
-    """Return where a thread stands, and whether it imports something.
+    """Return a thread's source location, and whether it is importing something.
 
-    That is the innermost line of the user's own code, else of an installed package, else
-    the innermost line there is.
+    The location is the innermost line of the user's own code, else of an installed package, else
+    the innermost line of all.
 
     Args:
-        frame: The innermost.
-        code: Folder of the versions, ending in a separator.
+        frame: The innermost frame.
+        code: Folder of the code versions, with a trailing separator.
     """
     stack = list(_outwards(frame))
     if not stack:
@@ -179,7 +179,7 @@ def place_of(frame: FrameType | None, code: str) -> tuple[str, bool]:
     found = next(own, None) or next(foreign, None) or stack[0]
     path = found.f_code.co_filename
     if path.startswith(code):
-        path = path[len(code) :].partition(os.sep)[2] or path  # without the version
+        path = path[len(code) :].partition(os.sep)[2] or path  # strip the version
     return f"{path}:{found.f_lineno} in {found.f_code.co_qualname}", is_loading
 
 

@@ -1,4 +1,4 @@
-"""Which variables the daemon has and does not let its children see: their names alone."""
+"""Names of environment variables that the daemon withholds from its children."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 __all__ = ("WITHHELD", "hint_of", "last_frame", "take_names")
 
 WITHHELD = "AIOFLOW_CHILD_WITHHELD"
-"""The variable in which the daemon tells a child the names, and no values."""
+"""The variable in which the daemon passes these names, without values."""
 
 _WHERE = ("<frozen os>", "/os.py")
 
@@ -16,13 +16,13 @@ _names: frozenset[str] = frozenset()
 
 
 def take_names() -> None:
-    """Take the names out of the environment, before user code looks at it."""
+    """Move the names from the environment into this module, before user code runs."""
     global _names  # noqa: PLW0603 - of the process, as the environment is
     _names = frozenset(os.environ.pop(WITHHELD, "").split(",")) - {""}
 
 
 def hint_of(problem: BaseException) -> str:
-    """Return how to let the variable through whose lookup has failed; empty if it is none."""
+    """Return how to pass on the withheld variable whose lookup failed; empty if none did."""
     if not isinstance(problem, KeyError) or not _names or len(problem.args) != 1:
         return ""
     name = problem.args[0]
@@ -35,7 +35,7 @@ def hint_of(problem: BaseException) -> str:
 
 
 def _is_lookup(trace: TracebackType | None) -> bool:
-    """Return whether ``os.environ`` has raised it."""
+    """Return whether ``os.environ`` has raised the exception."""
     frame = last_frame(trace)
     return frame is not None and frame.f_code.co_filename.endswith(_WHERE)
 

@@ -1,5 +1,5 @@
-"""Stands in for the little of Airflow that triggers written for it import.
+"""A minimal stand-in for the parts of Airflow that its triggers and operators import.
 
-Only in children, and only where Airflow itself is not installed: ``import airflow`` then finds
-these modules, under Airflow's names. Light triggers of its providers are hosted as they are.
+It is active only in children, and only if Airflow itself is not installed. ``import airflow`` then
+finds these modules under Airflow's names. Lightweight triggers of Airflow providers run unchanged.
 """

@@ -25,15 +25,15 @@ __all__ = (
 
 
 class BaseTrigger(Trigger[Any]):
-    """A trigger with an ``__init__`` and a ``serialize()`` of its own.
+    """A trigger with its own ``__init__`` and ``serialize()``.
 
-    It may set whatever it likes on itself, as it may in Airflow; so ``since`` and ``last`` of
-    our own triggers are nothing here.
+    As in Airflow, it may set any attribute on itself; so ``since`` and ``last`` of aioflow's
+    triggers are disabled.
 
     Attributes:
-        task_instance: ``None``: the daemon's rows are out of reach.
-        timeout_after: ``None``: the daemon watches the deadline.
-        trigger_id: Its number once it is hosted.
+        task_instance: ``None``: the daemon's rows are not accessible.
+        timeout_after: ``None``: the daemon enforces the timeout.
+        trigger_id: Its number once it runs in the triggerer.
     """
 
     task_instance: Any = None
@@ -55,19 +55,19 @@ class BaseTrigger(Trigger[Any]):
 
     @cached_property
     def log(self) -> logging.Logger:
-        """Writes into the log of the waiting task."""
+        """The logger that writes to the log of the deferred task."""
         return logging.getLogger(f"aioflow.trigger.{type(self).__name__}")
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments that make an equal one."""
+        """Return the class path and the arguments that create an equal trigger."""
         raise NotImplementedError(f"{type(self).__name__} needs a method serialize()")
 
     async def cleanup(self) -> None:  # type: ignore[override]
-        """Let go of what ``run`` holds."""
+        """Release the resources of ``run``."""
 
 
 class BaseEventTrigger(BaseTrigger):
-    """One that may see many events. Each is hosted by itself: no stream is shared.
+    """A trigger for events. Each one runs by itself: no stream is shared.
 
     Attributes:
         asset_state_store: ``None``: there is none here.
@@ -76,7 +76,7 @@ class BaseEventTrigger(BaseTrigger):
     asset_state_store: Any = None
 
     def shared_stream_key(self) -> Hashable | None:
-        """Return ``None``; where it is not, ``run`` is called all the same."""
+        """Return ``None``. An override has no effect: ``run`` is always called."""
         return None
 
     async def open_shared_stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
@@ -92,8 +92,8 @@ class _TaskEndEvent(start.EndEvent):
     """Ends its task. The payload is the state of the task, as in Airflow.
 
     Attributes:
-        task_instance_state: That state.
-        xcoms: What it was made with; see ``aioflow.TaskSuccessEvent``.
+        task_instance_state: The state of the task.
+        xcoms: The ``xcoms`` argument; see ``aioflow.TaskSuccessEvent``.
     """
 
     def __init__(
@@ -116,15 +116,15 @@ class TaskSuccessEvent(_TaskEndEvent, start.TaskSuccessEvent):
 
 
 class TaskFailedEvent(_TaskEndEvent, start.TaskFailedEvent):
-    """The try has failed, and is retried as its policy says."""
+    """The try has failed, and is retried according to its policy."""
 
 
 class TaskSkippedEvent(_TaskEndEvent, start.TaskSkippedEvent):
-    """The task is skipped, and so is what depends on it."""
+    """The task is skipped, and so are the tasks that depend on it."""
 
 
 class StartTriggerArgs(start.StartTriggerArgs):
-    """As ours, but also by position."""
+    """Like aioflow's class, but also accepts positional arguments."""
 
     def __init__(
         self,

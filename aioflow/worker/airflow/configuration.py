@@ -1,4 +1,4 @@
-"""``airflow.configuration``: what operators ask for while they are written."""
+"""``airflow.configuration``: settings that operators read when they are defined."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _REQUIRED: Any = object()
 
 
 class AirflowConfigException(Exception):
-    """Nobody has set that, and no fallback is given."""
+    """The setting does not exist, and no fallback was given."""
 
 
 class _Conf:
-    """Knows ``[operators] default_deferrable``, and of everything else what the caller says."""
+    """Provides ``[operators] default_deferrable``; any other setting has the caller's fallback."""
 
     def get(self, section: str, key: str, fallback: Any = _REQUIRED, **options: Any) -> Any:
         """Return the fallback.
@@ -29,7 +29,7 @@ class _Conf:
         return fallback
 
     def getboolean(self, section: str, key: str, fallback: Any = _REQUIRED, **options: Any) -> Any:
-        """Return whether operators defer by default; of everything else the fallback."""
+        """Return whether operators defer by default; for any other setting, the fallback."""
         if (section, key) == ("operators", "default_deferrable"):
             return default_deferrable()
         return self.get(section, key, fallback)

@@ -8,7 +8,7 @@ __all__ = ("AirflowException", "AirflowFailException", "AirflowSkipException")
 
 
 class AirflowException(Exception):
-    """The base of what Airflow's own code raises."""
+    """The base class of Airflow's own exceptions."""
 
 
 AirflowSkipException = Skip

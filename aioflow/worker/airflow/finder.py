@@ -1,4 +1,4 @@
-"""Answers ``import airflow...`` in a child, unless Airflow is installed."""
+"""Provides ``import airflow...`` in a child, unless Airflow is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow.errors import AirflowImport
 __all__ = ("CONTENTS", "STANDS_FOR", "install", "names_of")
 
 STANDS_FOR = "3.3.2"
-"""The release whose names and meanings these are."""
+"""The Airflow release that is imitated."""
 
 _HERE = __package__
 _ROOT = "airflow"
@@ -46,17 +46,17 @@ CONTENTS = {
     "airflow.utils.context": "context",
     "airflow.utils.timezone": "timezone",
 }
-"""Which of the modules beside this one says what is in there."""
+"""The module in this package that provides the contents of each Airflow module."""
 
 
 def install() -> None:
-    """Answer from now on. A second call changes nothing."""
+    """Install the finder. Idempotent."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _Finder:
-    """Stands before the others: providers alone make ``airflow`` a folder without a module."""
+    """Must be the first finder: installed providers alone make ``airflow`` a namespace package."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -74,7 +74,7 @@ class _Finder:
     def _others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return what the other finders know: providers are installed in many ways."""
+        """Return the spec found by other finders: providers are installed in many ways."""
         for finder in sys.meta_path:
             if finder is not self:
                 spec = finder.find_spec(fullname, path, target)
@@ -84,30 +84,30 @@ class _Finder:
 
 
 def _refuse(fullname: str) -> importlib.machinery.ModuleSpec | None:
-    """Say what to write instead of a module or a name that does not exist here.
+    """Report what to write instead of a module or a name that does not exist here.
 
-    ``from airflow.sdk import dag`` looks for a module ``airflow.sdk.dag`` in the end.
+    ``from airflow.sdk import dag`` finally looks for a module ``airflow.sdk.dag``.
 
     Raises:
-        AirflowImport: If it is being imported; who merely asks whether it is there learns that.
+        AirflowImport: If an import is in progress; a mere check for existence gets ``None``.
     """
     wanted = _imported(fullname)
     if wanted is not None:
         module = wanted.rpartition(".")[0]
-        # By the module alone: an error about its own name is dropped where that is looked for.
+        # Name only the parent module: importlib drops an error with the name it looks for.
         raise AirflowImport(_instead_of(wanted, module), fullname.rpartition(".")[0])
     return None
 
 
 def _instead_of(wanted: str, module: str) -> str:
-    from aioflow.worker.airflow.instead import instead_of  # of no use to those who import nothing
+    from aioflow.worker.airflow.instead import instead_of  # only needed after a failed import
 
     return instead_of(wanted, names_of(module) if module != _ROOT else ())
 
 
 def _imported(fullname: str) -> str | None:
-    """Return what the import statement names, of which this is the first part that is missing."""
-    import inspect  # takes as long as the stand-in itself, and is needed for an error alone
+    """Return the full name in the import statement whose first missing part is ``fullname``."""
+    import inspect  # takes as long to import as the stand-in itself, and only errors need it
 
     frame = inspect.currentframe()
     wanted = None
@@ -125,7 +125,7 @@ def _is_machinery(frame: FrameType) -> bool:
 
 
 def names_of(module: str) -> tuple[str, ...]:
-    """Return the names that a module which stands in for one of Airflow has."""
+    """Return the names in the stand-in for an Airflow module."""
     if module == _ROOT:
         return ("__version__",)
     if module not in CONTENTS:
@@ -135,7 +135,7 @@ def names_of(module: str) -> tuple[str, ...]:
 
 
 def _root_spec() -> importlib.machinery.ModuleSpec | None:
-    """Return what ``airflow`` is, with the folders of its providers; ``None`` if it is there."""
+    """Return the spec of ``airflow`` with its providers' folders; ``None`` if it is installed."""
     found = importlib.machinery.PathFinder.find_spec(_ROOT)
     if found is not None and found.origin is not None:
         return None
@@ -146,16 +146,16 @@ def _root_spec() -> importlib.machinery.ModuleSpec | None:
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec:
-    # It loads as an ``importlib.abc.Loader`` does, which takes as long to import as a DAG file.
+    # Duck-typed: ``importlib.abc.Loader`` takes as long to import as a DAG file.
     loader: Any = _Loader()
-    # Each is a package: a name that it does not have is looked for here, as a module of it.
+    # Make each one a package: a missing name is then looked for here, as its submodule.
     spec = importlib.machinery.ModuleSpec(name, loader, is_package=True)
     spec.origin = "aioflow"
     return spec
 
 
 class _Loader:
-    """Fills a module with the public names of one of ours."""
+    """Fills a module with the public names of the module that provides its contents."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return None

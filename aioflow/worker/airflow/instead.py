@@ -1,4 +1,4 @@
-"""Names of Airflow that do not exist here, and what to write instead of each."""
+"""Replacements for names of Airflow that do not exist here."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ NAMES = {
     "literal": "`{% raw %} ... {% endraw %}` around it",
     "macros": "a task that computes it of `logical_date` or `logical_day`",
 }
-"""By name, whichever module Airflow has had it in."""
+"""Replacements by name, whichever Airflow module contains it."""
 
 MODULES = {
     "airflow.datasets": ("Dataset",),
@@ -148,15 +148,15 @@ MODULES = {
     "airflow.utils.task_group": ("TaskGroup",),
     "airflow.utils.trigger_rule": ("TriggerRule",),
 }
-"""Which of the names people import from which module."""
+"""The names usually imported from each module."""
 
 
 def instead_of(wanted: str, there: Iterable[str] = ()) -> str:
-    """Return what to write instead of a name or module of Airflow, in words.
+    """Return the sentence that says what to write instead of a name or module of Airflow.
 
     Args:
-        wanted: With its module: ``airflow.sdk.dag``; or a module that is not here.
-        there: The names that the module has, where it is here.
+        wanted: A name with its module, such as ``airflow.sdk.dag``; or a missing module.
+        there: The names in the module, if it exists here.
     """
     module, _, name = wanted.rpartition(".")
     names = MODULES.get(wanted, ())

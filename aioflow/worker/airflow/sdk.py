@@ -1,4 +1,4 @@
-"""``airflow.sdk``, as far as triggers ask for it."""
+"""``airflow.sdk``: the part that triggers and operators use."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ __all__ = ("DateTimeTrigger", "TimeDeltaTrigger")
 
 
 class DateTimeTrigger(BaseTrigger):
-    """Fires at an instant; its payload. With ``end_from_trigger`` the task ends with that.
+    """Fires at ``moment``, which is its payload. With ``end_from_trigger`` it also ends the task.
 
     Raises:
-        TypeError: If ``moment`` is no instant.
-        ValueError: If it has no zone.
+        TypeError: If ``moment`` is not a ``datetime``.
+        ValueError: If it has no time zone.
     """
 
     def __init__(self, moment: datetime, *, end_from_trigger: bool = False) -> None:
@@ -31,19 +31,19 @@ class DateTimeTrigger(BaseTrigger):
         self.end_from_trigger = end_from_trigger
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Say how an equal one is made."""
+        """Return the class path and the arguments that create an equal trigger."""
         kwargs = {"moment": self.moment, "end_from_trigger": self.end_from_trigger}
         return (f"{DateTimeTrigger.__module__}.DateTimeTrigger", kwargs)
 
     async def run(self) -> AsyncIterator[TriggerEvent[Any]]:
-        """Sleep until then."""
+        """Sleep until ``moment``."""
         await until(self.moment)
         kind = TaskSuccessEvent if self.end_from_trigger else TriggerEvent
         yield kind(self.moment)
 
 
 class TimeDeltaTrigger(DateTimeTrigger):
-    """Fires when that long has passed since it was made. It is stored as the instant."""
+    """Fires after a delay from its creation. It is stored as the resulting timestamp."""
 
     def __init__(self, delta: timedelta, *, end_from_trigger: bool = False) -> None:
         super().__init__(timezone.utcnow() + delta, end_from_trigger=end_from_trigger)

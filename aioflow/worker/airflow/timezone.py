@@ -1,4 +1,4 @@
-"""``airflow.sdk.timezone``: UTC unless something else is said. Instants are plain ``datetime``."""
+"""``airflow.sdk.timezone``: UTC by default. Timestamps are plain ``datetime`` objects."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ utc = dt.UTC
 
 
 def utcnow() -> dt.datetime:
-    """Return the time it is."""
+    """Return the current time in UTC."""
     return dt.datetime.now(tz=utc)
 
 
 def is_localized(value: dt.datetime) -> bool:
-    """Say whether an instant knows its zone."""
+    """Return whether a ``datetime`` has a time zone."""
     return value.utcoffset() is not None
 
 
 def is_naive(value: dt.datetime) -> bool:
-    """Say whether it does not."""
+    """Return whether a ``datetime`` has no time zone."""
     return value.utcoffset() is None
 
 
 def convert_to_utc(value: dt.datetime | None) -> dt.datetime | None:
-    """Return an instant in UTC; one without a zone is taken to be."""
+    """Convert a ``datetime`` to UTC; a naive one is assumed to be in UTC."""
     if value is None:
         return None
     aware = value if is_localized(value) else make_aware(value)
@@ -44,7 +44,7 @@ def convert_to_utc(value: dt.datetime | None) -> dt.datetime | None:
 
 
 def make_aware(value: dt.datetime, timezone: Any = None) -> dt.datetime:
-    """Return an instant with a zone.
+    """Attach a time zone to a naive ``datetime``.
 
     Raises:
         ValueError: If it has one.
@@ -55,7 +55,7 @@ def make_aware(value: dt.datetime, timezone: Any = None) -> dt.datetime:
 
 
 def make_naive(value: dt.datetime, timezone: Any = None) -> dt.datetime:
-    """Return what clocks in a zone showed, without saying which.
+    """Convert to a time zone and remove the zone.
 
     Raises:
         ValueError: If it has no zone.
@@ -66,16 +66,16 @@ def make_naive(value: dt.datetime, timezone: Any = None) -> dt.datetime:
 
 
 def parse(string: str, timezone: Any = None) -> dt.datetime:
-    """Return the instant a text says, in ISO 8601.
+    """Parse a timestamp in ISO 8601.
 
     Raises:
-        ValueError: If it is written in another way.
+        ValueError: If it has another format.
     """
     value = dt.datetime.fromisoformat(string)
     return value if is_localized(value) else make_aware(value, timezone)
 
 
 def datetime(*args: Any, **kwargs: Any) -> dt.datetime:
-    """Return an instant, in UTC unless ``tzinfo`` is given."""
+    """Create a ``datetime``, in UTC unless ``tzinfo`` is given."""
     kwargs.setdefault("tzinfo", utc)
     return dt.datetime(*args, **kwargs)  # noqa: DTZ001 - see above

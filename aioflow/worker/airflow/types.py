@@ -10,9 +10,9 @@ class ArgNotSet:
 
 
 NOTSET = ArgNotSet()
-"""Stands for an argument that was not given, where ``None`` has a meaning."""
+"""Represents an argument that was not given, where ``None`` has a meaning."""
 
 
 def is_arg_set(value: object) -> bool:
-    """Say whether an argument was given."""
+    """Return whether an argument was given."""
     return not isinstance(value, ArgNotSet)
