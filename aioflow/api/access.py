@@ -151,7 +151,7 @@ class Access:
             await self._write()
 
     async def finish(self) -> None:
-        """Write the remaining refusals and uses after the last request. ``run`` may then be cancelled."""
+        """Write all remaining refusals and uses. Afterwards ``run`` may be cancelled."""
         await self._write(is_last=True)
 
     async def _load(self) -> None:

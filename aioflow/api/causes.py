@@ -216,7 +216,7 @@ class Chain:
         return found
 
     async def _failing(self, position: int, states: Sequence[TaskState]) -> list[Place]:
-        """Return a task if it ended in one of these states; if it is mapped, some of its children."""
+        """Return a task if it ended in one of these states; if mapped, some of its children."""
         counts = {state: count for at, state, count in await self._states() if at == position}
         if not self._layout.is_expanded(position):
             is_one = any(counts.get(state) for state in states)
