@@ -53,7 +53,7 @@ class Actions(RunReader):
         if run.state.is_live:
             try:
                 state = cast(RunState, await self._ask(CancelRun(run_id=run_id)))
-            except UnknownRun:  # it ended while we asked
+            except UnknownRun:  # the run ended meanwhile
                 state = (await self.run(run_id)).state
         else:
             state = run.state

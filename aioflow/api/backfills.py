@@ -195,7 +195,7 @@ class Backfills:
     async def cancel(self, backfill_id: int) -> BackfillView:
         """Stop a backfill and cancel its unfinished runs. An ended backfill stays as it is."""
         if (await self.show(backfill_id)).state == "running":
-            with contextlib.suppress(UnknownBackfill):  # it ended while we asked
+            with contextlib.suppress(UnknownBackfill):  # it ended meanwhile
                 await self._ask(CancelBackfill(backfill_no=backfill_id))
         return await self.show(backfill_id)
 

@@ -364,7 +364,7 @@ class Chain:
         for cause in causes[:_CAUSES_SHOWN]:
             is_few = cause.count == len(cause.indices)
             for index in cause.indices if is_few else cause.indices[:1]:
-                if index < self._layout.width(position):  # later children were added since then
+                if index < self._layout.width(position):  # skip children added since it was read
                     found.append(Place(position, index, first + index))
                     self._stand_for[found[-1]] = 1 if is_few else cause.count
         told = sum(self._stand_for[place] for place in found)

@@ -47,7 +47,7 @@ class NamedEvents:
         try:
             answer = await self._ask(EmitEvent(name=name, key=key, data=packed, request=request))
         except AioflowError:
-            # The same request, made twice at once: the other one may have been committed.
+            # A concurrent request with the same key may have been committed.
             same = await self._same(name, request)
             if same is None:
                 raise
