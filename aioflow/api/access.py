@@ -165,7 +165,7 @@ class Access:
     async def _write(self, *, is_last: bool = False) -> None:
         """Write refusals and uses, and wait as long as the database is away.
 
-        What accumulates meanwhile is bounded.
+        The backlog is bounded meanwhile.
         """
         async with self._writing:
             uses = self._taken_uses()
@@ -210,7 +210,7 @@ class Access:
 
         Raises:
             AccountRefused: If the name, the password or the role is invalid.
-            AccountExists: If the name is taken.
+            AccountExists: If a user has that name.
         """
         wanted = role_of(role)
         secret = await self._passwords.hashed(password)

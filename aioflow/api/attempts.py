@@ -90,7 +90,7 @@ class Attempts:
             is_user: Whether there is a user of that name. It makes no other difference.
 
         Raises:
-            TooManyLogins: If no try is left. Then none is taken.
+            TooManyLogins: If no try is left. The state does not change then.
         """
         network = _network(address)
         if (name, network) in self._known:

@@ -70,7 +70,7 @@ class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backfill would do for one slot.
+    """The action of a backfill for one slot.
 
     Attributes:
         run_id: The newest run of the slot, if any.
@@ -158,7 +158,7 @@ class Backfills:
         reprocess: Reprocess = "none",
         reverse: bool = False,
     ) -> Sequence[SlotView]:
-        """Return what a backfill would do for the first slots of a range. Nothing changes."""
+        """Return the actions of a backfill for the first slots of a range. Nothing changes."""
         begins, ends = _moment(first, "from"), _moment(last, "to")
         dag, spec = await self._dag(dag_id)
         request = StartBackfill(

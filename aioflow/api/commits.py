@@ -1,10 +1,10 @@
 """Live stream of commits: one producer, and few bytes per client.
 
-While there are clients, each commit's changes are collected, within limits: for a run with very
-many changed tasks only counts are kept. A few times a second the collected changes are encoded
-outside of any commit, once for all clients that watch the same, and put into a short queue per
-client. A client that does not keep up is dropped. It reconnects with its last commit number, and
-if the gap is small, it is replayed from the journal.
+While there are clients, each commit's changes are collected, within limits: a run with very many
+changed tasks is reduced to counts. A few times a second the collected changes are encoded outside
+of any commit, once for all clients that watch the same, and put into a short queue per client. A
+client that does not keep up is dropped. It reconnects with its last commit number, and if the gap
+is small, it is replayed from the journal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ QUEUED = 64
 _TASKS_TOLD = 500
 _TOGETHER_SECONDS = 0.05
 _TASKS = 20_000
-"""Task changes kept individually, over all runs."""
+"""Maximum number of task changes that are listed individually, over all runs."""
 
 _MARKS = 256
 _UNMOVED = 0
@@ -70,7 +70,7 @@ class Moves:
 
     @property
     def is_counted(self) -> bool:
-        """Whether only counts are kept."""
+        """Whether the changes are reduced to counts."""
         return self._spec is not None
 
     @property
@@ -89,7 +89,7 @@ class Moves:
             self.fold()
 
     def fold(self) -> None:
-        """Keep only counts from now on, with one byte per task for its state."""
+        """Reduce the changes to counts from now on, with one byte per task for its state."""
         for place, (spec, state) in self.tasks.items():
             self._spec = spec
             self._mark(place, state)
@@ -103,7 +103,7 @@ class Moves:
         marks[at] = state + 1
 
     def told(self) -> list[_Task]:
-        """Return each changed task, unless only counts are kept."""
+        """Return each changed task, unless they are reduced to counts."""
         return [_task(self.row, spec, *place, state) for place, (spec, state) in self.tasks.items()]
 
     def counts(self) -> dict[str, dict[str, int]]:

@@ -18,7 +18,7 @@ from aioflow.store import Store
 __all__ = ("NamedEvents", "body_of")
 
 _ROWS_AT_ONCE = 16
-"""Kept small because an event may take 1 MiB, even if it is not shown."""
+"""Small because an event may take 1 MiB, even if it is not shown."""
 
 
 class NamedEvents:

@@ -1,4 +1,4 @@
-"""Explains what tasks and runs wait for. The engine is asked with a short timeout."""
+"""Explains what tasks and runs wait for. Requests to the engine have a short timeout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from aioflow.protocol.requests import CountTasks, Explain, ExplainChildren
 __all__ = ("Explaining",)
 
 _EXPLAIN_SECONDS = 0.5
-"""After this timeout a reader gets what the rows say instead of what memory knows."""
+"""Timeout after which a reader gets the state from rows instead of memory."""
 
 _MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
 
@@ -99,7 +99,7 @@ class Explaining(Actions):
         return Wait(kind=WaitKind.DATABASE, detail=detail)
 
     def _with_cycle(self, run: RunRow, place: tuple[int, int], wait: Wait | None) -> Wait | None:
-        """Name the cycle if the run that a task waits for in turn waits for this run."""
+        """Add the cycle to a wait's detail if the awaited run in turn waits for this run."""
         if self._cycle is None or wait is None or wait.kind not in _MAY_BE_A_CYCLE:
             return wait
         cycle = self._cycle(run.run_no, *place)

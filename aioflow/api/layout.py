@@ -28,7 +28,7 @@ class Layout:
     Args:
         run: The run.
         spec: The DAG as of the run's version.
-        expansions: The expansions so far. A mapped task without one counts as one instance.
+        expansions: Those known so far. A mapped task without one counts as one instance.
     """
 
     def __init__(self, run: RunRow, spec: DagSpec, expansions: Sequence[ExpansionRow]) -> None:

@@ -62,8 +62,8 @@ class Metrics(msgspec.Struct, kw_only=True):
     """Current metrics of a node.
 
     Attributes:
-        parked: Waiting triggers by kind. With very many tasks slightly delayed, like the numbers
-            of tasks that wait for slots.
+        parked: Waiting triggers by kind. With very many tasks it is slightly delayed, like the
+            numbers of tasks that wait for slots.
         owed: Callbacks and alerts in the outbox.
         stalls: How often user code blocked an event loop, by ``trigger`` and ``task``.
         schedules_late: Alerts sent because a schedule's run was not created in time.

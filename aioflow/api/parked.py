@@ -234,7 +234,7 @@ def _held_forms(memory: Memory) -> set[int]:
 
 
 def _held(number: TriggerNo, forms: set[int], memory: Memory) -> str:
-    """Return the state as ``_whereabouts`` does, but without a look at most packed triggers.
+    """Return the same state as ``_whereabouts``, but skip the lookup for most packed triggers.
 
     Args:
         forms: See ``_held_forms``.

@@ -70,7 +70,7 @@ class RunReader:
     """Reads DAGs, runs and logs from the store.
 
     Attributes:
-        timetables: Access to custom timetables; ``None`` if no host can be asked.
+        timetables: Access to custom timetables; ``None`` if no host is available.
         watched: Gets descriptions from the hosts of triggers.
         watched_sensors: Gets descriptions of sensors from the async hosts.
     """
@@ -200,7 +200,7 @@ class RunReader:
         evaluated in a child process.
 
         Raises:
-            RequestError: If a custom timetable cannot be asked, does not respond, or fails.
+            RequestError: If a custom timetable is unavailable, does not respond, or fails.
         """
         row = await self.dag_row(dag_id)
         spec = await self.spec(row.version, dag_id)

@@ -248,7 +248,7 @@ class Api(Explaining):
                 "with the same key or run id"
             ) from exc
 
-    # ── changing ────────────────────────────────────────────────────────────────────────
+    # ── changes ─────────────────────────────────────────────────────────────────────────
 
     async def trigger(
         self,
@@ -322,7 +322,7 @@ class Api(Explaining):
         """Return named events, the newest first; ``before`` is the last id of the page before."""
         return await self._events.list(name=name, limit=limit, before=before)
 
-    # ── what is parked, and slow ────────────────────────────────────────────────────────
+    # ── triggers ────────────────────────────────────────────────────────────────────────
 
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
         """Return waiting triggers by number; ``after`` is the last number of the page before."""
@@ -368,7 +368,7 @@ class Api(Explaining):
             slow_view(known) for known in self._running.memory.loop_blockers.all() if known.count
         ]
 
-    # ── watching over ───────────────────────────────────────────────────────────────────
+    # ── monitoring ──────────────────────────────────────────────────────────────────────
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
         """Apply a durable batch. Called after each commit of the engine."""

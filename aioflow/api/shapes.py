@@ -1,4 +1,4 @@
-"""JSON schemas of what the web page reads. ``views`` has those for scripts."""
+"""JSON schemas of the web page's data. ``views`` has those for scripts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting task, and what it waits for."""
+    """A waiting task with the reason of its wait."""
 
     run_id: str
     dag_id: str

@@ -184,7 +184,7 @@ class _Connection(H11Protocol):
 
 
 def asked_paths(connections: Iterable[object]) -> set[str]:
-    """Return the paths of requests on these connections that are not answered yet."""
+    """Return the paths of unanswered requests on these connections."""
     paths = {one.path for one in connections if isinstance(one, _Connection)}
     return {path for path in paths if path is not None}
 

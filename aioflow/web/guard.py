@@ -44,7 +44,7 @@ OPEN = frozenset({("POST", LOGIN), ("PUT", PASSWORD)})
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _SHUT_OUT = frozenset({401, 403, 421, 429})
-"""Statuses of reads denied for lack of access; other 4xx statuses mean invalid requests."""
+"""Statuses of denied reads; other 4xx statuses mean invalid requests."""
 
 _HOST = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{0,5})?", re.ASCII)
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
