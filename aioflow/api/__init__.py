@@ -1,7 +1,7 @@
-"""Requests and answers, the same for the web and the command line.
+"""Requests and responses shared by the web server and the command line.
 
-What has been committed is read from the store; what only memory knows is asked of the engine.
-Without a daemon the reading half works alone: ``Api.offline``.
+Committed data is read from the store; state that only memory has is requested from the engine.
+``Api.offline`` reads a database without a daemon.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is let in: users, tokens and sessions, made, listed, changed and ended; and the audit."""
+"""Access control: create, list, change and end users, tokens and sessions; list the audit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _ASK_SECONDS = 5.0
 
 
 class UserView(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who may log in."""
+    """A user account."""
 
     name: str
     role: str
@@ -71,10 +71,10 @@ class UserView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
-    """A token, without what it is.
+    """An API token, without its secret.
 
     Attributes:
-        scopes: The DAGs that it is good for; ``None`` for everything.
+        scopes: The DAGs it is valid for; ``None`` for all.
         state: ``active``, ``expired`` or ``revoked``.
         last_used_at: To the minute.
     """
@@ -92,7 +92,7 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody's session of the page."""
+    """A user's session of the web page."""
 
     session_id: int
     name: str
@@ -102,10 +102,10 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def role_of(label: str) -> Role:
-    """Return a role by its label.
+    """Return the role with this label.
 
     Raises:
-        AccountRefused: If there is none.
+        AccountRefused: If there is no such role.
     """
     for role in Role:
         if role.label == label:
@@ -114,14 +114,14 @@ def role_of(label: str) -> Role:
 
 
 class Access:
-    """Asks the engine to let people and programs in, and says whom it does.
+    """Manages users, tokens and sessions through the engine, and lists them.
 
     Args:
-        ask: Asks the engine in somebody's name, and waits for so many seconds.
+        ask: Sends a request to the engine for an actor, and waits at most so many seconds.
         passwords: Hashes passwords.
 
     Attributes:
-        picture: What requests are compared with.
+        picture: The cache that requests are authenticated with.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Access:
         self._writing = anyio.Lock()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Know who is let in; then write down refusals and uses, once a second at most."""
+        """Load all accounts, then write refusals and token uses, at most once a second."""
         await self._load()
         for name, address in self.picture.places():
             self._attempts.know(name, address)
@@ -151,7 +151,7 @@ class Access:
             await self._write()
 
     async def finish(self) -> None:
-        """Write what is left of both: nobody asks any more. Then ``run`` may be cancelled."""
+        """Write all remaining refusals and uses. Afterwards ``run`` may be cancelled."""
         await self._write(is_last=True)
 
     async def _load(self) -> None:
@@ -163,7 +163,10 @@ class Access:
                 await self._clock.sleep(_WRITE_SECONDS)
 
     async def _write(self, *, is_last: bool = False) -> None:
-        """Write both, however long the database is away; meanwhile a bounded lot gathers."""
+        """Write refusals and uses, and wait as long as the database is away.
+
+        The backlog is bounded meanwhile.
+        """
         async with self._writing:
             uses = self._taken_uses()
             lines = self._refusals.take(self._seconds, is_last=is_last)
@@ -183,12 +186,12 @@ class Access:
         return taken
 
     def refused(self, line: AuditEntry) -> None:
-        """Have a refusal be in the audit soon; of very many, how many there were."""
+        """Queue a refusal for the audit. Of very many, only the count is written."""
         self._refusals.add(line, self._seconds)
         self._arrived.set()
 
     def used(self) -> None:
-        """A token may have been used that is to be written down."""
+        """Wake ``run`` if a token's use has to be stored."""
         if self.picture.uses:
             self._arrived.set()
 
@@ -199,15 +202,15 @@ class Access:
     # ── users ───────────────────────────────────────────────────────────────────────────
 
     async def list_users(self) -> list[UserView]:
-        """Return them by name."""
+        """Return all users by name."""
         return [_user(row) for row in await self._store.list_accounts()]
 
     async def create_user(self, by: Actor, name: str, password: str, role: str) -> UserView:
-        """Let somebody log in.
+        """Create a user.
 
         Raises:
-            AccountRefused: If the name, the password or the role cannot be one.
-            AccountExists: If the name is taken.
+            AccountRefused: If the name, the password or the role is invalid.
+            AccountExists: If a user has that name.
         """
         wanted = role_of(role)
         secret = await self._passwords.hashed(password)
@@ -223,11 +226,11 @@ class Access:
         role: str | None = None,
         disabled: bool | None = None,
     ) -> UserView:
-        """Change what is given of a user, whose sessions end.
+        """Change the given properties of a user, and end the user's sessions.
 
         Raises:
-            UnknownAccount: If there is none of that name.
-            AccountRefused: If that cannot be.
+            UnknownAccount: If there is no user of that name.
+            AccountRefused: If a new value is invalid.
         """
         wanted = None if role is None else role_of(role)
         secret = None if password is None else await self._passwords.hashed(password)
@@ -237,15 +240,15 @@ class Access:
     async def change_password(
         self, name: str, old: str, new: str, *, address: str, keeps: int | None
     ) -> UserView:
-        """Give somebody another password who knows the present one. His sessions end.
+        """Change a user's password, given the present one, and end the user's sessions.
 
         Args:
-            keeps: The session that goes on.
+            keeps: The session that does not end.
 
         Raises:
-            WrongPassword: If the present one is another, or there is no such user.
-            TooManyLogins: If too many have failed lately; wrong logins count, too.
-            AccountRefused: If the new one may not be one.
+            WrongPassword: If the present password is wrong, or there is no such user.
+            TooManyLogins: If too many have failed recently; failed logins count, too.
+            AccountRefused: If the new password is invalid.
         """
         if checked_password(new) == old:
             raise AccountRefused("the new password is the present one")
@@ -258,7 +261,7 @@ class Access:
         return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
 
     async def _proven(self, name: str, password: str, address: str) -> AccountRow | None:
-        """Return the account of a name, if that is its password and it is not disabled."""
+        """Return the account if the password is right and the account is not disabled."""
         account = self.picture.account(name)
         self._attempts.begin(name, address, self._seconds, is_user=account is not None)
         if account is not None and account.is_disabled:
@@ -270,10 +273,10 @@ class Access:
         return account
 
     async def delete_user(self, by: Actor, name: str) -> dict[str, Any]:
-        """Delete a user, whose sessions end, and whose tokens are revoked.
+        """Delete a user, end the user's sessions and revoke the user's tokens.
 
         Raises:
-            UnknownAccount: If there is none of that name.
+            UnknownAccount: If there is no user of that name.
         """
         await self._ask(DeleteAccount(name=name), by, _ASK_SECONDS)
         return {"name": name, "deleted": True}
@@ -283,15 +286,15 @@ class Access:
     async def log_in(
         self, name: str, password: str, *, address: str, cookie: str, replaces: str | None = None
     ) -> tuple[str, SessionView]:
-        """Begin a session. Returns what its cookie holds, and the session.
+        """Start a session. Return the value of its cookie, and the session.
 
         Args:
-            cookie: The name of the cookie; under another one the session is none.
-            replaces: What it held until now.
+            cookie: The name of the cookie. The session is not valid under another name.
+            replaces: The previous value of that cookie.
 
         Raises:
-            LoginFailed: If the two do not belong together, or the user is disabled.
-            TooManyLogins: If too many have failed lately.
+            LoginFailed: If name and password do not match, or the user is disabled.
+            TooManyLogins: If too many have failed recently.
         """
         account = await self._proven(name, password, address)
         if account is None:
@@ -300,7 +303,7 @@ class Access:
         return await self._open(by, account.secret, cookie, replaces)
 
     async def open_home(self, *, address: str, cookie: str) -> tuple[str, SessionView]:
-        """Begin a session of somebody who has the home's token."""
+        """Start an admin session for a client that presented the home's token."""
         by = Actor(name=HOME, role=Role.ADMIN, address=address)
         return await self._open(by, None, cookie, None)
 
@@ -319,16 +322,16 @@ class Access:
         return secret, _session(cast(LoginRow, await self._ask(request, by, _ASK_SECONDS)))
 
     async def list_sessions(self, *, of: str | None = None) -> list[SessionView]:
-        """Return those that go on, the oldest first; ``of`` a name only."""
+        """Return the active sessions, the oldest first; those of one name with ``of``."""
         now = self._clock.now()
         found = await self._store.list_logins()
         return [_session(row) for row in found if row.expires_at > now and of in {None, row.name}]
 
     async def end_session(self, by: Actor, number: int, *, of: str | None = None) -> dict[str, Any]:
-        """End a session; ``of`` a name only.
+        """End a session, with ``of`` only if it belongs to that name.
 
         Raises:
-            UnknownLogin: If there is none of that number.
+            UnknownLogin: If there is no such session.
         """
         if of is not None and not any(
             row.login_no == number and row.name == of for row in await self._store.list_logins()
@@ -340,7 +343,7 @@ class Access:
     # ── tokens ──────────────────────────────────────────────────────────────────────────
 
     async def list_tokens(self) -> list[TokenView]:
-        """Return them by number, also those that are good for nothing any more."""
+        """Return all tokens by number, including expired and revoked ones."""
         now = self._clock.now()
         return [_token(row, now) for row in await self._store.list_tokens()]
 
@@ -353,14 +356,14 @@ class Access:
         scopes: Sequence[str] | None = None,
         expires_at: str | None = None,
     ) -> dict[str, Any]:
-        """Let a program in. Returns the token among the rest, which is told this once.
+        """Create a token. The result contains the secret, which cannot be retrieved later.
 
         Args:
-            scopes: Ids of the DAGs it is good for; ``None``, or ``*`` among them, for everything.
+            scopes: Ids of the DAGs it is valid for; ``None``, or a list with ``*``, for all.
 
         Raises:
-            AccountRefused: If the name, the role, a scope or the instant cannot be one.
-            TokenExists: If the name is taken by a token that is good.
+            AccountRefused: If the name, the role, a scope or the timestamp is invalid.
+            TokenExists: If an active token has that name.
         """
         until = None if expires_at is None else instant(expires_at, "expires_at")
         now = self._clock.now()
@@ -379,10 +382,10 @@ class Access:
         return {**msgspec.structs.asdict(_token(row, now)), "token": secret}
 
     async def revoke_token(self, by: Actor, number: int) -> TokenView:
-        """Have a token be good for nothing.
+        """Revoke a token.
 
         Raises:
-            UnknownToken: If there is none of that number.
+            UnknownToken: If there is no such token.
         """
         row = cast(TokenRow, await self._ask(RevokeToken(token_no=number), by, _ASK_SECONDS))
         return _token(row, self._clock.now())
@@ -390,7 +393,7 @@ class Access:
     # ── the audit ───────────────────────────────────────────────────────────────────────
 
     async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditView]:
-        """Return lines, the newest first; ``before`` is the last id of the page before."""
+        """Return audit entries, the newest first; ``before`` is the last id of the page before."""
         return [audit_view(row) for row in await self._store.list_audit(before=before, limit=limit)]
 
 

@@ -1,4 +1,4 @@
-"""The audit: read, and checked."""
+"""Audit entries as JSON, and verification of the audit's hash chain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE = 1_000
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the audit.
+    """An audit entry.
 
     Attributes:
         outcome: ``done`` or ``refused``.
@@ -38,7 +38,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit_view(row: AuditRow) -> AuditView:
-    """Return a line as it is told."""
+    """Return an audit entry as JSON shows it."""
     said = row.noted
     return AuditView(
         audit_id=row.audit_no,
@@ -56,7 +56,7 @@ def audit_view(row: AuditRow) -> AuditView:
 
 
 async def audit_faults(store: Store) -> list[str]:
-    """Return what is wrong with the audit, read a page at a time; it may grow meanwhile."""
+    """Verify the audit page by page and return its faults. It may grow meanwhile."""
     faults: list[str] = []
     numbers = array("q")
     last: AuditRow | None = None

@@ -1,4 +1,4 @@
-"""Who is let in, as of the last commit: what every request is compared with, without a query."""
+"""Cache of accounts, tokens and sessions as of the last commit; authenticates without a query."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _USED_AGAIN_US = 60_000_000
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has sent a request.
+    """The authenticated sender of a request.
 
     Attributes:
-        scopes: The DAGs that a token is good for; ``None`` for everything.
-        number: Of the token or session; -1 for the home itself.
+        scopes: The DAGs that a token is valid for; ``None`` for all.
+        number: Of the token or session; -1 for the home's own token and socket.
     """
 
     name: str
@@ -34,15 +34,16 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest_of(secret: str, cookie: str = "") -> bytes:
-    """Return what is kept of a token, or of what the cookie of that name holds."""
+    """Return the stored digest of a token, or of the value of the cookie with that name."""
     return hashlib.sha256(f"{cookie}{secret}".encode("utf-8", "surrogateescape")).digest()
 
 
 class Picture:
-    """Accounts, tokens and sessions; follows the commits.
+    """Accounts, tokens and sessions, updated by each commit.
 
     Attributes:
-        uses: Tokens that were used, by number: when, unless that is known well enough.
+        uses: Times of token uses still to be stored, by token number. A use less than a minute
+            after the last one is left out.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class Picture:
         self._changed: set[tuple[str, int]] | None = None
 
     async def load(self, store: Store) -> None:
-        """Read what is stored; what was committed meanwhile counts more."""
+        """Read the stored rows. Rows committed meanwhile take precedence."""
         known: set[tuple[str, int]] = set()
         self._changed = known
         accounts = await store.list_accounts()
@@ -68,7 +69,7 @@ class Picture:
         self._put_logins([row for row in logins if ("login", row.login_no) not in known])
 
     def committed(self, batch: Batch) -> None:
-        """Follow a batch."""
+        """Apply a batch."""
         for number in batch.gone_accounts:
             self._note("account", number)
             self._drop_account(number)
@@ -87,16 +88,16 @@ class Picture:
         self._put_logins(batch.logins)
 
     def account(self, name: str) -> AccountRow | None:
-        """Return the account of a name."""
+        """Return the account with this name."""
         number = self._names.get(name)
         return None if number is None else self._accounts[number]
 
     def places(self) -> list[tuple[str, str]]:
-        """Return who has logged in, and from where."""
+        """Return the name and address of each session."""
         return [(login.name, login.address) for login in self._logins.values()]
 
     def of_token(self, given: str, now: Timestamp) -> Caller | None:
-        """Return whose token that is, if it is good for anything now."""
+        """Return the caller with this token, if it is valid now."""
         if not given.startswith(TOKEN_PREFIX):
             return None
         number = self._token_of.get(digest_of(given))
@@ -110,7 +111,7 @@ class Picture:
         )
 
     def of_cookie(self, name: str, given: str, now: Timestamp) -> Caller | None:
-        """Return whose session that is, if it goes on; and was begun under that name."""
+        """Return the caller with this session, if it is active and its cookie has this name."""
         number = self._login_of.get(digest_of(given, name))
         row = None if number is None else self._logins[number]
         if row is None or row.expires_at <= now:
@@ -123,7 +124,7 @@ class Picture:
         return Caller(name=row.name, role=account.role, kind="session", number=row.login_no)
 
     def is_good(self, caller: Caller, now: Timestamp) -> bool:
-        """Whether a caller who was let in would be let in still."""
+        """Return whether an authenticated caller still has access."""
         match caller.kind:
             case "home":
                 return True

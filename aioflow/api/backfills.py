@@ -1,4 +1,4 @@
-"""Backfills: starting one, or saying what it would do; following and cancelling it."""
+"""Backfills: start, preview, follow and cancel them."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from aioflow.protocol.requests import CancelBackfill, Request, StartBackfill
 __all__ = ("BackfillView", "Backfills", "SlotView")
 
 PREVIEWED = 1_000
-"""Slots that are listed of what a backfill would do."""
+"""Slots that a preview lists."""
 
 
 _LEFT = 0.99
-"""The most that one has done of which something is left: a hundredth is the least that is shown."""
+"""Maximum progress of a running backfill: at least 1 % is shown as remaining."""
 
 
 class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
     """A backfill.
 
     Attributes:
-        first, last: Its range, both inclusive; nothing of it lies in the future.
+        first, last: Its range, both inclusive; it does not extend into the future.
         state: ``running``, ``done``, ``cancelled``, or ``failed`` with its ``failure``.
-        next_slot: The slot that comes next; ``None`` when all have been dealt with.
-        made: How many runs it has made.
-        skipped: How many slots had a run that was to stay.
-        progress: How much of its range is done, runs that go on left out, from 0 to 1; 1 is
-            for one of which nothing is left.
-        runs: How many of its runs stand how.
+        next_slot: The next slot; ``None`` after the last one.
+        made: Number of runs created.
+        skipped: Number of slots whose existing run was left alone.
+        progress: Completed share of its range without unfinished runs, from 0 to 1; 1 only if
+            nothing is left.
+        runs: Number of its runs by state.
     """
 
     backfill_id: int
@@ -70,11 +70,11 @@ class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backfill would do about one slot.
+    """The action of a backfill for one slot.
 
     Attributes:
-        run_id: The newest run it has, if any.
-        action: ``run``, or ``skip`` where that run stays the only one.
+        run_id: The newest run of the slot, if any.
+        action: ``run``, or ``skip`` if that run remains the only one.
     """
 
     logical_date: str
@@ -84,10 +84,10 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backfills:
-    """Asks the engine for backfills, and reads how they fare.
+    """Starts and cancels backfills through the engine, and reads their progress.
 
     Args:
-        ask: Asks the engine.
+        ask: Sends a request to the engine.
     """
 
     def __init__(
@@ -110,16 +110,16 @@ class Backfills:
         conf: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> tuple[BackfillView, bool]:
-        """Begin a backfill. Returns it, and whether it is new: asked for twice it is one.
+        """Start a backfill. Return it, and whether it is new; a repeated request returns the first.
 
         Args:
-            first: An ISO 8601 instant, or a day: then from when that begins in the DAG's zone.
-            last: Likewise; a day counts whole.
+            first: An ISO 8601 timestamp, or a day, which starts at midnight in the DAG's timezone.
+            last: Likewise; the whole day is included.
             max_active: How many of its runs are live at once; 0 for the DAG's limit.
-            key: Its idempotency key: asked again with that it is the one begun then, even if over.
+            key: The idempotency key. A repeated request returns the first backfill, even if ended.
 
         Raises:
-            RequestError: If there is no such DAG, or nothing to fill, or another one goes on.
+            RequestError: If there is no such DAG, the range is empty, or another one is running.
         """
         begins, ends = await self._range(dag_id, first, last)
         await self._check_conf(dag_id, conf, key)
@@ -139,7 +139,7 @@ class Backfills:
     async def _check_conf(
         self, dag_id: str, conf: Mapping[str, Any] | None, key: str | None
     ) -> None:
-        """Refuse a conf that does not fit, unless its backfill was begun when it did."""
+        """Reject a conf that does not fit, unless a backfill was already started with this key."""
         if not conf:
             return
         _, spec = await self._dag(dag_id)
@@ -158,7 +158,7 @@ class Backfills:
         reprocess: Reprocess = "none",
         reverse: bool = False,
     ) -> Sequence[SlotView]:
-        """Say what it would do about the first slots of a range; nothing changes."""
+        """Return the actions of a backfill for the first slots of a range. Nothing changes."""
         begins, ends = _moment(first, "from"), _moment(last, "to")
         dag, spec = await self._dag(dag_id)
         request = StartBackfill(
@@ -175,10 +175,10 @@ class Backfills:
         return [_slot(slot, found.get(slot), reprocess) for slot in slots]
 
     async def show(self, backfill_id: int) -> BackfillView:
-        """Return one.
+        """Return one backfill.
 
         Raises:
-            UnknownBackfill: If there is none of that number.
+            UnknownBackfill: If there is no such backfill.
         """
         found = await self._store.find_backfills([backfill_id])
         if not found:
@@ -188,19 +188,19 @@ class Backfills:
     async def list(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
     ) -> Sequence[BackfillView]:
-        """Return them, the newest first; ``before`` is the last id of the page before."""
+        """Return backfills, the newest first; ``before`` is the last id of the previous page."""
         found = await self._store.list_backfills(dag_id=dag_id, before=before, limit=limit)
         return [_view(row, counts) for row, counts in found]
 
     async def cancel(self, backfill_id: int) -> BackfillView:
-        """Have it make no more runs, and cancel those that go on; one that is over stays so."""
+        """Stop a backfill and cancel its unfinished runs. An ended backfill stays as it is."""
         if (await self.show(backfill_id)).state == "running":
-            with contextlib.suppress(UnknownBackfill):  # it ended while we asked
+            with contextlib.suppress(UnknownBackfill):  # it ended meanwhile
                 await self._ask(CancelBackfill(backfill_no=backfill_id))
         return await self.show(backfill_id)
 
     async def _range(self, dag_id: str, first: str, last: str) -> tuple[Timestamp, Timestamp]:
-        """Return both ends of a range; the DAG is looked for only where its zone matters."""
+        """Return both ends of a range. The DAG is read only if its timezone matters."""
         begins, ends = _moment(first, "from"), _moment(last, "to")
         timezone = "UTC"
         if isinstance(begins, date) or isinstance(ends, date):
@@ -214,7 +214,7 @@ class Backfills:
 
 
 def _moment(text: str, what: str) -> date | Timestamp:
-    """Return the day or the instant that a text names."""
+    """Return the day or the timestamp that a text denotes."""
     try:
         day = date.fromisoformat(text)
     except ValueError:
@@ -225,7 +225,7 @@ def _moment(text: str, what: str) -> date | Timestamp:
 
 
 def _start(moment: date | Timestamp, timezone: str) -> Timestamp:
-    """Return when a day begins in a zone, or the moment itself."""
+    """Return when a day begins in a timezone; a timestamp is returned as it is."""
     if not isinstance(moment, date):
         return moment
     try:
@@ -236,7 +236,7 @@ def _start(moment: date | Timestamp, timezone: str) -> Timestamp:
 
 
 def _end(moment: date | Timestamp, timezone: str) -> Timestamp:
-    """Return the last instant of a day, or the moment itself."""
+    """Return the last microsecond of a day; a timestamp is returned as it is."""
     if not isinstance(moment, date):
         return moment
     return _start(moment + timedelta(days=1), timezone) - 1
@@ -274,7 +274,7 @@ def _slot(slot: Timestamp, run: RunRow | None, reprocess: Reprocess) -> SlotView
 
 
 def _progress(row: BackfillRow, counts: Mapping[RunState, int]) -> float:
-    """Return the share of the range that has been dealt with, less its runs that go on."""
+    """Return the share of the range that is covered, less the share of its unfinished runs."""
     if row.state == "done":
         return 1.0
     span = max(1, row.last - row.first)

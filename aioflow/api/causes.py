@@ -1,7 +1,7 @@
-"""The chain of causes: a task waits for its parents, those for theirs, down to what is real.
+"""The chain of causes: follow a waiting task through its upstream tasks to the root cause.
 
-It leads on into the run before where a task waits for one of that, and so on. What has ended
-badly leads to the parents that failed, down to their errors.
+The chain continues in the previous run where a task waits for one of that run. For a task that
+has ended badly it leads to the upstream tasks that failed, down to their errors.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from aioflow.store import Store
 __all__ = ("CHAIN_LIMIT", "Chain", "Explained", "ViewOfRun")
 
 CHAIN_LIMIT = 100
-"""Links in one answer. Who needs more asks about one of them."""
+"""Links in one response. For more, ask about one of the links."""
 
 _CHILDREN_SHOWN = 3
-"""Of a fan-out, where the engine does not group them by cause."""
+"""Children of a mapped task that are shown if the engine does not group them by cause."""
 
 _CAUSES_SHOWN = 10
-"""Of the children of one fan-out, the most frequent ones."""
+"""Most frequent causes that are shown for the children of one mapped task."""
 
 _FAILED_SAMPLED = 100
 """Children of each state whose errors are read, however many there are."""
@@ -45,13 +45,13 @@ Explained: TypeAlias = Mapping[tuple[int, int], Wait | None]
 
 
 class ViewOfRun(msgspec.Struct, frozen=True):
-    """Who knows about one run.
+    """Access to all that is known about one run.
 
     Attributes:
-        count: Tells how its tasks stand, see ``Api.states``; asked once, where it matters.
-        explain: Asks the engine what tasks of the run wait for, a level at a time.
-        children: Asks it for the causes of a fan-out's children, by the position of that;
-            ``None`` where it does not say.
+        count: Counts its tasks by state, see ``Api.states``; called at most once, if needed.
+        explain: Returns from the engine what tasks of the run wait for; called once per level.
+        children: Returns from the engine the causes of a mapped task's children, by its position;
+            ``None`` if unknown.
     """
 
     run: RunRow
@@ -63,7 +63,7 @@ class ViewOfRun(msgspec.Struct, frozen=True):
 
 
 Behind: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, Place] | None]]
-"""Finds a task of another run, by their ids; ``None`` if that has ended."""
+"""Finds a task of another run by both ids; ``None`` if that run has ended."""
 
 
 class _Link(NamedTuple):
@@ -72,10 +72,10 @@ class _Link(NamedTuple):
 
 
 class _Met:
-    """What a chain has been at, in all of its runs.
+    """The tasks that a chain has visited, in all of its runs.
 
     Attributes:
-        left_out: How many links there was no room for.
+        left_out: Number of links omitted for lack of space.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Met:
         self.left_out = 0
 
     def take(self, places: Iterable[Place]) -> list[Place]:
-        """Return those that are new and for which there is room, and know them from now on."""
+        """Mark unvisited tasks as visited and return them, as far as the limit allows."""
         fresh = [place for place in places if place not in self.places]
         room = max(CHAIN_LIMIT - len(self.places), 0)
         self.left_out += max(len(fresh) - room, 0)
@@ -92,11 +92,11 @@ class _Met:
 
 
 class Chain:
-    """Walks from what waits to what it waits for; every task is met once.
+    """Walks from waiting tasks to what they wait for; every task is visited once.
 
     Args:
-        behind: Leads to the runs before that one.
-        met: Where it has been; it begins there if it is given none.
+        behind: Finds tasks of previous runs.
+        met: Tasks visited so far; a new chain starts without it.
     """
 
     def __init__(self, view: ViewOfRun, behind: Behind, met: _Met | None = None) -> None:
@@ -113,14 +113,14 @@ class Chain:
         self._others: dict[Place, tuple[str, str]] = {}
 
     async def of_task(self, place: Place) -> tuple[list[CauseView], int]:
-        """Return the chain that begins at one task, and how many links were left out."""
+        """Return the chain that starts at one task, and the number of omitted links."""
         return await self._walk(self._met.take([place]), 0), self._met.left_out
 
     async def of_run(self) -> tuple[list[CauseView], int]:
-        """Return what the run waits for in the end: its unfinished tasks, parents first.
+        """Return the root causes of a run's wait: its unfinished tasks, upstream tasks first.
 
-        A task that only waits for others of the run is no news and left out. Of a run that has
-        failed: its tasks that failed.
+        Tasks that only wait for others of the run are omitted. For a failed run, return its failed
+        tasks.
         """
         if self._run.state in _FAILED_RUNS:
             return await self._of_failed_run()
@@ -136,7 +136,7 @@ class Chain:
         return found, met.left_out
 
     async def _of_failed_run(self) -> tuple[list[CauseView], int]:
-        """Return the tasks that failed; where none did, those that were cut short."""
+        """Return the failed tasks; if there are none, the cancelled ones."""
         counts = await self._states()
         for states in ((TaskState.FAILED,), (TaskState.CANCELLED,)):
             places: list[Place] = []
@@ -147,7 +147,7 @@ class Chain:
         return [], 0
 
     async def _walk(self, places: Sequence[Place], depth: int) -> list[CauseView]:
-        """Go down level by level, then put each link behind the one that waits for it."""
+        """Visit level by level, then sort each link behind the one that waits for it."""
         below: dict[Place, list[Place]] = {}
         causes: dict[Place, CauseView] = {}
         level = deque(_Link(depth, place) for place in places)
@@ -168,7 +168,7 @@ class Chain:
         return ordered
 
     async def _of_other(self, link: _Link) -> list[CauseView]:
-        """Return the chain that goes on in another run, if it does."""
+        """Return the part of the chain that continues in another run, if any."""
         other = self._others.get(link.place)
         found = None if other is None else await self._behind(*other)
         if found is None:
@@ -177,7 +177,7 @@ class Chain:
         return await Chain(view, self._behind, self._met).enter(place, link.depth + 1)
 
     async def enter(self, place: Place, depth: int) -> list[CauseView]:
-        """Return the chain that comes here from another run; none if this has ended meanwhile."""
+        """Return the chain from here on, coming from another run; empty if the task has ended."""
         if not (await self._state(place)).is_live:
             return []
         return await self._walk(self._met.take([place]), depth)
@@ -198,12 +198,12 @@ class Chain:
         return self._met.take(found)
 
     async def _failed_before(self, place: Place, state: str) -> list[Place]:
-        """Return what a task that has ended badly failed of, as far as that is another task."""
+        """Return the other tasks that made this task end badly."""
         position = place.position
         if place.map_index < 0 and self._layout.is_expanded(position):
             return await self._failing(position, _BAD)
         if state != TaskState.UPSTREAM_FAILED.label:
-            return []  # its own error says it
+            return []  # its own error is the cause
         spec = self._layout.spec.tasks[position]
         along = () if spec.mapped is None or place.map_index < 0 else spec.mapped.along
         found: list[Place] = []
@@ -216,7 +216,7 @@ class Chain:
         return found
 
     async def _failing(self, position: int, states: Sequence[TaskState]) -> list[Place]:
-        """Return a task if it ended in one of these states; of its children some for all."""
+        """Return a task if it ended in one of these states; if mapped, some of its children."""
         counts = {state: count for at, state, count in await self._states() if at == position}
         if not self._layout.is_expanded(position):
             is_one = any(counts.get(state) for state in states)
@@ -235,7 +235,7 @@ class Chain:
         return found
 
     def _alike(self, rows: Sequence[TaskRow]) -> list[Place]:
-        """Return children with the same kind of error if they are few; else one for them."""
+        """Return all children with the same kind of error if they are few, else one of them."""
         alike: dict[object, list[Place]] = {}
         for row in rows:
             failure = row.failure
@@ -306,7 +306,7 @@ class Chain:
         return found.get(place.task_no)
 
     async def _group_state(self, position: int) -> TaskState:
-        """Return the state of a mapped task as a whole: that of its least finished children."""
+        """Return the state of a mapped task as a whole, that of its least finished children."""
         counted = {
             state: count
             for at, state, count in await self._states()
@@ -325,7 +325,7 @@ class Chain:
         return TaskState.SUCCESS if TaskState.SUCCESS in counted else TaskState.SKIPPED
 
     async def _unfinished(self, position: int) -> list[Place]:
-        """Return a few places of a task that have not ended; of many, some stand for all."""
+        """Return a task if it is unfinished; if it is mapped, some of its unfinished children."""
         if not self._layout.is_expanded(position):
             task_no = self._run.first_task_no + position
             place = Place(position, -1, task_no)
@@ -358,13 +358,13 @@ class Chain:
         return found
 
     def _named(self, position: int, causes: Sequence[ChildrenCause], left: int) -> list[Place]:
-        """Return the children of a cause if they are few; else one that stands for them."""
+        """Return all children with the same cause if they are few, else one of them."""
         found: list[Place] = []
         first = self._layout.task_no(position, 0) or 0
         for cause in causes[:_CAUSES_SHOWN]:
             is_few = cause.count == len(cause.indices)
             for index in cause.indices if is_few else cause.indices[:1]:
-                if index < self._layout.width(position):  # others were made since it was read
+                if index < self._layout.width(position):  # skip children added since it was read
                     found.append(Place(position, index, first + index))
                     self._stand_for[found[-1]] = 1 if is_few else cause.count
         told = sum(self._stand_for[place] for place in found)
@@ -372,7 +372,7 @@ class Chain:
         return found
 
     async def _maker_of(self, position: int) -> list[Place]:
-        """All of its children have ended: whoever may bring more is what is waited for."""
+        """Return the task that may still add children, after all present children have ended."""
         mapped = self._layout.spec.tasks[position].mapped
         if mapped is not None and mapped.until not in {-1, position}:
             return await self._unfinished(mapped.until)

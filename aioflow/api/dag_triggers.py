@@ -1,4 +1,4 @@
-"""The triggers that start runs of DAGs, told as people think of them, beside what is parked."""
+"""DAG triggers, which start runs, as entries of the list of triggers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def page_of_standing(
     limit: int,
     is_wanted: Callable[[TriggerView], bool] = lambda _: True,
 ) -> list[TriggerView]:
-    """Return the next of them between two numbers by number, at most so many that are wanted."""
+    """Return the next DAG triggers between two numbers, at most ``limit`` wanted ones."""
     found: list[TriggerView] = []
     size = limit
     while len(found) < limit:
@@ -42,12 +42,12 @@ async def page_of_standing(
         found += filter(is_wanted, await list_standing(reader, memory, rows))
         if len(rows) < size:
             break
-        after, size = rows[-1].trigger_no, min(4 * size, PAGE)  # of those hardly any are wanted
+        after, size = rows[-1].trigger_no, min(4 * size, PAGE)  # few matched: read larger pages
     return found[:limit]
 
 
 async def count_standing(reader: RunReader, memory: Memory) -> Counter[str]:
-    """Return how many of them DAGs want, by kind; nothing of them is read."""
+    """Return the number of active DAG triggers by kind, without reading their rows."""
     counts: Counter[str] = Counter()
     dags, _ = await reader.catalogue.known()
     for at, one in enumerate(list(memory.dag_triggers), start=1):
@@ -62,12 +62,12 @@ async def count_standing(reader: RunReader, memory: Memory) -> Counter[str]:
 async def list_standing(
     reader: RunReader, memory: Memory | None, rows: Sequence[DagTriggerRow]
 ) -> list[TriggerView]:
-    """Return those of these whose DAGs want them, in their order.
+    """Return the DAG triggers among these whose DAGs still have one, in the given order.
 
     Args:
-        reader: Of the database.
-        memory: Of a running engine, which knows who hosts them.
-        rows: As they are stored; many of them hold nobody up.
+        reader: Reads the database.
+        memory: The memory of a running engine, which knows their hosts.
+        rows: As stored. Many rows do not block the event loop.
     """
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""The DAGs there are: read once, then kept as commits change them."""
+"""The DAGs and their files: read once, then updated by each commit."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ __all__ = ("GONE", "Catalogue", "Known", "broken_view", "import_error", "import_
 
 
 class Known(NamedTuple):
-    """DAGs and files by name. To be read only."""
+    """DAGs and files by name. Read-only."""
 
     dags: Mapping[str, DagRow]
     files: Mapping[str, DagFileRow]
 
 
 class Catalogue:
-    """Rows of DAGs and their files, as they are committed.
+    """Rows of DAGs and their files as of the last commit.
 
     Args:
-        follows: Whether each batch is told of, by ``committed``; else all is read each time.
+        follows: Whether ``committed`` is called for each batch; otherwise all rows are read each
+            time.
     """
 
     def __init__(self, store: Store, *, follows: bool) -> None:
@@ -38,7 +39,7 @@ class Catalogue:
         self._order: list[str] | None = None
 
     async def known(self) -> Known:
-        """Return what is there."""
+        """Return all DAGs and files."""
         if not self._is_read:
             dags, files = await self._read()
             if not self._follows:
@@ -46,7 +47,7 @@ class Catalogue:
         return Known(self._dags, self._files)
 
     async def names(self) -> list[str]:
-        """Return the ids of all DAGs that a file defines, in order."""
+        """Return the sorted ids of all DAGs that a file defines."""
         dags, _ = await self.known()
         if not self._follows:
             return _ordered(dags.values())
@@ -55,7 +56,7 @@ class Catalogue:
         return self._order
 
     def committed(self, batch: Batch) -> None:
-        """Take what a batch changes of it."""
+        """Apply the changes that a batch makes to DAGs and files."""
         if not (batch.dags or batch.dag_files or batch.gone_dags or batch.gone_files):
             return
         if self._is_read:
@@ -68,10 +69,10 @@ class Catalogue:
         dags = {row.dag_id: row for row in await self._store.list_dags()}
         files = {row.file: row for row in await self._store.list_dag_files()}
         if not self._follows or self._is_read or self._missed is not mine:
-            return dags, files  # another reader is at it, and began later
+            return dags, files  # another reader has finished, or started later and will set them
         self._dags, self._files = dags, files
         self._is_read, self._missed = True, None
-        for batch in mine:  # what was read may be older, never newer than the last of these
+        for batch in mine:  # the rows read may be older than these batches, never newer
             self._take(batch)
         return dags, files
 
@@ -96,11 +97,11 @@ def _ordered(dags: Iterable[DagRow]) -> list[str]:
 
 
 GONE = "gone: no file defines it any more; its runs go on"
-"""What stands as the error of a DAG whose file was deleted."""
+"""Error text of a DAG whose file was deleted."""
 
 
 def import_errors(known: Known) -> list[ImportErrorView]:
-    """Return the files that cannot be read, by name."""
+    """Return the files that cannot be imported, by name."""
     return [
         ImportErrorView(
             file=name,
@@ -115,14 +116,14 @@ def import_errors(known: Known) -> list[ImportErrorView]:
 
 
 def import_error(file: DagFileRow | None) -> str | None:
-    """Say why a file cannot be read; ``None`` if it can."""
+    """Return why a file cannot be imported; ``None`` if it can."""
     if file is None or file.reason is None:
         return None
     return f"{file.reason}: {file.message}" if file.message else file.reason
 
 
 def broken_view(file: DagFileRow) -> DagView:
-    """Return a file that gives no DAG."""
+    """Return a file that defines no DAG as an entry of the DAG list."""
     return DagView(
         dag_id=None,
         file=file.file,

@@ -1,4 +1,4 @@
-"""Damaged rows, and what stands for them, as scripts and people see them."""
+"""Damaged rows, and the values shown in their place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DamageView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         row: Its key.
-        run_id, dag_id: What it is of, as far as it says so.
+        run_id, dag_id: The run and DAG it belongs to, as far as they can be read.
     """
 
     table: str
@@ -27,7 +27,7 @@ class DamageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def damage_view(damage: Damage, run: RunRow | None) -> DamageView:
-    """Return a damaged row as JSON has it."""
+    """Return a damaged row as JSON shows it."""
     return DamageView(
         table=damage.table,
         row=damage.key,
@@ -39,16 +39,16 @@ def damage_view(damage: Damage, run: RunRow | None) -> DamageView:
 
 
 def run_state(run: RunRow) -> str:
-    """Return the state of a run as people read it."""
+    """Return the name of a run's state; ``damaged`` if its row is damaged."""
     return DAMAGED if is_damage(run.quarantine) else run.state.label
 
 
 def task_state(row: TaskRow) -> str:
-    """Return the state of a task as people read it."""
+    """Return the name of a task's state; ``damaged`` if its row is damaged."""
     is_damaged = row.failure is not None and row.failure.reason == DAMAGED
     return DAMAGED if is_damaged else row.state.label
 
 
 def quarantine(run: RunRow, damage: Damage | None) -> str | None:
-    """Return why nothing of a run starts any more."""
+    """Return why a run starts nothing any more; ``None`` if it is healthy."""
     return str(damage) if run.quarantine is None and damage is not None else run.quarantine

@@ -1,10 +1,10 @@
-"""What was refused before the engine heard of it, on its way into the audit: never a flood.
+"""Audit entries of requests that were denied before they reached the engine, limited in rate.
 
-The first of its kind is told at once. What is refused again - to the same caller, from the same
-address, for the same reason - is counted, and told in one line: after a minute, then after two,
-up to once an hour, for as long as it goes on. Kinds are few: a hundred at once, then one a second;
-of the rest only the count is told. What comes from nobody known is counted by itself, so that it
-hides nothing.
+The first denial of a kind is written at once. Repetitions, with the same caller, address and
+reason, are counted and summarized in one entry: after one minute, then after two more, up to once
+an hour while they continue. There may be a hundred new kinds at once, then one per second; of the
+others only the count is written. Unknown callers have a budget of their own, so that they cannot
+hide denials of known ones.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from aioflow.model.access import AuditEntry
 __all__ = ("KINDS", "LINES", "Refusals")
 
 KINDS = 1_000
-"""Which it knows at once."""
+"""Kinds that are tracked at once."""
 
 LINES = 1_000
-"""Which wait to be written, as long as the database is away."""
+"""Entries that wait to be written while the database is away."""
 
 _BURST = 100.0
 _PER_SECOND = 1.0
@@ -30,12 +30,12 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
 class _Kind(msgspec.Struct):
-    """What is refused again and again.
+    """Repeated denials of one kind.
 
     Attributes:
-        last: The latest.
-        count: How many came since one was told.
-        due: When they are, monotonic seconds.
+        last: The latest entry.
+        count: Denials since the last written entry.
+        due: When the next summary is due, in monotonic seconds.
     """
 
     last: AuditEntry
@@ -45,7 +45,7 @@ class _Kind(msgspec.Struct):
 
 
 class _Budget:
-    """What may be told one by one; the rest is counted."""
+    """Rate limit for new kinds; denials beyond it are counted."""
 
     def __init__(self) -> None:
         self.missed = 0
@@ -53,7 +53,7 @@ class _Budget:
         self._at = 0.0
 
     def take(self, now: float) -> bool:
-        """Whether one more may be told, monotonic seconds."""
+        """Return whether another entry may be written, at monotonic seconds."""
         self._left = min(_BURST, self._left + (now - self._at) * _PER_SECOND)
         self._at = now
         if self._left < 1:
@@ -63,7 +63,7 @@ class _Budget:
 
 
 class Refusals:
-    """Lines that wait to be written. They are bounded, whoever asks and however long that takes."""
+    """Audit entries that wait to be written. Their number is bounded at any rate of requests."""
 
     def __init__(self) -> None:
         self._lines: list[AuditEntry] = []
@@ -73,7 +73,7 @@ class Refusals:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left to be told, now or later."""
+        """Whether nothing is left to write, now or later."""
         return not (self._lines or self._kinds or self._missed)
 
     @property
@@ -81,7 +81,7 @@ class Refusals:
         return sum(budget.missed for budget in self._budgets.values())
 
     def add(self, line: AuditEntry, now: float) -> None:
-        """Keep a line, or count it.
+        """Queue an entry, or count it.
 
         Args:
             now: Monotonic seconds.
@@ -101,10 +101,10 @@ class Refusals:
         self._kinds[key] = _Kind(line, now + _FIRST_SECONDS)
 
     def take(self, now: float, *, is_last: bool = False) -> list[AuditEntry]:
-        """Return what is to be written now.
+        """Remove and return the entries that are due.
 
         Args:
-            is_last: Whether nobody asks again; then that is all there is.
+            is_last: Whether the daemon stops; then all entries are returned.
         """
         lines, self._lines = self._lines, []
         for key, kind in list(self._kinds.items()):
@@ -120,12 +120,12 @@ class Refusals:
         return lines + self._left_out(now, is_last=is_last)
 
     def lose(self, lines: Iterable[AuditEntry]) -> None:
-        """Count what could not be written."""
+        """Count entries that could not be written."""
         for line in lines:
             self._budgets[bool(line.actor)].missed += 1
 
     def _left_out(self, now: float, *, is_last: bool) -> list[AuditEntry]:
-        """Return lines that tell how many were left out: once a minute at most."""
+        """Return entries with the number of denials that were left out, at most once a minute."""
         if not self._missed:
             self._told_at = None
             return []
@@ -142,7 +142,7 @@ class Refusals:
 
 
 def _key(line: AuditEntry) -> tuple[str | None, ...]:
-    """Return what is told together: of a stranger who reads it matters little what."""
+    """Return the kind of a denial. Of an unknown caller's reads, the target is ignored."""
     is_anything = not line.actor and line.action in _READS
     target = "" if is_anything else line.target
     return (line.actor, line.role, line.address, line.action, line.code, target)

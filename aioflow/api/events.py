@@ -1,4 +1,4 @@
-"""Named events: emitting one for somebody outside, and listing what there is."""
+"""Named events: emit and list them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from aioflow.store import Store
 __all__ = ("NamedEvents", "body_of")
 
 _ROWS_AT_ONCE = 16
-"""An event may have 1 MiB, also if that is not shown."""
+"""Small because an event may take 1 MiB, even if it is not shown."""
 
 
 class NamedEvents:
-    """Asks the engine to store events, and reads what is stored.
+    """Stores events through the engine, and lists them.
 
     Args:
-        ask: Asks the engine.
+        ask: Sends a request to the engine.
     """
 
     def __init__(self, store: Store, ask: Callable[[Request], Awaitable[object]]) -> None:
@@ -35,10 +35,10 @@ class NamedEvents:
     async def emit(
         self, name: str, *, key: str | None, data: Any, request: str | None
     ) -> EmittedView:
-        """Store an event. Asked again with the same ``request``: that event, not created.
+        """Store an event. A repeated ``request`` returns the first event, as not created.
 
         Raises:
-            BadEvent: If the name, the key or the size is not as it must be.
+            BadEvent: If the name, the key or the size is invalid.
         """
         packed = checked_event(name, key, data)
         same = await self._same(name, request)
@@ -47,7 +47,7 @@ class NamedEvents:
         try:
             answer = await self._ask(EmitEvent(name=name, key=key, data=packed, request=request))
         except AioflowError:
-            # The same request, made twice at once: the other one may have been committed.
+            # A concurrent request with the same key may have been committed.
             same = await self._same(name, request)
             if same is None:
                 raise
@@ -57,7 +57,7 @@ class NamedEvents:
         return _emitted(row, created=created)
 
     async def list(self, *, name: str | None, limit: int, before: int | None) -> list[EventView]:
-        """Return events, the newest first; ``before`` is the last id of the page before."""
+        """Return events, the newest first; ``before`` is the last id of the previous page."""
         found: list[EventView] = []
         while len(found) < limit:
             wanted = min(limit - len(found), _ROWS_AT_ONCE)
@@ -85,15 +85,15 @@ class NamedEvents:
 
 
 def body_of(body: bytes) -> Any:
-    """Return what a webhook brought: any JSON, ``None`` where it brought nothing.
+    """Decode the body of a webhook: any JSON, or ``None`` if it is empty.
 
     Raises:
-        BadEvent: If it is no JSON.
+        BadEvent: If it is not JSON.
     """
     if not body:
         return None
     try:
-        # Not by msgspec: a long integer would become a float there, and be another number.
+        # Not by msgspec, which would turn a long integer into a float and so change it.
         return json.loads(body.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as exc:
         raise BadEvent(f"the body of an event is JSON, or empty: {exc}") from exc

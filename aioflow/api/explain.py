@@ -1,4 +1,4 @@
-"""What tasks and runs wait for: asked of the engine, which is waited for little."""
+"""Explains what tasks and runs wait for. Requests to the engine have a short timeout."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from aioflow.protocol.requests import CountTasks, Explain, ExplainChildren
 __all__ = ("Explaining",)
 
 _EXPLAIN_SECONDS = 0.5
-"""A reader is told what the rows say rather than kept waiting for what memory knows."""
+"""Timeout after which a reader gets the state from rows instead of memory."""
 
 _MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
 
 
 class Explaining(Actions):
-    """Explains waits; see ``Api``."""
+    """The methods of ``Api`` that explain waits."""
 
     reads: Reads
     _engine: Engine | None
@@ -53,13 +53,20 @@ class Explaining(Actions):
 
     @property
     def _patience(self) -> float:
-        """Seconds a reader is kept: the turn under way counts, whoever asked first waited."""
+        """Seconds to wait for the engine: less the age of its current turn, 0 if the store is away.
+
+        The turn in progress counts no matter which request began to wait first.
+        """
         if self._running.store_away_since is not None:
             return 0.0
         return max(0.0, _EXPLAIN_SECONDS - self._running.turn_seconds)
 
     async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
-        """Of live runs memory knows, and is asked once for all: their rows may be a million."""
+        """Return ``(position, state, count)`` of each run's tasks.
+
+        Live runs, whose rows may number a million, are counted in memory with a single request. The
+        rows are counted if the run has ended, or the engine does not answer in time.
+        """
         task = tuple(run.run_id for run in runs if run.state.is_live)
         known: Mapping[str, Counted] = {}
         if task and self._engine is not None and self._patience:
@@ -75,7 +82,7 @@ class Explaining(Actions):
             try:
                 answer = await self._ask(Explain(run_id=run.run_id, tasks=tuple(tasks)))
             except UnknownRun:
-                return {}  # it ended while we asked
+                return {}  # the run ended meanwhile
         if answer is None:
             return dict.fromkeys(tasks, self._no_answer)
         explained = cast("dict[tuple[int, int], Wait | None]", answer)
@@ -84,7 +91,7 @@ class Explaining(Actions):
 
     @property
     def _no_answer(self) -> Wait:
-        """What is said of all that waits while the engine does not come to say it."""
+        """The wait that is reported for all tasks while the engine does not answer."""
         engine = self._running
         away = engine.store_away_since is not None
         said = f"nothing can be stored: {engine.store_error}"
@@ -92,7 +99,7 @@ class Explaining(Actions):
         return Wait(kind=WaitKind.DATABASE, detail=detail)
 
     def _with_cycle(self, run: RunRow, place: tuple[int, int], wait: Wait | None) -> Wait | None:
-        """Say so where a task waits for a run that waits, in the end, for this one."""
+        """Add the cycle to a wait's detail if the awaited run in turn waits for this run."""
         if self._cycle is None or wait is None or wait.kind not in _MAY_BE_A_CYCLE:
             return wait
         cycle = self._cycle(run.run_no, *place)
@@ -104,7 +111,7 @@ class Explaining(Actions):
     ) -> ChainView:
         """Return the chain of causes of a wait.
 
-        Without a task: what the whole run waits for in the end.
+        Without a task, return the root causes for the whole run.
         """
         run = await self.run(run_id)
         chain = Chain(await self._view_of(run), self._behind)
@@ -129,7 +136,7 @@ class Explaining(Actions):
         return ViewOfRun(run, await self.layout(run), count, self.store, explain, children)
 
     async def _children_causes(self, run: RunRow, position: int) -> Sequence[ChildrenCause] | None:
-        """Return the causes of the children of a mapped task, as far as memory knows them."""
+        """Return the causes of a mapped task's children, as far as memory knows them."""
         if self._engine is None or not run.state.is_live:
             return None
         answer: object = None
@@ -138,7 +145,7 @@ class Explaining(Actions):
         return cast("list[ChildrenCause] | None", answer)
 
     async def _behind(self, run_id: str, task_id: str) -> tuple[ViewOfRun, Place] | None:
-        """Return where a task of another run lies, unless that has ended meanwhile."""
+        """Locate a task of another run; ``None`` if that run has ended or was deleted."""
         try:
             run = await self.run(run_id)
             place = await self.place(run, task_id, -1)

@@ -1,7 +1,7 @@
-"""When one DAG runs next: by the calendar, or as its author's own timetable says.
+"""The next run of one DAG, by the calendar or a custom timetable.
 
-The code of a timetable runs in a child alone, so it is asked there; what it waits for the daemon
-has been told.
+The code of a custom timetable runs in a child process only, so previews are requested from it.
+The daemon already knows the fire time that each timetable waits for.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _UNANSWERED = frozenset({"timeout", "lost"})
 
 
 class Timetables(Protocol):
-    """Knows where authors' own timetables live."""
+    """Access to custom timetables."""
 
     def expected(self) -> Mapping[str, Timestamp]:
-        """Return the slot each DAG waits for that has a hosted one."""
+        """Return the fire time that each DAG with a hosted timetable waits for."""
 
     def expected_of(self, dag_id: str) -> Timestamp | None:
-        """Return that of one DAG."""
+        """Return the fire time that one DAG waits for."""
 
     async def foresee(
         self, row: DagTriggerRow, version: str, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
-        """Have a child say when a timetable has its next slots; ``None`` if there is no child."""
+        """Preview a timetable's next fire times in a child; ``None`` if there is no child."""
 
 
 class Foreseer(Protocol):
@@ -67,12 +67,12 @@ class Foreseer(Protocol):
 
 
 class HostedTimetables:
-    """Those of a running daemon.
+    """The custom timetables of a running daemon.
 
     Args:
-        hosts: By role, as they are now.
-        memory: Of the engine, which knows whose class lives where.
-        start: Starts the own host of a DAG.
+        hosts: By role, as of now.
+        memory: The memory of the engine, which knows the role of each class.
+        start: Starts the dedicated host of a DAG.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class HostedTimetables:
 
 
 def host_order(row: DagTriggerRow, version: str, hosting: int) -> StartTrigger:
-    """Return what a timetable is made of in a child that is asked.
+    """Return the command from which a child that previews a timetable creates it.
 
     Args:
-        version: The newest of its DAG.
-        hosting: In which it is hosted, if it is: what it prints is told where that is.
+        version: The newest version of its DAG.
+        hosting: Its current assignment, if it is hosted; its output is attributed to that.
     """
     return StartTrigger(
         trigger_no=row.trigger_no,
@@ -144,15 +144,15 @@ async def foreseen(
     after: Timestamp,
     count: int,
 ) -> tuple[Timestamp, ...]:
-    """Return the next slots of an author's own timetable, as its newest code says.
+    """Return the next fire times of a custom timetable, computed by its newest code.
 
     Args:
-        own: The trigger of the DAG, as stored.
+        own: The stored trigger of the DAG.
 
     Raises:
         TimetableAway: If there was no child to ask.
-        TimetableSilent: If there is no answer, because it takes too long or takes its host down.
-        TimetableFailed: If it raised, or what it said are no slots.
+        TimetableSilent: If it takes too long or crashes its host.
+        TimetableFailed: If it raised, or did not return valid fire times.
     """
     if timetables is None or own is None:
         raise TimetableAway(dag.dag_id)
@@ -176,9 +176,9 @@ def _why(failure: Failure) -> str:
 
 
 def calendar_slots(row: DagRow, spec: DagSpec, after: Timestamp, count: int) -> list[Timestamp]:
-    """Return the slots of a DAG with a calendar of ours; those that go by what has been have none.
+    """Return the next fire times of a built-in schedule; none if they depend on earlier runs.
 
-    ``@once`` has the one it has not come to.
+    ``@once`` has one until its run has been created.
     """
     if spec.schedule is None or spec.schedule.gap_us is not None:
         return []
@@ -194,9 +194,10 @@ def calendar_slots(row: DagRow, spec: DagSpec, after: Timestamp, count: int) -> 
 
 
 def next_run_at(row: DagRow, spec: DagSpec) -> Timestamp | None:
-    """A schedule that has ended, or whose DAG is gone, keeps its place but makes no run.
+    """Return the stored next fire time if a run will be created then.
 
-    When one run follows another nobody knows before that has ended.
+    A schedule that has ended, or whose DAG is gone, keeps its fire time but creates no run. It is
+    unknown for a run that follows the end of another.
     """
     at = row.next_run_at
     if at is None or row.gone or spec.schedule is None or spec.schedule.gap_us is not None:

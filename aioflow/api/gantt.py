@@ -1,8 +1,8 @@
-"""Where the time of tasks went.
+"""How the tasks of a run spent their time.
 
-Of a try that has ended a row is kept only if it did not succeed at once, and of a wait that is
-over none: those pieces come out of the journal, where that still has the run and it is not too
-long. Else what a task waited for is a part of its running.
+An ended try has a row unless it was a first success, and an ended wait has none. These spans
+come from the journal if it still covers the run and is not too long. Otherwise waits are part of
+the running time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KINDS = {
 
 
 async def gantt(reader: RunReader, run_id: str, *, offset: int, limit: int) -> list[SpannedView]:
-    """Return the pieces of time of one page of the tasks of a run."""
+    """Return the time spans of one page of a run's tasks."""
     run = await reader.run(run_id)
     layout = await reader.layout(run)
     places = layout.page(offset, limit)
@@ -77,7 +77,7 @@ def _spanned(
 
 
 def _from_steps(steps: Sequence[tuple[Timestamp, TaskState]]) -> list[SpanView]:
-    """Each state lasts until the next one; the last one, if it is live, still does."""
+    """Convert state changes to spans. Each ends with the next one; a last live one has no end."""
     spans = []
     for at, (began, state) in enumerate(steps):
         kind = _KINDS.get(state)
@@ -94,7 +94,7 @@ def _from_rows(row: TaskRow, tries: Sequence[TryRow], view: TaskView) -> list[Sp
     last: Timestamp | None = None
     for one in tries:
         if one.start_no == row.start_no and one.ended_at == row.ended_at:
-            continue  # it is what the row itself tells of
+            continue  # the task's own row describes this try
         if last is not None and one.started_at is not None and one.started_at > last:
             spans.append(_span("retrying", last, one.started_at))
         if one.started_at is not None:

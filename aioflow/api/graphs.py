@@ -1,4 +1,4 @@
-"""The shape of a DAG, its versions and their code."""
+"""The graph of a DAG, its versions and their source code."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from aioflow.model.dag import Chooses, DagSpec, TaskSpec
 __all__ = ("CODE_BYTES", "Graphs")
 
 CODE_BYTES = 1024 * 1024
-"""Of the files of a version, all together."""
+"""Limit for all files of a version together."""
 
 _VERSIONS = 100
 
 
 class Graphs:
-    """Reads what the versions of DAGs say.
+    """Reads the versions of DAGs.
 
     Args:
-        reader: Of the database.
+        reader: Reads the database.
     """
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
 
     async def graph(self, dag_id: str, version: str | None = None) -> GraphView:
-        """Return nodes, edges and groups of a version, the newest by default.
+        """Return nodes, edges and groups of a version, by default the newest.
 
         Raises:
             UnknownDag: If there is no such DAG.
@@ -53,7 +53,7 @@ class Graphs:
         )
 
     async def code(self, dag_id: str, version: str | None = None) -> CodeView:
-        """Return the files of a version, that of the DAG first.
+        """Return the files of a version, the DAG's own file first.
 
         Raises:
             UnknownDag: If there is no such DAG.
@@ -70,7 +70,7 @@ class Graphs:
         )
 
     async def versions(self, dag_id: str) -> list[VersionView]:
-        """Return the present version of a DAG and those its newest runs have, the newest first."""
+        """Return the current version of a DAG and those of its newest runs, the newest first."""
         row = await self._reader.shown_row(dag_id)
         store = self._reader.store
         runs = {row.version: 0} | dict(await store.count_versions_of_dag(dag_id))
@@ -136,7 +136,7 @@ def _edges(task: TaskSpec, spec: DagSpec) -> list[EdgeView]:
 
 
 def _groups(names: Iterable[str]) -> list[GroupView]:
-    """Return the groups that tasks are in, and those around them, as their ids tell."""
+    """Return the groups of tasks and their enclosing groups, derived from the dotted ids."""
     known: dict[str, str | None] = {}
     for name in filter(None, names):
         parts = name.split(".")

@@ -1,4 +1,4 @@
-"""Whether a daemon can do its work: what ``/health/ready`` answers."""
+"""Readiness of the daemon: the response of ``/health/ready``."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ("health",)
 _HOSTS = frozenset({ASYNC, TRIGGERS})
 
 _STUCK_US = 10_000_000
-"""Inputs that wait longer than this mean that the engine does not turn."""
+"""If inputs wait longer than this, the engine loop is considered stuck."""
 
 
 async def health(
     engine: Engine, store: Store, home: Path | None, clock: Clock, *, is_read: bool
 ) -> HealthView:
-    """Return whether the database, the disk, the engine and the hosts can do their part.
+    """Return whether the database, the disk, the engine and the hosts work.
 
-    A daemon that is stopping is not ready, although it answers until it ends.
+    A stopping daemon is not ready, although it answers requests until it ends.
 
     Args:
-        is_read: Whether the DAG files are known that there were when the daemon began.
-        home: Where results are written; ``None`` if nothing is.
+        is_read: Whether the DAG files that existed when the daemon started have been read.
+        home: The folder that results are written to; ``None`` if none are written.
     """
     age_us = clock.monotonic_us() - engine.turned_at
     is_away = engine.store_away_since is not None

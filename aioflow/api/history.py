@@ -1,4 +1,4 @@
-"""What the journal tells of tasks: each of their steps, and when it was committed."""
+"""State changes of tasks with the times of their commits, read from the journal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Steps: TypeAlias = dict[TaskNo, list[tuple[Timestamp, TaskState]]]
 _COMMITS = 2_000
 _AT_ONCE = 10
 _BYTES = 16 * 1024 * 1024
-"""What is read of the journal for one answer at most, unpacked."""
+"""Limit of unpacked journal data that is read for one response."""
 
 
 async def read_steps(store: Store, run: RunRow, task_nos: Collection[TaskNo]) -> Steps | None:
-    """Return the steps of tasks of a run; ``None`` where the journal is too long, or too young."""
+    """Return the state changes of a run's tasks; ``None`` if the journal is too long or young."""
     after = await first_commit_at(store, run.created_at)
     if after is None:
         return None
@@ -48,9 +48,10 @@ async def read_steps(store: Store, run: RunRow, task_nos: Collection[TaskNo]) ->
 
 
 async def first_commit_at(store: Store, at: Timestamp) -> int | None:
-    """Return the number before the first commit at or after an instant, if all since are there.
+    """Return the number before the first commit at or after a timestamp, found by binary search.
 
-    The instants of commits grow with their numbers, but where the clock was set.
+    ``None`` if commits since then have been deleted. Timestamps increase with commit numbers
+    unless the clock was set back.
     """
     oldest = await store.oldest_commit()
     if oldest is None:
@@ -58,7 +59,7 @@ async def first_commit_at(store: Store, at: Timestamp) -> int | None:
     low, high = oldest, await _last_commit(store)
     first = await store.read_journal(oldest - 1, limit=1)
     if not first or (oldest > 1 and first[0].at > at):
-        return None  # what is asked about began before the journal does
+        return None  # the journal no longer reaches back that far
     while low < high:
         middle = (low + high) // 2
         found = await store.read_journal(middle - 1, limit=1)
@@ -76,7 +77,7 @@ async def _last_commit(store: Store) -> int:
 def _take_all(
     rows: Sequence[JournalRow], task_nos: Collection[TaskNo], found: Steps, room: int
 ) -> int:
-    """Take the steps of commits until they are more than there is room for; see ``_take``."""
+    """Collect the state changes of commits until ``room`` is exceeded; see ``_take``."""
     size = 0
     for row in rows:
         size += _take(row, task_nos, found)
@@ -86,14 +87,14 @@ def _take_all(
 
 
 def _take(row: JournalRow, task_nos: Collection[TaskNo], found: Steps) -> int:
-    """Take the steps of one commit; returns how many bytes it is."""
+    """Collect the state changes of one commit. Return its size in bytes."""
     try:
         packed = unpacked(row.body)
         if len(packed) > _BYTES:
             return len(packed)
         steps = steps_of(packed)
     except ValueError:
-        return len(row.body)  # `aioflow db check` tells of it
+        return len(row.body)  # `aioflow db check` reports it
     for task_no, state in steps:
         if task_no in task_nos:
             found.setdefault(task_no, []).append((row.at, TaskState(state)))

@@ -1,7 +1,7 @@
-"""Changing the key of a home while it is in use: all that it seals is sealed anew.
+"""Key rotation: replace the key of a home in use, and re-encrypt all data encrypted with it.
 
-Nothing is lost at any instant. The file holds both keys before anything is sealed with the new
-one, and the old one until nothing is left that needs it; cut short, the next call goes on.
+Nothing is lost at any point. The key file holds both keys before anything is encrypted with the
+new one, and the old key until no data needs it. If interrupted, the next call continues.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _Ask: TypeAlias = Callable[[Request], Awaitable[object]]
 
 
 class RotationView(msgspec.Struct, frozen=True, kw_only=True):
-    """How the key was changed.
+    """The result of a key rotation.
 
     Attributes:
-        resealed: Values and fields of triggers that are sealed with the new key now.
-        unopened: Those that no key of this home opens; they are as they were.
-        resumed: Whether an earlier change had been cut short, and this one has ended it.
+        resealed: Values and fields of triggers that were re-encrypted with the new key.
+        unopened: Those that no key of this home decrypts; they are unchanged.
+        resumed: Whether this call has completed an earlier, interrupted rotation.
     """
 
     resealed: int
@@ -39,10 +39,10 @@ class RotationView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rotation:
-    """Changes the key of a home.
+    """Rotates the key of a home.
 
     Args:
-        vault: What the daemon seals and opens with.
+        vault: Encrypts and decrypts for the daemon.
         path: The key file.
     """
 
@@ -52,15 +52,15 @@ class Rotation:
         self._lock = anyio.Lock()
 
     async def rotate(self, ask: _Ask) -> RotationView:
-        """Change the key; one call at a time, the others wait, and change it again.
+        """Rotate the key. Concurrent calls wait, and each rotates it once more.
 
         Args:
-            ask: Asks the engine.
+            ask: Sends a request to the engine.
 
         Raises:
             RequestError: If the key file is not the one the daemon was started with.
             SettingsError: If it cannot be read or written.
-            StoreUnavailable: If the database does not answer. The home goes on with both keys.
+            StoreUnavailable: If the database does not answer. The home keeps using both keys.
         """
         async with self._lock:
             keys = await in_thread(read_keys, self._path)

@@ -1,4 +1,4 @@
-"""Where the tasks of a run lie, by (position, map index), whether they have rows or not."""
+"""Row numbers of a run's task instances by (position, map index), with or without rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ("Layout", "Place", "absent_state")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """One task of a run."""
+    """The location of one task instance in a run."""
 
     position: int
     map_index: int
@@ -23,12 +23,12 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Layout:
-    """The places of a run.
+    """The locations of all task instances of a run.
 
     Args:
-        run: Which.
-        spec: Of the run's version.
-        expansions: Those known so far; a mapped task without one has a single place.
+        run: The run.
+        spec: The DAG as of the run's version.
+        expansions: Those known so far. A mapped task without one counts as one instance.
     """
 
     def __init__(self, run: RunRow, spec: DagSpec, expansions: Sequence[ExpansionRow]) -> None:
@@ -40,45 +40,45 @@ class Layout:
 
     @property
     def total(self) -> int:
-        """How many places there are."""
+        """Number of task instances."""
         return sum(self.width(position) for position in range(len(self.spec.tasks)))
 
     def width(self, position: int) -> int:
-        """Return how many places a task has."""
+        """Return the number of instances of a task."""
         expansion = self._expansions.get(position)
         return 1 if expansion is None else expansion.width
 
     def is_expanded(self, position: int) -> bool:
-        """Whether a task has children."""
+        """Return whether a task has children."""
         return position in self._expansions
 
     def is_open(self, position: int) -> bool:
-        """Whether it has children, and a stream may bring more."""
+        """Return whether a task has children and a stream may add more."""
         expansion = self._expansions.get(position)
         return expansion is not None and expansion.is_open
 
     def shown(self, place: Place) -> tuple[int, int]:
-        """Return the map index and the round of a place, as people are told them."""
+        """Return the map index and iteration of a task instance as shown to users."""
         if not self.is_in_loop(place.position):
             return place.map_index, 0
         return -1, max(place.map_index, 0)
 
     def is_in_loop(self, position: int) -> bool:
-        """Return whether a task goes round; its ``width`` is how many rounds have begun."""
+        """Return whether a task is in a loop; its ``width`` is the number of iterations begun."""
         mapped = self.spec.tasks[position].mapped
         return mapped is not None and mapped.until >= 0
 
     def last_round(self, position: int) -> int:
-        """Return the index of the last round of a task that has begun; -1 if it is in no loop."""
+        """Return the last iteration of a task that has begun; -1 if the task is in no loop."""
         is_round = self.is_in_loop(position) and self.is_expanded(position)
         return self.width(position) - 1 if is_round else -1
 
     def place(self, position: int, map_index: int) -> Place | None:
-        """Return where one task lies, ``None`` if it has no such child or round.
+        """Locate a task instance; ``None`` if that child or iteration does not exist.
 
         Args:
-            map_index: Of one in a loop the round; -1 for the last one there is, and of a mapped
-                task for that as a whole.
+            map_index: The child; in a loop, the iteration. -1 means the mapped task as a whole, or
+                the loop's last iteration.
         """
         is_to_come = self.is_in_loop(position) and not self.is_expanded(position)
         if map_index < 0 or (map_index == 0 and is_to_come):
@@ -89,14 +89,14 @@ class Layout:
         return None if task_no is None else Place(position, map_index, task_no)
 
     def task_no(self, position: int, map_index: int) -> TaskNo | None:
-        """Return the row's number, ``None`` if the task has no such index."""
+        """Return the row number of a task instance; ``None`` if the index does not exist."""
         expansion = self._expansions.get(position)
         if expansion is None:
             return self._first + position if map_index < 0 else None
         return expansion.first_task_no + map_index if 0 <= map_index < expansion.width else None
 
     def find(self, task_no: TaskNo) -> Place | None:
-        """Return the place of a row."""
+        """Return the location of a row number; ``None`` if it is not of this run."""
         position = task_no - self._first
         if 0 <= position < len(self.spec.tasks):
             return Place(position, -1, task_no)
@@ -107,7 +107,7 @@ class Layout:
         return None
 
     def page(self, offset: int, limit: int) -> list[Place]:
-        """Return the places from ``offset`` on, at most ``limit``."""
+        """Return the locations from ``offset`` on, at most ``limit``."""
         found: list[Place] = []
         for position in range(len(self.spec.tasks)):
             width = self.width(position)
@@ -130,7 +130,7 @@ class Layout:
 
     @staticmethod
     def ranges(places: Sequence[Place], longest: int) -> Iterator[tuple[TaskNo, TaskNo]]:
-        """Yield ``(first, end)`` of neighbouring rows, so that few reads find them all."""
+        """Yield ``(first, end)`` of adjacent row numbers, so that few queries cover all of them."""
         first = end = -1
         for place in places:
             if place.task_no == end and end - first < longest:
@@ -145,11 +145,11 @@ class Layout:
     def counts(
         self, rows: Sequence[tuple[int, TaskState, int]], run_state: RunState
     ) -> dict[str, int]:
-        """Return how many tasks are in each state, of all of them.
+        """Return the number of task instances in each state, including those without a row.
 
         Args:
             rows: As ``Store.count_states`` returns them.
-            run_state: Tells what a task without a row is.
+            run_state: Determines the state of task instances without a row.
         """
         counts: dict[str, int] = {}
         for _, state, count in rows:
@@ -162,9 +162,10 @@ class Layout:
 
 
 def absent_state(run_state: RunState) -> TaskState:
-    """Return the state of a task that has no row: it is to come, or has ended with its run.
+    """Return the state of a task without a row.
 
-    A run ends well before its tasks have where a person marked it so.
+    It is pending in a live run, successful in a successful one, and cancelled otherwise. A run that
+    was marked manually has ended although its tasks had not.
     """
     if run_state.is_live:
         return TaskState.PENDING

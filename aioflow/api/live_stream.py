@@ -1,10 +1,10 @@
-"""Tells those who watch what has been committed: one reader, and few bytes for each of them.
+"""Live stream of commits: one producer, and few bytes per client.
 
-What a turn changed is taken at its commit, while somebody watches, and never more than that: of
-a run of which very much moves only counts are kept. A few times a second what has come together
-is encoded outside of any commit, once for all who want the same, and put into a short queue for
-each. Who does not take it in time is dropped, and comes again with the last number he has: then
-the journal says what he missed, where that is little.
+While there are clients, each commit's changes are collected, within limits: a run with very many
+changed tasks is reduced to counts. A few times a second the collected changes are encoded outside
+of any commit, once for all clients that watch the same, and put into a short queue per client. A
+client that does not keep up is dropped. It reconnects with its last commit number, and if the gap
+is small, it is replayed from the journal.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("CLIENTS", "OF_ONE", "QUEUED", "Commits", "Follower", "News", "Wanted", "frame")
 
 CLIENTS = 100
-"""Who may watch at once."""
+"""Clients that may watch at once."""
 
 OF_ONE = 20
-"""How many of them may be one person, or one token; the home's owner may be all."""
+"""Of these, those of one user or one token; the home's owner may use all."""
 
 QUEUED = 64
-"""Messages that one who watches may be behind."""
+"""Messages that one client may lag behind."""
 
 _TASKS_TOLD = 500
 _TOGETHER_SECONDS = 0.05
 _TASKS = 20_000
-"""Tasks that are kept by their names at most, of all runs together."""
+"""Maximum number of task changes that are listed individually, over all runs."""
 
 _MARKS = 256
 _UNMOVED = 0
 
 
 class Wanted(NamedTuple):
-    """What somebody watches: a DAG, a run, or all."""
+    """The subject of a subscription: a DAG, a run, or everything."""
 
     dag_id: str | None = None
     run_id: str | None = None
@@ -60,7 +60,7 @@ _Task: TypeAlias = dict[str, Any]
 
 
 class Moves:
-    """How tasks of one run have come to stand: each of them, or counts where they are many."""
+    """State changes of one run's tasks: individual ones, or counts if they are many."""
 
     def __init__(self, row: RunRow) -> None:
         self.row = row
@@ -70,17 +70,17 @@ class Moves:
 
     @property
     def is_counted(self) -> bool:
-        """Whether only counts are kept."""
+        """Whether the changes are reduced to counts."""
         return self._spec is not None
 
     @property
     def count(self) -> int:
-        """How many have moved, each once however often it did."""
+        """Number of changed tasks; each counts once, however often it changed."""
         marked = sum(len(marks) - marks.count(_UNMOVED) for marks in self._marks.values())
         return marked + len(self.tasks)
 
     def take(self, spec: DagSpec, place: tuple[int, int], state: TaskState) -> None:
-        """Add how a task stands now."""
+        """Add the new state of a task."""
         if self.is_counted:
             self._mark(place, state)
             return
@@ -89,7 +89,7 @@ class Moves:
             self.fold()
 
     def fold(self) -> None:
-        """Keep only counts from now on: of each task no more than a byte for how it stands."""
+        """Reduce the changes to counts from now on, with one byte per task for its state."""
         for place, (spec, state) in self.tasks.items():
             self._spec = spec
             self._mark(place, state)
@@ -103,11 +103,11 @@ class Moves:
         marks[at] = state + 1
 
     def told(self) -> list[_Task]:
-        """Return each task, where it is kept."""
+        """Return each changed task, unless they are reduced to counts."""
         return [_task(self.row, spec, *place, state) for place, (spec, state) in self.tasks.items()]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return how many of each task have come to stand how."""
+        """Return the number of changed tasks by task id and state."""
         found: dict[str, dict[str, int]] = {}
         for (task_id, state), count in self._counted().items():
             found.setdefault(task_id, {})[state] = count
@@ -128,7 +128,7 @@ class Moves:
 
 
 class News:
-    """What commits have changed, up to the last of them."""
+    """The changes of a series of commits."""
 
     def __init__(self) -> None:
         self.commit_no = 0
@@ -140,7 +140,7 @@ class News:
         self._kept = 0
 
     def take(self, batch: Batch, draft: Transaction) -> None:
-        """Add what one commit changed."""
+        """Add the changes of one commit."""
         self.commit_no, self.at = batch.number, batch.at
         for change in batch.run_changes:
             run = draft.runs.get(change.run_no)
@@ -155,7 +155,7 @@ class News:
         self.triggers += len(batch.new_triggers) + len(batch.trigger_changes)
 
     def move(self, row: RunRow, spec: DagSpec, place: tuple[int, int], state: TaskState) -> None:
-        """Add how a task stands now, given by its position and map index."""
+        """Add the new state of a task, given by its position and map index."""
         moves = self.moves.get(row.run_no)
         if moves is None:
             moves = self.moves[row.run_no] = Moves(row)
@@ -166,12 +166,12 @@ class News:
         self._kept += len(moves.tasks) - before
 
     def sorted(self) -> Sorted:
-        """Return it so that each who wants a part of it finds that without looking at the rest."""
+        """Return the changes indexed by subscription, so that each one is found without a scan."""
         return Sorted(self)
 
 
 class Sorted:
-    """News by run and by DAG."""
+    """Changes by run and by DAG."""
 
     def __init__(self, news: News) -> None:
         self._news = news
@@ -185,7 +185,7 @@ class Sorted:
                 self._moves.setdefault(wanted, []).append(moves)
 
     def encoded(self, wanted: Wanted) -> bytes:
-        """Return it as a message to those who want this."""
+        """Encode the changes as a message for one subscription."""
         news, moves = self._news, self._moves.get(wanted, [])
         body: dict[str, Any] = {
             "commit": news.commit_no,
@@ -235,12 +235,12 @@ def frame(event: str, body: object, number: int | None = None) -> bytes:
 
 
 class Follower:
-    """Somebody who watches.
+    """A client that watches.
 
     Attributes:
-        wanted: What.
-        scope: Cancelled to have him gone.
-        since: The commit after which he is told of all.
+        wanted: The subject of its subscription.
+        scope: Cancelled to disconnect it.
+        since: The commit after which it receives all changes.
     """
 
     def __init__(self, wanted: Wanted, since: int, scope: anyio.CancelScope) -> None:
@@ -251,7 +251,7 @@ class Follower:
         self._stirred = anyio.Event()
 
     def put(self, message: bytes) -> bool:
-        """Add a message; ``False`` where he is too far behind."""
+        """Queue a message; return ``False`` if the client is too far behind."""
         if len(self._queue) >= QUEUED:
             return False
         self._queue.append(message)
@@ -259,7 +259,7 @@ class Follower:
         return True
 
     async def next_message(self, patience_seconds: float) -> bytes | None:
-        """Return what comes next; ``None`` if that takes longer."""
+        """Return the next message; ``None`` after the timeout."""
         if not self._queue:
             self._stirred = anyio.Event()
             with anyio.move_on_after(patience_seconds):
@@ -268,10 +268,10 @@ class Follower:
 
 
 class Commits:
-    """Follows the commits of a node for all who watch it.
+    """Streams the commits of a node to all clients that watch it.
 
     Attributes:
-        dropped: How many were too far behind.
+        dropped: Number of clients dropped because they were too far behind.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -287,16 +287,16 @@ class Commits:
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody else may watch."""
+        """Whether no further client may watch."""
         return self._is_closed or self._open.total() >= CLIENTS
 
     def has_enough(self, who: str) -> bool:
-        """Whether somebody watches as often as one may."""
+        """Return whether a user or token has reached its limit of clients."""
         return who != HOME and self._open[who] >= OF_ONE
 
     @contextmanager
     def watching(self, who: str) -> Iterator[None]:
-        """Count somebody who watches, whatever he does."""
+        """Count a client while it is connected."""
         self._open[who] += 1
         try:
             yield
@@ -306,9 +306,10 @@ class Commits:
                 del self._open[who]
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
-        """Take a durable batch; costs nothing while nobody watches, and never tells.
+        """Collect the changes of a durable batch. It is free without clients, and never sends.
 
-        A defect here is raised by ``run``: the batch is durable, and the engine acts on it.
+        An error here is raised by ``run`` instead: the batch is durable, and the engine must act
+        on it.
         """
         if not self._followers:
             return
@@ -321,7 +322,7 @@ class Commits:
             self._defect = exc
 
     async def run(self) -> None:
-        """Tell of what is committed, until cancelled."""
+        """Send collected changes to clients until cancelled."""
         while True:
             await self._stirred.wait()
             await self._clock.sleep(_TOGETHER_SECONDS)
@@ -355,7 +356,7 @@ class Commits:
 
     @contextmanager
     def follow(self, wanted: Wanted, since: int, scope: anyio.CancelScope) -> Iterator[Follower]:
-        """Be told of all that is committed after ``since``, from now on."""
+        """Register a client for all changes committed after ``since``."""
         follower = Follower(wanted, since, scope)
         self._followers.add(follower)
         try:
@@ -365,7 +366,7 @@ class Commits:
 
     @contextmanager
     def reading(self, scope: anyio.CancelScope) -> Iterator[None]:
-        """Count somebody who follows a log; the scope ends with the daemon."""
+        """Register a client that follows a log; its scope is cancelled when the daemon stops."""
         self._readers.add(scope)
         try:
             yield
@@ -373,7 +374,7 @@ class Commits:
             self._readers.discard(scope)
 
     def close(self) -> None:
-        """Have all of them gone: the daemon ends."""
+        """Disconnect all clients because the daemon stops."""
         self._is_closed = True
         for follower in list(self._followers):
             self._leave(follower)

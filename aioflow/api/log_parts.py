@@ -1,4 +1,4 @@
-"""Which starts of a task make up each of its tries, counted over all that it was cleared."""
+"""The executions that make up each try of a task, with tries numbered across clears."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ("part_of",)
 def part_of(tries: Sequence[TryRow], row: TaskRow | None, try_number: int | None) -> LogPart | None:
     """Return the part of a log that a try printed, or all of it; ``None`` if there is no such try.
 
-    Each try that has ended has a row. The one under way, or a first success, has none.
+    Each ended try has a row, except a first success. The running try has none.
 
     Args:
-        tries: Those of the task, in the order of their starts.
-        row: Of the task, if it has one.
-        try_number: Counted from 1 on, over all that the task was cleared; ``None`` for all.
+        tries: The tries of the task, in the order of their execution.
+        row: The task's row, if it has one.
+        try_number: Counted from 1, across clears; ``None`` for the whole log.
     """
     last = tries[-1] if tries else None
     if try_number is None:
@@ -28,13 +28,16 @@ def part_of(tries: Sequence[TryRow], row: TaskRow | None, try_number: int | None
         return LogPart(after=after, upto=tries[try_number - 1].start_no)
     if try_number > len(tries) + 1:
         return None
-    # What is to come after this try has another number in its records.
+    # Later tries have other numbers in their log records, so this selects the current one.
     own = try_number if row is None else row.try_number
     return LogPart(after=ALL.after if last is None else last.start_no, try_number=own)
 
 
 def _cleared(tries: Sequence[TryRow], row: TaskRow | None) -> tuple[tuple[int, bytes], ...]:
-    """Return behind which starts the task was cleared: where its count of tries begins again."""
+    """Return the executions after which the task was cleared, with a notice for the log.
+
+    A clear shows in a try number that does not increase.
+    """
     counts = [(one.start_no, one.try_number) for one in tries]
     if row is not None and (not counts or row.start_no > counts[-1][0]):
         counts.append((row.start_no, max(row.try_number, 1)))

@@ -1,4 +1,4 @@
-"""Lines of a log that contain a text, a bounded part of it at a time."""
+"""Search for lines in a log, a bounded part of it at a time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ("LINE_BYTES", "find_lines")
 _PIECE = 1024 * 1024
 _PIECES = 64
 LINE_BYTES = 4 * 1024
-"""Of a line that are told."""
+"""Longer lines are cut here."""
 
 
 async def find_lines(
     read: Callable[[int, int], Awaitable[bytes]], text: str, *, offset: int, limit: int
 ) -> LogLinesView:
-    """Return lines from a byte on, at most ``limit``, of at most 64 MiB.
+    """Return at most ``limit`` matching lines within the next 64 MiB of a log.
 
     Args:
-        read: Reads the log from a byte on, so many bytes.
-        text: What they contain, in upper or lower case; all do if it is empty.
-        offset: Of the beginning of a line.
+        read: Reads the log, given an offset and a number of bytes.
+        text: Text to find, case-insensitive; an empty one matches every line.
+        offset: Start of a line, in bytes.
     """
     wanted = text.casefold()
     found: list[LogLineView] = []
@@ -44,9 +44,9 @@ async def find_lines(
 
 
 def _lines(data: bytes, wanted: str, offset: int, limit: int) -> tuple[list[LogLineView], int]:
-    """Return at most ``limit`` lines with a text in them, and the byte behind the last looked at.
+    """Return at most ``limit`` matching lines, and the offset behind the last line examined.
 
-    A megabyte of short lines takes a while, so nobody waits for it on the loop.
+    A megabyte of short lines takes long, so this runs in a thread and not on the event loop.
     """
     found: list[LogLineView] = []
     begin = 0

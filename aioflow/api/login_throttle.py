@@ -1,12 +1,12 @@
-"""How often somebody may try to log in, so that guessing takes for ever and nobody is shut out.
+"""Login throttling: password guessing takes impractically long, and no user is locked out.
 
-Each address has a handful of tries, and gets one back every few seconds; each name has more of
-them, and gets them back sooner, so that no single address uses up a name's. A login that succeeds
-costs none. Where a name has logged in before from an address, tries with both count by themselves:
-whoever guesses elsewhere does not use them up.
+Each address has a bucket of a few tries, and gets one back every few seconds. Each name has a
+larger bucket that refills faster, so that no single address uses up the tries of a name. A
+successful login costs none. Where a name has logged in before from an address, that pair has a
+bucket of its own: guessing from elsewhere does not use it up.
 
-All of it is bounded, and nobody makes room for himself: names of users are never forgotten for
-names of nobody, and a try that is refused is not remembered.
+All state is bounded, and an attacker cannot evict entries of others: names without an account
+never displace names of users, and a rejected try is not recorded.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from aioflow.errors import TooManyLogins
 __all__ = ("Attempts",)
 
 _KEPT = 10_000
-"""Of how many it knows of each kind; those that were heard of longest ago are forgotten."""
+"""Entries of each kind; the least recently used are dropped."""
 
 _NETWORK_BITS = 64
-"""Of an IPv6 address: somebody who has one has all that begin so."""
+"""IPv6 prefix that counts as one address, since a client usually controls all of its prefix."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -38,11 +38,11 @@ class _Bucket(msgspec.Struct):
 
 
 class _Buckets(Generic[Key]):
-    """Tries of one kind.
+    """Token buckets of one kind.
 
     Args:
-        tries: How many there are at once.
-        back_seconds: When one of them comes back.
+        tries: The capacity of a bucket.
+        back_seconds: The time after which one try is restored.
     """
 
     def __init__(self, tries: int, back_seconds: float) -> None:
@@ -54,11 +54,11 @@ class _Buckets(Generic[Key]):
         return len(self._known)
 
     def missing_seconds(self, key: Key, now: float) -> float:
-        """Return how long it takes until there is one; 0 or less if there is."""
+        """Return the seconds until a try is available; 0 or less if one is."""
         return (1 - self._left(key, now)) * self._back_seconds
 
     def take(self, key: Key, now: float, count: int = 1) -> None:
-        """Take one; with -1 it comes back."""
+        """Take ``count`` tries; -1 returns one."""
         left = min(self._tries, self._left(key, now) - count)
         self._known[key] = _Bucket(left, now)
         self._known.move_to_end(key)
@@ -73,7 +73,7 @@ class _Buckets(Generic[Key]):
 
 
 class Attempts:
-    """Counts them."""
+    """Counts login tries per address, per name, and per known pair of both."""
 
     def __init__(self) -> None:
         self._addresses = _Buckets[str](10, 6.0)
@@ -83,14 +83,14 @@ class Attempts:
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def begin(self, name: str, address: str, now: float, *, is_user: bool) -> None:
-        """Take a try; give it back with ``succeed``.
+        """Take a try; return it with ``succeed``.
 
         Args:
             now: Monotonic seconds.
             is_user: Whether there is a user of that name. It makes no other difference.
 
         Raises:
-            TooManyLogins: If there is none left. None is taken then.
+            TooManyLogins: If no try is left. The state does not change then.
         """
         network = _network(address)
         if (name, network) in self._known:
@@ -100,7 +100,7 @@ class Attempts:
             _take([(self._addresses, network), (names, name)], now)
 
     def succeed(self, name: str, address: str, now: float) -> None:
-        """The last one was right."""
+        """Return the try of a successful login, and remember its address."""
         network = _network(address)
         if (name, network) in self._known:
             self._own.take((name, network), now, -1)
@@ -110,7 +110,7 @@ class Attempts:
         self.know(name, address)
 
     def know(self, name: str, address: str) -> None:
-        """Somebody of that name has logged in from there."""
+        """Record that this name has logged in from this address."""
         known = (name, _network(address))
         self._known[known] = None
         self._known.move_to_end(known)

@@ -1,4 +1,4 @@
-"""What memory has, counted for people: gone through in slices, and never for much of the time."""
+"""Statistics of the memory, collected in slices and with little of the event loop's time."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("OLDEST", "WAITING", "Looked", "Looking")
 
 OLDEST = 10
-"""So many of those that wait for a slot, or look as sensors, are known by name: those that have
-for longest."""
+"""Number of queued tasks and polling sensors that are listed individually, longest wait first."""
 
 _SLICE = 1_000
-"""What is looked at before others have the loop."""
+"""Objects processed before other tasks get the event loop."""
 
 _CHEAP_US = 2_000
 _RESTS = 50
-"""A look that takes longer than that is good for as many times what it took: all of them together
-take 2 % of the loop."""
+"""A pass longer than ``_CHEAP_US`` is cached for this multiple of its duration, so that all passes
+together take 2 % of the event loop's time.
+"""
 
 _SINCE: dict[TaskState, Callable[[TaskInstance], Timestamp | None]] = {
     TaskState.QUEUED: lambda task: task.queued_at,
     TaskState.SENSING: lambda task: task.started_at,
 }
-"""Since when a task waits that no trigger wakes, by its state."""
+"""Start of a wait that no trigger ends, by the task's state."""
 
 WAITING = frozenset(_SINCE)
-"""The states of those that are among the oldest."""
+"""States of the tasks listed in ``Looked.oldest``."""
 
 Of = TypeVar("Of")
 
 
 class Looked:
-    """What one pass over memory has found.
+    """The result of one pass over memory.
 
     Attributes:
-        states: How many live tasks stand how.
-        queued: How many wait for a slot, by pool.
-        parked: How many triggers wait, by kind.
-        oldest: Queued tasks, and sensors that look, since when and their numbers; those that have
-            waited for longest.
+        states: Number of live tasks by state.
+        queued: Number of tasks that wait for a slot, by pool.
+        parked: Number of waiting triggers, by kind.
+        oldest: Queued tasks and polling sensors with the longest waits: start of the wait, row
+            number and task.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Looked:
 
 
 class Looking:
-    """Looks through the memory of a node for whoever asks, once for all who do meanwhile."""
+    """Collects statistics of a node's memory. Concurrent callers share one pass."""
 
     def __init__(self, clock: Clock, engine: Engine) -> None:
         self._clock = clock
@@ -74,7 +74,7 @@ class Looking:
         self._good_until_us = -1
 
     async def look(self) -> Looked:
-        """Return what there is: as of now, or where that takes long of a little while ago."""
+        """Return current statistics, or slightly older ones if collecting them takes long."""
         async with self._lock:
             if self._clock.monotonic_us() > self._good_until_us:
                 took_us = await self._look()
@@ -83,7 +83,7 @@ class Looking:
             return self._known
 
     async def _look(self) -> int:
-        """Look, and return how long that took without what others did meanwhile."""
+        """Collect the statistics and return the time spent on this task alone, in µs."""
         found, took_us = Looked(), 0
         began = self._clock.monotonic_us()
         for _ in self._pass(found):
@@ -94,7 +94,7 @@ class Looking:
         return took_us
 
     def _pass(self, found: Looked) -> Iterator[None]:
-        """Go through all but what lies folded, which is counted already."""
+        """Count objects in memory. Packed ones are not visited, since they are counted already."""
         memory = self._engine.memory
         lives = list(memory.active_tasks.objects.values())
         folded = len(memory.active_tasks) - len(lives)

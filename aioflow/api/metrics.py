@@ -1,4 +1,4 @@
-"""Numbers to watch a node by."""
+"""Metrics of a node."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LOOK_SECONDS = 2.0
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """What is kept, as of a little while ago."""
+    """Size of the stored data, slightly delayed."""
 
     database_bytes: int
     journal_rows: int
 
 
 class Sizing:
-    """Looks how large the database is, at most four times a minute."""
+    """Measures the size of the database, at most four times a minute."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -43,10 +43,10 @@ class Sizing:
         self._next_us = 0
 
     async def sizes(self, commit_no: int) -> Sizes:
-        """Return what it is, or was before the database went away.
+        """Return the current sizes, or the last known ones if the database is away.
 
         Args:
-            commit_no: Of the last row of the journal, whose rows are numbered without gaps.
+            commit_no: Number of the journal's last row; rows are numbered without gaps.
         """
         now = self._clock.monotonic_us()
         if now >= self._next_us:
@@ -59,23 +59,23 @@ class Sizing:
 
 
 class Metrics(msgspec.Struct, kw_only=True):
-    """Numbers to watch a node by, as of now.
+    """Current metrics of a node.
 
     Attributes:
-        parked: Triggers that wait, by kind. As of a little while ago, where there are very many
-            tasks, like those that wait for slots.
-        owed: How many callbacks and alerts are to be delivered.
-        stalls: How often user code held up a loop, by ``trigger`` and ``task``.
-        schedules_late: How often people were told that runs of a schedule were not made in time.
-        changes: Row changes committed in all; with ``commits`` the size of a batch.
-        steps: How often a task came to each state.
-        runs_ended: Runs that ended, by how.
-        fenced, refused: Batches that were not taken; see ``engine.metrics.Measures``.
-        fires: Events that were taken of triggers, by kind.
-        evicted: Parked coroutines that were let go of for want of memory.
-        hosts: How each shared host fares.
-        logs_bytes: What tries have printed.
-        spans: Those of traces, by ``made`` and ``dropped``.
+        parked: Waiting triggers by kind. With very many tasks it is slightly delayed, like the
+            numbers of tasks that wait for slots.
+        owed: Callbacks and alerts in the outbox.
+        stalls: How often user code blocked an event loop, by ``trigger`` and ``task``.
+        schedules_late: Alerts sent because a schedule's run was not created in time.
+        changes: Row changes committed in all; divided by ``commits``, the size of a batch.
+        steps: Number of transitions to each task state.
+        runs_ended: Runs that ended, by state.
+        fenced, refused: Rejected batches; see ``engine.metrics.Measures``.
+        fires: Events accepted from triggers, by kind.
+        evicted: Suspended coroutines evicted for lack of memory.
+        hosts: Load of each shared host.
+        logs_bytes: Bytes printed by tries.
+        spans: Trace spans, by ``made`` and ``dropped``.
     """
 
     turns: int
@@ -121,11 +121,11 @@ def measured(
     spans: tuple[int, int],
     uptime_us: int,
 ) -> Metrics:
-    """Return what there is to count, as of now.
+    """Return the current metrics.
 
     Args:
-        looked: What a look through memory has found.
-        fires: Events taken of triggers, by kind.
+        looked: Statistics of the memory.
+        fires: Events accepted from triggers, by kind.
     """
     memory, slots, done = engine.memory, engine.slots, engine.measures
     return Metrics(
@@ -164,7 +164,7 @@ def measured(
 
 
 def owed(memory: Memory) -> dict[str, int]:
-    """Return how many callbacks and alerts are to be delivered."""
+    """Return the number of callbacks and alerts in the outbox."""
     found = {"alerts": 0, "callbacks": 0}
     for kind, count in backlog(memory.outbox_quotas).items():
         found["callbacks" if is_callback(kind) else "alerts"] += count

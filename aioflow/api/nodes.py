@@ -1,4 +1,4 @@
-"""The nodes of a database, as people see them."""
+"""The nodes of a database."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ("node_view",)
 
 
 def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
-    """Return a node.
+    """Return a node as JSON shows it.
 
     Args:
-        engine: Of the node that answers; ``None`` where none does.
+        engine: The engine of the responding node; ``None`` without a daemon.
     """
     is_here = engine is not None and row.node_no == NODE_NO and row.epoch == engine.memory.epoch
     state = "away" if not is_here else "drained" if row.is_drained else "up"

@@ -1,4 +1,4 @@
-"""What people do: cancel, clear, mark and delete runs; limit pools, fire triggers, drain nodes."""
+"""Actions: cancel, clear, mark and delete runs; limit pools, fire triggers, drain nodes."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ __all__ = ("ASK_SECONDS", "CLEAR_SECONDS", "Actions")
 
 ASK_SECONDS = 5.0
 CLEAR_SECONDS = 50.0
-"""An ended run is read whole before tasks of it are cleared, or marked."""
+"""Clearing or marking tasks of an ended run first reads the whole run."""
 
 RUNS_AT_ONCE = 500
 _ASKED_AT_ONCE = 50
 
 
 class Actions(RunReader):
-    """What changes something; see ``Api``."""
+    """The methods of ``Api`` that change something."""
 
     @abstractmethod
     async def _ask(self, request: Request, seconds: float = ASK_SECONDS) -> object:
-        """Return what the engine answers."""
+        """Send a request to the engine and return its response."""
 
     @abstractmethod
     def _left_failed(self, run_id: str, tasks: Sequence[str]) -> list[str]:
-        """Return what comes after tasks of a run and stays ``upstream_failed``."""
+        """Return the tasks downstream of the given ones that stay ``upstream_failed``."""
 
     async def cancel(self, run_id: str) -> dict[str, Any]:
-        """End a run now; an ended one stays as it is."""
+        """Cancel a run now. An ended run stays as it is."""
         run = await self.run(run_id)
         if run.state.is_live:
             try:
                 state = cast(RunState, await self._ask(CancelRun(run_id=run_id)))
-            except UnknownRun:  # it ended while we asked
+            except UnknownRun:  # the run ended meanwhile
                 state = (await self.run(run_id)).state
         else:
             state = run.state
@@ -71,15 +71,16 @@ class Actions(RunReader):
         number: int = -1,
         key: str | None = None,
     ) -> dict[str, Any]:
-        """Have tasks of a run begin anew, all of them by default; see ``ClearTasks``.
+        """Clear tasks of a run so that they run again, by default all; see ``ClearTasks``.
 
-        ``number`` is the round that the loops of these go back to, ``key`` its idempotency key.
+        ``number`` is the iteration that the loops of these tasks return to, ``key`` the idempotency
+        key.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
-            UnknownRound: If the loop of a task has not begun that round.
-            VersionDiffers: If it is to run the newest version, and that differs too much.
-            RequestError: If the run is being ended, or a round is none of these tasks.
+            UnknownRound: If the loop of a task has not begun that iteration.
+            VersionDiffers: If the newest version is requested and differs too much.
+            RequestError: If the run is being ended, or the iteration does not apply to these tasks.
         """
         request = ClearTasks(
             run_id=run_id,
@@ -104,30 +105,30 @@ class Actions(RunReader):
         }
 
     async def _versions(self, run_id: str) -> dict[str, str | None]:
-        """Return the version a run goes on with, and the newest one that a file gives."""
+        """Return the version that the run uses, and the newest one that a file defines."""
         run = await self.run(run_id)
         dag = (await self.catalogue.known()).dags.get(run.dag_id)
         newest = None if dag is None or dag.gone else dag.version
         return {"version": run.version, "newest_version": newest}
 
     async def delete_run(self, run_id: str) -> dict[str, Any]:
-        """Have nobody see an ended run any more; its rows and files go afterwards.
+        """Delete an ended run. It is hidden immediately; its rows and files are deleted afterwards.
 
         Raises:
-            RequestError: If it goes on.
+            RequestError: If the run has not ended.
         """
         run = await self.run(run_id)
         await self._ask(DeleteRun(run_id=run_id))
         return {"run_id": run_id, "dag_id": run.dag_id, "deleted": True}
 
     async def delete_dag(self, dag_id: str) -> dict[str, Any]:
-        """Delete some ended runs of a DAG whose file is gone; with the last ones the DAG itself.
+        """Delete up to 500 ended runs of a DAG whose file is gone, and the DAG with the last ones.
 
-        ``more`` says whether to ask again.
+        If ``more`` is true, call it again.
 
         Raises:
-            DagPresent: If a file defines it.
-            DagRunning: If a run of it goes on.
+            DagPresent: If a file defines the DAG.
+            DagRunning: If a run of it has not ended.
         """
         await self._ask(DeleteDag(dag_id=dag_id, only_asks=True))
         found = await self.store.list_runs(dag_id=dag_id, limit=RUNS_AT_ONCE + 1)
@@ -140,7 +141,7 @@ class Actions(RunReader):
                 try:
                     await self._ask(DeleteRun(run_id=run_id))
                 except UnknownRun:
-                    pass  # somebody else has deleted it
+                    pass  # another request has deleted it
                 except AioflowError as exc:
                     problems.append(exc)
 
@@ -157,7 +158,7 @@ class Actions(RunReader):
     async def mark(
         self, run_id: str, state: str, tasks: Sequence[str] = (), *, map_index: int = -1
     ) -> dict[str, Any]:
-        """Say how tasks of a run have ended, or without any the run itself; see ``Mark``.
+        """Set the final state of tasks of a run, or without tasks that of the run; see ``Mark``.
 
         Args:
             state: ``success`` or ``failed``.
@@ -182,7 +183,7 @@ class Actions(RunReader):
     async def set_pool(
         self, name: str, slots: int | None, *, include_deferred: bool = False
     ) -> dict[str, Any]:
-        """Limit a pool; ``None`` lifts the limit."""
+        """Set the limit of a pool; ``None`` removes it."""
         request = SetPool(name=name, slots=slots, include_deferred=include_deferred)
         changed = await self._ask(request)
         return {
@@ -195,11 +196,11 @@ class Actions(RunReader):
     async def fire(
         self, trigger_no: TriggerNo, *, payload: Any = None, key: str | None = None
     ) -> dict[str, Any]:
-        """Give the task that waits with a trigger the event the trigger has not.
+        """Give the task that waits for a trigger an event in place of the trigger's own.
 
         Raises:
-            UnknownTrigger: If no such trigger waits.
-            RequestError: If its event cannot be given by hand.
+            UnknownTrigger: If no task waits for such a trigger.
+            RequestError: If its event cannot be given manually.
         """
         request = FireTrigger(
             trigger_no=trigger_no, payload=packed_payload(payload), key=checked_key(key)
@@ -214,16 +215,16 @@ class Actions(RunReader):
         }
 
     async def unquarantine(self, class_path: str) -> dict[str, Any]:
-        """Let the triggers of a class live with the others again, until they offend anew.
+        """Run the triggers of a class in the shared hosts again, until they block the loop again.
 
         Raises:
-            UnknownClass: If the class has never held up anything.
+            UnknownClass: If the class has never blocked an event loop.
         """
         changed = await self._ask(Unquarantine(class_path=class_path))
         return {"class": class_path, "changed": changed}
 
     async def drain(self, node_no: int, *, is_drained: bool) -> dict[str, Any]:
-        """Have a node take no more work, or take some again.
+        """Stop or resume assigning work to a node.
 
         Raises:
             UnknownNode: If it is not this one.

@@ -1,4 +1,4 @@
-"""The first page: how a node fares, what waits for longest, what has failed."""
+"""The overview page: health of a node, longest waits, and failures."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SHOWN = 10
 
 
 class Overview:
-    """Says how a node fares.
+    """Summarizes the state of a node.
 
     Args:
-        engine: Of this node.
-        looking: Looks through its memory.
-        lag_seconds: How late its loop was lately.
+        engine: The engine of this node.
+        looking: Collects statistics of its memory.
+        lag_seconds: Returns the recent delay of its event loop.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Overview:
         self._lag_seconds = lag_seconds
 
     async def show(self, status: str) -> OverviewView:
-        """Return it."""
+        """Return the overview."""
         engine, slots, store = self._engine, self._engine.slots, self._reader.store
         looked = await self._looking.look()
         failed = await store.list_runs(state=RunState.FAILED, limit=_SHOWN)
@@ -82,10 +82,10 @@ class Overview:
         )
 
     async def _longest(self, looked: Looked, shift: int) -> list[WaitingView]:
-        """Return what waits for longest: parked, queued, or looking as a sensor.
+        """Return the longest waits: deferred and queued tasks, and polling sensors.
 
         Args:
-            shift: By how much the wall clock is ahead of steady time, in which triggers stand.
+            shift: Offset of the wall clock to steady time, which trigger rows use.
         """
         store = self._reader.store
         rows = await store.list_triggers(limit=_SHOWN)

@@ -1,4 +1,4 @@
-"""What the page reads, all of it: the parts that know how, wired to one reader."""
+"""Queries of the web page, composed from parts that share one reader."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ _RECENT = 20
 
 
 class Reads:
-    """Reads for the page.
+    """The queries of the web page.
 
     Args:
         engine: ``None`` without a daemon.
-        ask: Asks it.
-        hosts: Tells how the shared hosts fare.
-        watched: Tells what triggers share their watches with.
+        ask: Sends a request to the engine.
+        hosts: Returns the load of the shared hosts.
+        watched: Gets descriptions from the hosts of triggers.
 
     Attributes:
-        fires: What fired since the daemon began.
-        lag_seconds: How late the loop was lately; set by whoever measures that.
+        fires: Events since the daemon started.
+        lag_seconds: Returns the recent delay of the event loop; set by the web server.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Reads:
         return self._engine.memory.commit_no
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
-        """Take what a durable batch changes."""
+        """Apply a durable batch."""
         self.commits.committed(batch, draft)
         self._reader.catalogue.committed(batch)
         if self._engine is not None:
@@ -132,7 +132,7 @@ class Reads:
     # ── the node ────────────────────────────────────────────────────────────────────────
 
     async def overview(self, status: str) -> OverviewView:
-        """Return how the node fares.
+        """Return the state of the node.
 
         Raises:
             DaemonAway: If there is no daemon.
@@ -142,7 +142,7 @@ class Reads:
         return await self._overview.show(status)
 
     async def look(self) -> Looked:
-        """Return how what the node has in memory stands.
+        """Return statistics of the node's memory.
 
         Raises:
             DaemonAway: If there is no daemon.
@@ -157,13 +157,13 @@ class Reads:
         return [node_view(row, self._engine, now) for row in rows]
 
     async def import_errors(self) -> list[ImportErrorView]:
-        """Return the files that cannot be read now."""
+        """Return the files that cannot be imported now."""
         return import_errors(await self._reader.catalogue.known())
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
     async def recent(self, dag_ids: Sequence[str]) -> dict[str, list[RecentRunView]]:
-        """Return the newest runs of DAGs as bars, the newest first."""
+        """Return the newest runs of DAGs for bar charts, the newest first."""
         found = await self._reader.store.list_recent_runs(dag_ids, limit=_RECENT)
         return {
             dag_id: [
@@ -179,17 +179,17 @@ class Reads:
         }
 
     async def gantt(self, run_id: str, *, offset: int, limit: int) -> list[SpannedView]:
-        """Return where the time of the tasks of a run went."""
+        """Return how the tasks of a run spent their time."""
         return await gantt(self._reader, run_id, offset=offset, limit=limit)
 
     async def upcoming(self, *, after: Timestamp, until: Timestamp) -> list[StartView]:
-        """Return when schedules fire next."""
+        """Return the next fire times of schedules."""
         return await upcoming(self._reader, after=after, until=until)
 
     # ── logs ────────────────────────────────────────────────────────────────────────────
 
     async def prints_on(self, run_id: str, task_id: str, *, map_index: int) -> bool:
-        """Whether a task may print more: it has not ended."""
+        """Return whether a task has not ended and may print more."""
         run = await self._reader.run(run_id)
         if task_id == OF_RUN:
             return run.state.is_live
@@ -208,7 +208,7 @@ class Reads:
         return [_pool(row, used, looked.queued[row.name]) for row, used in found]
 
     async def holders(self, name: str) -> list[HolderView]:
-        """Return who has a part of a pool, what runs first."""
+        """Return the tasks that occupy a pool, running ones first."""
         answer = await self._ask(ShowHolders(name=name, limit=_HOLDERS))
         runs = await self._reader.store.find_runs(
             [holder.run_id for holder in cast("list[Holder]", answer)]

@@ -1,4 +1,4 @@
-"""What the page reads, as JSON: see ``views`` for what scripts read."""
+"""JSON schemas of the web page's data. ``views`` has those for scripts."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ __all__ = (
 
 
 class SlotView(msgspec.Struct, frozen=True, kw_only=True):
-    """Places of one kind of body, and how many are taken."""
+    """Slots for one kind of task body, and how many are in use."""
 
     all: int
     used: int
 
 
 class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that waits, and for what."""
+    """A waiting task with the reason of its wait."""
 
     run_id: str
     dag_id: str
@@ -67,15 +67,15 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node fares.
+    """The state of a node.
 
     Attributes:
         states: Tasks between pending and their end, by state.
         slots: By ``def`` and ``async``.
-        parked: Waits by kind.
-        failed_24h: Of the newest 1,000 failed runs those that ended within a day.
-        fires_per_second: Of the last minute.
-        damaged: Rows of the database that cannot be read, as far as reading has met them.
+        parked: Deferred waits by kind.
+        failed_24h: Runs among the newest 1,000 failed ones that ended within a day.
+        fires_per_second: Average over the last minute.
+        damaged: Rows of the database that cannot be read, as far as found.
     """
 
     status: str
@@ -124,7 +124,7 @@ class TaskNodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EdgeView(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
-    """One task comes after another, by a rule."""
+    """A dependency of one task on another, with its trigger rule."""
 
     source: str
     target: str
@@ -132,14 +132,14 @@ class EdgeView(msgspec.Struct, frozen=True, rename={"source": "from", "target": 
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of tasks; ``parent`` is the one around it."""
+    """A group of tasks; ``parent`` is the enclosing group."""
 
     group_id: str
     parent: str | None
 
 
 class GraphView(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of a version of a DAG."""
+    """The graph of a version of a DAG."""
 
     version: str
     nodes: list[TaskNodeView]
@@ -148,11 +148,11 @@ class GraphView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Cell: TypeAlias = tuple[int, dict[str, int], str | None, str | None]
-"""Index into ``tasks``, counts by state, when the first began, when the last ended."""
+"""Index into ``tasks``, counts by state, start of the first instance, end of the last one."""
 
 
 class GridRunView(RunSummary, frozen=True, kw_only=True):
-    """A run as a column; ``None`` for its cells where counting them takes longer."""
+    """A run as a column; ``cells`` is ``None`` if counting takes too long."""
 
     cells: list[Cell] | None
 
@@ -165,14 +165,14 @@ class GridView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodeFileView(msgspec.Struct, frozen=True, kw_only=True):
-    """A file as it was; its text ends early where all of them are too long."""
+    """A file of a version; its text is cut if all files together are too long."""
 
     name: str
     text: str
 
 
 class CodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a version, that of the DAG first."""
+    """The files of a version, the DAG's own file first."""
 
     version: str
     files: list[CodeFileView]
@@ -180,7 +180,7 @@ class CodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a DAG, and how many of its newest 10,000 runs have it."""
+    """A version of a DAG, and how many of the DAG's newest 10,000 runs have it."""
 
     version: str
     made_at: str | None
@@ -188,7 +188,7 @@ class VersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunTaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task of a run stands, all of its children together."""
+    """The state of a task in a run, summed over its children."""
 
     task_id: str
     counts: dict[str, int]
@@ -199,7 +199,7 @@ class RunTaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunGraphView(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tasks of a run stand; nodes and edges are those of its version."""
+    """The state of a run's tasks; nodes and edges are those of its version."""
 
     run: RunSummary
     version: str
@@ -207,7 +207,7 @@ class RunGraphView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpanView(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
-    """A piece of the time of a task: ``queued``, ``running``, ``waiting`` or ``retrying``."""
+    """A part of a task's time: ``queued``, ``running``, ``waiting`` or ``retrying``."""
 
     kind: str
     start: str | None
@@ -215,7 +215,7 @@ class SpanView(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"
 
 
 class SpannedView(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time of a task went."""
+    """How a task spent its time."""
 
     task_id: str
     map_index: int
@@ -226,7 +226,7 @@ class SpannedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task takes from another; a value that takes more than 4 KiB only says its size."""
+    """An input of a task from another one; only the size of a value above 4 KiB."""
 
     name: str
     from_task: str
@@ -234,10 +234,10 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TryView(msgspec.Struct, frozen=True, kw_only=True):
-    """A try of a task, the last one being that under way or what it ended with.
+    """A try of a task; the last one is the current try or the final one.
 
     Attributes:
-        try_number: Counted over all that the task was cleared, as logs are asked for.
+        try_number: Counted across clears, as in requests for logs.
     """
 
     try_number: int
@@ -260,7 +260,7 @@ class RecordView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskShownView(TaskView, frozen=True, kw_only=True):
-    """One task of a run with its story."""
+    """One task of a run in detail."""
 
     inputs: list[InputView]
     tries: list[TryView]
@@ -269,14 +269,13 @@ class TaskShownView(TaskView, frozen=True, kw_only=True):
 
 
 class KindView(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits of a kind.
+    """The triggers of one kind.
 
     Attributes:
-        shared_watches: How many watches its triggers share; ``None`` while no host has told.
-        next_check_at: When the first of them looks next; ``None`` where that is not known.
-        fires: Since the daemon began.
-        fires_per_second: Of the last minute.
-        damaged: Rows of the database that cannot be read, as far as reading has met them.
+        shared_watches: Number of watches its triggers share; ``None`` if no host has reported.
+        next_check_at: When the first of them checks next; ``None`` if unknown.
+        fires: Since the daemon started.
+        fires_per_second: Average over the last minute.
     """
 
     kind: str
@@ -299,14 +298,14 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgeView(msgspec.Struct, frozen=True, kw_only=True):
-    """How many wait for so long at most; ``None`` for longer than that."""
+    """Number of triggers that have waited at most so long; ``None`` for longer."""
 
     upto_seconds: int | None
     count: int
 
 
 class TriggersView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is parked, and where."""
+    """The waiting triggers, and the processes that host them."""
 
     kinds: list[KindView]
     hosts: list[HostView]
@@ -317,7 +316,7 @@ class TriggersView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WokenView(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom an event woke; a run that it started has no task."""
+    """A task that an event has resumed, or a run that it has started, which has no task."""
 
     run_id: str
     task_id: str | None
@@ -336,7 +335,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HolderView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that has a part of a pool."""
+    """A task that occupies slots of a pool."""
 
     run_id: str
     task_id: str
@@ -347,7 +346,7 @@ class HolderView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartView(msgspec.Struct, frozen=True, kw_only=True):
-    """When a schedule fires."""
+    """A fire time of a schedule."""
 
     dag_id: str
     at: str
@@ -359,8 +358,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node.
 
     Attributes:
-        state: ``up``, ``drained``, or ``away`` for one that this one cannot see.
-        slots: Of one that is here.
+        state: ``up``, ``drained``, or ``away`` for a node that the responding one cannot see.
+        slots: ``None`` except for the responding node.
     """
 
     node: int
@@ -377,7 +376,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportErrorView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a file gives no DAGs, or not its newest ones."""
+    """Why a file defines no DAGs, or not its newest ones."""
 
     file: str
     reason: str
@@ -387,7 +386,7 @@ class ImportErrorView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a log, and at which byte it begins."""
+    """A line of a log, and the byte it starts at."""
 
     offset: int
     text: str
@@ -397,7 +396,7 @@ class LogLinesView(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of a log.
 
     Attributes:
-        next_offset: Where to look on; ``None`` where nothing more is there.
+        next_offset: Where to continue; ``None`` at the end.
     """
 
     lines: list[LogLineView]

@@ -1,6 +1,7 @@
-"""What a run is started with, held against the types and schemas of its DAG's parameters.
+"""Validation of a run's conf against the types and schemas of its DAG's parameters.
 
-Schemas in a process of its own: matching a ``pattern`` may take forever, and hold up everything.
+Schemas are checked in another process: matching a ``pattern`` may take forever and block the
+event loop.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _CHECK_SECONDS = 5.0
 
 
 async def check_params(memory: Memory, dag_id: str, conf: Mapping[str, Any] | None) -> None:
-    """Refuse a conf that does not fit. A DAG whose parameters have no schema costs nothing.
+    """Reject a conf that does not fit. Free for DAGs whose parameters have no schema.
 
     Raises:
-        BadConf: If a value does not fit its type or schema, or that takes too long to find out.
+        BadConf: If a value does not fit its type or schema, or the check takes too long.
     """
     dag = memory.newest(dag_id)
     wrong = None if dag is None else conf_misfit(dag.types, conf or {})

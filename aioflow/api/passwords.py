@@ -1,4 +1,4 @@
-"""Passwords: hashed with Argon2, in a thread of their own, a few at a time."""
+"""Password hashing with Argon2 in a separate thread, with limited concurrency."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ("Passwords", "checked_password")
 
 _SHORTEST, _LONGEST = 10, 1_024  # characters
 _THREADS = 1
-"""One core at most, and the memory of one hash, whoever knocks."""
+"""Limits hashing to one core and the memory of one hash, however many logins there are."""
 
 _WAITING = 16
 _AGAIN_SECONDS = 2
 
-# What OWASP asks for at least: 19 MiB, two rounds.
+# The minimum that OWASP recommends: 19 MiB, two iterations.
 _OWASP = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 _NO_USER = "$argon2id$v=19$m={m},t={t},p={p}$c29tZXRoaW5nc2FsdHkxMg${digest}"
@@ -29,7 +29,7 @@ _DIGEST = "ZzO1ZQm0pOZzY6V2v3r8mVJY9b2uZk0h7pXqk0yF1mE"
 
 
 def checked_password(password: str) -> str:
-    """Return a password that may be one.
+    """Return the password if its length is valid.
 
     Raises:
         AccountRefused: If it is too short, or too long.
@@ -40,10 +40,10 @@ def checked_password(password: str) -> str:
 
 
 class Passwords:
-    """Hashes and compares. Who comes while too many wait is sent away.
+    """Hashes and verifies passwords. Callers are rejected while too many wait.
 
     Args:
-        hasher: Its parameters decide how long a hash takes.
+        hasher: Its parameters determine how long a hash takes.
     """
 
     def __init__(self, hasher: argon2.PasswordHasher = _OWASP) -> None:
@@ -55,21 +55,21 @@ class Passwords:
         self._waiting = 0
 
     async def hashed(self, password: str) -> bytes:
-        """Return what is kept of a password.
+        """Return the hash of a password.
 
         Raises:
-            AccountRefused: If it may not be one.
-            TooManyLogins: If too many wait for that already.
+            AccountRefused: If the password is invalid.
+            TooManyLogins: If too many callers wait already.
         """
         text = checked_password(password).encode("utf-8", "surrogatepass")
         with self._in_line():
             return (await in_thread(self._hasher.hash, text, limiter=self._limiter)).encode()
 
     async def matches(self, secret: bytes | None, password: str) -> bool:
-        """Whether a password is the one that this was kept of; it takes as long for ``None``.
+        """Return whether a password matches a hash. It takes as long for ``None`` as for a hash.
 
         Raises:
-            TooManyLogins: If too many wait for that already.
+            TooManyLogins: If too many callers wait already.
         """
         if len(password) > _LONGEST:
             return False

@@ -1,7 +1,7 @@
-"""How the tasks of runs stand, however many children they have.
+"""State counts of runs, however many children their tasks have.
 
-Of a live run memory knows the counts. The rows of an ended one are counted once, in slices: nobody
-else waits for long, and what was counted is kept.
+For a live run they come from memory. The rows of an ended run are counted once, in slices, so
+that other readers do not wait for long; the result is cached.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("GRID_RUNS", "Progress")
 
 GRID_RUNS = 100
-"""Columns of a grid at most."""
+"""Maximum number of columns in a grid."""
 
 _SLICE = 20_000
-"""Rows that are counted with one statement: some milliseconds of a reader's thread."""
+"""Rows counted per statement, which takes a reader's thread some milliseconds."""
 
 _KEPT = 1_000
 _GRID_US = 1_000_000
-"""After that a grid leaves out what it has not counted; the next one goes on from there."""
+"""After this time a grid omits runs that have not been counted; the next one continues there."""
 
 _Key: TypeAlias = tuple[RunNo, Timestamp | None]
 
 
 class Tally(NamedTuple):
-    """How the instances of one task stand."""
+    """State counts and times of all instances of one task."""
 
     counts: dict[str, int]
     started_at: Timestamp | None
@@ -47,11 +47,11 @@ class Tally(NamedTuple):
 
 
 class Progress:
-    """Counts the tasks of runs.
+    """Counts the tasks of runs by state.
 
     Args:
-        reader: Of the database, or of a daemon with its memory.
-        clock: Says when a grid has to be content with what it has.
+        reader: Reads the database, or also the memory of a daemon.
+        clock: Limits the time for counting a grid.
     """
 
     def __init__(self, reader: RunReader, clock: Clock) -> None:
@@ -60,7 +60,7 @@ class Progress:
         self._kept: OrderedDict[_Key, list[Tally]] = OrderedDict()
 
     async def graph(self, run_id: str) -> RunGraphView:
-        """Return how each task of a run stands."""
+        """Return the state counts of each task of a run."""
         run = await self._reader.run(run_id)
         layout = await self._reader.layout(run)
         tallies = await self._tallies(run, layout)
@@ -83,7 +83,7 @@ class Progress:
         )
 
     async def grid(self, dag_id: str, *, limit: int, before: str | None) -> GridView:
-        """Return tasks by runs, the newest run first; ``before`` is the last run before."""
+        """Return tasks by runs, the newest first; ``before`` is the last run of the page before."""
         reader = self._reader
         row = await reader.shown_row(dag_id)
         newest = await reader.known_spec(row.version, dag_id)
@@ -130,7 +130,10 @@ class Progress:
     async def _of_live(
         self, run: RunRow, layout: Layout, counted: Sequence[tuple[int, TaskState, int]]
     ) -> list[Tally]:
-        """Times of a fan-out are those of its first and its last child."""
+        """Return the tallies of a live run.
+
+        A mapped task's times are those of its first and its last child.
+        """
         size = len(layout.spec.tasks)
         counts = _by_position(counted, size)
         first = run.first_task_no
@@ -162,7 +165,7 @@ class Progress:
         ]
 
     async def _of_rows(self, run: RunRow, layout: Layout) -> tuple[list[Tally], bool]:
-        """Count the rows of a run; say, too, whether nothing of it goes on any more."""
+        """Count the rows of a run. Also return whether all of its tasks have ended."""
         size = len(layout.spec.tasks)
         counts: list[dict[TaskState, int]] = [{} for _ in range(size)]
         began: list[Timestamp | None] = [None] * size

@@ -1,9 +1,9 @@
-"""Shows the fields of triggers: those declared public, everything else masked.
+"""Details of triggers: fields declared public are shown, all others are masked.
 
-A class declares its public fields by ``public_fields``. The declarations of the catalogue are
-repeated here, as the daemon imports none of it; plug-ins are inspected once, in a process of
-their own, and the host of a trigger says what any other class declares. Other fields may hold
-credentials; so may user information and query of a URL.
+A class declares its public fields in ``public_fields``. The declarations of the catalogue are
+repeated here because the daemon does not import it. Plug-ins are inspected once, in a separate
+process. For any other class, the host of the trigger reports the declaration. Other fields may
+contain credentials, and so may the user information and query of a URL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DETAIL_LENGTH = 500
 """Longer details are cut here."""
 
 _BRIEF = 2
-"""Fields that a brief text has: classes declare those first that tell most."""
+"""Fields in a brief text; classes declare the most significant ones first."""
 
 CATALOGUE: Mapping[str, tuple[str, ...]] = {
     "aioflow_triggers.events:EventTrigger": ("name", "key", "after"),
@@ -46,14 +46,14 @@ CATALOGUE: Mapping[str, tuple[str, ...]] = {
     "aioflow_triggers.temporal:DateTimeTrigger": ("moment",),
     "aioflow_triggers.temporal:TimeDeltaTrigger": ("delta",),
 }
-"""What the classes of the catalogue declare; a test compares the two."""
+"""The declarations of the catalogue's classes; a test checks that they agree."""
 
 
 class PublicFields:
-    """Shows the fields of triggers.
+    """Shows the public fields of triggers.
 
     Args:
-        masks: Hides what was handed out as a secret.
+        masks: Masks texts that are known to be secret.
     """
 
     def __init__(self, masks: Masks) -> None:
@@ -61,18 +61,18 @@ class PublicFields:
         self._declared = dict(CATALOGUE)
 
     def learn(self, kinds: Iterable[TriggerKind]) -> None:
-        """Take note of what the classes of a plug-in declare."""
+        """Register the public fields that the classes of a plug-in declare."""
         for kind in kinds:
             if kind.public_fields:
                 self._declared[kind.class_path] = tuple(kind.public_fields)
 
     def detail(self, class_path: str, kwargs: bytes | None, watched: Watched | None = None) -> str:
-        """Return the sentence of its author, else the class with its fields.
+        """Return the description by the trigger's author, else the class with its fields.
 
-        Only a class that declares public fields is shown with any.
+        Fields are shown only if the class declares public ones.
 
         Args:
-            watched: What its host says of it.
+            watched: The description from the trigger's host.
         """
         if watched is not None and watched.text:
             return self._safe(watched.text)
@@ -89,10 +89,10 @@ class PublicFields:
         return self._masks.masked_text(f"{name}({shown})")[:DETAIL_LENGTH]
 
     def sentence(self, class_path: str, kwargs: bytes | None, watched: Watched | None) -> str:
-        """Return what a trigger waits for, in words, and what its last look found.
+        """Return what a trigger waits for as a sentence, and the result of its last check.
 
         Args:
-            watched: What its host says of it.
+            watched: The description from the trigger's host.
         """
         text = None if watched is None or not watched.text else self._safe(watched.text)
         if text is None and class_path in CATALOGUE:
@@ -106,7 +106,7 @@ class PublicFields:
         return f"{text}{note}"[:DETAIL_LENGTH]
 
     def brief(self, name: str, class_path: str, kwargs: bytes) -> str:
-        """Return the name of a class with the first public fields that are set, if it has any."""
+        """Return the name of a class with the first public fields that are set, if any."""
         fields = plain_bytes(kwargs)
         known = fields if isinstance(fields, dict) else {}
         public = self._declared.get(class_path, ())
@@ -118,14 +118,14 @@ class PublicFields:
         return self._masks.masked_text(f"{name}({shown})") if shown else name
 
     def _public(self, class_path: str, watched: Watched | None) -> Collection[str] | None:
-        """Return which fields are public: what is declared here, else what its host says."""
+        """Return the public fields: those registered here, else those reported by the host."""
         declared = self._declared.get(class_path)
         if declared is None and watched is not None and watched.public:
             return watched.public
         return declared
 
     def _safe(self, text: str) -> str:
-        """Mask what the author of a trigger, or its last look, lets be said."""
+        """Mask secrets in a text from the trigger's author or its last check."""
         return self._masks.masked_text(masked_urls(text))[:DETAIL_LENGTH]
 
 

@@ -1,4 +1,4 @@
-"""The reading half: what has been committed, as scripts and people want to see it."""
+"""Queries of committed data for scripts and users."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from aioflow.telemetry.task_log import TaskLog
 __all__ = ("PAGE", "Counted", "DagsWanted", "Log", "RunReader")
 
 PAGE = 1_000
-"""Task rows in one answer."""
+"""Maximum number of task rows in a response."""
 
 _RUN = Place(-1, -1, -1)
 
 _ROWS_AT_ONCE = 200
-"""Result bodies are up to 64 KiB each, also those too large to be shown."""
+"""Limited because a result body may take 64 KiB, even if it is too large to be shown."""
 
 _DAGS_AT_ONCE = 200
 _SPECS_KEPT = 256
@@ -67,12 +67,12 @@ Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
 
 
 class RunReader:
-    """Reads DAGs, runs and logs out of the store.
+    """Reads DAGs, runs and logs from the store.
 
     Attributes:
-        timetables: Where authors' own live; ``None`` where nobody can be asked.
-        watched: Asks the hosts of triggers about them.
-        watched_sensors: Asks the async hosts about sensors.
+        timetables: Access to custom timetables; ``None`` if no host is available.
+        watched: Gets descriptions from the hosts of triggers.
+        watched_sensors: Gets descriptions of sensors from the async hosts.
     """
 
     timetables: Timetables | None = None
@@ -98,11 +98,11 @@ class RunReader:
         limit: int | None = None,
         after: str = "",
     ) -> list[DagView]:
-        """Return the DAGs that can run, by name; without a limit the files that give none, too.
+        """Return runnable DAGs by name, without a limit also the files that define none.
 
         Args:
-            search: A part of their ids.
-            state: ``broken`` for those whose file cannot be read now, and for all such files.
+            search: A part of the id.
+            state: ``broken`` for DAGs whose file cannot be imported, and for all such files.
             after: The last ``dag_id`` of the page before.
         """
         known = await self.catalogue.known()
@@ -130,12 +130,12 @@ class RunReader:
         return (views + [view for view in alone if wanted in view.file.casefold()])[:limit]
 
     async def _gone(self, known: Known) -> set[str]:
-        """Return the DAGs that no file defines any more, and that have a run which goes on."""
+        """Return the DAGs that no file defines any more but that have a live run."""
         gone = {dag_id for dag_id, row in known.dags.items() if row.gone}
         return gone & await self.store.find_live_dags() if gone else gone
 
     async def _dag_views(self, found: Sequence[tuple[DagRow, str | None]]) -> list[DagView]:
-        """Return DAGs as lists show them, with what is wrong with the file of each."""
+        """Return DAGs as entries of a list, with the import error of each one's file."""
         views: list[DagView] = []
         for first in range(0, len(found), _DAGS_AT_ONCE):
             if first:
@@ -159,7 +159,7 @@ class RunReader:
         return views
 
     async def _triggers_of(self, specs: Iterable[DagSpec]) -> Mapping[str, DagTriggerRow]:
-        """Return the triggers that start the runs of DAGs, of those whose runs events start."""
+        """Return the triggers that start runs, of those DAGs that have one."""
         wanted = [spec.dag_id for spec in specs if spec.trigger is not None]
         return await self.store.find_dag_triggers(wanted) if wanted else {}
 
@@ -167,7 +167,7 @@ class RunReader:
         return schedule_text(spec, own.get(spec.dag_id), self.public_fields)
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
-        """Return one DAG as its newest version says."""
+        """Return one DAG as of its newest version."""
         row = await self.shown_row(dag_id)
         known = await self.catalogue.known()
         spec = await self.known_spec(row.version, dag_id)
@@ -194,13 +194,13 @@ class RunReader:
         )
 
     async def next_slots(self, dag_id: str, after: Timestamp, count: int) -> list[str]:
-        """Return when a DAG's schedule fires next, paused or not.
+        """Return the next fire times of a DAG's schedule, even if it is paused.
 
-        Those of a DAG that runs again as soon as it has run cannot be known. A timetable of its
-        author is asked in a child.
+        They are unknown for a DAG that runs again as soon as it has run. A custom timetable is
+        evaluated in a child process.
 
         Raises:
-            RequestError: If such a one cannot be asked, does not answer, or fails.
+            RequestError: If a custom timetable is unavailable, does not respond, or fails.
         """
         row = await self.dag_row(dag_id)
         spec = await self.spec(row.version, dag_id)
@@ -217,7 +217,7 @@ class RunReader:
         return iso(next_run_at(row, spec))
 
     async def spec(self, version: str, dag_id: str) -> DagSpec:
-        """Return what a version says of a DAG."""
+        """Return a DAG as of a version."""
         known = self._specs.get((version, dag_id))
         if known is not None:
             return known
@@ -230,24 +230,24 @@ class RunReader:
         return found
 
     async def known_spec(self, version: str, dag_id: str) -> DagSpec:
-        """Return the same; a DAG without tasks where its version is gone, or damaged."""
+        """Return a DAG as of a version; one without tasks if the version is missing or damaged."""
         try:
             return await self.spec(version, dag_id)
         except UnknownDag:
             return DagSpec(dag_id=dag_id, file="", tasks=())
 
     async def damaged(self) -> list[DamageView]:
-        """Return the damaged rows that reading has met."""
+        """Return the damaged rows found so far."""
         found = await self.store.list_damaged()
         numbers = {one.run_no for one in found if one.run_no is not None}
         runs = await self.store.find_runs_by_no(numbers)
         return [damage_view(one, runs.get(one.run_no or -1)) for one in found]
 
     async def dag_row(self, dag_id: str) -> DagRow:
-        """Return a DAG that some file defines.
+        """Return a DAG that a file defines.
 
         Raises:
-            UnknownDag: If none does.
+            UnknownDag: If no file does.
         """
         row = (await self.catalogue.known()).dags.get(dag_id)
         if row is not None and not row.gone:
@@ -255,7 +255,7 @@ class RunReader:
         raise UnknownDag(dag_id)
 
     async def shown_row(self, dag_id: str) -> DagRow:
-        """Return a DAG that some file defines, or that has no file any more but a run that goes on.
+        """Return a DAG that a file defines, or one that has no file any more but a live run.
 
         Raises:
             UnknownDag: If there is no such DAG.
@@ -279,9 +279,9 @@ class RunReader:
         """Return runs, the newest first.
 
         Args:
-            dag_id: Of this DAG only.
-            state: In this state only, by its name.
-            limit: At most as many.
+            dag_id: Only runs of this DAG.
+            state: Only runs in the state with this name.
+            limit: Maximum number of runs.
             before: The last ``run_id`` of the page before.
         """
         wanted = None if state is None else _run_state(state)
@@ -293,7 +293,7 @@ class RunReader:
         """Return the row of a run.
 
         Raises:
-            UnknownRun: If there is none of that id.
+            UnknownRun: If there is no such run.
         """
         row = await self.store.find_run(run_id)
         if row is None:
@@ -301,8 +301,8 @@ class RunReader:
         return row
 
     async def counts(self, runs: Sequence[RunRow]) -> list[dict[str, int]]:
-        """Return how many tasks of each run are in each state."""
-        # The counts first: children are never counted without their expansion.
+        """Return the number of tasks of each run by state."""
+        # Counts first: the expansions read after them cover all counted children.
         states = await self.states(runs)
         layouts = [await self.layout(run) for run in runs]
         return [
@@ -313,12 +313,12 @@ class RunReader:
     async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
         """Return ``(position, state, count)`` of each run's tasks.
 
-        What is pending without a row may be left out.
+        Pending tasks without a row may be left out.
         """
         return [await self._count(run) for run in runs]
 
     async def _count(self, run: RunRow) -> Counted:
-        """Read all rows of a run for that; of one that has ended, once until it ends again."""
+        """Count the rows of a run. The counts of an ended run are cached until it ends again."""
         known = self._counted.get((run.run_no, run.ended_at))
         if known is not None:
             return known
@@ -329,12 +329,12 @@ class RunReader:
         return counted
 
     async def layout(self, run: RunRow) -> Layout:
-        """Return where the tasks of a run lie."""
+        """Return the locations of a run's tasks."""
         spec = await self.known_spec(run.version, run.dag_id)
         return Layout(run, spec, await self.store.list_expansions(run.run_no))
 
     async def layouts(self, run_nos: Iterable[RunNo]) -> dict[RunNo, tuple[RunRow, Layout]]:
-        """Return many runs that there are, and where their tasks lie; in a few statements."""
+        """Return the runs that exist, with the locations of their tasks, in few queries."""
         runs = await self.store.find_runs_by_no(set(run_nos))
         expansions: dict[RunNo, list[ExpansionRow]] = {run_no: [] for run_no in runs}
         for row in await self.store.list_expansions_of(runs):
@@ -371,7 +371,7 @@ class RunReader:
     async def tasks_at(
         self, run: RunRow, layout: Layout, places: Sequence[Place]
     ) -> list[TaskView]:
-        """Return these tasks of a run."""
+        """Return the tasks at these locations of a run."""
         rows: dict[TaskNo, TaskRow] = {}
         results: dict[TaskNo, Any] = {}
         labels: dict[TaskNo, str] = {}
@@ -395,7 +395,7 @@ class RunReader:
     async def waits(
         self, run: RunRow, tasks: Sequence[tuple[int, int]]
     ) -> Mapping[tuple[int, int], Wait | None]:
-        """Return what tasks wait for; only a daemon's memory knows."""
+        """Return what tasks wait for. Only the memory of a daemon knows."""
         return {}
 
     # ── logs ────────────────────────────────────────────────────────────────────────────
@@ -410,17 +410,19 @@ class RunReader:
         offset: int = 0,
         limit: int | None = None,
     ) -> bytes:
-        """Return what a task printed, of all its tries or one; or the callbacks of the run."""
+        """Return the log of a task, of all tries or one; or that of the run's callbacks."""
         log = await self.log(run_id, task_id, map_index=map_index, try_number=try_number)
         return await log(offset, limit)
 
     async def log(
         self, run_id: str, task_id: str, *, map_index: int = -1, try_number: int | None = None
     ) -> Log:
-        """Return what reads a log from a byte on, so many bytes; it is looked up once.
+        """Return a function that reads a log, given an offset and a number of bytes.
+
+        The log is located once.
 
         Args:
-            try_number: Counted over all that the task was cleared.
+            try_number: Counted across clears.
         """
         run = await self.run(run_id)
         place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)
@@ -434,14 +436,14 @@ class RunReader:
         return self._tasklog.reading(run.run_no, place.position, place.map_index, part=part)
 
     async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
-        """Return where a task lies.
+        """Locate a task instance.
 
         Args:
-            map_index: Of one in a loop the round; -1 for the last one there is.
+            map_index: The child; in a loop, the iteration. -1 means the loop's last iteration.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
-            UnknownRound: If its loop has not begun that round.
+            UnknownRound: If the task's loop has not begun that iteration.
         """
         layout = await self.layout(run)
         for position, task in enumerate(layout.spec.tasks):
@@ -456,12 +458,12 @@ class RunReader:
 
 
 async def _nothing(_offset: int, _limit: int | None) -> bytes:
-    """Read the log of a try that there is not."""
+    """Return an empty log for a try that does not exist."""
     return b""
 
 
 def _make_room(kept: dict[Any, Any], limit: int) -> None:
-    """Let go of what was kept first."""
+    """Evict the oldest entries."""
     while len(kept) >= limit:
         del kept[next(iter(kept))]
 

@@ -1,4 +1,4 @@
-"""What somebody missed who watched and was away: read out of the journal, where that is little."""
+"""Replay for reconnecting clients: read missed commits from the journal if they are few."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from aioflow.store.journal import Entry, decode
 __all__ = ("MISSED", "missed")
 
 MISSED = 2_000
-"""Commits; who missed more reads everything anew."""
+"""Commits. A client that missed more has to reload everything."""
 
 _AT_ONCE = 10
 _CHANGES = 20_000
 _BYTES = 4 * 1024 * 1024
-"""What is read for one who comes back, in row changes and in bytes as they are stored."""
+"""Limits for one client: row changes, and bytes as stored."""
 
 _TASKS = 500
 _COLUMNS = {kind.name: tuple(reversed((*kind.columns, *kind.guards))) for kind in KINDS}
-"""The last ones first: what a guard expects gives way to what is new."""
+"""Names in reverse order: if a guard and a column share a name, the column's new value wins."""
 
 
 async def missed(
     reader: RunReader, wanted: Wanted, *, after: int, upto: int
 ) -> AsyncIterator[bytes]:
-    """Yield messages about the commits after one, up to another; or one that says: ``reset``."""
+    """Yield messages for the commits after one, up to another; or a ``reset`` message."""
     oldest = await reader.store.oldest_commit()
     is_gone = after > upto or upto - after > MISSED
     if is_gone or (after < upto and (oldest is None or oldest > after + 1)):
@@ -59,7 +59,7 @@ async def missed(
 
 
 class _Taken:
-    """What commits changed, as far as somebody watches for it."""
+    """The changes of commits that clients can watch."""
 
     def __init__(self) -> None:
         self.run_nos: dict[RunNo, None] = {}
@@ -68,14 +68,14 @@ class _Taken:
         self.is_damaged = False
 
     def take(self, body: bytes, room: int) -> int:
-        """Add what one commit changed unless it is more than there is room for; returns how much.
+        """Add the changes of one commit unless there are more than ``room``. Return their number.
 
-        Takes long for many changes: it belongs into a thread.
+        Many changes take long, so this runs in a thread.
         """
         try:
             entry = decode(body)
         except ValueError:
-            self.is_damaged = True  # `aioflow db check` tells of it
+            self.is_damaged = True  # `aioflow db check` reports it
             return 0
         count = sum(map(len, entry.changes.values()))
         if count <= room:
@@ -99,7 +99,7 @@ class _Taken:
             case "new trigger" | "moved trigger" | "gone trigger":
                 self.news.triggers += 1
             case _:
-                pass  # nobody watches for that
+                pass  # clients do not watch other changes
 
 
 async def _news(reader: RunReader, last: JournalRow, taken: _Taken) -> News:
@@ -136,5 +136,5 @@ async def _add_task(
     try:
         spec = await reader.spec(run.version, run.dag_id)
     except UnknownDag:
-        return  # it has been deleted since
+        return  # the DAG has been deleted since
     news.move(run, spec, (row.position, row.map_index), state)

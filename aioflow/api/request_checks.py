@@ -1,4 +1,4 @@
-"""What people may give along with a request: ids, idempotency keys and confs."""
+"""Validation of request parameters: run ids, idempotency keys, confs and payloads."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ("checked_id", "checked_key", "packed_conf", "packed_payload")
 _KEY_LENGTH = 250
 _CONF_BYTES = 1024 * 1024
 _PAYLOAD_BYTES = 64 * 1024
-# No path that browsers shorten, and no flag of a command.
+# Excludes ``.`` and ``..``, which browsers resolve in paths, and command-line flags.
 _ID = re.compile(r"(?!-)(?!\.{1,2}\Z)[A-Za-z0-9_.:+@=-]{1,250}")
 
 
 def checked_id(run_id: str | None) -> str | None:
-    """Return the id somebody chose for a run.
+    """Return a run id chosen by the caller, if it is valid.
 
     Raises:
-        RequestError: If it cannot be used.
+        RequestError: If it is invalid.
     """
     if run_id is not None and not _ID.fullmatch(run_id):
         raise RequestError(
@@ -33,10 +33,10 @@ def checked_id(run_id: str | None) -> str | None:
 
 
 def checked_key(key: str | None) -> str | None:
-    """Return an idempotency key.
+    """Return an idempotency key, if it is valid.
 
     Raises:
-        RequestError: If it cannot be used.
+        RequestError: If it is invalid.
     """
     if key is not None and not (0 < len(key) <= _KEY_LENGTH and key.isprintable()):
         raise RequestError(f"an idempotency key is 1 to {_KEY_LENGTH} printable characters")
@@ -44,10 +44,10 @@ def checked_key(key: str | None) -> str | None:
 
 
 def packed_conf(conf: Mapping[str, Any] | None) -> bytes | None:
-    """Return a conf as it is stored; the order of its names does not tell two apart.
+    """Encode a conf for the store, sorted by name so that equal confs have equal bytes.
 
     Raises:
-        BadConf: If it is too large, or holds what cannot be stored.
+        BadConf: If it is too large, or contains a value that cannot be stored.
     """
     if not conf:
         return None
@@ -58,10 +58,10 @@ def packed_conf(conf: Mapping[str, Any] | None) -> bytes | None:
 
 
 def packed_payload(payload: Any) -> bytes:
-    """Return an event that a person gives by hand as it is stored.
+    """Encode the payload of a manually given event for the store.
 
     Raises:
-        RequestError: If it is too large, or holds what cannot be stored.
+        RequestError: If it is too large, or contains a value that cannot be stored.
     """
     try:
         return encode(payload, "the payload", _PAYLOAD_BYTES)

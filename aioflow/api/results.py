@@ -1,4 +1,4 @@
-"""What tasks returned, as far as an answer shows it: small values, and what is damaged as that."""
+"""Results of tasks as responses show them: small values, or their size; damaged ones as such."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from aioflow.store import Store
 __all__ = ("RESULT_BYTES", "ShownResults")
 
 RESULT_BYTES = 4 * 1024
-"""What a result may take in an answer."""
+"""Largest result that a response contains."""
 
 _ITEMS = 100
-"""Stored items that are read to be shown; more are counted alone."""
+"""Stored items read for display; of more only the number is shown."""
 
 
 class ShownResults:
-    """Reads results out of the store and the folder of large ones."""
+    """Reads results from the store and from the folder of large results."""
 
     def __init__(self, store: Store, folder: Path | None) -> None:
         self._store = store
         self._folder = folder
 
     async def shown(self, row: ResultRow) -> Any:
-        """Return a small result; a list that others expand over lies in a file of items."""
+        """Return a result if it is small. A list that others expand over is in a file of items."""
         if row.size > RESULT_BYTES:
             return {"size_bytes": row.size}
         if row.body is not None:
@@ -62,7 +62,7 @@ class ShownResults:
         return {"size_bytes": len(body)} if len(body) > RESULT_BYTES else plain_bytes(body)
 
     async def _items(self, row: ResultRow) -> Any:
-        """Return the items a task has stored, where they are small."""
+        """Return the items a task has stored, if they are small."""
         items = await self._store.list_items(row.task_no, limit=_ITEMS)
         size = sum(len(item.payload) for item in items)
         if size > RESULT_BYTES or len(items) == _ITEMS:

@@ -1,4 +1,4 @@
-"""The schedule of a DAG in a line of text, as its author would write it."""
+"""The schedule of a DAG as a line of text, close to how its author wrote it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LENGTH = 500
 def schedule_text(
     spec: DagSpec, own: DagTriggerRow | None = None, shown: PublicFields | None = None
 ) -> str | None:
-    """Return the schedule of a DAG as text; ``None`` where it has none.
+    """Return the schedule of a DAG as text; ``None`` if it has none.
 
-    A trigger is shown with the public fields that tell most of it, assets with their operators.
+    A trigger is shown with its most significant public fields, assets with their operators.
 
     Args:
-        own: The trigger that starts the runs. Without it the text has the name in the spec alone.
-        shown: Which fields of a trigger are public.
+        own: The trigger that starts the runs. Without it the text is the name in the spec only.
+        shown: The public fields of triggers.
     """
     if spec.trigger is not None:
         return f"each {_trigger_text(spec.trigger, own, shown)}"[:_LENGTH]
@@ -44,7 +44,7 @@ def _trigger_text(
 
 
 def _condition_text(packed: bytes) -> str | None:
-    """Return a condition over assets as an expression; ``None`` where it cannot be read."""
+    """Return a condition over assets as an expression; ``None`` if it cannot be decoded."""
     try:
         return _joined(msgspec.msgpack.decode(packed, type=AssetCondition))
     except (msgspec.DecodeError, RecursionError):

@@ -1,7 +1,7 @@
-"""What requests are answered with: exactly the JSON that scripts rely on.
+"""JSON schemas of responses that scripts rely on.
 
-Instants become ISO 8601 in UTC with a ``Z``, states their lower-case names, and values that
-JSON does not have the nearest thing it has.
+Timestamps become ISO 8601 in UTC with a ``Z``, states their lower-case names, and values that
+JSON does not have the closest ones it has.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ __all__ = (
 )
 
 _EXACT = 1 << 53
-"""Beyond this a number in JSON is no longer the same number for every reader."""
+"""Beyond this, JSON parsers do not agree on the value of an integer."""
 
 _LEVELS = DEPTH_LIMIT + 8
-"""Containers inside each other that are shown."""
+"""Nesting depth of containers that are shown."""
 
 _REASON_LENGTH = 500
-"""Characters that say why a value cannot be shown."""
+"""Maximum length of the reason why a value cannot be shown."""
 
 
 class DagView(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG, or a file that gives none: then its id, version and zone are ``None``."""
+    """A DAG, or a file that defines none: then its id, version and timezone are ``None``."""
 
     dag_id: str | None
     file: str
@@ -83,7 +83,7 @@ class TaskSpecView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DagDetailView(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG with everything its newest version says."""
+    """A DAG with all properties of its newest version."""
 
     dag_id: str
     file: str
@@ -107,7 +107,7 @@ class DagDetailView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Triggered(msgspec.Struct, frozen=True, kw_only=True):
-    """The run a request made, or had made before: then ``created`` is false."""
+    """The created run. If an earlier request created it, ``created`` is false."""
 
     run_id: str
     dag_id: str
@@ -116,7 +116,7 @@ class Triggered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmittedView(msgspec.Struct, frozen=True, kw_only=True):
-    """The event a request brought, or had brought before: then ``created`` is false."""
+    """The stored event. If an earlier request stored it, ``created`` is false."""
 
     event_id: int
     name: str
@@ -145,8 +145,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run in a list.
 
     Attributes:
-        state: ``damaged`` where the row of the run cannot be read.
-        quarantine: Why nothing of it starts any more; ``None`` for a healthy run.
+        state: ``damaged`` if the row of the run cannot be read.
+        quarantine: Why it starts nothing any more; ``None`` for a healthy run.
     """
 
     run_id: str
@@ -165,10 +165,10 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """One task of a run.
 
     Attributes:
-        map_index: -1 for one that is not mapped.
-        round: Of a loop, counted from 0, which is that of a task in no loop.
-        map_label: What its author has it called; ``None`` until its body has begun.
-        state: ``damaged`` where its row cannot be read; ``error`` says why.
+        map_index: -1 if it is not a mapped child.
+        round: The loop's iteration, counted from 0; 0 outside of loops.
+        map_label: A label set by the task's author; ``None`` until its body has started.
+        state: ``damaged`` if its row cannot be read; ``error`` tells why.
         try_number: 0 before the first try.
         result: The value if it takes at most 4 KiB, else ``{"size_bytes": n}``.
     """
@@ -189,7 +189,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run with one page of its tasks; ``counts`` are of all of them.
+    """A run with one page of its tasks; ``counts`` covers all of them.
 
     Attributes:
         state, quarantine: As in ``RunSummary``.
@@ -209,18 +209,18 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A parked wait, or a trigger that starts runs of a DAG: then it has no run and no task.
+    """The trigger of a deferred task, or one that starts runs of a DAG and has no run or task.
 
     Attributes:
         kind: ``time``, ``file`` or ``run`` for the standard catalogue, else the class's name.
-        node: Which node hosts it; ``None`` if none does right now.
-        state: ``waiting``, ``fired``, ``ending``; ``trigger_capacity`` while no host has room;
-            ``stopped`` while its DAG is paused that has ``if_paused="stop"``. Of one that starts
-            runs ``waiting``, or what it waits for itself: ``paused`` and the like.
-        events: How many one that starts runs has had.
-        shared_with: How many others share its watch; ``None`` where that is not known.
-        next_check_at: When it looks next, if it looks at times that it knows.
-        last_check_at: When it looked last, where that is known.
+        node: The node that hosts it; ``None`` if none does now.
+        state: ``waiting``, ``fired``, ``ending``; ``trigger_capacity`` while all hosts are full;
+            ``stopped`` while its DAG is paused and has ``if_paused="stop"``. For a trigger that
+            starts runs, ``waiting`` or what it waits for itself, such as ``paused``.
+        events: Number of events so far, for a trigger that starts runs.
+        shared_with: Number of other triggers that share its watch; ``None`` if unknown.
+        next_check_at: When it checks next, if it checks at known times.
+        last_check_at: When it checked last, if known.
     """
 
     trigger_id: int
@@ -242,15 +242,15 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowView(msgspec.Struct, frozen=True, kw_only=True):
-    """What has held up the loop it shares with others, since the daemon began.
+    """Code that has blocked a shared event loop since the daemon started.
 
     Attributes:
         kind: ``trigger`` for a class of triggers, ``task`` for an ``async def`` body.
         name: The class path, or ``DAG.TASK``.
-        stalls: How often. The milliseconds are of the longest one, and of all together.
-        place: File, line and function where the last one stood.
-        trigger_id: Whose the last one was; ``None`` for a task. So are run and task.
-        quarantined: Triggers of this class live in a host of their own.
+        stalls: How often. The milliseconds are those of the longest one, and of all together.
+        place: File, line and function at the last time.
+        trigger_id: The last trigger; ``None`` for a task. Run and task are the last ones, too.
+        quarantined: Whether triggers of this class run in a host of their own.
     """
 
     kind: str
@@ -267,12 +267,12 @@ class SlowView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the daemon can do its work.
+    """Whether the daemon works.
 
     Attributes:
-        reason: The error of a database that cannot be written to, else which disk is full; empty
-            if neither is so.
-        owed: How many callbacks and alerts are still to be delivered.
+        reason: The error of a database that cannot be written to, else the full disk; empty if
+            there is neither.
+        owed: Callbacks and alerts in the outbox.
     """
 
     status: str
@@ -282,16 +282,16 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
-    """What has been kept for long enough and went; asked for without going, what would.
+    """The expired data that was deleted, or would be deleted by a dry run.
 
     Attributes:
-        runs: That nobody sees any more; their rows, results and logs go in the background.
+        runs: Runs that are hidden now; rows, results and logs are deleted in the background.
         events: Named events.
         journal: Rows of the journal.
-        logs: Runs whose logs went.
-        versions: Versions of DAG files that nothing refers to any more.
-        audit: Lines of the audit.
-        more: Whether that was a part of it only.
+        logs: Runs whose logs were deleted.
+        versions: Versions of DAG files that are no longer referenced.
+        audit: Audit entries.
+        more: Whether more expired data is left.
     """
 
     runs: int = 0
@@ -304,10 +304,10 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def instant(text: str, what: str) -> Timestamp:
-    """Return the instant an ISO 8601 text names; without an offset it is taken as UTC.
+    """Parse an ISO 8601 timestamp; without an offset it is UTC.
 
     Raises:
-        RequestError: If it names none.
+        RequestError: If it is not valid.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -318,7 +318,7 @@ def instant(text: str, what: str) -> Timestamp:
 
 
 def plain_bytes(body: bytes | None) -> Any:
-    """Return a stored value as JSON has it; of a damaged one ``unreadable``, and why."""
+    """Convert a stored value to JSON; a damaged one to ``unreadable`` with the reason."""
     if body is None:
         return None
     try:
@@ -328,7 +328,7 @@ def plain_bytes(body: bytes | None) -> Any:
 
 
 def plain_fields(body: bytes | None) -> dict[str, Any]:
-    """Return named values as JSON has them; of damaged ones ``unreadable``, and why."""
+    """Convert stored fields to JSON; damaged ones to ``unreadable`` with the reason."""
     shown = {} if body is None else plain_bytes(body)
     if isinstance(shown, dict):
         return shown
@@ -336,16 +336,16 @@ def plain_fields(body: bytes | None) -> dict[str, Any]:
 
 
 def unreadable(problem: Exception) -> dict[str, str]:
-    """Return what is shown in place of a damaged value, as short as it may have to be."""
+    """Return a placeholder for a damaged value, with a reason of limited length."""
     message = _text(str(problem)) or type(problem).__name__
     return {"unreadable": message[:_REASON_LENGTH]}
 
 
 def plain(value: Any, levels: int = _LEVELS) -> Any:
-    """Return the nearest JSON for a value that travels between tasks.
+    """Return the closest JSON for a value that is passed between tasks.
 
     Raises:
-        ValueError: If it is nested deeper than such a value is.
+        ValueError: If it is nested more deeply than such a value can be.
     """
     if not levels:
         raise ValueError(f"nested deeper than {_LEVELS}")
@@ -379,17 +379,17 @@ def _key(key: Any) -> str:
 def _digits(value: int) -> str:
     try:
         return str(value)
-    except ValueError:  # more digits than Python prints, as that takes it too long
+    except ValueError:  # more digits than Python converts, which would take too long
         return hex(value)
 
 
 def _text(value: str) -> str:
-    """Escape what is no text, such as the bytes of a file name in an unknown encoding."""
+    """Escape characters that are not valid text, such as undecodable bytes of a file name."""
     return value.encode(errors="backslashreplace").decode()
 
 
 def slow_view(known: LoopBlocker) -> SlowView:
-    """Return what has held up the loop it shares with others."""
+    """Return code that has blocked a shared event loop as JSON shows it."""
     return SlowView(
         kind=known.kind,
         name=known.name,
@@ -409,7 +409,7 @@ def summary(run: RunRow, damage: Damage | None = None) -> RunSummary:
     """Return a run as lists show it.
 
     Args:
-        damage: Of another row of it, as far as that is known.
+        damage: A known damage of another row of the run.
     """
     return RunSummary(
         run_id=run.run_id,

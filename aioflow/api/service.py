@@ -1,4 +1,4 @@
-"""The whole of what can be asked: the reading half, and what needs a living daemon."""
+"""The complete API: queries, and the operations that need a running daemon."""
 
 from __future__ import annotations
 
@@ -76,35 +76,35 @@ __all__ = ("Api",)
 
 
 class Api(Explaining):
-    """What the web and the command line ask.
+    """The operations of the web server and the command line.
 
-    Every method raises ``StoreUnavailable`` if the database does not answer, those that change
-    something ``DaemonAway`` where there is no daemon, and those that ask it ``DaemonStopping``
-    where it decides nothing any more.
+    Every method raises ``StoreUnavailable`` if the database does not answer. Methods that change
+    something raise ``DaemonAway`` without a daemon. Methods that send a request to the daemon raise
+    ``DaemonStopping`` once it no longer decides anything.
 
     Args:
         engine: ``None`` without a daemon.
         store: Committed rows.
-        tasklog: What tries printed.
-        clock: For the age of things.
-        started_at: When this daemon began.
-        home: Names the daemon in errors, holds large results and the key.
-        vault: What the daemon seals with; ``None`` where the key cannot be changed.
-        clean: Deletes a part of what is old, or says what would go.
-        hosts: How the shared hosts fare.
-        watched: What triggers share their watches with, and when they look.
-        watched_sensors: When hosted sensors look.
-        spans: How many spans were made, and dropped.
-        timetables: Where authors' own are asked; ``None`` where they cannot be.
-        passwords: Hashes passwords; ``None`` for as slowly as is safe.
-        dags_read: Whether the DAG folders have been read once.
+        tasklog: The logs of tries.
+        clock: Source of the current time.
+        started_at: When this daemon started.
+        home: Names the daemon in errors; contains large results and the key.
+        vault: Encrypts for the daemon; ``None`` if the key cannot be rotated.
+        clean: Deletes a part of the expired data, or reports what it would delete.
+        hosts: Returns the load of the shared hosts.
+        watched: Describes triggers: which share a watch, and when they check.
+        watched_sensors: Describes hosted sensors: when they check.
+        spans: Returns the number of trace spans made, and dropped.
+        timetables: Access to custom timetables; ``None`` if they cannot be asked.
+        passwords: Hashes passwords; ``None`` for the default, which is deliberately slow.
+        dags_read: Returns whether the DAG folders have been read once.
 
     Attributes:
-        actor: In whose name it changes things, for the audit; ``None`` for the daemon itself.
-        access: Who is let in.
+        actor: The actor of changes, for the audit; ``None`` for the daemon itself.
+        access: Users, tokens and sessions.
         backfills: Runs for the slots of a range.
         values: Secrets, connections and variables.
-        reads: What the page reads.
+        reads: Queries of the web page.
     """
 
     def __init__(
@@ -151,29 +151,29 @@ class Api(Explaining):
         self.act_as(None)
 
     def act_as(self, actor: Actor | None) -> None:
-        """Have its parts ask in somebody's name from now on."""
+        """Set the actor for which all parts send requests from now on."""
         self.actor = actor
         self.backfills = Backfills(self, self.clock, self._ask)
         self._events = NamedEvents(self.store, self._ask)
         self.values = NamedValues(self.store, self._ask)
 
     def by(self, actor: Actor) -> Self:
-        """Return another one, that changes things in somebody's name; the rest they share."""
+        """Return a copy that makes changes as this actor and shares everything else."""
         acting = copy(self)
         acting.act_as(actor)
         return acting
 
     async def rotate(self) -> RotationView:
-        """Change the key of the home; see ``Rotation``."""
+        """Rotate the key of the home; see ``Rotation``."""
         if self._rotation is None:
             raise DaemonAway(str(self._home or ""))
         return await self._rotation.rotate(self._ask)
 
     async def clean(self, *, dry_run: bool) -> CleanedView:
-        """Delete a part of what has been kept for long enough; ``more`` says if some is left.
+        """Delete a part of the expired data; ``more`` tells whether some is left.
 
         Args:
-            dry_run: Only say what would go.
+            dry_run: Only report what would be deleted.
         """
         if self._clean is None:
             raise DaemonAway(str(self._home or ""))
@@ -190,11 +190,11 @@ class Api(Explaining):
         home: Path | None = None,
         timetables: Timetables | None = None,
     ) -> Api:
-        """Return one that reads a database which no daemon serves."""
+        """Return an API that reads a database without a daemon."""
         return cls(None, store, tasklog, clock=SystemClock(), home=home, timetables=timetables)
 
     async def spec(self, version: str, dag_id: str) -> DagSpec:
-        """Return what a version says of a DAG; memory knows those that are in use."""
+        """Return a DAG as of a version; from memory if the version is in use."""
         if self._engine is not None:
             plan = self._engine.memory.dag_versions.get((version, dag_id))
             if plan is not None:
@@ -214,10 +214,10 @@ class Api(Explaining):
             return await self._ask_once(request, actor, seconds)
 
     async def _wait_for_dag(self, dag_id: str) -> None:
-        """Wait until a DAG is known, as long as the daemon reads the DAG files it began with.
+        """Wait until a DAG is known while the daemon reads DAG files for the first time.
 
         Raises:
-            UnknownDag: If it is still unknown, and not all of them have been read.
+            UnknownDag: If it is still unknown, and not all files have been read.
         """
         dags = self._running.memory.dags
         await self._first_read.wait_for(lambda: dag_id in dags)
@@ -225,14 +225,14 @@ class Api(Explaining):
             raise UnknownDag(dag_id, is_reading=True)
 
     async def dag_row(self, dag_id: str) -> DagRow:
-        """Return a DAG that some file defines; in the first seconds of a daemon wait for it."""
+        """Return a DAG that a file defines. In the daemon's first seconds, wait for it."""
         try:
             return await super().dag_row(dag_id)
         except UnknownDag:
             if self._engine is None or self._first_read.is_over:
                 raise
             await self._wait_for_dag(dag_id)
-            await self._ask(CountTasks(run_ids=()))  # what was read has been stored by then
+            await self._ask(CountTasks(run_ids=()))  # once it responds, the DAG has been stored
             return await super().dag_row(dag_id)
 
     async def _ask_once(self, request: Request, actor: Actor | None, seconds: float) -> object:
@@ -248,7 +248,7 @@ class Api(Explaining):
                 "with the same key or run id"
             ) from exc
 
-    # ── changing ────────────────────────────────────────────────────────────────────────
+    # ── changes ─────────────────────────────────────────────────────────────────────────
 
     async def trigger(
         self,
@@ -259,12 +259,12 @@ class Api(Explaining):
         logical_date: str | None = None,
         key: str | None = None,
     ) -> Triggered:
-        """Start a run. Asked again with the same id and conf, or key: that run, not created.
+        """Start a run. A repetition with the same id and conf, or key, returns the first run.
 
         Raises:
-            UnknownDag: If there is none of that name.
+            UnknownDag: If there is no such DAG.
             BadConf: If the conf does not fit its parameters.
-            RunExists: If another request made a run of that id.
+            RunExists: If another request created a run with that id.
         """
         request = CreateRun(
             dag_id=dag_id,
@@ -277,7 +277,7 @@ class Api(Explaining):
             await check_params(self._running.memory, dag_id, conf)
             answer = await self._ask(request)
         except AioflowError:
-            # A request that comes again, to a DAG that is gone or takes other parameters by now.
+            # A repeated request succeeds even if its DAG is gone or has other parameters by now.
             same = await self._same_run(request)
             if same is None:
                 raise
@@ -286,7 +286,7 @@ class Api(Explaining):
         return _triggered(await self.run(made), created=created)
 
     async def _same_run(self, request: CreateRun) -> RunRow | None:
-        """Return the run, ended or not, that this request has made before."""
+        """Return the run, ended or not, that an earlier try of this request has created."""
         if request.key is not None:
             keyed = await self.store.find_run_by_key(request.dag_id, request.key)
             if keyed is not None:
@@ -304,9 +304,9 @@ class Api(Explaining):
         return {"dag_id": dag_id, "paused": is_paused}
 
     async def list_pools(self) -> list[PoolView]:
-        """Return the limited pools by name, with what is taken of each, and waits for it.
+        """Return the limited pools by name, with the used slots and queued tasks of each.
 
-        Without a daemon that is ``None``: it is counted in memory alone.
+        Both are ``None`` without a daemon, because they are counted in memory only.
         """
         return await self.reads.pools()
 
@@ -322,20 +322,20 @@ class Api(Explaining):
         """Return named events, the newest first; ``before`` is the last id of the page before."""
         return await self._events.list(name=name, limit=limit, before=before)
 
-    # ── what is parked, and slow ────────────────────────────────────────────────────────
+    # ── triggers ────────────────────────────────────────────────────────────────────────
 
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
-        """Return parked waits by number; ``after`` is the last one of the page before."""
+        """Return waiting triggers by number; ``after`` is the last number of the page before."""
         rows = await self.store.list_triggers(limit=limit, after=after)
         memory = None if self._engine is None else self._running.memory
         parked = await self.reads.parked.views(rows)
-        # A full page ends with its last row: what lies behind that comes with the next one.
+        # A full page ends with its last row: later triggers belong to the next page.
         upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
         standing = await page_of_standing(self, memory, after=after, upto=upto, limit=limit)
         return sorted((*parked, *standing), key=lambda view: view.trigger_id)[:limit]
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
-        """Return one DAG as its newest version says, and how the trigger of its runs stands."""
+        """Return one DAG as of its newest version, with the state of the trigger of its runs."""
         shown = await super().show_dag(dag_id)
         memory = None if self._engine is None else self._running.memory
         rows = await self.store.find_dag_triggers([dag_id])
@@ -343,10 +343,10 @@ class Api(Explaining):
         return msgspec.structs.replace(shown, trigger=own[0] if own else None)
 
     async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:
-        """Return one parked wait.
+        """Return one waiting trigger.
 
         Raises:
-            UnknownTrigger: If there is none of that number; it may have fired.
+            UnknownTrigger: If there is no such trigger; it may have fired.
         """
         memory = None if self._engine is None else self._running.memory
         rows = await self.store.list_dag_triggers(after=trigger_no - 1, upto=trigger_no)
@@ -359,29 +359,29 @@ class Api(Explaining):
         raise UnknownTrigger(trigger_no)
 
     async def list_slow(self) -> list[SlowView]:
-        """Return who has held up a loop, those first that did for longest in all.
+        """Return the code that has blocked an event loop, the longest total time first.
 
         Raises:
-            DaemonAway: If there is no daemon: nobody else knows.
+            DaemonAway: If there is no daemon, since only its memory knows.
         """
         return [
             slow_view(known) for known in self._running.memory.loop_blockers.all() if known.count
         ]
 
-    # ── watching over ───────────────────────────────────────────────────────────────────
+    # ── monitoring ──────────────────────────────────────────────────────────────────────
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
-        """Take a durable batch; called by the engine's outlets."""
+        """Apply a durable batch. Called after each commit of the engine."""
         self.access.picture.committed(batch)
         self.reads.committed(batch, draft)
 
     async def health(self) -> HealthView:
-        """Return whether the daemon can do its work; see ``api.health``."""
+        """Return whether the daemon works; see ``api.health``."""
         engine, is_read = self._running, self._first_read.is_over
         return await health(engine, self.store, self._home, self.clock, is_read=is_read)
 
     async def metrics(self) -> Metrics:
-        """Return what there is to count.
+        """Return the current metrics.
 
         Raises:
             DaemonAway: If there is no daemon.
@@ -400,11 +400,11 @@ class Api(Explaining):
 
     @property
     def measures(self) -> Measures:
-        """What the engine counts of itself."""
+        """The engine's own measurements."""
         return self._running.measures
 
     async def sizes(self) -> Sizes:
-        """Return what is kept; looked at once in a while."""
+        """Return the size of the stored data, slightly delayed."""
         return await self._sizing.sizes(self._running.memory.commit_no)
 
 

@@ -1,4 +1,4 @@
-"""The first seconds of a daemon, in which DAG files are read that a request may already name."""
+"""The daemon's first seconds, before all DAG files that a request may name have been parsed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from aioflow.clock import Clock
 __all__ = ("FirstRead",)
 
 LIMIT_SECONDS = 10.0
-"""After the start of the daemon. A file whose import never ends must not keep requests waiting."""
+"""Time limit after the daemon's start: a file whose import hangs must not block requests."""
 
 _LOOK_SECONDS = 0.05
 
 
 class FirstRead:
-    """Tells whether the DAG folders have been read once since the daemon began.
+    """Tracks whether the DAG folders have been read once since the daemon started.
 
     Args:
-        is_read: Whether they have.
+        is_read: Returns whether they have been.
     """
 
     def __init__(self, clock: Clock, is_read: Callable[[], bool]) -> None:
@@ -33,10 +33,10 @@ class FirstRead:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing waits for that any more: they have been read, or it takes too long."""
+        """Whether requests no longer wait: the folders have been read, or the time is up."""
         return self._is_read() or self._clock.monotonic_us() >= self._until_us
 
     async def wait_for(self, is_known: Callable[[], bool]) -> None:
-        """Wait until what a request names is known, or nothing waits for the folders any more."""
+        """Wait until the requested object is known or ``is_over``."""
         while not self.is_over and not is_known():
             await self._clock.sleep(_LOOK_SECONDS)

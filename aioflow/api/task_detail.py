@@ -1,4 +1,4 @@
-"""One task of a run with its story, and the tasks that stand in one state."""
+"""One task of a run in detail, and lists of tasks by state."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _LOOKED_SECONDS = 2.0
 
 
 class OneTask:
-    """Reads single tasks, and those that are asked for by state.
+    """Reads single tasks, and lists tasks by state.
 
     Args:
-        reader: Of the database, or of a daemon with its memory.
+        reader: Reads the database, or also the memory of a daemon.
         parked: Shows triggers.
     """
 
@@ -42,7 +42,7 @@ class OneTask:
         self._parked = parked
 
     async def show(self, run_id: str, task_id: str, *, map_index: int) -> TaskShownView:
-        """Return one task with what it took, its tries and its durable calls."""
+        """Return one task with its inputs, its tries and its durable calls."""
         reader = self._reader
         run = await reader.run(run_id)
         place = await reader.place(run, task_id, map_index)
@@ -68,7 +68,7 @@ class OneTask:
         return found[0] if found else None
 
     async def _inputs(self, run: RunRow, layout: Layout, place: Place) -> list[InputView]:
-        """Return the results it takes as arguments; of many only how many there are."""
+        """Return the results that a task takes as arguments; for many results only their number."""
         spec = layout.spec.tasks[place.position]
         names = {parent: layout.spec.tasks[parent].task_id for parent in spec.argument_parents}
         if spec.mapped is not None:
@@ -86,7 +86,7 @@ class OneTask:
         return found
 
     async def _items_taken(self, run: RunRow, layout: Layout, place: Place) -> dict[int, Any]:
-        """Return the item that a child takes of each list, by the position of whose list it is."""
+        """Return the items that a mapped child takes, by the position of their producer."""
         mapped = layout.spec.tasks[place.position].mapped
         if mapped is None or mapped.until >= 0 or place.map_index < 0:
             return {}
@@ -98,7 +98,7 @@ class OneTask:
             return {}
         each = [leaf.width if leaf.position < 0 else widths[leaf.position] for leaf in lists]
         if place.map_index >= width(mapped, each):
-            return {}  # the lists are shorter than they were when it ran
+            return {}  # the lists are shorter now than when the child ran
         found: dict[int, Any] = {}
         for leaf, index in zip(lists, pick(mapped, place.map_index, each), strict=True):
             one = known.get(leaf.position)
@@ -115,9 +115,9 @@ class OneTask:
     async def _list(
         self, run: RunRow, layout: Layout, position: int
     ) -> tuple[int, ResultRow | None] | None:
-        """Return how long the list of a task is, and where; of a mapped one its children are it.
+        """Return the length of a task's list and its row; no row for a mapped task's children.
 
-        ``None`` of a stream, and where there is no list (any more).
+        ``None`` for a stream, and if there is no list (any more).
         """
         if layout.spec.tasks[position].streams:
             return None
@@ -152,7 +152,7 @@ class OneTask:
     async def list(
         self, run_id: str, *, task_id: str | None, state: str | None, offset: int, limit: int
     ) -> list[TaskView]:
-        """Return a page of the tasks of a run that have this id, or stand so, or both."""
+        """Return a page of a run's tasks with this id, in this state, or both."""
         reader = self._reader
         run = await reader.run(run_id)
         layout = await reader.layout(run)
@@ -193,7 +193,7 @@ class OneTask:
     async def _queued(
         self, run: RunRow, segments: Sequence[Segment], offset: int, limit: int
     ) -> Sequence[Place]:
-        """Return what is queued, children without a row included."""
+        """Return queued tasks, including children without a row."""
         if not any(segment.is_children for segment in segments):
             return await self._standing(segments, TaskState.QUEUED, offset, limit)
         return await self._absent(run, segments, TaskState.QUEUED, offset, limit)
@@ -206,7 +206,7 @@ class OneTask:
         offset: int,
         limit: int,
     ) -> Sequence[Place]:
-        """Look through the places: what stands so may have no row."""
+        """Search all task instances, because those in this state may have no row."""
         found: Places = []
         looks = 0
         counts = await self._counts(run)
@@ -227,7 +227,7 @@ class OneTask:
         return found
 
     async def _counts(self, run: RunRow) -> dict[tuple[int, TaskState], int]:
-        """Return how many children of a live run stand so; of those that memory counts."""
+        """Return the number of children per position and state in a live run, as far as counted."""
         if not run.state.is_live:
             return {}
         (counted,) = await self._reader.states([run])
@@ -238,7 +238,7 @@ class OneTask:
     async def _so_between(
         self, run: RunRow, segment: Segment, start: TaskNo, stop: TaskNo, state: TaskState
     ) -> Places:
-        """Return which of some places stand so; of a pending child the engine says how."""
+        """Return the task instances in this state. The engine knows which pending are queued."""
         rows = await self._reader.store.list_tasks_between(start, stop, limit=PAGE)
         states = {row.task_no: row.state for row in rows}
         absent = absent_state(run.state)
@@ -264,7 +264,7 @@ class OneTask:
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """Neighbours: tasks of the DAG from a position on, or the children of one."""
+    """Task instances with adjacent row numbers: unmapped tasks, or the children of one task."""
 
     position: int
     first: TaskNo
@@ -272,7 +272,7 @@ class Segment(msgspec.Struct, frozen=True):
     is_children: bool
 
     def place(self, number: TaskNo) -> Place:
-        """Return where a row lies."""
+        """Return the location of a row number."""
         at = number - self.first
         if self.is_children:
             return Place(self.position, at, number)

@@ -1,4 +1,4 @@
-"""A task of a run as scripts and people see it, made of its row."""
+"""A task of a run as shown to scripts and users, built from its row."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def task_view(
     results: Mapping[TaskNo, Any],
     labels: Mapping[TaskNo, str],
 ) -> TaskView:
-    """Return one task.
+    """Return one task as JSON shows it.
 
     Args:
-        run_state: Tells what a task without a row is.
+        run_state: Determines the state of a task without a row.
         waits: What tasks wait for, by position and map index.
-        results, labels: By the number of the task.
+        results, labels: By the row number of the task.
     """
     task = layout.spec.tasks[place.position]
     map_index, round_number = layout.shown(place)

@@ -1,4 +1,4 @@
-"""What a daemon has seen since it began: how often waits fired, and whom named events woke."""
+"""Counters since the daemon started: events per kind, and tasks woken by named events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aioflow.model.ids import RunNo, TaskNo
 __all__ = ("EVENT_CLASS", "Fires")
 
 EVENT_CLASS = "aioflow_triggers.events:EventTrigger"
-"""The trigger that named events wake, by whose keys their numbers are known."""
+"""The trigger that waits for named events. The key of each of its fires is an event's number."""
 
 _EVENTS_KEPT = 10_000
 _WOKEN_KEPT = 100
@@ -21,10 +21,10 @@ _RECENT_SECONDS = 60
 
 
 class Fires:
-    """Counts what fires, by kind.
+    """Counts events of triggers by kind.
 
     Attributes:
-        counts: Since the daemon began.
+        counts: Since the daemon started.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -34,7 +34,7 @@ class Fires:
         self._woken: OrderedDict[int, list[tuple[RunNo, TaskNo]]] = OrderedDict()
 
     def committed(self, fires: Sequence[Fire]) -> None:
-        """Count the events that a durable turn took of triggers."""
+        """Count the events that a durable turn accepted from triggers."""
         if not fires:
             return
         for fire in fires:
@@ -67,7 +67,7 @@ class Fires:
             self._woken.popitem(last=False)
 
     def per_second(self) -> dict[str, float]:
-        """Return how many fire in a second, over the last minute, by kind."""
+        """Return the average number of events per second over the last minute, by kind."""
         self._drop_old(self._clock.monotonic_us() // 1_000_000)
         total: Counter[str] = Counter()
         for _, counts in self._recent:
@@ -75,5 +75,5 @@ class Fires:
         return {kind: count / _RECENT_SECONDS for kind, count in total.items()}
 
     def woken_by(self, event_no: int) -> list[tuple[RunNo, TaskNo]]:
-        """Return the tasks that a named event woke, as far as that is remembered."""
+        """Return the tasks that a named event resumed, as far as known."""
         return list(self._woken.get(event_no, ()))

@@ -1,4 +1,4 @@
-"""What is parked: trigger rows, told as people think of them."""
+"""Deferred tasks: the rows of their triggers as shown to users."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ _AT_ONCE = 200
 _LOOKED_AT_ONCE = 1_000
 
 _STOPPED = "stopped"
-"""The state of a trigger that has no host because its DAG is paused, and says so."""
+"""State of a trigger that is not hosted because its DAG is paused and says ``stop``."""
 
 _HELD = frozenset(
-    {_STOPPED} | {kind.value for kind in WaitKind}  # the latter of what starts runs of DAGs
+    {_STOPPED} | {kind.value for kind in WaitKind}  # the latter are states of DAG triggers
 )
-"""States that are those of no row."""
+"""States that are derived from memory and not stored in rows."""
 
 
 class _Hosted(NamedTuple):
-    """Where a trigger is, as far as memory knows.
+    """Where a trigger is hosted, as far as memory knows.
 
     Attributes:
-        node: Which node has it, if any.
-        state: What keeps it from running; empty if nothing does.
+        node: The node that hosts it, if any.
+        state: Why it is not running; empty if it is.
     """
 
     node: int | None = None
@@ -74,11 +74,11 @@ def kind_of(class_path: str) -> str:
 
 
 class Parked:
-    """Reads trigger rows and finds the tasks they belong to.
+    """Reads trigger rows and finds their tasks.
 
     Args:
-        memory: Of a running engine, which knows where they are.
-        watched: Asks their hosts for more.
+        memory: The memory of a running engine, which knows where triggers are hosted.
+        watched: Gets descriptions from the hosts of triggers.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class Parked:
     async def views(
         self, rows: Sequence[TriggerRow], *, state: str | None = None
     ) -> list[TriggerView]:
-        """Return rows as people want to see them; what was deleted since is left out.
+        """Return rows as users see them, without those deleted since.
 
         Args:
-            state: Only those that stand so.
+            state: Only triggers in this state.
         """
         memory = self._memory()
         shift = 0 if memory is None else memory.shift
@@ -110,7 +110,7 @@ class Parked:
             if run is None or layout is None or place is None:
                 continue
             if state not in {None, _state(row, where)}:
-                continue  # it has come to stand otherwise meanwhile
+                continue  # its state has changed meanwhile
             task_id = layout.spec.tasks[place.position].task_id
             watch = watched.get(row.trigger_no)
             detail = self._reader.public_fields.detail(row.class_path, row.kwargs, watch)
@@ -119,9 +119,10 @@ class Parked:
         return found
 
     async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:
-        """Return waits of a run, those for triggers in words; with when triggers and sensors look.
+        """Return waits of a run with readable details for triggers, and with check times.
 
-        One that has been deleted meanwhile keeps the words of the engine.
+        Check times are added for triggers and sensors. If a trigger was deleted meanwhile, the
+        engine's text remains.
         """
         sensors, triggers = _looking(waits)
         rows: dict[int, TriggerRow] = {}
@@ -154,10 +155,10 @@ class Parked:
     async def standing_so(
         self, numbers: Sequence[TriggerNo], stored: TriggerState, state: str
     ) -> list[TriggerNo]:
-        """Return those of triggers that stand so, in their order; nothing of them is read.
+        """Return the triggers in this state, in the given order, without reading their rows.
 
         Args:
-            stored: How their rows do.
+            stored: The state in their rows.
         """
         memory = self._memory()
         unhosted = stored.name.lower()
@@ -173,7 +174,7 @@ class Parked:
 
 
 def _looking(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[TriggerNo]]:
-    """Return the numbers of the sensors, and of the triggers, that waits are for."""
+    """Return the row numbers of the sensors and of the triggers that waits are for."""
     sensors: set[TaskNo] = set()
     triggers: set[TriggerNo] = set()
     for wait in waits.values():
@@ -196,10 +197,10 @@ def _looked(wait: Wait, detail: str, watch: Watched | None) -> Wait:
 
 
 def stored_state(state: str) -> TriggerState:
-    """Return how rows stand whose triggers stand so, as people are told it.
+    """Return the state in the row of triggers that are shown in this state.
 
     Raises:
-        RequestError: If no trigger can.
+        RequestError: If there is no such state.
     """
     for stored in TriggerState:
         if stored.name.lower() == state:
@@ -224,7 +225,7 @@ def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
 
 
 def _held_forms(memory: Memory) -> set[int]:
-    """Return the forms of folded triggers that something may keep from running."""
+    """Return the forms of packed triggers that may be prevented from running."""
     return {
         number
         for form, number in memory.packing.forms.numbered()
@@ -233,7 +234,7 @@ def _held_forms(memory: Memory) -> set[int]:
 
 
 def _held(number: TriggerNo, forms: set[int], memory: Memory) -> str:
-    """Return the state that ``_whereabouts`` does, of most that are folded without a look.
+    """Return the same state as ``_whereabouts``, but skip the lookup for most packed triggers.
 
     Args:
         forms: See ``_held_forms``.
@@ -254,10 +255,10 @@ def _view(
     detail: str,
     shift: int,
 ) -> TriggerView:
-    """Show a row.
+    """Return a row as users see it.
 
     Args:
-        shift: By how much the wall clock is ahead of steady time, in which it stands.
+        shift: Offset of the wall clock to steady time, which the row uses.
     """
     deadline = None if row.deadline_at is None else row.deadline_at + shift
     return TriggerView(

@@ -1,4 +1,4 @@
-"""The triggers page: what is parked by kind and age, who hosts it, whom an event woke."""
+"""Queries of the triggers page: waits by kind and age, hosts, and tasks woken by events."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ __all__ = ("Waiting",)
 _FRESH_US = 2_000_000
 _LOOKED_SECONDS = 2.0
 _NUMBERS = 10_000
-"""Of triggers that are looked at together: memory says at once how each stands."""
+"""Triggers whose state is looked up in memory at once."""
 _STARTERS = (EVENT_CLASS, ASSETS)
-"""Triggers of DAGs that take named events, by their numbers."""
+"""Classes of DAG triggers that take named events, by the events' numbers."""
 
 _STARTED = 100
 
@@ -42,7 +42,7 @@ _Shared: TypeAlias = defaultdict[str, tuple[int, Timestamp | None]]
 
 
 class _Named(NamedTuple):
-    """Which triggers: of classes by their paths, or how these begin, and of a DAG."""
+    """A selection of triggers: by class paths or their prefixes, and by DAG."""
 
     paths: Sequence[str]
     prefixes: Sequence[str]
@@ -50,11 +50,11 @@ class _Named(NamedTuple):
 
 
 class Waiting:
-    """Reads what is parked.
+    """Reads waiting triggers.
 
     Args:
-        memory: Of a running engine.
-        hosts: Tells of the processes that host triggers.
+        memory: The memory of a running engine.
+        hosts: Returns the load of the processes that host triggers.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Waiting:
         limit: int,
         after: TriggerNo,
     ) -> list[TriggerView]:
-        """Return parked waits by number, narrowed down; see ``Api.list_triggers``.
+        """Return filtered waiting triggers by number; see ``Api.list_triggers``.
 
         Raises:
             RequestError: If there is no such state.
-            StoreSlow: If it takes long to find those that stand so.
+            StoreSlow: If finding triggers in that state takes too long.
         """
         if state is not None:
             stored_state(state)
@@ -114,7 +114,7 @@ class Waiting:
         if kind is None or paths or prefixes:
             named = _Named(paths, prefixes, dag_id)
             parked = await self._page(named, state, limit=limit, after=after)
-        # A full page ends with its last row: what lies behind that comes with the next one.
+        # A full page ends with its last row: later triggers belong to the next page.
         last = parked[-1].trigger_id if len(parked) == limit else sys.maxsize
         known = [view for view in standing if view.trigger_id <= last]
         return sorted((*parked, *known), key=lambda view: view.trigger_id)[:limit]
@@ -122,10 +122,10 @@ class Waiting:
     async def _page(
         self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
     ) -> Sequence[TriggerView]:
-        """Return the next parked waits of a name that stand so; fewer only where there are.
+        """Return the next selected triggers in this state; fewer than ``limit`` only at the end.
 
         Raises:
-            StoreSlow: If it takes long to find them.
+            StoreSlow: If finding them takes too long.
         """
         found: list[TriggerView] = []
         try:
@@ -142,7 +142,7 @@ class Waiting:
     async def _rows(
         self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
     ) -> tuple[Sequence[TriggerRow], TriggerNo | None]:
-        """Return the next of their rows, and up to where was looked; ``None`` for to the end."""
+        """Return the next rows, and the number searched up to; ``None`` at the end."""
         store, wanted = self._reader.store, named._asdict()
         if state is None:
             rows = await store.browse_triggers(**wanted, after=after, limit=limit)
@@ -160,7 +160,7 @@ class Waiting:
     # ── the summary ─────────────────────────────────────────────────────────────────────
 
     async def summary(self) -> TriggersView:
-        """Return what is parked by kind and age, and who hosts it; the same for a second."""
+        """Return the triggers by kind and age, and their hosts. Cached for a second."""
         now = self._clock.monotonic_us()
         if self._summed is None or now - self._summed[0] > _FRESH_US // 2:
             self._summed = now, await self._summary()
@@ -204,7 +204,7 @@ class Waiting:
         ]
 
     async def _counts(self) -> Sequence[WaitCount]:
-        """Count all of them, at most every other second: it reads every row."""
+        """Count all waiting triggers. Cached for two seconds, because it reads every row."""
         now = self._clock.monotonic_us()
         if self._counted is None or now - self._counted[0] > _FRESH_US:
             instant = self._clock.now() - self._shift
@@ -213,14 +213,14 @@ class Waiting:
 
     @property
     def _shift(self) -> int:
-        """By how much the wall clock is ahead of steady time, in which triggers stand."""
+        """Offset of the wall clock to steady time, which trigger rows use."""
         memory = self._memory()
         return 0 if memory is None else memory.shift
 
     # ── events ──────────────────────────────────────────────────────────────────────────
 
     async def woken_by(self, event_no: int) -> Sequence[WokenView]:
-        """Return whom a named event woke, as far as that is remembered.
+        """Return the tasks and runs that a named event has resumed or started, as far as known.
 
         Raises:
             UnknownEvent: If there is no such event.
@@ -246,7 +246,7 @@ class Waiting:
 
 
 def _classes(kind: str | None, counted: Sequence[WaitCount]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return which classes are of a kind: by their module, or by name among those that wait."""
+    """Return the class paths of a kind, or their prefixes if it is a kind of the catalogue."""
     if kind is None:
         return (), ()
     prefixes = [f"{module}:" for module, name in KINDS.items() if name == kind]
@@ -270,7 +270,7 @@ def _host(host: HostLoad) -> HostView:
 
 
 def _watches(hosts: Sequence[HostLoad]) -> _Shared | None:
-    """Return by kind how many watches are shared, and when the first of them looks next."""
+    """Return the number of shared watches by kind, and when the first of them checks next."""
     told = [host.watches for host in hosts if host.watches is not None]
     if not told:
         return None

@@ -1,4 +1,4 @@
-"""When schedules fire next, of all DAGs together."""
+"""The next fire times of all schedules."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("STARTS", "upcoming")
 
 STARTS = 500
-"""In one answer."""
+"""Maximum number in a response."""
 
 _PER_DAG = 100
-"""Of a DAG that fires every second others are to be seen, too."""
+"""Limit for one DAG, so that a DAG that fires every second does not crowd out others."""
 
 
 async def upcoming(reader: RunReader, *, after: Timestamp, until: Timestamp) -> list[StartView]:
-    """Return when the DAGs that are not paused have a run next, the earliest first.
+    """Return the next fire times of DAGs that are not paused, the earliest first.
 
-    Of an author's own timetable that is the slot it waits for; nobody is asked for others.
+    For a custom timetable that is the fire time it waits for; no others are requested.
     """
     known = await reader.catalogue.known()
     own = {} if reader.timetables is None else reader.timetables.expected()
@@ -73,7 +73,7 @@ def _starts(
 
 
 def _next(spec: DagSpec, after: Timestamp) -> Timestamp | None:
-    """Return the slot behind an instant; ``None`` where it cannot be known, or there is none."""
+    """Return the next fire time after a timestamp; ``None`` if it is unknown or there is none."""
     schedule = spec.schedule
     if schedule is None or schedule.once or schedule.gap_us is not None:
         return None

@@ -1,4 +1,4 @@
-"""Secrets, connections and variables: set, listed by name, deleted; never read."""
+"""Secrets, connections and variables: set, list by name, delete. Values are never returned."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from aioflow.store import Store
 __all__ = ("VALUE_BYTES", "ConnectionView", "NamedValues", "ValueView")
 
 VALUE_BYTES = 64 * 1024
-"""What one may have, as JSON or text."""
+"""Maximum size of a value, as JSON or text."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:@/-]{1,250}")
 
 
 class ValueView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of a value: all but the value.
+    """The description of a value, without the value.
 
     Attributes:
-        set_at: When it was set last.
-        opens: Whether a key of this home opens it.
-        hidden: Whether it is hidden in logs; a text of fewer than 5 characters is not, nor is a
+        set_at: When it was last set.
+        opens: Whether a key of this home decrypts it.
+        hidden: Whether it is masked in logs. A text of fewer than 5 characters is not, nor is a
             variable whose name does not sound like a secret.
     """
 
@@ -43,11 +43,11 @@ class ValueView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionView(ValueView, frozen=True, kw_only=True):
-    """What is told of a connection.
+    """The description of a connection.
 
     Attributes:
-        conn_type, host: Empty where it says none; ``None`` where no key of this home opens it.
-            Of a host that is a URL the name of the server alone: the rest may hold a secret.
+        conn_type, host: Empty if not set; ``None`` if no key of this home decrypts it. Of a host
+            that is a URL only the server's name, since the rest may contain a secret.
     """
 
     conn_type: str | None
@@ -55,10 +55,10 @@ class ConnectionView(ValueView, frozen=True, kw_only=True):
 
 
 class NamedValues:
-    """Asks the engine to keep values, and says which there are.
+    """Stores values through the engine, and lists their names.
 
     Args:
-        ask: Asks the engine.
+        ask: Sends a request to the engine.
     """
 
     def __init__(self, store: Store, ask: Callable[[Request], Awaitable[object]]) -> None:
@@ -66,17 +66,17 @@ class NamedValues:
         self._ask = ask
 
     async def list(self, kind: ValueKind) -> list[ValueView]:
-        """Return those of a kind by name."""
+        """Return the values of a kind by name."""
         return [_view(row) for row in await self._store.list_values(kind)]
 
     async def set(self, kind: ValueKind, name: str, value: Any) -> dict[str, Any]:
-        """Keep a value, in place of what it was.
+        """Store a value, replacing a previous one.
 
         Args:
             value: A text for a secret, a URI or an object for a connection, else any JSON.
 
         Raises:
-            BadValue: If the name, the value or its size is not as it must be.
+            BadValue: If the name, the value or its size is invalid.
         """
         if not _NAME.fullmatch(name):
             raise BadValue(
@@ -90,7 +90,7 @@ class NamedValues:
         """Delete a value.
 
         Raises:
-            NoSuchValue: If there is none.
+            NoSuchValue: If there is no such value.
         """
         if await self._store.find_value(kind, name) is None:
             raise NoSuchValue(kind, name)
@@ -112,7 +112,7 @@ def _view(row: ValueRow) -> ValueView:
 
 
 def _type_and_host(name: str, packed: bytes) -> tuple[str, str]:
-    """Return the type of a connection and the name of its server, without what is secret."""
+    """Return the type of a connection and the name of its server, with secrets masked."""
     told = msgspec.msgpack.decode(packed)
     masks = Masks()
     masks.hide(secret_texts(ValueKind.CONNECTION, name, told))

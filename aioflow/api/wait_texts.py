@@ -1,4 +1,4 @@
-"""Sentences for people that say what a trigger of the catalogue waits for."""
+"""Sentences that describe what a trigger of the catalogue waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = 5
 
 
 def sentence_of(class_path: str, fields: Fields) -> str | None:
-    """Return what a trigger waits for; ``None`` if its class is not of the catalogue."""
+    """Return what a trigger waits for; ``None`` if its class is not in the catalogue."""
     say = SENTENCES.get(class_path)
     try:
         return None if say is None else say(fields)
@@ -97,4 +97,4 @@ SENTENCES: Mapping[str, Callable[[Fields], str]] = {
     "aioflow_triggers.temporal:DateTimeTrigger": _instant,
     "aioflow_triggers.temporal:TimeDeltaTrigger": _delta,
 }
-"""By class path. A test compares the keys with what the catalogue registers."""
+"""By class path. A test compares the keys with the registered catalogue."""

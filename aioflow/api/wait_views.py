@@ -1,4 +1,4 @@
-"""What something waits for, and the chain of its causes, as requests are answered."""
+"""JSON schemas of waits, and of chains of their causes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _OF_SLOTS = frozenset({WaitKind.SLOT, WaitKind.LIMIT, WaitKind.HOST})
 
 
 class LookedWait(Wait, frozen=True, kw_only=True):
-    """A wait for something that is looked at from time to time.
+    """A wait for something that is polled.
 
     Attributes:
-        last_check_at, next_check_at: When it is, where that is known.
+        last_check_at, next_check_at: Times of the polls, if known.
     """
 
     last_check_at: Timestamp | None = None
@@ -34,11 +34,11 @@ class LookedWait(Wait, frozen=True, kw_only=True):
 
 
 class WaitView(msgspec.Struct, frozen=True, kw_only=True):
-    """What something waits for; see ``model.Wait``.
+    """What a task or run waits for; see ``model.Wait``.
 
     Attributes:
         trigger_id: The trigger that it waits for; ``None`` if it waits for none.
-        last_check_at, next_check_at: When this looks, where that is known.
+        last_check_at, next_check_at: Times of its checks, if known.
     """
 
     kind: str
@@ -62,12 +62,12 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
     """A link of a chain.
 
     Attributes:
-        depth: How far from what was asked about; a link waits for those one deeper that follow,
-            or never ran because these failed.
-        run_id: That of another run where a task waits for one of the run before.
-        waiting_on: ``None`` for what is going on right now.
-        count: Of how many children this is one: they are in the same state for the same cause.
-        error: Of a task that has ended badly, where it was its own.
+        depth: Distance from the start of the chain. A link waits for the links that follow with
+            a depth greater by one, or never ran because these failed.
+        run_id: Another run if a task waits for a task of the previous run.
+        waiting_on: ``None`` for a task that is not waiting now.
+        count: Number of children it represents, in the same state for the same cause.
+        error: The error of a task that failed itself.
     """
 
     depth: int
@@ -83,10 +83,10 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a run, or one of its tasks, does not go on.
+    """Why a run or one of its tasks does not continue.
 
     Attributes:
-        more: How many links were left out.
+        more: Number of omitted links.
     """
 
     run_id: str
@@ -97,7 +97,7 @@ class ChainView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown_state(state: TaskState, run_state: RunState, wait: Wait | None) -> TaskState:
-    """Return the state of a task; of a pending child that waits for a slot alone ``QUEUED``."""
+    """Return the state of a task; ``QUEUED`` for a pending child that only waits for a slot."""
     is_waiting = state is TaskState.PENDING and run_state is RunState.RUNNING
     if is_waiting and wait is not None and wait.kind in _OF_SLOTS:
         return TaskState.QUEUED
@@ -105,7 +105,7 @@ def shown_state(state: TaskState, run_state: RunState, wait: Wait | None) -> Tas
 
 
 def iso(at: Timestamp | None) -> str | None:
-    """Return an instant as ISO 8601 in UTC; ``None`` for one a calendar does not have, too."""
+    """Format a timestamp as ISO 8601 in UTC; ``None`` if it is out of the calendar's range."""
     if at is None:
         return None
     try:
@@ -116,17 +116,18 @@ def iso(at: Timestamp | None) -> str | None:
 
 
 def error_view(failure: Failure | None) -> ErrorView | None:
-    """Return why a try ended badly as JSON has it."""
+    """Return why a try ended badly as JSON shows it."""
     if failure is None:
         return None
     return ErrorView(type=failure.type, message=failure.message, reason=failure.reason)
 
 
 def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | None:
-    """Return a wait as JSON has it.
+    """Return a wait as JSON shows it.
 
     Args:
-        state: Of the task that waits: one that runs does so without an answer of the engine.
+        state: The state of the waiting task. For a running one, a wait for the database is
+            omitted: it only means that the engine did not respond.
     """
     is_unknown = wait is not None and wait.kind is WaitKind.DATABASE
     if wait is None or (state is TaskState.RUNNING and is_unknown):

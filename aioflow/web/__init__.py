@@ -1,4 +1,4 @@
-"""The HTTP face: an API for machines, a page for people, on one address and one Unix socket."""
+"""The HTTP server: a JSON API and a web page, on a TCP address and a Unix socket."""
 
 from __future__ import annotations
 

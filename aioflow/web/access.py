@@ -1,4 +1,4 @@
-"""The routes of who is let in: oneself, sessions, users, tokens; and the audit."""
+"""Routes for the caller's own account, sessions, users and tokens, and for the audit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Role: TypeAlias = Literal["viewer", "operator", "admin"]
 
 
 class LoginBody(BaseModel):
-    """Who wants in."""
+    """The credentials of a login."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -33,7 +33,7 @@ class LoginBody(BaseModel):
 
 
 class PasswordBody(BaseModel):
-    """Somebody who wants another password; without a name whoever has the session."""
+    """A password change; without a name, that of the session's user."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -43,7 +43,7 @@ class PasswordBody(BaseModel):
 
 
 class NewUserBody(BaseModel):
-    """Somebody who may log in."""
+    """A new user."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -53,7 +53,7 @@ class NewUserBody(BaseModel):
 
 
 class UserBody(BaseModel):
-    """What changes of a user."""
+    """The properties of a user to change."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -63,7 +63,7 @@ class UserBody(BaseModel):
 
 
 class NewTokenBody(BaseModel):
-    """What a program may do, where and until when; without those, everywhere and for ever."""
+    """A new token; by default it is valid for all DAGs and does not expire."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -78,7 +78,7 @@ router = api_router()
 
 @router.get("/me", dependencies=[viewer(is_own=True)])
 async def show_me(sent: Sent) -> Response:
-    """Say who asks."""
+    """Show the caller's name, role and scopes."""
     caller = sent.caller
     if caller is None:
         raise RuntimeError("a request came past the guard")
@@ -94,7 +94,7 @@ async def show_me(sent: Sent) -> Response:
 
 @router.put("/me/password", dependencies=[anybody()])
 async def change_password(api: NodeApi, body: PasswordBody, sent: Sent) -> Response:
-    """Choose another password, of oneself. All sessions end but the one that asks."""
+    """Change one's own password. All sessions end except the caller's."""
     caller = sent.caller
     own = caller if caller is not None and caller.kind == "session" else None
     if own is not None and own.name == HOME:
@@ -114,8 +114,8 @@ async def change_password(api: NodeApi, body: PasswordBody, sent: Sent) -> Respo
 
 
 def _tell_who(sent: Asking, name: str, api: Api) -> None:
-    """Have the audit name the user a password was not the one of."""
-    if api.access.picture.account(name) is not None:  # else it may be a password
+    """Name the user in the audit after a wrong password."""
+    if api.access.picture.account(name) is not None:  # an unknown name may be a password
         sent.target = name
 
 
@@ -123,7 +123,7 @@ def _tell_who(sent: Asking, name: str, api: Api) -> None:
 async def log_in(
     api: NodeApi, body: LoginBody, request: Request, sent: Sent, cookie_name: CookieName
 ) -> Response:
-    """Begin a session: the answer sets its cookie. One that goes on is ended."""
+    """Start a session and set its cookie; it replaces the session of a previous cookie."""
     try:
         secret, session = await api.access.log_in(
             body.name,
@@ -142,7 +142,7 @@ async def log_in(
 
 @router.delete("/sessions/current", dependencies=[viewer(is_own=True)])
 async def log_out(api: NodeApi, sent: Sent, by: By, cookie_name: CookieName) -> Response:
-    """End the session whose cookie comes along."""
+    """End the session of the cookie."""
     if sent.caller is None or sent.caller.kind != "session":
         raise RequestError("this is no session; a token is revoked by an admin")
     answer = Json(await api.access.end_session(by, sent.caller.number))
@@ -152,18 +152,18 @@ async def log_out(api: NodeApi, sent: Sent, by: By, cookie_name: CookieName) -> 
 
 @router.get("/sessions", dependencies=[viewer()])
 async def list_sessions(api: NodeApi, by: By) -> Response:
-    """List the sessions that go on: all for an admin, for others their own."""
+    """List active sessions: all for an admin, otherwise one's own."""
     return Json(await api.access.list_sessions(of=_own(by.name, by.role)))
 
 
 @router.delete("/sessions/{session_id}", dependencies=[viewer()])
 async def end_session(api: NodeApi, session_id: _NUMBER, by: By) -> Response:
-    """End one, of others as an admin only."""
+    """End a session; only an admin may end those of others."""
     return Json(await api.access.end_session(by, session_id, of=_own(by.name, by.role)))
 
 
 async def _no_key(request: Request) -> None:
-    """Refuse what cannot be kept: of a token or a password a digest alone is there."""
+    """Reject an idempotency key: the secret in the response is not stored, only its digest."""
     if "idempotency-key" in request.headers:
         raise KeyNotTaken
 
@@ -174,20 +174,20 @@ def _own(name: str, role: Role) -> str | None:
 
 @router.get("/users", dependencies=[admin()])
 async def list_users(api: NodeApi) -> Response:
-    """List who may log in."""
+    """List the users."""
     return Json(await api.access.list_users())
 
 
 @router.post("/users", status_code=201, dependencies=[admin(), Depends(_no_key)])
 async def create_user(api: NodeApi, body: NewUserBody, by: By) -> Response:
-    """Let somebody log in."""
+    """Create a user."""
     made = await api.access.create_user(by, body.name, body.password, body.role)
     return Json(made, status_code=201)
 
 
 @router.put("/users/{name}", dependencies=[admin()])
 async def set_user(api: NodeApi, name: str, body: UserBody, by: By) -> Response:
-    """Change what is given of a user, whose sessions end."""
+    """Change the given properties of a user, and end the user's sessions."""
     return Json(
         await api.access.set_user(
             by, name, password=body.password, role=body.role, disabled=body.disabled
@@ -197,19 +197,19 @@ async def set_user(api: NodeApi, name: str, body: UserBody, by: By) -> Response:
 
 @router.delete("/users/{name}", dependencies=[admin()])
 async def delete_user(api: NodeApi, name: str, by: By) -> Response:
-    """Delete a user, whose sessions end, and whose tokens are revoked."""
+    """Delete a user, end the user's sessions and revoke the user's tokens."""
     return Json(await api.access.delete_user(by, name))
 
 
 @router.get("/tokens", dependencies=[admin()])
 async def list_tokens(api: NodeApi) -> Response:
-    """List the tokens, without what they are."""
+    """List the tokens, without their secrets."""
     return Json(await api.access.list_tokens())
 
 
 @router.post("/tokens", status_code=201, dependencies=[admin(), Depends(_no_key)])
 async def create_token(api: NodeApi, body: NewTokenBody, by: By) -> Response:
-    """Make a token; the answer is the only one that tells what it is."""
+    """Create a token; only this response contains its secret."""
     made = await api.access.create_token(
         by, body.name, body.role, scopes=body.scopes, expires_at=body.expires_at
     )
@@ -218,7 +218,7 @@ async def create_token(api: NodeApi, body: NewTokenBody, by: By) -> Response:
 
 @router.delete("/tokens/{token_id}", dependencies=[admin()])
 async def revoke_token(api: NodeApi, token_id: _NUMBER, by: By) -> Response:
-    """Have a token be good for nothing; it stays listed."""
+    """Revoke a token; it stays listed."""
     return Json(await api.access.revoke_token(by, token_id))
 
 
@@ -228,5 +228,5 @@ async def list_audit(
     limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
     before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
 ) -> Response:
-    """List who has changed what, and what was refused, the newest first."""
+    """List changes and denied requests, the newest first."""
     return Json(await api.access.list_audit(before=before, limit=limit))

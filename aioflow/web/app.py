@@ -1,4 +1,4 @@
-"""The application: the API's routes, health, metrics and the page, behind the guard."""
+"""The ASGI application: API, health, metrics and web page, protected by the guard."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def create_app(
     proxies: Proxies | None = None,
     lag_seconds: Callable[[], float] = lambda: 0.0,
 ) -> ASGIApp:
-    """Return the whole application. It shares its routes with all others of this process.
+    """Return the ASGI application. Its routes are shared with all others of this process.
 
     Args:
-        api: Answers, and knows who is let in.
-        token: The home's own.
+        api: The API, which also authenticates callers.
+        token: The home's own token.
         hosts: See ``Guard``.
         any_address: See ``Guard``.
         proxies: See ``Guard``.
-        lag_seconds: How late the loop is.
+        lag_seconds: Returns the delay of the event loop.
     """
     app = FastAPI(
         title="aioflow",
@@ -126,7 +126,7 @@ _ROUTES: tuple[BaseRoute, ...] = (*API_ROUTES, *_router.routes, *static.router.r
 
 @cache
 def _description() -> dict[str, Any]:
-    """Return the OpenAPI document; it is made when it is first asked for."""
+    """Return the OpenAPI document, which is built on first use."""
     return describe(_ROUTES)
 
 
@@ -148,7 +148,7 @@ async def _http(request: Request, exc: Exception) -> Response:
 
 
 async def _defect(request: Request, exc: Exception) -> Response:
-    # Raised on by the framework afterwards: the guard writes it to the log.
+    # The framework raises it again afterwards, and the guard logs it.
     return problem(500, "defect.web", "this is a defect; the daemon's log says more")
 
 
@@ -158,4 +158,4 @@ def _first_error(exc: Exception) -> str:
     first: dict[str, Any] = dict(exc.errors()[0])
     where = ".".join(str(part) for part in first.get("loc", ()))
     text = f"{where}: {first.get('msg', 'cannot be understood')}"
-    return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"  # names of what is sent are in it
+    return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"  # contains names from the request

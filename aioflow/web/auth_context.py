@@ -1,4 +1,4 @@
-"""One request on its way: which it is, who sends it, and what became of it."""
+"""The context of one HTTP request: its id, caller and outcome."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PLACE = "aioflow.asking"
 
 
 class Asking(msgspec.Struct):
-    """A request.
+    """The context of a request.
 
     Attributes:
-        request_id: Names it in answers and in the log.
-        address: Where it comes from; empty over the home's socket.
-        caller: Who sends it; ``None`` for nobody known.
-        cookie: What the cookie of its session holds.
-        target: What the audit says a refused one was for, if not its path.
-        code: Of the problem it was answered with.
+        request_id: Identifies it in responses and in the log.
+        address: The client's address; empty over the home's socket.
+        caller: The authenticated caller; ``None`` if unknown.
+        cookie: The value of its session cookie.
+        target: Target for the audit entry if it is denied; its path if empty.
+        code: The code of the problem it was answered with.
     """
 
     request_id: str
@@ -36,7 +36,7 @@ class Asking(msgspec.Struct):
 
     @property
     def actor(self) -> Actor | None:
-        """Who it is, as the audit tells it."""
+        """The caller as the audit names it."""
         caller = self.caller
         if caller is None:
             return None
@@ -45,10 +45,10 @@ class Asking(msgspec.Struct):
 
 
 def put_asking(scope: Scope, asking: Asking) -> None:
-    """Have the request be found in its scope, and in copies of that."""
+    """Store the context in the scope, so that copies of the scope have it, too."""
     scope[_PLACE] = asking
 
 
 def asking_of(scope: Scope) -> Asking | None:
-    """Return the request of a scope; ``None`` where it did not pass the guard."""
+    """Return the context of a scope; ``None`` if the request did not pass the guard."""
     return cast("Asking | None", scope.get(_PLACE))

@@ -1,4 +1,4 @@
-"""The routes of backfills."""
+"""Routes for backfills."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBER = Annotated[int, Path(ge=0, le=1 << 62)]
 
 
 class BackfillBody(BaseModel):
-    """Which slots get runs, and how."""
+    """The slots that get runs, and how."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -42,7 +42,7 @@ async def start_backfill(
     body: BackfillBody,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Make runs for the slots of a range; ``dry_run`` only says for which, status 200."""
+    """Create runs for the slots of a range; with ``dry_run`` only list them, with status 200."""
     if body.dry_run:
         slots = await acting.backfills.preview(
             dag_id,
@@ -72,17 +72,17 @@ async def list_backfills(
     before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
 ) -> Response:
-    """List them, the newest first; ``before`` is the last id of the page before."""
+    """List backfills, the newest first; ``before`` is the last id of the page before."""
     return Json(await api.backfills.list(dag_id=dag, before=before, limit=limit))
 
 
 @router.get("/backfills/{backfill_id}", dependencies=[viewer("backfill")])
 async def show_backfill(api: NodeApi, backfill_id: _NUMBER) -> Response:
-    """Show how one fares."""
+    """Show a backfill and its progress."""
     return Json(await api.backfills.show(backfill_id))
 
 
 @router.post("/backfills/{backfill_id}/cancel", dependencies=[operator("backfill")])
 async def cancel_backfill(acting: Acting, backfill_id: _NUMBER) -> Response:
-    """Have it make no more runs, and cancel those that go on."""
+    """Cancel a backfill and its unfinished runs."""
     return Json(await acting.backfills.cancel(backfill_id))

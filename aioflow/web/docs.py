@@ -1,4 +1,4 @@
-"""The page that describes the API, made of what it says of itself. No script, nothing from afar."""
+"""The API documentation page, rendered from the OpenAPI document. No scripts, no external files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEEPEST = 6
 
 
 def render(described: Mapping[str, Any]) -> str:
-    """Return the page."""
+    """Return the page as HTML."""
     found = list(_operations(described))
     links = "".join(
         f'<li><a href="#{escape(name)}"><code>{method} {escape(path)}</code></a></li>'
@@ -90,7 +90,7 @@ def _shape(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
 
 
 def _typed(schema: Any, schemas: Mapping[str, Any], depth: int) -> str:
-    """Return a schema as one would write it down; what is deep, by its name."""
+    """Return a schema in a compact notation; deeply nested ones by name."""
     if not isinstance(schema, Mapping):
         return "any"
     if "$ref" in schema:

@@ -1,10 +1,9 @@
-"""Stands before everything: who may ask, from where, and how much.
+"""The guard in front of all routes: authentication, host and origin checks, size limits.
 
-Default-deny: whatever route there is or will be, a request over TCP needs a token, or the cookie
-of a session. Exempt are exact paths only, and the built
-files of the page, which know nothing. What somebody known may do then, the routes say: see
-``permissions``. The audit is told of each change that is refused, and of all that somebody was not
-let to read.
+Default-deny: a request over TCP to any present or future route needs a token or the cookie of a
+session. Exempt are only exact paths, and the built files of the page, which contain no data.
+Routes declare which role they need: see ``permissions``. Each denied change is audited, and each
+read that was denied for lack of access.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ EXEMPT = frozenset({"/health/live", "/health/ready"})
 LOGIN = "/api/v1/sessions"
 PASSWORD = "/api/v1/me/password"  # noqa: S105 - a path
 OPEN = frozenset({("POST", LOGIN), ("PUT", PASSWORD)})
-"""Whoever asks so is nobody yet: a password comes along."""
+"""Requests without authentication, because they carry a password."""
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _SHUT_OUT = frozenset({401, 403, 421, 429})
-"""What a read is answered with that somebody was not let to do; others have asked amiss."""
+"""Statuses of denied reads; other 4xx statuses mean invalid requests."""
 
 _HOST = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{0,5})?", re.ASCII)
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -70,7 +69,7 @@ _log = Logger(__name__)
 
 
 class Trusted:
-    """Marks every request as made by the home's owner. For the Unix socket's server alone."""
+    """Marks every request as sent by the home's owner. Only for the Unix socket's server."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -81,20 +80,20 @@ class Trusted:
 
 
 class _Revoked(Exception):
-    """Whoever asked may not any more, and is told nothing further."""
+    """The caller's access has been revoked, and its response is cut off."""
 
 
 class Guard:
     """The outermost application.
 
     Args:
-        app: What is guarded.
-        token: The home's own; whoever has it may do everything.
-        access: Who else is let in.
-        hosts: Names and addresses this server may be called by, besides those of loopback.
-            Another name is how a foreign page would reach us through its own DNS.
-        any_address: Whether any bare IP address will do, for a server that listens on all.
-        proxies: Those in front of it; ``None`` if there are none.
+        app: The protected application.
+        token: The home's own token, which grants full access.
+        access: Authenticates all other callers.
+        hosts: Names and addresses of this server, besides those of loopback. Any other name may
+            be a foreign page that reaches this server through its own DNS.
+        any_address: Whether any bare IP address is accepted, for a server that listens on all.
+        proxies: The trusted proxies; ``None`` if there are none.
     """
 
     def __init__(
@@ -135,13 +134,13 @@ class Guard:
             else:
                 await self._app(scope, receive, answer.send)
         except anyio.get_cancelled_exc_class():
-            if not answer.has_begun:  # the server has waited for it, and ends
+            if not answer.has_begun:  # the server stops, and its grace period is over
                 with anyio.move_on_after(_LAST_SECONDS, shield=True):
                     await problem_of(DaemonStopping())(scope, receive, answer.send)
             raise
         except Exception as exc:  # noqa: BLE001 - logged; one request must not end the server
             if answer.is_cut:
-                return  # however the framework has wrapped what cut it
+                return  # the framework may have wrapped `_Revoked`
             _log.exception(
                 "request failed",
                 path=scope["path"],
@@ -155,23 +154,23 @@ class Guard:
     async def _body(
         self, scope: Scope, headers: Headers, receive: Receive, asking: Asking
     ) -> Response | Receive:
-        """Return what gives the body of a change, or the answer to one that is not heard."""
+        """Read the request body. Return a replacement ``receive``, or an error response."""
         refusal = refused_type(headers, must=asking.cookie is not None)
         if refusal is not None:
             return refusal
         is_open = (scope["method"], scope["path"]) in OPEN
         body = await read_body(headers, receive, STRANGER_LIMIT if is_open else BODY_LIMIT)
-        if not isinstance(body, Response) and not self.is_good(asking):  # it may take its time
+        if not isinstance(body, Response) and not self.is_good(asking):  # reading may take long
             return problem(401, "web.unauthorized", "who asks may not any more")
         return body
 
     def is_good(self, asking: Asking) -> bool:
-        """Whether whoever asks may still: an answer may go on for days."""
+        """Return whether the caller still has access, since a response may be streamed for days."""
         caller = asking.caller
         return caller is None or self._access.picture.is_good(caller, self._clock.now())
 
     def refused(self, scope: Scope, asking: Asking, status: int) -> None:
-        """Tell the audit of a change that was refused, and of who was shut out."""
+        """Audit a denied change, and a read that was denied for lack of access."""
         if scope["method"] in _SAFE and status not in _SHUT_OUT:
             return
         actor = asking.actor
@@ -187,27 +186,27 @@ class Guard:
         self._access.refused(line)
 
     async def _refusal(self, scope: Scope, headers: Headers, asking: Asking) -> Response | None:
-        """Return the answer to a request that may not pass; else know who sends it."""
+        """Return an error response if the request is denied; otherwise authenticate it."""
         if scope.get(_TRUSTED):
             asking.address, asking.caller = "", _HOME
             return None
         if not self._is_known_host(headers):
             return problem(421, "web.host", "this server does not go by that name; use its address")
         if "transfer-encoding" in headers and "content-length" in headers:
-            # A proxy may have seen another end of it than we do.
+            # A proxy may disagree with this server on where the request ends (request smuggling).
             detail = "a body has a length, or comes in chunks, not both"
             return problem(400, "request.invalid", detail, {"connection": "close"})
-        if not scope["path"].startswith("/"):  # a whole URL: nobody's proxy are we
+        if not scope["path"].startswith("/"):  # an absolute URL: this is not a proxy
             return problem(400, "web.no_such_path", "the address of a request begins with /")
         if len(scope["raw_path"]) + len(scope["query_string"]) > _TARGET_BYTES:
             return problem(414, "web.too_large", f"an address has at most {_TARGET_BYTES} bytes")
         if scope["path"] in EXEMPT:
-            self._know(headers, asking)  # nobody has to be known, who is may be told more
+            self._know(headers, asking)  # optional: authenticated callers get more details
             return None
         return await self._not_authorized(scope, headers, asking)
 
     def _know(self, headers: Headers, asking: Asking) -> bool:
-        """Find out who sends it; return whether a token says so, good or not."""
+        """Authenticate the request. Return whether it carried a bearer token, valid or not."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             asking.caller = self._bearer(given.strip())
@@ -249,7 +248,7 @@ class Guard:
                 return
 
     async def _first_visit(self, scope: Scope, asking: Asking) -> Response | None:
-        """The page itself may come to anyone; with the banner's link comes a session."""
+        """Let anyone load the page, and start a session for the banner's link with the token."""
         given = _query(scope).get("token", [""])[0]
         if scope["path"] != "/" or not given:
             return None
@@ -274,11 +273,11 @@ class Guard:
 
 
 class _Answer:
-    """What goes back: with the headers of every answer, and no further than it may.
+    """A response: adds common headers, and is cut off when the caller's access ends.
 
     Attributes:
-        has_begun: Whether its head is out.
-        is_cut: Whether it was ended because who asked may not any more.
+        has_begun: Whether the headers have been sent.
+        is_cut: Whether it was cut off because access was revoked.
     """
 
     def __init__(self, guard: Guard, scope: Scope, asking: Asking, send: Send) -> None:
@@ -307,7 +306,7 @@ class _Answer:
 
 
 def set_cookie(answer: Response, scope: Scope, name: str, secret: str) -> None:
-    """Have the browser keep a session."""
+    """Set the session cookie."""
     answer.set_cookie(
         name,
         secret,
@@ -320,17 +319,18 @@ def set_cookie(answer: Response, scope: Scope, name: str, secret: str) -> None:
 
 
 def _forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | None:
-    """A cookie comes along by itself, so a change needs to come from our own page.
+    """Return an error response to a possible cross-site request forgery.
 
-    A login needs it, too, where a browser says where it comes from: else a foreign page could
-    have somebody work in another one's name.
+    Browsers send cookies automatically, so a change must come from our own page. So must a login
+    if the browser names an origin; otherwise a foreign page could log a user in to another
+    account.
     """
     if scope["method"] in _SAFE:
         return None
     origin = headers.get("origin")
     site = headers.get("sec-fetch-site")
     own = f"{scope['scheme']}://{headers.get('host', '')}"
-    if site is not None:  # no page can say this, and it is so behind a proxy that speaks TLS, too
+    if site is not None:  # pages cannot forge it, and it is right behind a TLS proxy, too
         is_own = site == "same-origin"
     else:
         is_own = origin == own or (is_login and origin is None)
@@ -345,7 +345,7 @@ def _address(scope: Scope) -> str:
 
 
 def _cookies(headers: Headers, name: str) -> Iterator[str]:
-    """Give the values of one cookie. Other applications' come along, and follow no grammar."""
+    """Yield the values of one cookie. Other applications' cookies may be malformed."""
     for pair in ";".join(headers.getlist("cookie")).split(";"):
         given, _, value = pair.partition("=")
         if given.strip() == name:
@@ -356,11 +356,11 @@ def _query(scope: Scope) -> dict[str, list[str]]:
     try:
         return parse_qs(scope["query_string"].decode("ascii", "replace"), max_num_fields=20)
     except ValueError:
-        return {}  # more fields than any address of ours
+        return {}  # more fields than any valid request has
 
 
 def _host_name(given: str) -> str:
-    """Return a Host header without its port; "" for what is no host."""
+    """Return a Host header without its port; "" if it is invalid."""
     found = _HOST.fullmatch(given)
     if found is None:
         return ""

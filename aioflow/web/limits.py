@@ -1,4 +1,4 @@
-"""Connections: so many in all, so many from one address, and none that dawdles with its head."""
+"""Connection limits: in all, per address, and for the time and size of a request's head."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 __all__ = ("FROM_ONE_ADDRESS", "HEAD_BYTES", "HEAD_SECONDS", "IN_ALL", "asked_paths", "limited")
 
 HEAD_BYTES = 16 * 1024
-"""Of a request's first line and headers."""
+"""Maximum size of a request's first line and headers."""
 
 HEAD_SECONDS = 10.0
-"""From when a connection is made, or used again, until the head of its request is whole."""
+"""Maximum time from a connection's start or reuse until the head of its request is complete."""
 
 _LINGER_SECONDS = 5.0
-"""How long a peer whose request was refused may still send, and read the answer."""
+"""How long a client whose request was rejected may still send, and read the response."""
 
 IN_ALL = 1_000
 FROM_ONE_ADDRESS = 200
@@ -38,8 +38,8 @@ _REFUSED = (
 )
 
 _log = logging.getLogger("uvicorn.error.connections")
-_log.setLevel(logging.ERROR)  # whoever sends what is no HTTP would fill the log with it
-_log.addFilter(lambda record: not _is_cut_short(record))  # the server tells of those itself
+_log.setLevel(logging.ERROR)  # clients that send no valid HTTP would fill the log
+_log.addFilter(lambda record: not _is_cut_short(record))  # the server itself logs those
 
 
 def _is_cut_short(record: logging.LogRecord) -> bool:
@@ -48,7 +48,7 @@ def _is_cut_short(record: logging.LogRecord) -> bool:
 
 
 class _Limits:
-    """Those of one server, and how many connections it has from where."""
+    """The limits of one server, and its open connections by address."""
 
     def __init__(
         self,
@@ -64,7 +64,10 @@ class _Limits:
         self._open: Counter[str] = Counter()
 
     def enter(self, address: str) -> bool:
-        """Count one more; whether there is room for it. Without an address it counts in all."""
+        """Count a connection and return whether it is within the limits.
+
+        Without an address, only the total is limited.
+        """
         self._open[address] += 1
         is_many = self._open[address] > self._from_one
         if is_many and (not address or self._is_exempt(address)):
@@ -72,7 +75,7 @@ class _Limits:
         return not is_many and self._open.total() <= self._in_all
 
     def leave(self, address: str) -> None:
-        """One has gone."""
+        """Uncount a connection."""
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]
@@ -89,7 +92,7 @@ class _Connection(H11Protocol):
         self.logger = _log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called by the loop."""
+        """Called by the event loop."""
         super().connection_made(transport)
         self._from = self.client[0] if self.client else ""
         if self.limits.enter(self._from):
@@ -99,7 +102,7 @@ class _Connection(H11Protocol):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop."""
+        """Called by the event loop."""
         if self._from is not None:
             self.limits.leave(self._from)
             self._from = None
@@ -107,7 +110,7 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
+        """Called by the event loop."""
         if self._is_refused or self.transport.is_closing():
             return
         before = cast(object, self.cycle)
@@ -115,14 +118,14 @@ class _Connection(H11Protocol):
         if self._is_refused:
             return
         if cast(object, self.cycle) is not before:
-            self._stop_waiting()  # the head was whole
+            self._stop_waiting()  # the head is complete
         elif before is None or self.cycle.response_complete:
             self._wait_for_head()
 
     def handle_events(self) -> None:
-        """Called with each piece of data, and when an answer is out.
+        """Called for each piece of data, and when a response has been sent.
 
-        The parser itself limits a head only while its end has not come.
+        The parser itself limits a head only as long as its end has not arrived.
         """
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if (cycle is None or cycle.response_complete) and self._has_long_head():
@@ -131,10 +134,10 @@ class _Connection(H11Protocol):
             super().handle_events()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer 400, and close once the peer has: RFC 9112, 9.6.
+        """Respond 400, and close after the client has closed: RFC 9112, 9.6.
 
-        A close while bytes of the peer are unread resets the connection, and with it the peer
-        may lose the answer.
+        Closing while data from the client is unread resets the connection, and the client may lose
+        the response.
         """
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and not cycle.response_complete:
@@ -164,7 +167,7 @@ class _Connection(H11Protocol):
 
     @property
     def path(self) -> str | None:
-        """What is being asked for over it; ``None`` for nothing."""
+        """The path of the request in progress; ``None`` if there is none."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         is_over = cycle is None or cycle.response_complete or self._is_refused
         return None if cycle is None or is_over else str(cycle.scope["path"])
@@ -181,7 +184,7 @@ class _Connection(H11Protocol):
 
 
 def asked_paths(connections: Iterable[object]) -> set[str]:
-    """Return what is being asked for over these, and not answered yet."""
+    """Return the paths of unanswered requests on these connections."""
     paths = {one.path for one in connections if isinstance(one, _Connection)}
     return {path for path in paths if path is not None}
 
@@ -193,13 +196,13 @@ def limited(
     head_seconds: float = HEAD_SECONDS,
     is_exempt: Callable[[str], bool] = lambda address: False,
 ) -> type[asyncio.Protocol]:
-    """Return the protocol of a server; each has limits of its own.
+    """Return a protocol class for one server, with limits of its own.
 
     Args:
-        in_all: Connections at once.
-        from_one: The same from one address; a Unix socket has none.
+        in_all: Maximum number of connections.
+        from_one: The same per address; a Unix socket has none.
         head_seconds: See ``HEAD_SECONDS``.
-        is_exempt: Whether an address may have as many as there are in all: a proxy.
+        is_exempt: Returns whether an address, that of a proxy, is exempt from ``from_one``.
     """
     limits = _Limits(in_all, from_one, head_seconds, is_exempt)
     return type("Connection", (_Connection,), {"limits": limits})

@@ -1,4 +1,4 @@
-"""The routes of logs: as text, from a byte on, and as lines that contain something."""
+"""Routes for logs: as text from an offset, and as lines that contain a text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ("router",)
 
 _LOG_BYTES = 4 * 1024 * 1024
 _SHOWN_BYTES = 6 * LINE_BYTES
-"""Of a line of control characters, as JSON writes them."""
+"""Maximum JSON size of a line, if it consists of control characters."""
 
 
 router = api_router()
@@ -45,12 +45,12 @@ async def logs(
     by: By,
     held: HeldBytes,
 ) -> Response:
-    """Return what it printed, from a byte on, a piece at a time; or lines with a text, as JSON.
+    """Return a piece of the log from a byte offset; or lines that contain a text, as JSON.
 
-    ``x-log-end`` is where to ask on, and ``x-log-live`` says whether more may come.
+    ``x-log-end`` is the next offset, and ``x-log-live`` tells whether more may come.
     """
     index = max(map_index, round_number)
-    is_live = await api.reads.prints_on(run_id, task_id, map_index=index)  # before it is read
+    is_live = await api.reads.prints_on(run_id, task_id, map_index=index)  # before reading
     read = await api.log(run_id, task_id, map_index=index, try_number=try_number)
     if form == "lines":
         count = min(limit, PAGE)
@@ -69,5 +69,5 @@ async def _as_text(read: Log, offset: int, limit: int, *, is_live: bool, is_file
     headers = {"x-log-end": str(offset + len(data)), "x-log-live": str(int(is_live))}
     if is_file:
         headers["content-disposition"] = 'attachment; filename="task.log"'
-    # Tasks print what they like: never a type that a browser would run.
+    # Tasks may print anything: never use a type that a browser would execute.
     return Response(data, media_type="text/plain; charset=utf-8", headers=headers)

@@ -1,4 +1,4 @@
-"""How late the event loop is: what blocks it delays every answer and every timer."""
+"""Delay of the event loop: code that blocks it delays every response and every timer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEPT = 30
 
 
 class LoopLag:
-    """Sleeps a little, over and over, and looks how much longer it took."""
+    """Measures repeatedly how much longer a short sleep takes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -28,5 +28,5 @@ class LoopLag:
             self._late_us.append(max(took - _EVERY_SECONDS * 1e6, 0.0))
 
     def worst_seconds(self) -> float:
-        """Return the largest of the last quarter of a minute."""
+        """Return the maximum of the last 15 seconds."""
         return max(self._late_us) / 1e6

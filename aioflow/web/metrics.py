@@ -1,4 +1,4 @@
-"""The node's numbers in the text format of Prometheus, read when they are asked for."""
+"""The node's metrics in the Prometheus text format, collected on request."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from aioflow.executors.host_load import resident_bytes
 __all__ = ("Exposition", "exposition")
 
 Exposition: TypeAlias = Callable[[], Awaitable[bytes]]
-"""Writes all metrics as of now."""
+"""Returns all current metrics as text."""
 
 
 class _NodeCollector(Collector):
-    """Collects what somebody has asked the API for before, and how the loop fares."""
+    """Yields metrics that were requested from the API before, and the event loop's delay."""
 
     def __init__(self, api: Api, lag_seconds: Callable[[], float]) -> None:
         self._api = api
@@ -37,7 +37,7 @@ class _NodeCollector(Collector):
         self.now: Metrics | None = None
 
     def describe(self) -> Iterable[Metric]:
-        return []  # else registering would ask a node that is not up yet
+        return []  # otherwise registration would collect from a node that is not running yet
 
     def collect(self) -> Iterable[Metric]:
         now = self.now
@@ -51,7 +51,7 @@ class _NodeCollector(Collector):
 
 
 def exposition(api: Api, lag_seconds: Callable[[], float]) -> Exposition:
-    """Return a function that writes all metrics as of now."""
+    """Return a function that returns all current metrics as text."""
     registry = CollectorRegistry(auto_describe=False)
     collector = _NodeCollector(api, lag_seconds)
     registry.register(collector)

@@ -1,6 +1,7 @@
-"""Answers health checks before there is a database: alive, and not ready.
+"""Health checks while the daemon waits for its database: alive, and not ready.
 
-Nothing else is served then. Who may ask is of no importance: the answers say nothing.
+All other paths are answered as not ready, too. There is no authentication, because the responses
+contain no data.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _NOT_READY = b'{"status":"not_ready"}'
 async def serve_not_ready(
     settings: Settings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Answer on the address of the web server until cancelled; then it is free.
+    """Answer on the web server's address until cancelled, then release the address.
 
     Raises:
-        PortInUse: If the address is taken.
-        SettingsError: If it cannot be used, or others could reach it and may not.
+        PortInUse: If the address is in use.
+        SettingsError: If it is invalid, or reachable by other machines without permission.
     """
     check_address(settings)
     with listen_on_address(settings.host, settings.port) as listening:
@@ -55,7 +56,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             writer.write(_response(head))
             await writer.drain()
     except TimeoutError:
-        pass  # it said nothing: the connection is closed
+        pass  # the client sent no request: close the connection
     finally:
         writer.close()
 

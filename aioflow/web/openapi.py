@@ -1,6 +1,6 @@
-"""What the API says of itself: every route with its parameters, and the shape of its answers.
+"""The OpenAPI document: every route with its parameters and response schemas.
 
-The shapes are made of the Structs that are encoded. Nothing looks at an answer on its way out.
+Schemas are generated from the structs that are encoded. Responses are not validated.
 """
 
 from __future__ import annotations
@@ -214,14 +214,14 @@ ANSWERS: Mapping[str, Any] = {
     **{f"set_{kind}": ValueSet for kind in ValueKind},
     **{f"delete_{kind}": ValueDeleted for kind in ValueKind},
 }
-"""What the routes answer with, by their names."""
+"""Types of JSON responses by the names of routes."""
 
 TEXTS: Mapping[str, str] = {
     "logs": "text/plain",
     "stream": "text/event-stream",
     "follow_log": "text/event-stream",
 }
-"""Those that answer with text, or with that as well."""
+"""Content types of routes that respond with text, always or optionally."""
 
 
 def operation_id(route: APIRoute) -> str:
@@ -230,7 +230,7 @@ def operation_id(route: APIRoute) -> str:
 
 
 def describe(routes: Sequence[BaseRoute]) -> dict[str, Any]:
-    """Return the description of routes."""
+    """Return the OpenAPI document of routes."""
     described = get_openapi(title="aioflow", version="1", routes=routes)
     _add_answers(described)
     return described

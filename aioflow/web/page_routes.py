@@ -1,4 +1,4 @@
-"""The routes that the page reads."""
+"""Routes that only the web page needs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _Dags = Annotated[list[str], Query(max_length=_RECENT)]
 
 
 first = api_router()
-"""Routes that have to precede those with a name in their place."""
+"""Routes that must be registered before those with a parameter in the same place."""
 
 router = api_router()
-"""The others."""
+"""All other routes."""
 
 
 @first.get("/dags/recent", dependencies=[viewer("query")])
 async def recent_runs(api: NodeApi, dag: _Dags = []) -> Response:  # noqa: B006 - nobody changes it
-    """List the newest runs of DAGs; without any, show the DAG that is called ``recent``."""
+    """List the newest runs of DAGs; without any, show the DAG named ``recent``."""
     if not dag:
         return Json(await api.show_dag("recent"))
     return Json(await api.reads.recent(dag))
@@ -38,13 +38,13 @@ async def recent_runs(api: NodeApi, dag: _Dags = []) -> Response:  # noqa: B006 
 
 @first.get("/triggers/summary", dependencies=[viewer()])
 async def triggers_summary(api: NodeApi) -> Response:
-    """Sum up what is parked, by kind and age, and who hosts it."""
+    """Summarize the waiting triggers by kind and age, and their hosts."""
     return Json(await api.reads.waiting.summary())
 
 
 @router.get("/overview", dependencies=[viewer()])
 async def overview(api: NodeApi) -> Response:
-    """Say how the node fares, what waits for longest and what has failed."""
+    """Show the state of the node, its longest waits and recent failures."""
     health = await api.health()
     return Json(await api.reads.overview(health.status))
 
@@ -57,19 +57,19 @@ async def list_nodes(api: NodeApi) -> Response:
 
 @router.post("/nodes/{node}/drain", dependencies=[admin()])
 async def drain(acting: Acting, node: Annotated[int, Path(ge=0, le=Row)]) -> Response:
-    """Have a node start no task and host no trigger that it does not have already."""
+    """Stop assigning new tasks and triggers to a node."""
     return Json(await acting.drain(node, is_drained=True))
 
 
 @router.post("/nodes/{node}/undrain", dependencies=[admin()])
 async def undrain(acting: Acting, node: Annotated[int, Path(ge=0, le=Row)]) -> Response:
-    """Have a node take work again."""
+    """Resume assigning work to a node."""
     return Json(await acting.drain(node, is_drained=False))
 
 
 @router.get("/import-errors", dependencies=[viewer()])
 async def import_errors(api: NodeApi) -> Response:
-    """List the DAG files that cannot be read."""
+    """List the DAG files that cannot be imported."""
     return Json(await api.reads.import_errors())
 
 
@@ -79,7 +79,7 @@ async def schedules(
     after: Annotated[str | None, Query(alias="from")] = None,
     hours: Annotated[float, Query(gt=0, le=24 * 366)] = 24,
 ) -> Response:
-    """List when the DAGs that are not paused fire next, the earliest first; 500 at most."""
+    """List the next fire times of DAGs that are not paused, the earliest first; at most 500."""
     start = api.clock.now() if after is None else instant(after, "from")
     until = start + round(hours * _HOUR_US)
     return Json(await api.reads.upcoming(after=start, until=until))
@@ -87,7 +87,7 @@ async def schedules(
 
 @router.get("/dags/{dag_id}/graph", dependencies=[viewer("dag")])
 async def dag_graph(api: NodeApi, dag_id: str, version: _Version = None) -> Response:
-    """Show the shape of a version of a DAG, the newest by default."""
+    """Show the graph of a version of a DAG, by default the newest."""
     return Json(await api.reads.graphs.graph(dag_id, version))
 
 
@@ -104,25 +104,25 @@ async def dag_grid(
 
 @router.get("/dags/{dag_id}/code", dependencies=[viewer("dag")])
 async def dag_code(api: NodeApi, dag_id: str, version: _Version = None) -> Response:
-    """Show the files of a version; of all together at most 1 MiB."""
+    """Show the files of a version; at most 1 MiB together."""
     return Json(await api.reads.graphs.code(dag_id, version))
 
 
 @router.get("/dags/{dag_id}/versions", dependencies=[viewer("dag")])
 async def dag_versions(api: NodeApi, dag_id: str) -> Response:
-    """List the present version and those that its newest runs have, the newest first."""
+    """List the current version of a DAG and those of its newest runs, the newest first."""
     return Json(await api.reads.graphs.versions(dag_id))
 
 
 @router.get("/runs/{run_id}/graph", dependencies=[viewer("run")])
 async def run_graph(api: NodeApi, run_id: str) -> Response:
-    """Show how each task of a run stands, its children counted."""
+    """Show the state of each task of a run, with its children counted."""
     return Json(await api.reads.progress.graph(run_id))
 
 
 @router.get("/runs/{run_id}/gantt", dependencies=[viewer("run")])
 async def run_gantt(api: NodeApi, run_id: str, offset: Offset = 0, limit: Count = 200) -> Response:
-    """Show where the time of one page of its tasks went."""
+    """Show how one page of a run's tasks spent their time."""
     return Json(await api.reads.gantt(run_id, offset=offset, limit=limit))
 
 
@@ -134,18 +134,18 @@ async def show_task(
     map_index: MapIndex = -1,
     round_number: RoundNumber = -1,
 ) -> Response:
-    """Show one task with what it took, its tries and its durable calls."""
+    """Show one task with its inputs, its tries and its durable calls."""
     number = max(map_index, round_number)
     return Json(await api.reads.one_task.show(run_id, task_id, map_index=number))
 
 
 @router.get("/events/{event_id}/woke", dependencies=[viewer()])
 async def woken_by(api: NodeApi, event_id: Annotated[int, Path(ge=0, le=Row)]) -> Response:
-    """List whom an event woke since the daemon began, and the runs it has started."""
+    """List the tasks that an event resumed since the daemon started, and the runs it started."""
     return Json(await api.reads.waiting.woken_by(event_id))
 
 
 @router.get("/pools/{name}/holders", dependencies=[viewer()])
 async def pool_holders(api: NodeApi, name: str) -> Response:
-    """List who has a part of a pool, what runs first; 100 at most."""
+    """List the tasks that occupy a pool, running ones first; at most 100."""
     return Json(await api.reads.holders(name))

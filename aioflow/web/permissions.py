@@ -1,7 +1,7 @@
-"""What each route needs of those who ask; a route that says nothing is not served.
+"""The permission that each route requires. A route that declares none is not served.
 
-A token with scopes is good for routes about one DAG, and only where that is one of them: the DAG
-of the path, of the query, or the one that a run or a backfill belongs to.
+A token with scopes is valid only for routes about one DAG that is among them: the DAG of the path
+or the query, or that of the path's run or backfill.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ __all__ = (
 )
 
 Of: TypeAlias = Literal["dag", "run", "backfill", "query"]
-"""Where a route says which DAG it is about: ``dag_id``, ``run_id`` or ``backfill_id`` of its path,
-or ``dag`` of its query."""
+"""How a request names its DAG: ``dag_id``, ``run_id`` or ``backfill_id`` in the path, or ``dag`` in
+the query.
+"""
 
 _ROW = 1 << 62
 
 
 class Permission:
-    """What a route needs.
+    """The permission that a route requires.
 
     Args:
-        role: ``None`` for nothing: anybody may ask.
-        of: Which DAG it is about; ``None`` for none, or for many.
-        is_own: It is about whoever asks, whatever the scopes are.
+        role: The minimum role; ``None`` for no authentication.
+        of: How the request names its DAG; ``None`` if it is about none, or many.
+        is_own: Whether it is about the caller itself; then scopes do not matter.
     """
 
     def __init__(self, role: Role | None, of: Of | None = None, *, is_own: bool = False) -> None:
@@ -57,11 +58,11 @@ class Permission:
         self.is_own = is_own
 
     async def check(self, request: Request) -> None:
-        """Let the request go on, or not; called by the framework.
+        """Authorize the request; called by the framework.
 
         Raises:
-            Forbidden: If the role of whoever asks is too small.
-            OutOfScope: If the token is good for other DAGs only.
+            Forbidden: If the caller's role is insufficient.
+            OutOfScope: If the token is valid for other DAGs only.
         """
         if self.role is None:
             return
@@ -90,7 +91,7 @@ class Permission:
                 case None:
                     return None
         except (RequestError, ValueError):
-            return None  # there is no such thing; whoever may not see it learns as much
+            return None  # unknown objects look the same to a scoped token as those out of its scope
 
 
 def viewer(of: Of | None = None, *, is_own: bool = False) -> Any:
@@ -99,22 +100,22 @@ def viewer(of: Of | None = None, *, is_own: bool = False) -> Any:
 
 
 def operator(of: Of | None = None) -> Any:
-    """Return the dependency of a route that acts on what runs."""
+    """Return the dependency of a route that changes runs, DAGs, triggers, events or pools."""
     return Depends(Permission(Role.OPERATOR, of).check)
 
 
 def admin(of: Of | None = None) -> Any:
-    """Return the dependency of a route that acts on what is kept, and on who is let in."""
+    """Return the dependency of a route that changes stored data, or access to it."""
     return Depends(Permission(Role.ADMIN, of).check)
 
 
 def anybody() -> Any:
-    """Return the dependency of a route that needs nothing; the guard has to know it, too."""
+    """Return the dependency of a route without authentication; the guard must allow it, too."""
     return Depends(Permission(None).check)
 
 
 def permission_of(route: BaseRoute) -> Permission | None:
-    """Return what a route declares."""
+    """Return the permission that a route declares; ``None`` if it declares none."""
     if isinstance(route, APIRoute):
         for dependency in route.dependencies:
             owner = getattr(dependency.dependency, "__self__", None)
@@ -124,7 +125,7 @@ def permission_of(route: BaseRoute) -> Permission | None:
 
 
 def each_route(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
-    """Yield routes, those of routers among them one by one."""
+    """Yield routes one by one, including those of nested routers."""
     for route in routes:
         inner = getattr(route, "original_router", None)
         if inner is None:
@@ -134,7 +135,7 @@ def each_route(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
 
 
 def check_routes(routes: Iterable[BaseRoute]) -> None:
-    """Look whether each route declares what it needs.
+    """Check that each route declares a permission.
 
     Raises:
         RuntimeError: If one does not, which is a defect.
@@ -170,10 +171,10 @@ def _caller_of(request: Request) -> Caller:
 
 
 Sent = Annotated[Asking, Depends(_sent)]
-"""The request itself, as a route takes it."""
+"""The context of the request, as a route's parameter."""
 
 By = Annotated[Actor, Depends(_by)]
-"""Who sends it."""
+"""The caller, as a route's parameter."""
 
 Acting = Annotated[Api, Depends(_acting)]
-"""What a route that changes something asks: in the name of whoever sends the request."""
+"""The API acting for the caller, as the parameter of a route that makes changes."""

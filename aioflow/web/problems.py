@@ -1,4 +1,4 @@
-"""Errors as the API tells them: problem+json with the stable code."""
+"""Error responses: ``application/problem+json`` with a stable code."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
 
 
 def status_of(error: AioflowError) -> int:
-    """Return the HTTP status of an error of ours."""
+    """Return the HTTP status for an aioflow error."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
 def problem_of(error: AioflowError) -> Response:
-    """Return the answer to a request that ended in an error of ours."""
+    """Return the error response for an aioflow error."""
     status = status_of(error)
     headers = {"retry-after": str(_RETRY_SECONDS)} if status == 503 else {}
     if isinstance(error, TooManyLogins):
@@ -121,7 +121,7 @@ def problem_of(error: AioflowError) -> Response:
 def problem(
     status: int, code: str, detail: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a problem+json answer. It names the request it answers, as the daemon's log does."""
+    """Return an error response. It contains the request's id, which the daemon's log has, too."""
     return _Problem(status, code, detail, headers or {})
 
 

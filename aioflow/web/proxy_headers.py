@@ -1,4 +1,4 @@
-"""Who is behind a proxy: what it says of them is believed where we were told to believe it."""
+"""The client behind a proxy: forwarding headers are used only from trusted proxies."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _SCHEMES = frozenset({"http", "https"})
 
 
 class Proxies:
-    """Those in front of this server.
+    """The trusted proxies in front of this server.
 
     Args:
-        trusted: Addresses and networks; of nobody else ``X-Forwarded-For`` and
-            ``X-Forwarded-Proto`` are read, and ``X-Forwarded-Host`` never is.
+        trusted: Addresses and networks. ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are read
+            from no other client, and ``X-Forwarded-Host`` from none at all.
     """
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
         self._networks = [ipaddress.ip_network(network) for network in trusted]
 
     def is_trusted(self, address: str) -> bool:
-        """Whether that is one of them."""
+        """Return whether the address is that of a trusted proxy."""
         if not self._networks:
             return False
         found = _parsed(address)
         return found is not None and any(found in network for network in self._networks)
 
     def address(self, headers: Headers, peer: str) -> str:
-        """Return where a request comes from: the last address that no proxy of ours has.
+        """Return the client's address: the last one that is not that of a trusted proxy.
 
-        What stands before that one may have been made up by whoever sent it.
+        Addresses before that one may be forged by the client.
         """
         nearest = peer
         for given in reversed(",".join(headers.getlist("x-forwarded-for")).split(",")):
@@ -49,14 +49,14 @@ class Proxies:
         return nearest
 
     def scheme(self, headers: Headers, peer: str, scheme: str) -> str:
-        """Return what the browser speaks, to whom the page may matter as that."""
+        """Return the scheme that the browser uses."""
         given = headers.getlist("x-forwarded-proto")
         is_told = len(given) == 1 and given[0] in _SCHEMES and self.is_trusted(peer)
         return given[0] if is_told else scheme
 
 
 def _parsed(given: str) -> _Address | None:
-    """Return an address; with a port, as some proxies write it, or without."""
+    """Parse an address, with or without a port, which some proxies add."""
     text = given
     if text.startswith("["):
         text = text[1:].partition("]")[0]

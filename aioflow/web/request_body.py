@@ -1,4 +1,4 @@
-"""Bodies of requests: read whole before anybody else sees them, so large, so deep, so soon."""
+"""Request bodies: read whole before routing, with limits of size, nesting depth and time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from aioflow.web.problems import problem
 __all__ = ("BODY_LIMIT", "JSON_DEPTH", "STRANGER_LIMIT", "is_too_deep", "read_body", "refused_type")
 
 BODY_LIMIT = 1024 * 1024
-"""Bytes of a request's body."""
+"""Maximum bytes of a request's body."""
 
 STRANGER_LIMIT = 16 * 1024
-"""The same of one that anybody may send: a thousand connections take no memory to speak of."""
+"""The same without authentication, so that a thousand connections need little memory."""
 
 JSON_DEPTH = 64
-"""Lists and objects within each other."""
+"""Nesting depth of lists and objects."""
 
 _SECONDS = 30.0
 
-# Ends at the end where no quote does: a pattern that could fail would begin anew at each quote.
+# An unclosed string matches up to the end of the body: if the pattern could fail, it would be
+# tried again from each quote, in quadratic time.
 _TEXT = re.compile(rb'(?s)"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z)')
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _OTHERS = bytes(set(range(256)) - set(b"[]{}"))
@@ -33,11 +34,11 @@ _JSON_TYPES = frozenset({"application/json", "application/json;charset=utf-8"})
 
 
 def refused_type(headers: Headers, *, must: bool) -> Response | None:
-    """Return the answer to a body that does not say it is JSON.
+    """Return an error response if the body is not declared as JSON.
 
     Args:
-        must: Whether one that says nothing is refused, too; what a browser's form sends never
-            says that it is JSON.
+        must: Whether a body without a type is rejected, too. A browser's form never sends a
+            body that is declared as JSON.
     """
     given = headers.get("content-type")
     has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
@@ -52,9 +53,9 @@ def refused_type(headers: Headers, *, must: bool) -> Response | None:
 async def read_body(
     headers: Headers, receive: Receive, limit: int = BODY_LIMIT
 ) -> Response | Receive:
-    """Return what gives the whole body to others; or the answer to one that cannot be taken."""
+    """Read the body. Return a ``receive`` that replays it, or an error response."""
     length = headers.get("content-length", "0")
-    # `isdigit` is true of digits that int() does not take.
+    # `isdigit` also accepts digits that int() rejects.
     if not (length.isascii() and length.isdigit()) or int(length[:20]) > limit:
         return _too_large(limit)
     pieces: list[bytes] = []
@@ -79,7 +80,7 @@ async def read_body(
 
 
 def is_too_deep(body: bytes) -> bool:
-    """Whether lists and objects stand too deep within each other. In time linear to the body."""
+    """Return whether lists and objects are nested too deeply, in time linear to the body."""
     if body.count(b"[") + body.count(b"{") <= JSON_DEPTH:
         return False
     left = _TEXT.sub(b"", body).translate(_SQUARE, _OTHERS)
@@ -88,7 +89,7 @@ def is_too_deep(body: bytes) -> bool:
         if len(shorter) == len(left):
             break
         left = shorter
-    # What closes itself is gone by now, unless it was too deep; what never closes is left.
+    # Balanced brackets have been removed unless they are too deep; unclosed ones remain.
     return b"[]" in left or left.count(b"[") > JSON_DEPTH
 
 
@@ -97,7 +98,7 @@ def _too_large(limit: int) -> Response:
 
 
 def _given(message: Message, receive: Receive) -> Receive:
-    """Give one message, then what else comes."""
+    """Return a ``receive`` that returns this message first."""
     first: list[Message] = [message]
 
     async def give() -> Message:

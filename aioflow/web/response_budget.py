@@ -1,7 +1,7 @@
-"""What answers hold in memory until they are taken: bounded, in all and for each who asks.
+"""Memory budget of responses: bounded in total and per caller.
 
-Whoever asks for much waits for room before anything of it is read, and is refused where none
-comes. What is read goes out in pieces, so that the connection holds no second copy of it.
+A large response waits for its share of the budget before any of its data is read, and is rejected
+if there is none in time. The data is sent in pieces, so that the connection holds no second copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ("IN_ALL", "OF_ONE", "PIECE", "Held", "HeldAnswer", "Room")
 
 IN_ALL = 64 * 1024 * 1024
 OF_ONE = 16 * 1024 * 1024
-"""Bytes: of all answers together, and of those for one person, or one token."""
+"""Bytes: of all responses together, and of those for one user or one token."""
 
 PIECE = 64 * 1024
 
@@ -29,7 +29,7 @@ _TOO_MUCH = "web.too_much_held"
 
 
 class Room:
-    """What one answer may hold.
+    """The share of one response.
 
     Attributes:
         size: In bytes.
@@ -42,13 +42,13 @@ class Room:
         self.resize(size)
 
     def resize(self, size: int) -> None:
-        """Hold so much from now on; 0 gives it back."""
+        """Change the share; 0 releases it."""
         self._held.add(self._who, size - self.size)
         self.size = size
 
 
 class Held:
-    """Counts it."""
+    """Counts the bytes that responses hold."""
 
     def __init__(self, *, in_all: int = IN_ALL, of_one: int = OF_ONE) -> None:
         self._in_all = in_all
@@ -58,15 +58,15 @@ class Held:
 
     @property
     def total(self) -> int:
-        """How much is held by all together."""
+        """Bytes held in total."""
         return self._of.total()
 
     def is_full_for(self, who: str, size: int) -> bool:
-        """Whether somebody holds so much that this would be more than he may."""
+        """Return whether this many more bytes would exceed a caller's limit."""
         return self._of[who] + size > self._of_one
 
     def add(self, who: str, size: int) -> None:
-        """Count more, or less; called by ``Room``."""
+        """Add bytes, or subtract them; called by ``Room``."""
         self._of[who] += size
         if not self._of[who]:
             del self._of[who]
@@ -74,7 +74,7 @@ class Held:
             self._stirred.set()
 
     async def take(self, who: str, size: int, *, patience_seconds: float) -> Room | None:
-        """Return room for an answer, which is to be given back; ``None`` where none comes."""
+        """Acquire a share, which has to be released; ``None`` after the timeout."""
         with anyio.move_on_after(patience_seconds):
             while self.is_full_for(who, size) or self.total + size > self._in_all:
                 self._stirred = anyio.Event() if self._stirred.is_set() else self._stirred
@@ -84,12 +84,12 @@ class Held:
 
 
 class HeldAnswer(Response):
-    """An answer that is made when there is room for it, and goes out in pieces.
+    """A response that is created when the budget allows, and sent in pieces.
 
     Args:
-        who: Asks.
-        size: What it may hold while it is made.
-        make: Makes it; what that raises is answered as of any route.
+        who: The caller.
+        size: Maximum size while it is created.
+        make: Creates the response. Its errors are handled like those of any route.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How what the API says becomes JSON: by msgspec, in one pass, without a look at it."""
+"""JSON responses, encoded by msgspec in one pass and without validation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MapIndex = Annotated[int, Query(alias="map", ge=-1, le=1 << 53)]
 RoundNumber = Annotated[int, Query(alias="round", ge=-1, le=1 << 53)]
 TryNumber = Annotated[int | None, Query(alias="try", ge=1, le=1 << 31)]
 Row = 1 << 62
-"""The highest number of a row."""
+"""The highest row number."""
 
 
 class Json(Response):
-    """An answer."""
+    """A JSON response."""
 
     media_type = "application/json"
 

@@ -1,4 +1,4 @@
-"""The routes of the API: what is asked goes to ``Api``, what it says goes back as JSON."""
+"""The main routes of the API: they pass requests to ``Api`` and return its results as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ("API_ROUTES", "ClearBody", "FireBody", "MarkBody", "PoolBody", "Trigg
 
 
 class TriggerBody(BaseModel):
-    """What a run is started with."""
+    """The parameters of a new run."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,7 +31,7 @@ class TriggerBody(BaseModel):
 
 
 class ClearBody(BaseModel):
-    """Which tasks of a run begin anew; by default all."""
+    """The tasks of a run to clear; by default all."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -44,7 +44,7 @@ class ClearBody(BaseModel):
 
 
 class MarkBody(BaseModel):
-    """How tasks of a run have ended, or without any the run itself."""
+    """The final state of tasks of a run, or without tasks that of the run."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -54,7 +54,7 @@ class MarkBody(BaseModel):
 
 
 class PoolBody(BaseModel):
-    """The size of a pool, and whether what is deferred weighs on it."""
+    """The size of a pool, and whether deferred tasks occupy it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,7 +63,7 @@ class PoolBody(BaseModel):
 
 
 class FireBody(BaseModel):
-    """What a trigger is said to have yielded."""
+    """An event to give in place of the trigger's own."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -82,7 +82,7 @@ async def list_dags(
     limit: Annotated[int | None, Query(ge=1, le=PAGE)] = None,
     after: str = "",
 ) -> Response:
-    """List DAGs by name; without a limit all, and every file that gives none.
+    """List DAGs by name; without a limit, all of them and all files that define none.
 
     ``after`` is the last id of the page before.
     """
@@ -102,7 +102,7 @@ async def next_slots(
     after: Annotated[str | None, Query(alias="from")] = None,
     count: Count = 5,
 ) -> Response:
-    """List when its schedule fires next."""
+    """List the next fire times of a DAG's schedule."""
     start = api.clock.now() if after is None else instant(after, "from")
     return Json(await api.next_slots(dag_id, start, count))
 
@@ -114,7 +114,7 @@ async def trigger(
     body: TriggerBody | None = None,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Start a run. Asked again with the same key, or id and conf: that run, status 200."""
+    """Start a run; a repetition with the same key, or id and conf, returns it with status 200."""
     wanted = body or TriggerBody()
     made = await acting.trigger(
         dag_id,
@@ -128,19 +128,19 @@ async def trigger(
 
 @router.delete("/dags/{dag_id}", dependencies=[admin("dag")])
 async def delete_dag(acting: Acting, dag_id: str) -> Response:
-    """Delete it with its ended runs, if its file is gone; ``more`` says to ask again."""
+    """Delete a DAG whose file is gone, with its ended runs; repeat while ``more`` is true."""
     return Json(await acting.delete_dag(dag_id))
 
 
 @router.post("/dags/{dag_id}/pause", dependencies=[operator("dag")])
 async def pause(acting: Acting, dag_id: str) -> Response:
-    """Start no scheduled runs of it."""
+    """Pause a DAG: stop starting scheduled runs."""
     return Json(await acting.set_paused(dag_id, paused=True))
 
 
 @router.post("/dags/{dag_id}/resume", dependencies=[operator("dag")])
 async def resume(acting: Acting, dag_id: str) -> Response:
-    """Start scheduled runs of it again."""
+    """Resume a DAG: start scheduled runs again."""
     return Json(await acting.set_paused(dag_id, paused=False))
 
 
@@ -164,13 +164,13 @@ async def show_run(api: NodeApi, run_id: str, offset: Offset = 0, limit: Count =
 
 @router.get("/runs/{run_id}/why", dependencies=[viewer("run")])
 async def why_run(api: NodeApi, run_id: str) -> Response:
-    """Say what it waits for."""
+    """Show what a run waits for."""
     return Json(await api.why(run_id))
 
 
 @router.post("/runs/{run_id}/cancel", dependencies=[operator("run")])
 async def cancel(acting: Acting, run_id: str) -> Response:
-    """End it now."""
+    """Cancel a run now."""
     return Json(await acting.cancel(run_id))
 
 
@@ -181,7 +181,7 @@ async def clear(
     body: ClearBody | None = None,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Have tasks of it begin anew; it goes on if it had ended."""
+    """Clear tasks of a run so that they run again; an ended run resumes."""
     wanted = body or ClearBody()
     return Json(
         await acting.clear(
@@ -199,13 +199,13 @@ async def clear(
 
 @router.delete("/runs/{run_id}", dependencies=[admin("run")])
 async def delete_run(acting: Acting, run_id: str) -> Response:
-    """Delete it, once it has ended; nobody sees it from now on."""
+    """Delete an ended run; it is hidden immediately."""
     return Json(await acting.delete_run(run_id))
 
 
 @router.post("/runs/{run_id}/mark", dependencies=[operator("run")])
 async def mark(acting: Acting, run_id: str, body: MarkBody) -> Response:
-    """Say how tasks of it have ended, or it itself; what goes on is stopped."""
+    """Set the final state of tasks of a run, or of the run; running ones are stopped."""
     return Json(await acting.mark(run_id, body.state, body.tasks, map_index=body.map_index))
 
 
@@ -218,7 +218,7 @@ async def list_tasks(
     offset: Offset = 0,
     limit: Count = PAGE,
 ) -> Response:
-    """List one page of its tasks: of all, of one with its children, of those that stand so."""
+    """List one page of a run's tasks: all, one with its children, or those in a state."""
     return Json(
         await api.reads.one_task.list(run_id, task_id=task, state=state, offset=offset, limit=limit)
     )
@@ -232,7 +232,7 @@ async def why_task(
     map_index: MapIndex = -1,
     round_number: RoundNumber = -1,
 ) -> Response:
-    """Say what one task waits for, and what that waits for."""
+    """Show what one task waits for, and the causes of that."""
     return Json(await api.why(run_id, task_id, map_index=max(map_index, round_number)))
 
 
@@ -245,7 +245,7 @@ async def list_triggers(
     limit: Count = PAGE,
     after: Annotated[int, Query(ge=-1, le=Row)] = -1,
 ) -> Response:
-    """List what is parked by number; ``after`` is the last of the page before."""
+    """List waiting triggers by number; ``after`` is the last number of the page before."""
     if kind is None and state is None and dag is None:
         return Json(await api.list_triggers(limit=limit, after=after))
     return Json(
@@ -255,19 +255,19 @@ async def list_triggers(
 
 @router.get("/triggers/slow", dependencies=[viewer()])
 async def list_slow(api: NodeApi) -> Response:
-    """List what has held up the loop it shares with others."""
+    """List code that has blocked a shared event loop."""
     return Json(await api.list_slow())
 
 
 @router.delete("/triggers/quarantine/{class_path}", dependencies=[operator()])
 async def unquarantine(acting: Acting, class_path: str) -> Response:
-    """Let the triggers of a class live with the others again."""
+    """Run the triggers of a class in the shared hosts again."""
     return Json(await acting.unquarantine(class_path))
 
 
 @router.get("/triggers/{trigger_id}", dependencies=[viewer()])
 async def show_trigger(api: NodeApi, trigger_id: Annotated[int, Path(ge=0, le=Row)]) -> Response:
-    """Show one parked wait."""
+    """Show one waiting trigger."""
     return Json(await api.show_trigger(trigger_id))
 
 
@@ -277,7 +277,7 @@ async def fire(
     trigger_id: Annotated[int, Path(ge=0, le=Row)],
     body: FireBody | None = None,
 ) -> Response:
-    """Give the task that waits the event its trigger has not."""
+    """Give a deferred task an event in place of its trigger's own."""
     given = body or FireBody()
     return Json(await acting.fire(trigger_id, payload=given.payload, key=given.key))
 
@@ -301,7 +301,7 @@ async def emit(
     key: str | None = None,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Emit a named event; the body, any JSON, is its data. The same key again: status 200."""
+    """Emit a named event with any JSON as body; a repetition with the same key has status 200."""
     data = body_of(await request.body())
     made = await acting.emit(name, key=key, data=data, request=idempotency_key)
     return Json(made, status_code=201 if made.created else 200)
@@ -315,19 +315,19 @@ async def list_pools(api: NodeApi) -> Response:
 
 @router.put("/pools/{name}", dependencies=[operator()])
 async def set_pool(acting: Acting, name: str, body: PoolBody) -> Response:
-    """Limit how much of a pool's tasks runs at once."""
+    """Limit how many tasks of a pool run at once, by their weight."""
     return Json(await acting.set_pool(name, body.slots, include_deferred=body.include_deferred))
 
 
 @router.delete("/pools/{name}", dependencies=[operator()])
 async def delete_pool(acting: Acting, name: str) -> Response:
-    """Lift the limit of a pool."""
+    """Remove the limit of a pool."""
     return Json(await acting.set_pool(name, None))
 
 
 @router.post("/db/clean", dependencies=[admin()])
 async def clean(acting: Acting, dry_run: bool = False) -> Response:
-    """Delete a part of what has been kept for long enough; ``more`` says to ask again."""
+    """Delete a part of the expired data; repeat while ``more`` is true."""
     return Json(await acting.clean(dry_run=dry_run))
 
 
@@ -341,4 +341,4 @@ API_ROUTES: tuple[BaseRoute, ...] = (
     *logs.router.routes,
     *stream.router.routes,
 )
-"""Everything below ``/api/v1``."""
+"""All routes below ``/api/v1``."""

@@ -1,7 +1,7 @@
-"""Routers, built once per process, and what their handlers take from the application they serve.
+"""Routers, built once per process, and the dependencies of their handlers.
 
-Handlers are module-level functions: an application of a node shares the routes, and gives them its
-own API by its state.
+Handlers are module-level functions. The application of each node shares the routes and provides
+its own API through its state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def api_of(request: Request) -> Api:
     return cast(Api, request.app.state.api)
 
 
-async def _api(request: Request) -> Api:  # a dependency that is no coroutine runs in a thread
+async def _api(request: Request) -> Api:  # a sync dependency would run in a thread
     return api_of(request)
 
 
@@ -57,13 +57,13 @@ async def _metrics(request: Request) -> Exposition:
 
 
 NodeApi = Annotated[Api, Depends(_api)]
-"""The API of the node, as a route takes it."""
+"""The API of the node, as a route's parameter."""
 
 CookieName = Annotated[str, Depends(_cookie_name)]
 """The name of the node's session cookie."""
 
 HeldBytes = Annotated[Held, Depends(_held)]
-"""The bytes that the application's answers hold in memory."""
+"""The memory budget of the application's responses."""
 
 NodeMetrics = Annotated[Exposition, Depends(_metrics)]
-"""Writes the metrics of the node."""
+"""Returns the metrics of the node as text."""

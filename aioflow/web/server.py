@@ -1,7 +1,7 @@
-"""Runs uvicorn inside our task group: our signals, our sockets, our end.
+"""Runs uvicorn in the daemon's task group, with its own signals, sockets and shutdown.
 
-Two servers share one application. What comes in over the Unix socket is trusted, because only
-the home's owner can open it; what comes in over TCP must bring the token.
+Two servers share one application. Requests over the Unix socket are trusted, because only the
+home's owner can open it; requests over TCP must be authenticated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals alone, says when it listens, and how many it had to cut short."""
+    """Installs no signal handlers, signals when it listens, and cancels requests at the end."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -57,7 +57,7 @@ class _Server(uvicorn.Server):
         self.up.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End; what has not been answered in time is cut short, and told in one line."""
+        """Shut down. Requests that do not end in time are cancelled, and logged in one line."""
         with anyio.move_on_after(_GRACE_SECONDS) as grace:
             await super().shutdown(sockets)
         if grace.cancelled_caught:
@@ -80,16 +80,16 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
 
     async def run_on(self, listening: socket.socket) -> None:
-        """Serve until ``should_exit``; a cancel would leave the port listening."""
+        """Serve until ``should_exit`` is set. Shielded: a cancel would leave the port open."""
         with anyio.CancelScope(shield=True):
             await self.serve(sockets=[listening])
 
 
 def check_address(settings: Settings) -> None:
-    """Check that other machines may reach the address, or cannot.
+    """Check that the address is reachable by other machines only if that is allowed.
 
     Raises:
-        SettingsError: If they could, and may not.
+        SettingsError: If it is reachable, and that is not allowed.
     """
     if not is_loopback(settings.host) and not settings.allow_remote:
         raise SettingsError(
@@ -107,11 +107,11 @@ async def serve(
 ) -> None:
     """Serve until ``stop`` is set or the caller is cancelled.
 
-    Signals ``task_status`` with the page's URL, a token in it, once requests are answered.
+    Report the page's URL, with a token, to ``task_status`` once requests are answered.
 
     Raises:
-        PortInUse: If the address is taken.
-        SettingsError: If it cannot be used, or others could reach it and may not.
+        PortInUse: If the address is in use.
+        SettingsError: If it is invalid, or reachable by other machines without permission.
     """
     check_address(settings)
     token = await anyio.to_thread.run_sync(Token.open, settings.token_file)
@@ -143,18 +143,18 @@ async def serve(
                 api.reads.commits.close()
                 for server, _ in servers:
                     server.should_exit = True
-                group.cancel_scope.cancel()  # the servers are shielded: they end by themselves
+                group.cancel_scope.cancel()  # the servers are shielded and shut down by themselves
 
 
 @asynccontextmanager
 async def _noting(access: Access, stop: anyio.Event) -> AsyncIterator[None]:
-    """Have what is refused be written down; what was refused last, once nobody asks any more."""
+    """Write denied requests to the audit; the last ones after all requests have ended."""
     async with anyio.create_task_group() as group:
         await group.start(access.run)
         try:
             yield
         finally:
-            if stop.is_set():  # else all ends at once, the engine, too
+            if stop.is_set():  # otherwise the engine is cancelled as well
                 with anyio.move_on_after(_LAST_SECONDS, shield=True) as patience:
                     await access.finish()
                 if patience.cancelled_caught:

@@ -1,4 +1,4 @@
-"""Where the web server listens: one address, and one Unix socket in the home."""
+"""Listening sockets of the web server: one TCP address, and one Unix socket in the home."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def listen_on_address(host: str, port: int) -> socket.socket:
 
     Args:
         host: A name or an address.
-        port: 0 for any free one.
+        port: 0 for any free port.
 
     Raises:
-        PortInUse: If something else listens there.
+        PortInUse: If the port is in use.
         SettingsError: If this machine has no such address.
     """
     try:
@@ -41,7 +41,7 @@ def listen_on_address(host: str, port: int) -> socket.socket:
         raise SettingsError(f"web.host {host!r} cannot be used: {exc.strerror}") from exc
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections have it, too: who takes nothing for so long is gone, whatever we hold for him.
+        # Inherited by connections: closes those that acknowledge no data for this long.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MS)
         listening.bind(address)
         listening.listen(_BACKLOG)
@@ -56,12 +56,12 @@ def listen_on_address(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def listen_on_home(home: Path) -> Iterator[socket.socket]:
-    """Listen on the home's Unix socket, for its owner alone; it is removed at the end.
+    """Listen on the home's Unix socket, accessible to its owner only. Remove it at the end.
 
-    One that a dead daemon left is replaced.
+    A socket left by a dead daemon is replaced.
 
     Raises:
-        HomeBusy: If a living daemon answers there.
+        HomeBusy: If a running daemon listens there.
         SettingsError: If the folder of the socket cannot be trusted.
     """
     path = socket_path(home)
@@ -70,7 +70,7 @@ def listen_on_home(home: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         try:
             listening.bind(str(path))
-            # Nobody can have connected: it does not listen yet.
+            # No client can have connected: it does not listen yet.
             path.chmod(0o600)
             made = path.stat().st_ino
         except OSError as exc:
@@ -81,7 +81,7 @@ def listen_on_home(home: Path) -> Iterator[socket.socket]:
             yield listening
         finally:
             with suppress(FileNotFoundError):
-                if path.stat().st_ino == made:  # else it is another daemon's by now
+                if path.stat().st_ino == made:  # otherwise it belongs to another daemon by now
                     path.unlink()
 
 
@@ -109,5 +109,5 @@ def _remove_stale(path: Path) -> None:
         except FileNotFoundError:
             return
         except TimeoutError:
-            pass  # it does not answer, but somebody holds it
+            pass  # it does not respond, but a process has it open
     raise HomeBusy(str(path), "whoever answers there")

@@ -1,7 +1,7 @@
-"""The page's built files, each by its exact name, and the addresses that all show the page.
+"""The built files of the web page, and the addresses that all show the page.
 
-``ui/`` is what they are built from. They hold nothing that is secret, so anybody may have them:
-what the page shows it asks the API for.
+They are built from ``ui/``. They need no authentication because they contain no data: the page
+requests it from the API.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PLACES = frozenset(
     }
 )
 _WITH_PARTS = frozenset({"dags", "runs"})
-"""Places of the page below which each thing has its own address."""
+"""Sections of the page in which each object has its own address."""
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -47,17 +47,17 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 _FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}
-"""A hash of what is in a file is part of its name."""
+"""Caches files for ever, since their names contain a hash of their content."""
 
 
 @cache
 def _files() -> Mapping[str, bytes]:
-    """Return all there are; a request never names a path of the disk."""
+    """Return all files by name, so that a request never names a path on disk."""
     return {path.name: path.read_bytes() for path in _FOLDER.iterdir() if path.suffix in _TYPES}
 
 
 def is_page(path: str) -> bool:
-    """Return whether a path is of the page or its files, which need no token."""
+    """Return whether a path is one of the page or its files, which need no token."""
     if not path.startswith("/"):
         return False
     if path.startswith(_PREFIX):
@@ -67,7 +67,7 @@ def is_page(path: str) -> bool:
 
 
 router = APIRouter(include_in_schema=False, dependencies=[anybody()])
-"""The page's routes."""
+"""The routes of the page."""
 
 
 async def _page() -> Response:

@@ -1,4 +1,4 @@
-"""The routes of what is told as it happens: commits, and what a task prints."""
+"""Streaming routes: commits, and the output of a task."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _LastId = Annotated[str | None, Header(alias="last-event-id")]
 
 
 class _EventStream(Response):
-    """Sends what comes until the other side goes, or the scope is cancelled.
+    """Sends events until the client disconnects or the scope is cancelled.
 
     Args:
-        who: Watches.
-        tell: Is given a function that sends a message, and waits until that is taken.
+        who: The caller.
+        tell: Receives a function that sends a message and waits until it has been sent.
     """
 
     media_type = "text/event-stream"
@@ -64,7 +64,7 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Called by the framework."""
-        refusal = self._refusal()  # here, as many may have come while this one was prepared
+        refusal = self._refusal()  # as late as here, since others may have connected meanwhile
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -109,10 +109,10 @@ async def stream(
     *,
     by: By,
 ) -> Response:
-    """Tell of each commit: server-sent events, with the number of the commit as their id.
+    """Stream commits as server-sent events whose id is the number of the commit.
 
-    What was committed after ``since``, or the last id, comes first. Where that is too much,
-    or no longer known, there is an event ``reset``: read everything anew.
+    Commits after ``since``, or after the last event id, are replayed first. If they are too many or
+    no longer known, there is an event ``reset``: reload everything.
     """
     after = since
     if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 19:
@@ -137,9 +137,9 @@ async def follow_log(
     *,
     by: By,
 ) -> Response:
-    """Tell what a task prints, as server-sent events; the id is the byte to go on from.
+    """Stream the output of a task as server-sent events whose id is the next byte offset.
 
-    An event ``end`` comes when it has ended and all was told.
+    An event ``end`` follows when the task has ended and all output has been sent.
     """
     index = max(map_index, round_number)
     is_live = await api.reads.prints_on(run_id, task_id, map_index=index)
@@ -179,11 +179,11 @@ def _stream(api: Api, who: str, wanted: Wanted, after: int | None) -> Response:
 
 
 class _Log:
-    """Tells what a task prints.
+    """Streams the output of a task.
 
     Args:
-        read: Reads its log from a byte on.
-        prints_on: Says whether it may print more.
+        read: Reads its log from an offset.
+        prints_on: Returns whether it may print more.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class _Log:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     async def tell(self, put: _Put, offset: int) -> None:
-        """Tell from a byte on, until the task has ended and all was told."""
+        """Send output from an offset on, until the task has ended and all output has been sent."""
         await put(b": here\n\n")
         silent = 0.0
         while True:
@@ -212,13 +212,13 @@ class _Log:
                 told = {"offset": offset, "text": text}
                 offset += len(data)
                 await put(frame("log", told, offset))
-                if len(data) == _LOG_PIECE:  # there is more, and others want the loop, too
+                if len(data) == _LOG_PIECE:  # more follows: let other tasks use the event loop
                     await self._api.clock.sleep(_PACE_SECONDS)
             elif not self._is_live:
                 await put(frame("end", {"offset": offset}, offset))
                 return
             else:
-                self._is_live = await self._prints_on()  # what it printed last is read after that
+                self._is_live = await self._prints_on()  # its last output is read after this check
                 silent = await self._rest(put, silent)
 
     async def _rest(self, put: _Put, silent: float) -> float:

@@ -1,4 +1,4 @@
-"""The token of a home: who has it may command the daemon. Others: see ``api.accounts``."""
+"""The home's own token, which grants full access to the daemon. For others see ``api.access``."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ("Token",)
 
 _TOKEN_BYTES = 32
 _DIFFERENT = 8
-"""Characters of a token that differ, at least: one that anybody could guess is none."""
+"""Minimum number of distinct characters, which rejects tokens that are easy to guess."""
 
 _WORD = re.compile(r"[A-Za-z0-9_-]{32,512}")
 
 
 class Token:
-    """Compares what requests carry with what the home holds, in constant time.
+    """The token of a home; compares requests with it in constant time.
 
     Attributes:
         secret: The token itself, for the banner.
-        cookie_name: Differs between daemons: cookies do not tell ports apart.
+        cookie_name: Differs between daemons, because cookies are shared between ports.
     """
 
     def __init__(self, secret: str) -> None:
@@ -35,11 +35,11 @@ class Token:
 
     @classmethod
     def open(cls, path: Path) -> Token:
-        """Read the token file, or create it with a new token if there is none.
+        """Read the token file, or create it with a new token if it is missing.
 
         Raises:
-            SettingsError: If it cannot be read or created, others can read it, or it holds
-                no token.
+            SettingsError: If it cannot be read or created, is accessible to others, or contains no
+                token.
         """
         try:
             text = _read(path)
@@ -53,7 +53,7 @@ class Token:
         return cls(text)
 
     def is_token(self, given: str) -> bool:
-        """Whether this is the token."""
+        """Return whether this is the token."""
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.secret.encode())
 
 
@@ -74,7 +74,7 @@ def _read(path: Path) -> str | None:
 
 
 def _create(path: Path) -> None:
-    """Write it under another name first, so that nobody ever reads half a token."""
+    """Create the file under a temporary name first, so that a partial token is never read."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(temporary, flags, 0o600)
@@ -86,6 +86,6 @@ def _create(path: Path) -> None:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            return  # another process was first; its token counts
+            return  # another process was first, and its token is used
     finally:
         temporary.unlink()

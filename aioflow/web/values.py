@@ -1,4 +1,4 @@
-"""The routes of secrets, connections and variables. There is none that reads a value."""
+"""Routes for secrets, connections and variables. None of them returns a value."""
 
 from __future__ import annotations
 
