@@ -225,7 +225,7 @@ class AsyncExecutor:
             self._parked.discard(start)
 
     async def _hear(self, data: bytes) -> None:
-        """Log output from the pipe, which belongs to no try: of C libraries and grandchildren."""
+        """Log output from the pipe: of C libraries and grandchildren, not of tries."""
         shown = self._wiring.tasklog.masks.masked(data)[:500]
         _logger.info("the %s host printed: %r", self._role, shown)
 

@@ -426,7 +426,7 @@ class Triggerer:
             log.close()
 
     async def _hear(self, data: bytes) -> None:
-        """Log output from the pipe, which belongs to no trigger: of C libraries and grandchildren."""
+        """Log output from the pipe: of C libraries and grandchildren, not of triggers."""
         shown = self._wiring.tasklog.masks.masked(data)[:_SHOWN_BYTES]
         _logger.info("the %s host printed: %r", self._role, shown)
 
