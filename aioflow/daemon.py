@@ -374,8 +374,8 @@ class _Node:
     async def _start_web(self, services: TaskGroup, front: _Front) -> None:
         """Serve the API and the page, once the triggers of deferred tasks are assigned.
 
-        Tasks are not started before: one that crashes the daemon can be cancelled before it does so
-        again.
+        Queued tasks are not started before: one that crashes the daemon can be cancelled before it
+        does so again.
         """
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs and not self._engine.slots.is_held:
@@ -421,7 +421,7 @@ class _Node:
             await self._front.stop(_LET_GO_SECONDS)
 
     async def _watch_store(self) -> None:
-        """Fail if the database was taken over by another daemon, even while nothing commits."""
+        """Fail if another daemon has claimed the database, even while nothing commits."""
         beating = Beating(self._store, self._clock)
         while True:
             await self._clock.sleep(_WATCH_STORE_SECONDS)

@@ -63,7 +63,7 @@ SETTLE_SECONDS = 0.05
 """Delay between a noticed change and the sweep: editors and git write several files."""
 
 _UNSTEADY = 5
-"""How often files that importing it reads may change before they are taken as they are."""
+"""How often files that importing it reads may change before they are accepted as they are."""
 
 _SHARE = 3
 """Minimum pause between two sweeps, as a multiple of the last sweep's duration."""

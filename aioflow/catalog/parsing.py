@@ -27,7 +27,7 @@ __all__ = ("DEFAULT_TRIES", "Limits", "Parser")
 DEFAULT_TRIES = 3
 
 IDLE_SECONDS = 2.0
-"""How long an idle process that forks parsers is kept."""
+"""Lifetime of an idle process that forks parsers."""
 
 GRACE_SECONDS = 15.0
 """The forking process enforces the limits. If it takes this much longer, it is broken."""

@@ -127,7 +127,7 @@ class Process:
         """Start the process, call ``on_up``, and return why it ended once it is dead.
 
         Raises:
-            OSError: In a group, if it could not be started: ``NoRoom`` if the machine lacks memory.
+            OSError: In a group, if it could not be started: ``NoRoom`` if there is no room.
         """
         failure = NO_PROCESS
         try:

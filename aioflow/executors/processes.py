@@ -2,7 +2,7 @@
 
 A process serves one DAG version for its whole life, so a slot that gets work of another file needs
 another process. The former one stays idle, and any slot may use it again: work that alternates
-between files starts no new processes. One process without loaded code is kept ready for a version
+between files starts no new processes. One process without loaded code stays ready for a version
 that has none.
 """
 
@@ -55,8 +55,8 @@ class Processes:
     """Starts processes, hands them to slots, and caches the idle ones.
 
     Args:
-        slots: Number of slots. As many loaded processes are kept, however long they are idle.
-        idle_seconds: How long an idle process beyond these is kept.
+        slots: Number of slots. As many loaded processes stay, however long they are idle.
+        idle_seconds: Lifetime of an idle process beyond these.
         memory_bytes: Memory limit of all idle processes, enforced while there are more than slots.
         frozen_seconds: How long a busy process may neither answer nor compute.
     """

@@ -164,7 +164,7 @@ class SharedHost:
             deaths += 1
 
     async def _serve(self) -> bool:
-        """Run one process until it is dead; return whether there was memory for one."""
+        """Run one process until it is dead; return whether the machine had room for one."""
         failure: Failure | None = None
         has_room = True
         culprit = self._offender = -1

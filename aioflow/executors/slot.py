@@ -28,7 +28,7 @@ class SlotExecutor:
     a try that had begun in it is reported ``Failed``, a claimed one ``Recalled``.
 
     Args:
-        idle_seconds: How long an unused process beyond the number of slots is kept.
+        idle_seconds: Lifetime of an unused process beyond the number of slots.
         frozen_seconds: How long a busy process may neither answer nor compute.
     """
 

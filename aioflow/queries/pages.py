@@ -40,7 +40,7 @@ __all__ = ("Reader", "Refused", "find_expansion", "read_page", "read_records")
 _RECORD_BYTES = 200
 
 ITEMS_BYTES = 128 * 1024
-"""A child that asks for one item also gets those that follow it."""
+"""A child that asks for one item also gets those that follow it, up to this size."""
 
 RECORDS_PIECE = 8
 """Records per read; a row may be 1 MiB."""

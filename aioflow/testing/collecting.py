@@ -53,7 +53,7 @@ async def collect(
     ``EventTrigger`` or those that read a secret, need a ``Sim``.
 
     Args:
-        since: When its task was deferred; ``at`` by default. A naive datetime is taken as UTC.
+        since: When its task was deferred; ``at`` by default. A naive datetime counts as UTC.
         last: The last event stored by an earlier execution of the trigger.
         timeout: Maximum virtual time.
         count: Maximum number of events; unlimited by default.
@@ -86,7 +86,7 @@ async def collect(
 
 
 def aware(moment: datetime) -> datetime:
-    """Return the datetime with a time zone; a naive one is taken as UTC."""
+    """Return the datetime with a time zone; a naive one counts as UTC."""
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 

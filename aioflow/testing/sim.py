@@ -51,7 +51,7 @@ class Sim:
     Use it as a context manager, or through the fixture ``sim``.
 
     Args:
-        at: Start of the virtual clock; a naive datetime is taken as UTC.
+        at: Start of the virtual clock; a naive datetime counts as UTC.
         on_standstill: Called with a text that says what the simulation waits for, whenever it has
             waited for 10 s of real time. By default the text is logged as a warning; the fixture
             writes it to the terminal at once.
