@@ -1,4 +1,4 @@
-"""Runs what blocks in a thread, and waits where the machine has no thread to give."""
+"""Runs blocking functions in threads, and waits if the machine cannot start another thread."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ async def in_thread(
     *arguments: *Arguments,
     limiter: anyio.CapacityLimiter | None = None,
 ) -> Answer:
-    """Return what a function returns that blocks; once it has begun, nothing interrupts it.
+    """Run a blocking function in a thread; once it has begun, it cannot be cancelled.
 
-    Where no new thread can be started, one that is busy now is waited for: of those that
-    were ever started one always remains.
+    If no new thread can be started, wait for a busy one: of all threads ever started at least one
+    always remains.
     """
     has_begun = False
 

@@ -16,13 +16,13 @@ STEP_US = 100_000
 
 
 class Clock(Protocol):
-    """Wall time for what people schedule, monotonic time for lengths."""
+    """Wall time for schedules, monotonic time for durations."""
 
     def now(self) -> Timestamp:
         """Return the wall time. It may step, also backwards."""
 
     def monotonic_us(self) -> int:
-        """Return microseconds since some fixed moment; never goes back."""
+        """Return microseconds since a fixed moment; never goes back."""
 
     async def sleep(self, seconds: float) -> None:
         """Sleep this long by the monotonic clock."""
@@ -47,8 +47,8 @@ class SystemClock:
 class SteadyClock:
     """Steady time: the wall clock without its steps, see ``Moment``.
 
-    It does not advance while the machine is suspended, nor does it ever go back. Over a restart it
-    advances by as much as the wall clock has since the moment that was stored last.
+    It does not advance while the machine is suspended, and never goes back. Over a restart it
+    advances by as much as the wall clock has since the last stored moment.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -58,7 +58,7 @@ class SteadyClock:
         self._shift = 0
 
     def resume(self, *, wall: Timestamp | None, steady: Timestamp | None) -> None:
-        """Continue from the moment that was stored last, if one was."""
+        """Continue from the last stored moment, if there is one."""
         if wall is None or steady is None:
             return
         now, monotonic, _ = self._read()
@@ -77,7 +77,7 @@ class SteadyClock:
         return Moment(now, steady, monotonic, self._shift)
 
     def monotonic_at(self, steady: Timestamp) -> int:
-        """Return what the monotonic clock shows at an instant of steady time."""
+        """Return the time of the monotonic clock at a timestamp of steady time."""
         return steady - self._ahead
 
     def _read(self) -> tuple[int, int, int]:
@@ -88,5 +88,5 @@ class SteadyClock:
 
 
 def _step(moved_us: int) -> int:
-    """Return a difference that is a step of the wall clock; 0 for what is less than that."""
+    """Return a difference if it is a step of the wall clock; 0 if it is smaller."""
     return moved_us if abs(moved_us) >= STEP_US else 0

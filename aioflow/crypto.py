@@ -1,4 +1,4 @@
-"""The key of a home, and the sealing of what must not lie open in its database."""
+"""The key of a home, and the encryption of secret values in its database."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _HEAD_BYTES = len(_FORMAT) + _ID_BYTES + _NONCE_BYTES
 _TAG_BYTES = 16
 _FILE_LIMIT = 64 * 1024
 _DIFFERENT = 8
-"""Bytes of a key that differ, at least: of a drawn one about thirty do."""
+"""Minimum number of different bytes in a key; a random key has about thirty."""
 
 
 class Vault:
-    """Seals with AES-256-GCM, bound to the table and row a value belongs to.
+    """Encrypts with AES-256-GCM, bound to the table and row a value belongs to.
 
-    A sealed value moved to another row does not open there. The envelope names its key, so
-    that a home may hold several while one replaces another::
+    An encrypted value that is moved to another row cannot be decrypted there. The envelope names
+    its key, so that a home may have several keys while one replaces another::
 
         format: 1 byte  key id: 8  nonce: 12  ciphertext and tag
 
-    A nonce is random, which is safe for some 2**32 values under one key.
+    Nonces are random, which is safe for about 2**32 values under one key.
 
     Args:
-        keys: 32 bytes each. The first one seals; all of them open.
+        keys: 32 bytes each. The first one encrypts; all of them decrypt.
 
     Raises:
         SettingsError: If there is no key, or one is not 32 bytes long.
@@ -53,28 +53,28 @@ class Vault:
         self.use(keys)
 
     def use(self, keys: Sequence[bytes]) -> None:
-        """Seal with the first of these from now on, and open with all of them and no other."""
+        """Encrypt with the first of these keys from now on, and decrypt only with these."""
         ciphers = {_key_id(key): AESGCM(key) for key in keys}
         first = _key_id(keys[0])
-        # Each is replaced whole: a thread that seals meanwhile has the one before, or this one.
+        # Each attribute is replaced as a whole: a concurrent thread uses the old or the new one.
         self._ciphers = ciphers
         self._sealer = _FORMAT + first, ciphers[first]
         self._ids = frozenset(ciphers)
 
     def has_only(self, keys: Sequence[bytes]) -> bool:
-        """Whether what it opens now is what these open, or less."""
+        """Return whether all its keys are among these."""
         return self._ids <= {_key_id(key) for key in keys}
 
     @classmethod
     def open(cls, path: Path) -> Vault:
         """Read the key file, or create it with a new key if there is none.
 
-        One key a line, in hex, the newest first. Two processes that create it at once end
-        up with the same key.
+        The file has one key per line, in hex, newest first. Two processes that create it at the
+        same time get the same key.
 
         Raises:
-            SettingsError: If the file cannot be read or created, is a link or no regular
-                file, is for others to read, or holds anything but keys that were drawn.
+            SettingsError: If the file cannot be read or created, is a link or not a regular file,
+                is readable by others, or contains anything but random keys.
         """
         try:
             text = _read(path)
@@ -91,13 +91,13 @@ class Vault:
         return cls(keys)
 
     def seal(self, table: str, number: int, plaintext: bytes) -> bytes:
-        """Return the envelope; it differs at every call."""
+        """Encrypt a value and return its envelope, which differs at every call."""
         nonce = os.urandom(_NONCE_BYTES)
         head, sealer = self._sealer
         return head + nonce + sealer.encrypt(nonce, plaintext, _place(table, number))
 
     def unseal(self, table: str, number: int, sealed: bytes) -> bytes | None:
-        """Return the plaintext, or ``None`` if no key at hand opens it here."""
+        """Return the plaintext, or ``None`` if no present key decrypts it for this row."""
         if len(sealed) < _HEAD_BYTES + _TAG_BYTES or sealed[:1] != _FORMAT:
             return None
         cipher = self._ciphers.get(sealed[1 : 1 + _ID_BYTES])
@@ -111,10 +111,10 @@ class Vault:
 
 
 def read_keys(path: Path) -> list[bytes]:
-    """Return the keys of a file, the newest first.
+    """Return the keys of a file, newest first.
 
     Raises:
-        SettingsError: As ``Vault.open``, and if there is no such file.
+        SettingsError: As for ``Vault.open``, and if there is no such file.
     """
     try:
         text = _read(path)
@@ -126,15 +126,15 @@ def read_keys(path: Path) -> list[bytes]:
 
 
 def new_key() -> bytes:
-    """Return a key that nobody has."""
+    """Return a new random key."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def write_keys(path: Path, keys: Sequence[bytes]) -> None:
-    """Have the file hold these keys, whole or not at all, also over a power cut.
+    """Replace the keys in the file atomically and durably, even if power fails.
 
     Raises:
-        SettingsError: If it cannot be written; then it holds what it held.
+        SettingsError: If it cannot be written; its contents are unchanged then.
     """
     text = b"".join(key.hex().encode() + b"\n" for key in keys)
     try:
@@ -161,7 +161,7 @@ def _parsed(path: Path, text: bytes) -> list[bytes]:
     try:
         keys = [bytes.fromhex(line) for line in text.decode("ascii").split()]
     except ValueError:
-        # The text is not shown: what is almost a key is secret, too.
+        # The text is not shown: a malformed key is secret, too.
         raise SettingsError(f"the key file {path} must hold keys in hex, one a line") from None
     if not keys or any(len(key) != KEY_BYTES for key in keys):
         raise SettingsError(
@@ -171,7 +171,7 @@ def _parsed(path: Path, text: bytes) -> list[bytes]:
 
 
 def _read(path: Path) -> bytes | None:
-    # Not blocking, or a named pipe in its place would hold us forever.
+    # Non-blocking, because a named pipe in its place would block forever.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         handle = os.open(path, flags)
@@ -189,7 +189,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _create(path: Path) -> None:
-    """Create the file whole or not at all; one that appears meanwhile is left as it is."""
+    """Create the file atomically; one that appears meanwhile is left as it is."""
     temporary = _written(path, secrets.token_hex(KEY_BYTES).encode() + b"\n")
     try:
         os.link(temporary, path)  # unlike a rename it never replaces another's key
@@ -201,7 +201,7 @@ def _create(path: Path) -> None:
 
 
 def _written(path: Path, text: bytes) -> Path:
-    """Write a text beside a file, synced; return where."""
+    """Write and sync a temporary file beside the target; return its path."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(temporary, flags, 0o600)

@@ -1,4 +1,4 @@
-"""One node: opens what there is to open, wires it in one task group, drains it on a signal."""
+"""A node: opens its resources, wires its parts in one task group, and drains it on a signal."""
 
 from __future__ import annotations
 
@@ -55,32 +55,32 @@ __all__ = ("Ready", "serve")
 _log = Logger(__name__)
 
 _FIRST_SWEEP_SECONDS = 2.0
-"""How long readiness waits for the DAG files; one that hangs must not keep the rest waiting."""
+"""How long readiness waits for the DAG files: one that hangs must not delay the rest."""
 
 _WEB_WAITS_SECONDS = 2.0
-"""How long the page may have to wait for what a restart has to do before."""
+"""How long the web server may be delayed by the work of a restart."""
 
 _WATCH_STORE_SECONDS = 1.0
 
 _DRAINING = Path("run", "draining")
-"""The file in a home that is there while its daemon drains: a second one says so."""
+"""File in a home that exists while its daemon drains; a second daemon mentions it in its error."""
 
 _LET_GO_SECONDS = 10.0
-"""For what triggers hold to be let go before a drained node ends."""
+"""Time limit for triggers to release their resources before a drained node ends."""
 
 _LAST_WORDS_SECONDS = 2.0
-"""For a drained node to commit what it cut short; after that its rows say ``running``, and
-the next start finds them."""
+"""Time limit for a drained node to commit the tries it interrupted. Otherwise their rows still say
+``running``, and the next start finds them."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """What a banner says.
+    """The contents of a start banner.
 
     Attributes:
-        url: Of the page, with the token in it.
-        token_file: The file that holds the token.
+        url: URL of the page, including the token.
+        token_file: The file that contains the token.
         store: The database's URL, without its password.
-        stopped: Set when the node is to end.
+        stopped: Set when the node is to stop.
     """
 
     url: str
@@ -95,25 +95,26 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 async def serve(
     settings: Settings, ready: Callable[[Ready], None], *, take_over: bool = False
 ) -> int:
-    """Run a node until it is told to stop; return its exit status.
+    """Run a node until it is stopped; return its exit status.
 
-    SIGTERM, SIGINT and SIGHUP drain it: nothing more is started, what runs may end within
-    ``settings.grace_seconds``, the rest is cut short uncharged. A second signal ends it at
-    once, which is as safe as ``kill -9``; so does the first while the database is opened.
+    SIGTERM, SIGINT and SIGHUP drain it: nothing more is started, and running tries may end within
+    ``settings.grace_seconds``. The rest is interrupted, which does not count against its retries. A
+    second signal ends the node at once, which is as safe as ``kill -9``; so does the first while
+    the database is opened.
 
     Args:
-        settings: What it was told.
+        settings: Settings of the node.
         ready: Called once, when requests are answered and the hosts are up.
-        take_over: Whether to claim the database whoever serves it, and although no key of this
-            home opens what is sealed in it.
+        take_over: Whether to claim the database even if another daemon serves it, or no key of this
+            home decrypts its values.
 
     Raises:
-        HomeBusy: If another daemon serves this home, whatever its database, or lives on this
-            database; nothing of it is touched.
-        SettingsError: If others could have it run their code, or no key of this home opens what
-            is sealed in the database.
-        AioflowError: If it cannot start, or its database failed it for good; often inside
-            an exception group, because a service was ended by it.
+        HomeBusy: If another daemon serves this home, whatever its database, or this database;
+            nothing of it is changed.
+        SettingsError: If other users could make it run their code, or no key of this home decrypts
+            the database's values.
+        AioflowError: If it cannot start, or its database failed for good; often inside an exception
+            group, because the error ended a service.
     """
     with StopSignals.received() as signals:
         check_writers(settings, list_loaded(settings.dags))
@@ -135,7 +136,7 @@ async def serve(
 
 @asynccontextmanager
 async def _tracing(settings: Settings) -> AsyncIterator[Traces | None]:
-    """Open where traces are sent, if they are; send what is left in the end."""
+    """Start the export of traces, if enabled; send the remaining spans at the end."""
     if not settings.export_traces:
         yield None
         return
@@ -155,7 +156,7 @@ def _open_export() -> tuple[Traces, Callable[[], None]]:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Hold the home: its children are swept by its mark, so they must be nobody else's."""
+    """Lock the home. Its children are swept by its mark, so no other daemon may share it."""
     draining = home / _DRAINING
     try:
         lock = FileLock.take(home / "run" / "lock")
@@ -163,7 +164,7 @@ def _alone(home: Path) -> Iterator[None]:
         raise HomeBusy(str(home), busy.holder, is_draining=draining.exists()) from None
     try:
         with suppress(OSError):
-            draining.unlink()  # a daemon that was killed while it drained has left it
+            draining.unlink()  # left by a daemon that was killed while it drained
         yield
     finally:
         with suppress(OSError):
@@ -182,17 +183,17 @@ async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSigna
 
 
 class _Front(Protocol):
-    """See ``front.Front``, which is imported once the loop runs."""
+    """See ``front.Front``, which is imported once the event loop runs."""
 
     @property
     def api(self) -> Follower:
-        """Follows what is committed."""
+        """Updated with each commit."""
 
     async def look_at_plug_ins(self, parser: Parser) -> None:
         """See ``front.Front``."""
 
     async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
-        """See ``cleaning.Cleaning.run``."""
+        """See ``maintenance.retention.Cleaning.run``."""
 
     async def serve(self, *, task_status: TaskStatus[str] = ...) -> None:
         """See ``front.Front``."""
@@ -211,7 +212,7 @@ class _Node:
     """The parts of one node, wired.
 
     Attributes:
-        stopped: Set when it is to end.
+        stopped: Set when the node is to stop.
     """
 
     def __init__(
@@ -277,9 +278,9 @@ class _Node:
         return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
 
     async def _open_front(self, dags_read: Callable[[], bool]) -> _Front:
-        """Open what people meet of the node.
+        """Open the API and the services behind it.
 
-        It is imported in a thread while the processes come up, which takes as long.
+        The module is imported in a thread while the processes start, which takes as long.
         """
         make = await in_thread(_import_front)
         return make(
@@ -310,7 +311,7 @@ class _Node:
         )
 
     async def start(self, services: TaskGroup) -> None:
-        """Start every service, each when those it needs are there."""
+        """Start every service, each after those it needs."""
         await services.start(self._children.run)
         await services.start(self._tasklog.run)
         await services.start(self._answers.run)
@@ -318,8 +319,8 @@ class _Node:
             await services.start(self._traces.run)
         catalog = await self._open_catalog()
         async with anyio.create_task_group() as starting:
-            # The processes come up while the engine reads what is unfinished: what they report
-            # is in its inbox until then.
+            # The processes start while the engine reads the unfinished runs. Until then their
+            # reports wait in its inbox.
             starting.start_soon(services.start, self._slot.run)
             starting.start_soon(services.start, self._hosts.run)
             front = self._front = await self._open_front(catalog.first_sweep_done.is_set)
@@ -344,7 +345,7 @@ class _Node:
             services.start_soon(self._stop_when_idle, catalog)
 
     async def _open_catalog(self) -> Catalog:
-        """Open the catalog, with the code of everything that may still run."""
+        """Open the catalog, and restore the code of everything that may still run."""
         catalog = Catalog(
             self._settings.dags,
             self._snapshots,
@@ -371,9 +372,10 @@ class _Node:
         return catalog
 
     async def _start_web(self, services: TaskGroup, front: _Front) -> None:
-        """Serve the API and the page, once what was waiting has been handed to its hosts.
+        """Serve the API and the page, once the triggers of deferred tasks are assigned.
 
-        Tasks wait for it: one that takes the daemon down can be cancelled before it does so again.
+        Queued tasks are not started before: one that crashes the daemon can be cancelled before it
+        does so again.
         """
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs and not self._engine.slots.is_held:
@@ -382,12 +384,12 @@ class _Node:
         self._let_begin()
 
     def _let_begin(self) -> None:
-        """Begin what was queued or running when the last daemon ended."""
+        """Start what was queued or running when the last daemon ended."""
         self._engine.slots.is_held = False
-        self._engine.report([ContinueRun(-1)])  # a turn, about no run
+        self._engine.report([ContinueRun(-1)])  # a turn of the engine, for no particular run
 
     def describe(self) -> Ready:
-        """Return what a banner says."""
+        """Return the contents of the start banner."""
         settings = self._settings
         return Ready(
             url=self._url,
@@ -399,10 +401,10 @@ class _Node:
             stopped=self.stopped,
         )
 
-    # ── the end ─────────────────────────────────────────────────────────────────────────
+    # ── shutdown ────────────────────────────────────────────────────────────────────────
 
     async def drain(self) -> None:
-        """Start nothing more, and let what runs end for a while."""
+        """Start nothing more, and give running tries time to end."""
         with suppress(OSError):
             (self._settings.home / _DRAINING).touch(0o600)
         self._engine.report([Drain()])
@@ -419,7 +421,7 @@ class _Node:
             await self._front.stop(_LET_GO_SECONDS)
 
     async def _watch_store(self) -> None:
-        """End with the error of a database that is no longer ours, also while nothing commits."""
+        """Fail if another daemon has claimed the database, even while nothing commits."""
         beating = Beating(self._store, self._clock)
         while True:
             await self._clock.sleep(_WATCH_STORE_SECONDS)
@@ -427,7 +429,7 @@ class _Node:
             await beating.beat(self._engine.memory.commit_no)
 
     async def _examine_store(self) -> None:
-        """Check what the start had no time for, while the rest works."""
+        """Run the checks that the start had no time for, in the background."""
         found = None
         while found is None:
             try:
@@ -483,6 +485,6 @@ def _deliveries(
 
 
 def _alert(alert: Alert) -> None:
-    """Tell on-call: a line in the log that they watch."""
+    """Log an alert, for on-call people who monitor the log."""
     facts: Mapping[str, object] = msgspec.structs.asdict(alert)
     _log.error("alert", **facts)

@@ -1,6 +1,6 @@
 """Opens the database of a daemon, and waits for a server that does not answer yet.
 
-A machine that starts brings up the database server and the daemon in any order.
+When a machine boots, the database server and the daemon may start in any order.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ("open_database",)
 
 _log = Logger(__name__)
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.5, 10.0  # seconds between two attempts
+_FIRST_DELAY, _LONGEST_DELAY = 0.5, 10.0  # seconds between two tries
 
 
 class _Serve(Protocol):
-    """See ``web.not_ready.serve_not_ready``, which is imported when it is needed."""
+    """See ``web.not_ready.serve_not_ready``, which is imported on demand."""
 
     async def __call__(
         self, settings: Settings, *, task_status: TaskStatus[None] = ...
@@ -37,13 +37,13 @@ class _Serve(Protocol):
 async def open_database(
     stack: AsyncExitStack, settings: Settings, vault: Vault, clock: Clock
 ) -> Store:
-    """Open the database until ``stack`` is left.
+    """Open the database until ``stack`` is closed.
 
-    A server that cannot be reached is tried again for ``db.wait_seconds``, with longer and
-    longer pauses. Meanwhile health checks are answered: the daemon is alive, and not ready.
+    A server that cannot be reached is retried for ``db.wait_seconds``, with growing delays.
+    Meanwhile health checks report that the daemon is alive but not ready.
 
     Raises:
-        AioflowError: What ``open_store`` raises, at once unless waiting may help.
+        AioflowError: Any error of ``open_store``; at once unless waiting may help.
     """
     until = clock.monotonic_us() + round(settings.db_wait_seconds * 1e6)
     found = await _try(stack, settings, vault)
@@ -80,7 +80,7 @@ async def _try(stack: AsyncExitStack, settings: Settings, vault: Vault) -> Store
 
 
 def _may_come(exc: StoreUnavailable, settings: Settings) -> bool:
-    """Whether a server may answer later; a file is there, or it is not."""
+    """Return whether a server may answer later. For a file, waiting is useless."""
     return exc.may_pass and not settings.db.startswith("sqlite")
 
 

@@ -1,7 +1,7 @@
-"""Free space on a disk, files and folders for their owner alone, and paths that others may write.
+"""Free space on a disk, files and folders for their owner alone, and paths that others can write.
 
-User code has the umask of the daemon, so what is made in the home says its mode each time. A path
-that every user of the machine may write would let such a user run code as the daemon.
+User code shares the daemon's umask, so everything created in the home sets its mode explicitly. A
+path that every user of the machine can write would let such a user run code as the daemon.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ __all__ = (
 )
 
 LEAST_BYTES = 1024 * 1024
-"""With less than this free a disk counts as full: a commit and its log need some of it."""
+"""A disk with less free space than this counts as full: a commit and its log need some."""
 
 
 def full_disk(path: Path) -> str:
-    """Return a sentence that names the full disk of a path; empty if space is left.
+    """Return a sentence that names the full disk of a path; empty if there is space left.
 
-    A file that does not exist yet is on the disk of its folder. What cannot be asked is not full.
+    A file that does not exist yet is on the disk of its folder. A disk that cannot be queried does
+    not count as full.
     """
     for place in (path, *path.parents):
         try:
@@ -48,9 +49,9 @@ def full_disk(path: Path) -> str:
 
 
 def require_space(folder: Path, size: int) -> None:
-    """Raise the error of a full disk unless a file of this size leaves the least space free.
+    """Raise the error of a full disk unless a file of this size leaves ``LEAST_BYTES`` free.
 
-    Written to its end the file would take that space from the database for a moment.
+    Without this check, writing the file could briefly take the space that the database needs.
     """
     if _free_bytes(folder) < size + LEAST_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
@@ -65,38 +66,39 @@ _FOLDER_MODE, _FILE_MODE = 0o700, 0o600
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and what is missing above it; one that exists keeps its mode."""
+    """Create a folder and its missing parents; one that exists keeps its mode."""
     try:
         path.mkdir(exist_ok=True, mode=_FOLDER_MODE)
     except FileNotFoundError:
         if path.parent == path:
             raise
-        make_folder(path.parent)  # `parents=True` would make them with the mode of the umask
+        make_folder(path.parent)  # `parents=True` would create them with the mode of the umask
         path.mkdir(exist_ok=True, mode=_FOLDER_MODE)
 
 
 def create_file(path: Path) -> BinaryIO:
-    """Open a file to write, and cut one that exists."""
+    """Open a file for writing, and truncate one that exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, _FILE_MODE), "wb")
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a whole file, and replace one that exists."""
+    """Write a whole file, replacing one that exists."""
     with create_file(path) as file:
         file.write(content)
 
 
 _NAMED = 5
-"""Paths that a message names, at most."""
+"""Maximum number of paths in a message."""
 
 
 def find_writable(paths: Iterable[str | Path]) -> list[Path]:
-    """Return what every user may write, of these paths and of all that leads to them.
+    """Return what every user can write, among these paths and the folders that lead to them.
 
     Links are followed, and their targets returned. In a folder with the sticky bit, such as
-    ``/tmp``, other users can add names but not replace ours: it may lead to a path, but not be
-    one of the paths. What does not exist, and what lies on a read-only mount, is not writable.
+    ``/tmp``, other users can add names but not replace existing ones: it may lead to a path, but
+    not be one of the paths. A path that does not exist, or is on a read-only mount, is not
+    writable.
     """
     ways = _Ways()
     for path in paths:
@@ -106,11 +108,11 @@ def find_writable(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def how_to_mend(found: Sequence[Path], folders: Iterable[Path] = ()) -> str:
-    """Return a sentence that names writable paths, and the command that takes the mode away.
+    """Return a sentence that names writable paths, and the command that removes the permission.
 
     Args:
-        found: At least one.
-        folders: If many were found and all lie in one of these, the command is for all of it.
+        found: At least one path.
+        folders: If many were found and all are in one of these, the command covers all of it.
     """
     named, rest = found[:_NAMED], found[_NAMED:]
     command = f"chmod o-w {' '.join(shlex.quote(str(path)) for path in named)}"
@@ -125,7 +127,7 @@ def how_to_mend(found: Sequence[Path], folders: Iterable[Path] = ()) -> str:
 
 
 class _Ways:
-    """Follows paths, each folder once, and collects what every user may write."""
+    """Follows paths, each folder once, and collects what every user can write."""
 
     def __init__(self) -> None:
         self.found: dict[str, None] = {}
@@ -141,10 +143,10 @@ class _Ways:
             self.found[real] = None
 
     def _follow(self, path: str) -> str:
-        """Return where a path leads, having checked each folder on the way.
+        """Return the target of a path, after checking each folder on the way.
 
         Raises:
-            OSError: If it leads nowhere.
+            OSError: If the path leads nowhere.
         """
         real = self._real.get(path)
         if real is None:

@@ -1,4 +1,4 @@
-"""Serve the API and the page of a node, and delete expired data on request or on schedule.
+"""The API and the page of a node, and the deletion of expired data on request or on schedule.
 
 The daemon imports this module in a thread after its event loop has started, while the child
 processes start. ``aioflow.web`` is imported later: once a restart has assigned its triggers.

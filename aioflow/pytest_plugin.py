@@ -1,4 +1,7 @@
-"""The pytest fixture ``sim``. Every session of pytest loads this, so nothing heavy is imported."""
+"""The pytest fixture ``sim``.
+
+Every pytest session loads this module, so it imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,19 @@ import pytest
 __all__ = ("pytest_configure", "pytest_unconfigure", "sim")
 
 _terminal = pytest.StashKey[int]()
-"""Standard error as it is before pytest captures what tests print."""
+"""A copy of standard error, made before pytest captures the output of tests."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep a way to the terminal for what has to be seen while a test hangs."""
+    """Duplicate standard error, for messages that must be visible while a test hangs."""
     try:
         config.stash[_terminal] = os.dup(2)
     except OSError:
-        return  # there is none
+        return  # there is no standard error
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Give it back."""
+    """Close the copy."""
     if _terminal in config.stash:
         os.close(config.stash[_terminal])
         del config.stash[_terminal]

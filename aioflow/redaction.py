@@ -1,7 +1,7 @@
-"""Hides secrets in what is printed and raised: by value, however they came there.
+"""Masking of secrets in output and errors, by value, wherever the value came from.
 
-Besides the text itself it hides how JSON, ``repr``, a URL and base64 write it, and each long
-line of one that has several.
+Besides the text itself, its forms in JSON, ``repr``, URLs and base64 are masked, as is each long
+line of a text with several lines.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ __all__ = ("LEAST", "MASK", "Masks", "Stream", "masked_url", "masked_urls", "sec
 MASK = b"***"
 
 LEAST = 5
-"""Characters a text needs to be hidden: a shorter one would take half of every log with it."""
+"""Minimum length of a masked text, in characters; a shorter one would mask half of every log."""
 
 _LEAST_LINE = 12
 
 _TELLING = ("passw", "secret", "token", "key", "credential", "auth", "private")
-"""What a variable, or an extra of a connection, is called that is hidden as a secret is. Others
-are words like ``prod``, and half of every log would go with them."""
+"""Parts of the names of variables and connection extras whose values are masked like secrets. Other
+values are words like ``prod``, and masking them would mask half of every log."""
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'<>]*")
 _CONTAINER_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
-"""What stands before the ``@`` of their URLs is a container, unless a password follows."""
+"""In their URLs, the part before ``@`` is a container, unless it includes a password."""
 
 
 class Masks:
-    """What is hidden in one process. It only grows; there are as many as were ever handed out."""
+    """The masked texts of one process. They only grow, by every secret that is handed out."""
 
     __slots__ = ("_heads", "_known", "_pattern")
 
@@ -45,12 +45,12 @@ class Masks:
         self._heads: dict[int, list[bytes]] = {}
 
     def hide(self, texts: Iterable[str]) -> None:
-        """Hide these from now on."""
+        """Mask these texts from now on."""
         new = {form for text in texts for form in _forms(text)} - self._known
         if not new:
             return
         self._known |= new
-        # The longest first: of two that begin alike the whole of the longer one is hidden.
+        # Longest first: if two begin alike, the longer one is masked as a whole.
         longest_first = sorted(self._known, key=lambda known: (-len(known), known))
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
         self._heads = {}
@@ -58,17 +58,17 @@ class Masks:
             self._heads.setdefault(known[0], []).append(known)
 
     def masked(self, data: bytes) -> bytes:
-        """Return it without what is hidden."""
+        """Return the data with secrets masked."""
         return data if self._pattern is None else self._pattern.sub(MASK, data)
 
     def masked_text(self, text: str) -> str:
-        """Return it without what is hidden."""
+        """Return the text with secrets masked."""
         if self._pattern is None:
             return text
         return self.masked(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def split(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return what can be shown, masked, and the end that may be the beginning of a secret."""
+        """Return the masked part that can be shown, and a tail that may begin a secret."""
         if self._pattern is None:
             return data, b""
         held = self._held_from(data)
@@ -83,7 +83,7 @@ class Masks:
         return b"".join(shown), data[held:]
 
     def _held_from(self, data: bytes) -> int:
-        """Return where the longest end stands that a secret begins with, else the end."""
+        """Return the start of the longest suffix that a secret begins with, or else the length."""
         longest = max(map(len, self._known))
         for at in range(max(0, len(data) - longest + 1), len(data)):
             heads = self._heads.get(data[at])
@@ -95,7 +95,7 @@ class Masks:
 
 
 class Stream:
-    """Masks what comes in pieces; a secret may be cut by the end of one."""
+    """Masks data that comes in pieces, even if a secret is split between two of them."""
 
     __slots__ = ("_held", "_masks")
 
@@ -104,12 +104,12 @@ class Stream:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what can be shown by now."""
+        """Return the data that can be shown by now."""
         shown, self._held = self._masks.split(self._held + data)
         return shown
 
     def finish(self) -> bytes:
-        """Return what was held back, once nothing more is to be expected."""
+        """Return the data held back, at the end of the stream."""
         held, self._held = self._held, b""
         return self._masks.masked(held)
 
@@ -151,7 +151,7 @@ def _forms(text: str) -> Iterable[bytes]:
 
 
 def _lines(text: str) -> Iterable[str]:
-    """Of a text with several lines those that say something: a key that is printed indented."""
+    """Return the long lines of a text with several, since a key may be printed indented."""
     lines = [line.strip() for line in text.splitlines()]
     if len(lines) < 2:
         return []
@@ -159,7 +159,7 @@ def _lines(text: str) -> Iterable[str]:
 
 
 def secret_texts(kind: ValueKind, name: str, value: Any) -> Iterator[str]:
-    """Say which texts of a value nobody is to read, by its plain data."""
+    """Yield the texts of a value that must be masked, from its plain data."""
     match kind:
         case ValueKind.SECRET:
             yield from _texts(value)

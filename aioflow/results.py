@@ -1,15 +1,15 @@
-"""Values between tasks: small ones travel in rows, large ones and lists to expand in files.
+"""Values passed between tasks: small ones in rows, large ones and lists to expand in files.
 
-A file is named by numbers only: ``<folder>/<task_no // 4096>/<task_no>.<start_no>``. It is
-written to a temporary name, synced, renamed, and its folder synced, before the start that
-made it reports; a file whose start never committed belongs to nobody and may be deleted.
+A file is named only by numbers: ``<folder>/<task_no // 4096>/<task_no>.<start_no>``. It is written
+under a temporary name, synced, renamed, and its folder synced, before the start that made it
+reports. A file whose start never committed is an orphan and may be deleted.
 
-An **indexed file** holds a list item by item, so that child ``i`` of a fan-out reads item
-``i`` alone::
+An **indexed file** stores a list item by item, so that child ``i`` of a mapped task reads only item
+``i``::
 
     "AFLIST1" LF   count: u64   offset of each item and of the end: u64 * (count + 1)   items
 
-Everything little-endian; items are msgpack.
+All numbers are little-endian; items are msgpack.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ __all__ = (
 )
 
 INLINE_LIMIT = 64 * 1024
-"""Bytes of msgpack up to which a result lives in its row."""
+"""Maximum size of a result in its row, in bytes of msgpack."""
 
 RESULT_LIMIT = 64 * 1024 * 1024
-"""Bytes of msgpack a result may have at all."""
+"""Maximum size of any result, in bytes of msgpack."""
 
 _OPEN_LISTS_LIMIT = 8
-"""Indexed files one process keeps open, those used last."""
+"""Number of indexed files that one process keeps open, the last used ones."""
 
 _PATHS_KEPT = 64
-"""Names worked out that are not again: the children of a fan-out read one file, each its item."""
+"""Size of the path cache: the children of a mapped task read items of one file."""
 
 _OPEN_ATTEMPTS = 100
 
@@ -62,12 +62,12 @@ _PAIR = struct.Struct("<QQ")
 
 @lru_cache(maxsize=_PATHS_KEPT)
 def result_path(folder: Path, task_no: TaskNo, start_no: StartNo) -> Path:
-    """Return where the result of one start is kept."""
+    """Return the path of the result of one start."""
     return folder / str(task_no // 4096) / f"{task_no}.{start_no}"
 
 
 def delete_results(folder: Path, task_nos: Collection[TaskNo]) -> None:
-    """Delete whatever starts of these tasks have left; a second time there is nothing."""
+    """Delete all results of these tasks, of any start. Idempotent."""
     by_block: dict[int, set[str]] = defaultdict(set)
     for task_no in task_nos:
         by_block[task_no // 4096].add(str(task_no))
@@ -122,7 +122,7 @@ def read_item(path: Path, index: int) -> bytes:
 
 
 def read_one_item(path: Path, index: int) -> bytes:
-    """As ``read_item``, for whoever reads a list once: the file is open no longer than that."""
+    """Do the same as ``read_item``, for a single read: the file is closed afterwards."""
     opened = _OpenList(path)
     try:
         return opened.item(index)
@@ -147,7 +147,7 @@ def read_items(path: Path) -> list[bytes]:
 
 
 class _OpenList:
-    """An indexed file that stays open: the children of a fan-out read it one after the other."""
+    """An indexed file that stays open, since children of a mapped task read it one by one."""
 
     __slots__ = ("_count", "_descriptor", "_size")
 
@@ -178,7 +178,7 @@ _open_lists: OrderedDict[Path, _OpenList] = OrderedDict()
 
 
 def _open_list(path: Path) -> _OpenList:
-    """Return the file, opened now or before. What one start wrote is never written again."""
+    """Return the open file, from the cache if it is there. A start's file never changes."""
     found = _open_lists.pop(path, None)
     if found is None:
         found = _OpenList(path)
@@ -189,7 +189,7 @@ def _open_list(path: Path) -> _OpenList:
 
 
 def _read_count(head: bytes, size: int) -> int:
-    """Return how many items a file of that size has, whose offsets are all there."""
+    """Return the number of items, after checking that the file has room for all offsets."""
     if len(head) != len(_MAGIC) + _COUNT.size or not head.startswith(_MAGIC):
         raise ValueError(_DAMAGED)
     count: int = _COUNT.unpack_from(head, len(_MAGIC))[0]
@@ -199,7 +199,7 @@ def _read_count(head: bytes, size: int) -> int:
 
 
 def _open_new(path: Path) -> BinaryIO:
-    """Open a file to write, with its folder; that may go while it is empty."""
+    """Open a file for writing and create its folder, which may be deleted while it is empty."""
     for _ in range(_OPEN_ATTEMPTS):
         with contextlib.suppress(FileNotFoundError):
             make_folder(path.parent)

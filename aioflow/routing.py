@@ -1,4 +1,4 @@
-"""Where the effects of a node's engine go: to its executors, its hosts, and who follows."""
+"""Dispatch of the engine's effects to executors, hosts and followers of a node."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ __all__ = ("Follower", "Routes")
 
 
 class Follower(Protocol):
-    """Knows how things stand without asking the database, as ``api.Api`` does."""
+    """Follows the committed state without reading the database, as ``api.Api`` does."""
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
-        """Take a durable batch."""
+        """Process a durable batch."""
 
 
 class Routes:
-    """The outlets of one node's engine; see ``engine.dispatch.Outlets``.
+    """The receiver of one node's effects; see ``engine.dispatch.Outlets``.
 
     Args:
-        hosts: Of coroutines and triggers.
-        on_commit: Called with each durable batch, after those who follow inside the node.
-        on_code_missing: Called when code is to be on the disk again.
-        trace: Makes spans of each durable batch, if that is wanted.
+        hosts: Hosts of coroutines and triggers.
+        on_commit: Called with each durable batch, after the followers inside the node.
+        on_code_missing: Called when code must be restored to the disk.
+        trace: Creates spans for each durable batch, if tracing is enabled.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""The signals that end a daemon: SIGTERM, SIGINT, and the SIGHUP of a terminal that is closed.
+"""The signals that stop a daemon: SIGTERM, SIGINT, and the SIGHUP of a closed terminal.
 
-``__main__`` answers them until the event loop runs, with nothing open, by ending at once.
+Until the event loop runs, ``__main__`` handles them by exiting at once, since nothing is open.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _log = Logger(__name__)
 
 
 class StopSignals:
-    """Stops a daemon at the first signal, and ends everything at the second.
+    """Stops a daemon at the first signal, and cancels everything at the second.
 
     Attributes:
-        stopped: Set when the daemon is to end.
-        everything: Cancelled by the second signal, once it is there.
+        stopped: Set when the daemon is to stop.
+        everything: Cancelled by the second signal, if set.
     """
 
     def __init__(self) -> None:
@@ -36,9 +36,9 @@ class StopSignals:
     @classmethod
     @contextmanager
     def received(cls) -> Iterator[Self]:
-        """Receive them within the block; after it they do what they did before.
+        """Handle the signals within the block; restore the former handlers after it.
 
-        A SIGHUP that is ignored, as ``nohup`` has it, stays so.
+        An ignored SIGHUP, as under ``nohup``, stays ignored.
         """
         loop, signals = asyncio.get_running_loop(), cls()
         before = {number: signal.getsignal(number) for number in _numbers()}
@@ -49,12 +49,12 @@ class StopSignals:
         finally:
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
-                if handler is not None:  # else it was not set by Python, and cannot be set again
+                if handler is not None:  # else not set by Python, and not restorable
                     signal.signal(number, handler)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Cancel the block at the first signal: nothing is up yet that could be drained."""
+        """Cancel the block at the first signal: nothing runs yet that could be drained."""
         with anyio.CancelScope() as self._starting:
             if self.stopped.is_set():
                 self._starting.cancel()
@@ -62,7 +62,7 @@ class StopSignals:
         self._starting = None
 
     def receive(self, number: signal.Signals) -> None:
-        """Do what a signal says."""
+        """Handle a signal."""
         scope = self.everything if self.stopped.is_set() else self._starting
         if self.stopped.is_set():
             _log.warning("ending at once", signal=number.name)

@@ -1,9 +1,9 @@
-"""DAG files -> versions: finds files, has them parsed, keeps snapshots of their code.
+"""DAG files -> versions: finds DAG files, has them parsed, and stores snapshots of their code.
 
-The sweep, every few seconds, is the truth; inotify only makes it come sooner. A file is parsed
-when it has changed, or a module it imports, or when there is something where its imports had
-looked in vain. One that gives nothing is tried again now and then, for what it lacks may be no
-file: less and less often, and never because of a change that is nothing to it.
+The sweep every few seconds is authoritative; inotify only makes it come sooner. A file is parsed
+when it changes, when a module it imports changes, or when something appears where one of its
+imports was not found. A file that fails is retried, because the cause may lie outside of its
+sources: less and less often, and never because of an unrelated change.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ from aioflow.protocol.parse_results import DagFailure, Parsed
 __all__ = ("Catalog", "Limits", "ParsePace")
 
 SETTLE_SECONDS = 0.05
-"""Between a change being noticed and the sweep: editors and git write several files."""
+"""Delay between a noticed change and the sweep: editors and git write several files."""
 
 _UNSTEADY = 5
-"""A file that importing it reads may be another so often before it is taken as it is."""
+"""How often files that importing it reads may change before they are accepted as they are."""
 
 _SHARE = 3
-"""Between two sweeps it rests at least so many times as long as one took."""
+"""Minimum pause between two sweeps, as a multiple of the last sweep's duration."""
 
 WRITING_SECONDS = 2.0
-"""What has been written so shortly before may be half of a file."""
+"""A file written more recently than this may be incomplete."""
 
 _logger = logging.getLogger(__name__)
 
@@ -77,14 +77,14 @@ ReportSink: TypeAlias = Callable[[Sequence[Input]], None]
 
 
 class Catalog:
-    """Keeps the engine's picture of the DAG folders true.
+    """Keeps the engine informed of the DAG folders' contents.
 
     Args:
-        folders: Where DAG files lie, the first counting before the second.
-        snapshots: Those of versions, with which others may have to do.
-        known: The files the database knows: what is gone by now is reported so.
-        limits: What parsing one file may take.
-        pace: How often files are looked at and parsed.
+        folders: Folders with DAG files. Earlier ones take precedence.
+        snapshots: Snapshots of versions; other components may use them as well.
+        known: The files in the database. Those that no longer exist are reported as deleted.
+        limits: Limits for parsing one file.
+        pace: How often files are checked and parsed.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Catalog:
                 await self._nap(changed, ended + _SHARE * (ended - began))
 
     async def _nap(self, changed: anyio.Event, rested_at_us: int) -> None:
-        """Wait for a change, but not less than a sweep rests; or for the next sweep."""
+        """Wait for a change, but at least the pause after a sweep; or for the next sweep."""
         async with anyio.create_task_group() as waiting:
             waiting.start_soon(self._wake_in_time, waiting.cancel_scope)
             await changed.wait()
@@ -166,7 +166,7 @@ class Catalog:
         self._changed.set()
 
     def _look_for_end(self) -> None:
-        """Everything was parsed once, if nothing waits that never was."""
+        """Set ``first_sweep_done`` if no file is still waiting for its first parse."""
         if not self._lanes.files and self._again.keys() <= self._known.keys():
             self.first_sweep_done.set()
 
@@ -197,13 +197,13 @@ class Catalog:
                 self._ask(file, is_time=True)
 
     async def _look_beside(self) -> None:
-        """Ask for the DAG files that use files beside them that have changed."""
+        """Queue the DAG files that use a changed file beside them."""
         asked = {file: one.asked for file, one in self._known.items() if one.asked is not None}
         choices = await in_thread(self._beside.look, asked, limiter=self._threads)
         for file, choice in choices.items():
             known = self._known.get(file)
             if known is None or known.asked is not asked[file] or file not in self._files:
-                continue  # it has been parsed, or has gone, meanwhile
+                continue  # it was parsed, or deleted, meanwhile
             if file in self._lanes.files or not choice.differs(known.choice):
                 continue
             if self._put_off(file):
@@ -212,7 +212,7 @@ class Catalog:
                 self._lanes.put(file, Rank.CHANGED)
 
     def _ask_all(self, changed: set[str], come: set[str]) -> None:
-        """Ask for the files that a change may concern, or for which a place is none in vain now."""
+        """Check the files that a change may affect, or for which a missing import may now exist."""
         for file in self._files:
             known = self._known.get(file)
             is_concerned = (
@@ -224,7 +224,7 @@ class Catalog:
                 self._ask(file)
 
     def _ask(self, file: str, *, is_time: bool = False) -> None:
-        """Have a file parsed, if something speaks for it."""
+        """Queue a file for parsing, if there is a reason."""
         seen, known = self._files[file], self._known.get(file)
         if seen.is_ignored:
             self._let_go(file)
@@ -239,9 +239,9 @@ class Catalog:
             self._lanes.put(file, Rank.AGAIN, is_slow=known.is_slow)
 
     def _put_off(self, file: str) -> bool:
-        """Return whether a file is not parsed now, because that began so shortly before.
+        """Return whether a file is not parsed now because its last parse began too recently.
 
-        The first time that something came between is no reason: a module it imports may be new.
+        If an import has changed during its first parse, it is not delayed: the import may be new.
         """
         left_us = self._begun.left_us(file)
         if left_us <= 0 or self._unsettled.get(file) == 0 or file in self._lanes.files:
@@ -258,7 +258,7 @@ class Catalog:
         )
 
     def _log_unseen(self, found: Found) -> None:
-        """Say what cannot be looked at: once per cause, until it is over."""
+        """Log what cannot be read: once per cause, until it is over."""
         for cause in found.causes.keys() - self._causes.keys():
             place = os.fsencode(found.causes[cause]).decode(errors="backslashreplace")
             _logger.error("cannot look at %s, its DAGs stay: %s", place, cause)
@@ -274,7 +274,7 @@ class Catalog:
             self._followed &= {name for known in self._known.values() for name in known.digests}
 
     def _let_go(self, file: str) -> None:
-        """A file gives nothing any more, and is not expected to."""
+        """Drop a file that defines nothing any more, and report it as deleted."""
         self._forget(file)
         self._tell_gone(file)
 
@@ -285,17 +285,17 @@ class Catalog:
         self._begun.forget(file)
 
     def _tell_gone(self, file: str) -> None:
-        """A file gives nothing: its code may go, and who was told of it is told that."""
+        """Report a file that defines nothing as deleted, if it was reported; release its code."""
         self._broken.pop(file, None)
         self._snapshots.let_go(file)
         if file in self._told:
             self._told.discard(file)
             self._report([FileDeleted(file)])
 
-    # ── one file ────────────────────────────────────────────────────────────────────────
+    # ── a single file ───────────────────────────────────────────────────────────────────
 
     async def _parse(self, file: str) -> Looked:
-        """Return what is in a file, and what lay around it."""
+        """Return the result of parsing a file, and the files seen when that began."""
         self._begun.note(file)
         before, places = self._files, self._places
         seen, parsed = before.get(file), None
@@ -308,9 +308,9 @@ class Catalog:
         return Looked(before, places, parsed)
 
     async def _refuse_writable(self, folder: Path, files: Sequence[str]) -> Parsed | None:
-        """Return why files are not loaded that every user may write; ``None`` if none is so.
+        """Return a failure if any of these files is world-writable, else ``None``.
 
-        A start is refused because of them, but they also come, or change, while it runs.
+        The daemon's start refuses such files, but they also appear, or change, while it runs.
         """
         paths = [folder / file for file in files]
         found = await in_thread(find_writable, paths, limiter=self._threads)
@@ -319,15 +319,15 @@ class Catalog:
         return Parsed((), (DagFailure(WRITABLE, how_to_mend(found)),), tuple(files))
 
     async def _conclude(self, file: str, looked: Looked, is_slow: bool) -> None:
-        """Take what came of a file, and see to it that it is looked at again when it has to be."""
+        """Process the result for a file, and schedule its next check if one is needed."""
         before, parsed = looked.before, looked.parsed
         self._again.pop(file, None)
         found = None if parsed is None else await self._keep(file, parsed, before)
         seen = self._files.get(file)
-        if seen is None or seen.is_ignored:  # by now
+        if seen is None or seen.is_ignored:  # in the meantime
             self._let_go(file)
             return
-        if parsed is None:  # there was no room for it
+        if parsed is None:  # there was no room for a process
             self._look_again(file, self._pace.look_seconds)
             return
         if found is None:
@@ -337,7 +337,7 @@ class Catalog:
         digests = {name: before[name].digest for name in parsed.modules}
         asked = Asked(before[file].folder, parsed.beside, frozenset(parsed.modules))
         choice = self._choices.pop(file, None)
-        # What was there already when it looked is nothing new, whatever it says.
+        # A place that already existed when the import failed is not new.
         wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in looked.places)
         reason = found.reason if isinstance(found, FileBroken) else ""
         seconds = self._begun.seconds(file)
@@ -355,14 +355,14 @@ class Catalog:
         self._tell(file, found)
 
     def _remember(self, file: str, known: Known) -> Known:
-        """Know what came of a file; return it with how often that did."""
+        """Store the result for a file; return it with the number of equal results in a row."""
         was = self._known.get(file)
         times = was.times + 1 if was is not None and was.is_same(known) else 1
         found = self._known[file] = msgspec.structs.replace(known, times=times)
         return found
 
     def _try_soon(self, file: str) -> None:
-        """What was parsed is not what lies there now, or could not be kept: look again."""
+        """Parse again soon: the file changed during the parse, or its code could not be stored."""
         times = self._unsettled[file] = self._unsettled.get(file, -1) + 1
         self._look_again(file, min(SETTLE_SECONDS * 2 ** min(times, 10), AGAIN_SECONDS))
 
@@ -374,10 +374,10 @@ class Catalog:
     async def _keep(
         self, file: str, parsed: Parsed, before: dict[str, Seen]
     ) -> FileParsed | FileBroken | FileDeleted | None:
-        """Return what to tell of a file, its code kept; ``None`` if it has to be parsed again."""
+        """Store the code and return the report; ``None`` if the file must be parsed again."""
         unknown = set(parsed.modules) - before.keys()
         if unknown:
-            # They have come since the scan, or lie where it does not look.
+            # They appeared after the scan, or lie where it does not search.
             self._followed |= unknown
             return None
         large = [name for name in parsed.modules if before[name].is_too_large]
@@ -403,7 +403,7 @@ class Catalog:
             self._distrust(changed)
             return None
         if not parsed.dags and not parsed.failures:
-            # A module that only uses us. If it once was more, its DAGs are gone.
+            # A module that only uses aioflow. Any DAGs it defined before are deleted.
             return FileDeleted(file)
         asked = Asked(folder, parsed.beside, frozenset(names))
         is_unsteady = self._unsettled.get(file, 0) >= _UNSTEADY
@@ -422,7 +422,7 @@ class Catalog:
         return file_broken(file, parsed.failures)
 
     def _note_choice(self, file: str, choice: Choice) -> None:
-        """Remember which files beside it a DAG file has, and say what is odd about them, once."""
+        """Store the choice of files beside a DAG file, and log each of its warnings once."""
         self._choices[file] = choice
         known = self._known.get(file)
         said = frozenset() if known is None else frozenset(known.choice.said)
@@ -441,7 +441,7 @@ class Catalog:
         }
 
     def _may_pass(self, file: str, seen: Seen, known: Known) -> bool:
-        """Whether a file that was good may be half of one that is, or its parser was killed."""
+        """Return whether a failure may be temporary: a half-written file, or a killed parser."""
         if file not in self._told or file in self._broken:
             return False
         if known.reason == "killed" and known.times == 1:
@@ -450,7 +450,7 @@ class Catalog:
         return 0 <= age < WRITING_SECONDS
 
     def _tell(self, file: str, found: FileParsed | FileBroken | FileDeleted) -> None:
-        """Report what is new."""
+        """Report a result that differs from the last one."""
         match found:
             case FileBroken():
                 if self._broken.get(file) == found:
@@ -466,9 +466,9 @@ class Catalog:
         self._report([found])
 
     def _told_of(self, parsed: Parsed) -> str:
-        """Return what the description of a file depends on besides its code, where unusual.
+        """Return the settings that affect a file's description besides its code, if unusual.
 
-        What a file changes in its process may be the doing of a library that it imports.
+        A file can be isolated because of a library that it imports, whatever its own code is.
         """
         tries = self._told_tries
         told = [] if tries == DEFAULT_TRIES else [f"default_tries={tries}"]
@@ -478,6 +478,6 @@ class Catalog:
 
 
 def _differing(before: dict[str, Seen], now: dict[str, Seen]) -> set[str]:
-    """Return the files that are not what they were; what was not read again is the same object."""
+    """Return the names of files that changed. A file that was not read again is the same object."""
     changed = {name for name, seen in now.items() if before.get(name) is not seen}
     return changed | (before.keys() - now.keys())

@@ -1,4 +1,4 @@
-"""Which Python files may define DAGs, as far as their text says. A parse says the rest."""
+"""Which Python files may define DAGs, judged by their text alone. Parsing them decides."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _AIRFLOW_DAG = re.compile(
 
 
 def names_us(content: bytes) -> bool:
-    """Return whether the word ``aioflow`` is in a file; without it there is no DAG of ours."""
+    """Return whether a file contains the word ``aioflow``; without it, it defines no DAG."""
     return any(word in content for word in _WORDS)
 
 
 def may_define_dags(content: bytes) -> bool:
-    """Return whether a file is parsed: it names us, or takes its DAG from Airflow.
+    """Return whether to parse a file: it contains ``aioflow``, or takes its DAG from Airflow.
 
-    The parse of the latter says what to write instead.
+    Parsing the latter yields advice on what to write instead.
     """
     return names_us(content) or (b"airflow" in content and _AIRFLOW_DAG.search(content) is not None)

@@ -1,8 +1,9 @@
-"""Which files beside its modules belong to the version of a DAG file. Blocks; called in a thread.
+"""The files beside its modules that belong to the version of a DAG file. Blocks; use a thread.
 
-Those that it names or reads do, see ``worker.data_files``, and those that a line of it
-(``# aioflow: files = [...]``) or an ``aioflow.toml`` in its folder or one above names. Where
-neither is there, so do all small text files of its own folder, and of folders that it names.
+These are the files that it names or reads, see ``worker.beside``, and those named by a comment in
+it (``# aioflow: files = [...]``) or by an ``aioflow.toml`` in its folder or one above. If there is
+neither comment nor table, all small text files in its own folder, and in folders that it names,
+belong to it as well.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from aioflow.worker.data_files import FILE_LIMIT_BYTES, BadFiles, is_inside
 __all__ = ("BYTES_AT_MOST", "FILES_AT_MOST", "Asked", "Choice", "FilesBeside", "Taken")
 
 FILES_AT_MOST = 500
-"""So many files beside its modules one version has."""
+"""Maximum number of files beside its modules in one version."""
 
 BYTES_AT_MOST = 8 * 1024 * 1024
-"""What they may have in all; each has ``FILE_LIMIT_BYTES`` at most."""
+"""Maximum size of all of them; each has at most ``FILE_LIMIT_BYTES``."""
 
 _ENTRIES_AT_MOST = 20_000
 
@@ -37,15 +38,16 @@ _NO_TEXT_ENDS = (
     "tar tgz tmp wal webp whl xls xlsx xz zip zst"
 )
 _NO_TEXT = frozenset(f".{end}" for end in _NO_TEXT_ENDS.split())
-"""What ends so is not taken unless it is named: modules are imported, others no text, or output."""
+"""Files with these endings are included only if they are named: modules are imported, and the
+others are binary, or output."""
 
 
 _Place: TypeAlias = tuple[Path, str, tuple[str, ...], frozenset[str]]
-"""What decides which files lie beside a DAG file: folders, and what importing it writes."""
+"""Determines which files lie beside a DAG file: folders, and the files that importing it writes."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a DAG file uses of the files beside its modules, as it was parsed.
+    """The files beside its modules that a DAG file uses, as found when it was parsed.
 
     Attributes:
         folder: The DAG folder it lies in.
@@ -60,10 +62,10 @@ class Choice(msgspec.Struct, frozen=True):
     """The files beside its modules that the version of a DAG file has now.
 
     Attributes:
-        named: The digests of those that it names, by their paths relative to the DAG folder.
-        lying: Of those that only lie there; DAG files beside which the same lies share it.
-        said: What is odd about them.
-        refusal: Why the file is not taken at all, if it is not.
+        named: Digests of the named files, by their paths relative to the DAG folder.
+        lying: Digests of the unnamed files. DAG files with the same ones share this object.
+        said: Warnings about them.
+        refusal: Why the file is rejected, if it is.
     """
 
     named: dict[str, bytes] = {}
@@ -73,28 +75,28 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> dict[str, bytes]:
-        """All of them."""
+        """Digests of all files."""
         return self.lying | self.named
 
     def differs(self, before: Choice) -> bool:
-        """Return whether another version would be made of it."""
+        """Return whether it would lead to another version."""
         is_same = self.lying is before.lying or self.digests == before.digests
         return not is_same or self.differs_in_named(before)
 
     def differs_in_named(self, before: Choice) -> bool:
-        """Return whether it differs in more than files that only lie there."""
+        """Return whether it differs in more than unnamed files."""
         return (self.named, self.refusal) != (before.named, before.refusal)
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A choice, and the contents it stands for."""
+    """A choice, and the contents of its files."""
 
     choice: Choice
     sources: dict[str, bytes]
 
 
 class FilesBeside:
-    """Looks for the files beside DAG files, and remembers the digests of their contents."""
+    """Finds the files beside DAG files, and caches the digests of their contents."""
 
     def __init__(self) -> None:
         self._contents: dict[str, Content] = {}
@@ -102,16 +104,16 @@ class FilesBeside:
         self._lying: dict[_Place, dict[str, bytes]] = {}
 
     def is_named(self, path: str) -> bool:
-        """Return whether this file was named when it was last looked for, there or not."""
+        """Return whether this file, which need not exist, was named at the last ``look``."""
         return path in self._named
 
     def look(self, files: Mapping[str, Asked]) -> dict[str, Choice]:
-        """Return what each of these DAG files would have now."""
+        """Return the present choice for each of these DAG files."""
         walk = _Walk(self._contents, self._lying)
         found = {file: walk.choose(file, asked) for file, asked in files.items()}
         self._named = frozenset(walk.named)
         self._lying = {place: one.digests for place, one in walk.lying.items()}
-        # What nothing asks for any more is forgotten.
+        # Drop the contents that no DAG file uses any more.
         contents = self._contents.copy()
         self._contents = {path: one for path, one in contents.items() if path in walk.asked}
         return found
@@ -120,10 +122,10 @@ class FilesBeside:
         """Return the files of a version with their contents.
 
         Args:
-            as_it_is: Take a file as it is, though it is not what importing the DAG file has read.
+            as_it_is: Take a file as it is, even if importing the DAG file has read another content.
 
         Returns:
-            ``None`` if one has changed since it was read: the DAG file has to be parsed again.
+            ``None`` if a file has changed since it was read: the DAG file has to be parsed again.
         """
         walk = _Walk(self._contents, self._lying)
         choice = walk.choose(file, asked)
@@ -140,7 +142,7 @@ class FilesBeside:
     def _read(
         self, folder: Path, digests: Mapping[str, bytes], sources: dict[str, bytes]
     ) -> dict[str, bytes]:
-        """Read files; return the digests of what they are by now, without those that are gone."""
+        """Read files; return their present digests, without those that no longer exist."""
         found = {}
         for name, digest in digests.items():
             content = sources.get(name) or read(folder / name)
@@ -148,21 +150,21 @@ class FilesBeside:
                 continue
             sources[name], found[name] = content, hashlib.sha256(content).digest()
             if found[name] != digest:
-                # Its stamp may be what it was: the next look reads it again.
+                # Its stamp may be unchanged: have the next look read it again.
                 self._contents.pop(f"{folder}/{name}", None)
         return found
 
 
 class _TooMany(Exception):
-    """More lies there than is looked at."""
+    """A folder has more entries than are examined."""
 
 
 class _Lying(msgspec.Struct):
-    """What lies beside DAG files of a folder, and in folders that they name.
+    """The unnamed files beside DAG files of a folder, and in folders that they name.
 
     Attributes:
-        names: How many files; -1 if they were not counted.
-        size: Of those that are taken.
+        names: Number of files; -1 if they were not counted.
+        size: Total size of those that are included.
     """
 
     names: int = -1
@@ -171,11 +173,11 @@ class _Lying(msgspec.Struct):
 
 
 class _Walk:
-    """One look at the disk: what several DAG files ask for is looked at once.
+    """One pass over the disk, in which paths needed by several DAG files are read once.
 
     Args:
-        contents: What is known of files, by their paths.
-        lying: What lay there before, which is shared with what lies there now.
+        contents: Known contents of files, by path.
+        lying: Unnamed files of the last pass. An equal result shares the object.
     """
 
     def __init__(
@@ -193,7 +195,7 @@ class _Walk:
         self._ignored: dict[tuple[Path, str], Ignored] = {}
 
     def choose(self, file: str, asked: Asked) -> Choice:
-        """Return which files the version of a DAG file has."""
+        """Return the files of a DAG file's version."""
         folder, beside, base = asked.folder, asked.beside, posixpath.dirname(file)
         pick = _Pick(self, folder, asked.modules)
         try:
@@ -221,7 +223,7 @@ class _Walk:
         return () if content is None else content.stamp
 
     def content(self, folder: Path, name: str, *, is_named: bool = True) -> Content | None:
-        """Return what is known of a file, reading it if it has changed; ``None`` without one."""
+        """Return the content of a file, reading it if it has changed; ``None`` without a file."""
         path = f"{folder}/{name}"
         if is_named:
             self.named.add(path)
@@ -245,14 +247,14 @@ class _Walk:
             place = posixpath.dirname(place)
 
     def _table(self, folder: Path, place: str) -> tuple[str, ...] | BadFiles | None:
-        """Return the patterns that a table in a folder names; ``None`` if it names none."""
+        """Return the patterns of a table in a folder; ``None`` if it has none."""
         key = (folder, place)
         if key not in self._tables:
             self._tables[key] = read_table(folder / place / TABLE, place)
         return self._tables[key]
 
     def _name_all(self, pick: _Pick, file: str, beside: Beside) -> list[str]:
-        """Take the files that a DAG file names; return the folders it names."""
+        """Include the files that a DAG file names; return the folders it names."""
         folders = []
         for name, line in (beside.paths | dict.fromkeys(beside.named, -1)).items():
             if name in (".", file) or file.startswith(f"{name}/") or name in beside.written:
@@ -261,7 +263,7 @@ class _Walk:
                 pick.say(line, f"{name} is outside of the DAG folder: no task finds it there")
             elif self._is_folder(pick.folder, name):
                 folders.append(name)
-            elif line < 0:  # a text that may mean anything
+            elif line < 0:  # a string that need not be a path
                 pick.name(name, -1)
             else:
                 pick.name(name, line, is_path=True)
@@ -274,7 +276,7 @@ class _Walk:
         return self._folders[path]
 
     def _lie_about(self, place: _Place) -> _Lying:
-        """Return what lies beside a file and in folders that it names."""
+        """Return the unnamed files beside a file and in folders that it names."""
         if place not in self.lying:
             self.lying[place] = self._lie(*place)
         return self.lying[place]
@@ -303,7 +305,7 @@ class _Walk:
         return lying
 
     def _may_be(self, folder: Path, name: str) -> bool:
-        """Return whether a file may be taken without having been named."""
+        """Return whether a file may be included without being named."""
         place, last = posixpath.split(name)
         if last[0] == "." or last[-1] == "~" or posixpath.splitext(last)[1].lower() in _NO_TEXT:
             return False
@@ -318,12 +320,12 @@ class _Walk:
             path = folder / place
             if (path / NAME).is_file():
                 prefix = f"{place}/" if place else ""
-                above = above.below(path, prefix, lambda _place, _exc: None)  # the scan says it
+                above = above.below(path, prefix, lambda _place, _exc: None)  # see the scan
             self._ignored[key] = above
         return self._ignored[key]
 
     def _match(self, folder: Path, pattern: str) -> Iterator[str]:
-        """Give the files that a pattern names; of a folder, all in it."""
+        """Yield the files that a pattern names; for a folder, all files in it."""
         if pattern == ".":
             yield from self._below(folder, "")
         elif not MAGIC.search(pattern):
@@ -339,7 +341,7 @@ class _Walk:
                     yield name
 
     def _below(self, folder: Path, place: str) -> Iterator[str]:
-        """Give the files in a folder and below, without hidden ones and compiled modules."""
+        """Yield the files in a folder and below, without hidden ones and compiled modules."""
         count = 0
         pending: list[tuple[str, frozenset[tuple[int, int]]]] = [(place, frozenset())]
         while pending:
@@ -369,7 +371,7 @@ class _Walk:
 
 
 class _Pick:
-    """What is taken for one DAG file, and what is said of it."""
+    """The files included for one DAG file, and the warnings about them."""
 
     def __init__(self, walk: _Walk, folder: Path, modules: frozenset[str]) -> None:
         self.folder = folder
@@ -381,19 +383,19 @@ class _Pick:
         self._said: list[DagFailure] = []
 
     def choice(self) -> Choice:
-        """Return all that was picked."""
+        """Return the resulting choice."""
         return Choice(self._digests, self._lying, tuple(self._said))
 
     def say(self, line: int, message: str) -> None:
-        """Say what is odd; once if it is said of several lines."""
+        """Add a warning, unless another line has the same one."""
         if all(said.message != message for said in self._said):
             self._said.append(DagFailure("odd.file", message, max(line, 0)))
 
     def demand(self, pattern: str, names: Iterable[str]) -> None:
-        """Take the files that a pattern has named.
+        """Include the files that a pattern matches.
 
         Raises:
-            BadFiles: If one is too large, or they are too many.
+            BadFiles: If a file is too large, or there are too many.
         """
         has_any = False
         for name in names:
@@ -405,7 +407,7 @@ class _Pick:
             self.say(0, f"no file is at {pattern}, which files names")
 
     def name(self, name: str, line: int, *, is_path: bool = False) -> None:
-        """Take a file that is named; say so if that is not possible."""
+        """Include a named file, or add a warning if that is not possible."""
         if name in self._modules:
             return
         if self._walk.content(self.folder, name) is None:
@@ -417,7 +419,7 @@ class _Pick:
             self.say(line, f"{name} {why}, so it is no part of the version: no task finds it there")
 
     def add_lying(self, lying: _Lying) -> None:
-        """Take files that lie there: all of them, or none."""
+        """Include unnamed files: all of them, or none."""
         if lying.names < 0:
             self.say(0, _said_of_entries())
             return
@@ -447,7 +449,7 @@ class _Pick:
         )
 
     def _take(self, name: str) -> str:
-        """Take a file; return why not, if that is not possible."""
+        """Include a file; return the reason if that is not possible."""
         if name in self._digests or name in self._modules:
             return ""
         content = self._walk.content(self.folder, name)

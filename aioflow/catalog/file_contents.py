@@ -1,4 +1,4 @@
-"""What lies at a path of a DAG folder that is no module: its content, its entries. Blocks."""
+"""Contents and entries of paths in a DAG folder that are not modules. Blocks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from aioflow.worker.data_files import FILE_LIMIT_BYTES
 __all__ = ("Content", "Entries", "content_of", "list_entries", "read", "stays")
 
 _SNIFFED = 8_000
-"""A file is no text if one of so many bytes at its beginning is zero, as for git."""
+"""A file with a zero byte among this many first bytes is not text, as for git."""
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What is known of a file.
+    """The content of a file, as last seen.
 
     Attributes:
-        stamp: Time of change, size and inode; as long as it stays the content does.
-        digest: Of its content; empty if it is too large.
+        stamp: Modification time, size and inode. While it is unchanged, so is the content.
+        digest: Digest of its content; empty if it is too large.
     """
 
     stamp: tuple[int, ...]
@@ -31,17 +31,17 @@ class Content(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return self.stamp[1]
 
     @property
     def is_too_large(self) -> bool:
-        """Whether it is not read."""
+        """True if the file is too large to be read."""
         return not self.digest
 
 
 class Entries(msgspec.Struct, frozen=True):
-    """What is in a folder, by name: folders, all else, and which of both are links."""
+    """The entries of a folder, by name: folders, all others, and which of both are links."""
 
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Entries(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> bytes | None:
-    """Return the content of a file; ``None`` if it cannot be read, or is too large by now."""
+    """Return the content of a file; ``None`` if it cannot be read, or is now too large."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_LIMIT_BYTES + 1)
@@ -59,9 +59,9 @@ def read(path: Path) -> bytes | None:
 
 
 def content_of(path: str, before: Content | None) -> Content | None:
-    """Return what is known of a file, reading it if it has changed; ``None`` if there is none.
+    """Return the content of a file, reading it if it has changed; ``None`` if there is none.
 
-    What cannot be looked at stays as it was last seen.
+    If the file cannot be examined, return it as last seen.
     """
     try:
         status = os.stat(path)  # noqa: PTH116 - a Path takes longer to make than to look at
@@ -83,14 +83,14 @@ def content_of(path: str, before: Content | None) -> Content | None:
 
 
 def list_entries(path: Path) -> Entries:
-    """Return what is in a folder; nothing of one that cannot be listed."""
+    """Return the entries of a folder; none if it cannot be listed."""
     folders: list[str] = []
     files: list[str] = []
     links: set[str] = set()
     try:
         with os.scandir(path) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
-                if not entry.name.isprintable():  # bytes that are no characters are not, either
+                if not entry.name.isprintable():  # nor are undecodable bytes
                     continue
                 if entry.is_symlink():
                     links.add(entry.name)
@@ -108,7 +108,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def stays(folder: Path, place: str, name: str) -> bool:
-    """Return whether a link leads to something in the DAG folder, or in the folder it lies in."""
+    """Return whether a link leads into the DAG folder, or into the folder it lies in."""
     target = os.path.realpath(folder / name)
     roots = (os.path.realpath(folder), os.path.realpath(folder / place))
     return any(target.startswith(f"{root}/") for root in roots)

@@ -1,4 +1,4 @@
-"""Noticing changes at once, where the kernel tells of them."""
+"""Immediate detection of changes, where the kernel reports them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ async def watch(
 ) -> None:
     """Call ``notice`` whenever something may have changed in these folders.
 
-    Nothing is promised: network file systems tell nothing, and the kernel forgets when too
-    much happens. New folders are found whenever something but a Python file changes.
+    Nothing is guaranteed: network file systems report nothing, and the kernel drops events when too
+    many occur. New folders are searched for whenever something other than a Python file changes.
 
     Args:
-        folders: Lists what to watch, now.
-        notice: Called from the loop.
-        is_named: Says of a file that is no module whether a DAG file names it.
+        folders: Returns the folders to watch now.
+        notice: Called from the event loop.
+        is_named: Returns whether a DAG file names this file, which is not a module.
     """
     if sys.platform != "linux":
         return
@@ -41,12 +41,15 @@ async def watch(
     own = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 
     def is_folder(event: Event) -> bool:
-        """Whether there may be other folders now; a link to one is none to the kernel."""
+        """Return whether there may be new folders.
+
+        For the kernel, a link to a folder is not one.
+        """
         is_one = event.name is None or bool(event.mask & Mask.ISDIR)
         return is_one or (not event.mask & written and _may_be_link(event.path))
 
     def is_source(event: Event) -> bool:
-        """Whether it is about DAGs: data that is written beside them is not."""
+        """Return whether an event concerns DAGs. Data written beside them does not."""
         name = "" if event.name is None else event.name.name
         if name.endswith(".py") or name in (NAME, TABLE):
             return True
@@ -54,7 +57,7 @@ async def watch(
 
     try:
         inotify = Inotify(InitFlags.CLOEXEC | InitFlags.NONBLOCK, sync_timeout=0)
-    except OSError as exc:  # all of this user's are taken
+    except OSError as exc:  # all inotify instances of this user are in use
         _logger.warning("changes of DAG files are noticed by the sweep alone: %s", exc)
         return
     with inotify as kernel:
@@ -63,7 +66,7 @@ async def watch(
             if has_new_folders:
                 for folder in await folders():
                     try:
-                        kernel.add_watch(folder, written | named | own)  # again is no second one
+                        kernel.add_watch(folder, written | named | own)  # repeating it is harmless
                     except OSError as exc:
                         _logger.info("changes in %s are noticed late: %s", folder, exc)
             await anyio.wait_readable(kernel.fd)
@@ -76,5 +79,5 @@ async def watch(
 
 
 def _may_be_link(path: Path | None) -> bool:
-    """Whether a link has come, or something that may have been one has gone."""
+    """Return whether a path is a link, or was deleted and may have been one."""
     return path is None or path.is_symlink() or not path.exists()

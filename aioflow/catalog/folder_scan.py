@@ -1,8 +1,8 @@
-"""What lies in the DAG folders. Blocks; called in a thread.
+"""The contents of the DAG folders. Blocks; called in a thread.
 
-Links are what they point to, under the name they have here: mounted and released
-configuration is made of them. Only what the file system says is not there is gone; what cannot
-be looked at for any other reason stays as it was last seen.
+Links stand for their targets, under the link's name: mounted and released configuration consists of
+links. A file counts as deleted only if the file system says that it does not exist; one that cannot
+be examined for another reason stays as last seen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FILE_LIMIT_BYTES = 16 * 1024 * 1024
 """A larger ``.py`` file is not read."""
 
 NO_STAMP = (-1, -1, -1)
-"""That of no file."""
+"""Stamp that no file has."""
 
 _CHUNK = 1024 * 1024
 _GONE = (FileNotFoundError, NotADirectoryError)
@@ -54,10 +54,10 @@ class Seen(msgspec.Struct, frozen=True):
 
     Attributes:
         folder: The DAG folder it lies in.
-        stamp: Time of change, size and inode; as long as it stays the content does.
-        digest: Of its content; of its stamp, if it is too large.
+        stamp: Modification time, size and inode. While it is unchanged, so is the content.
+        digest: Digest of its content, or of its stamp if it is too large.
         has_dags: Whether it may define DAGs, see ``dag_files``.
-        is_ignored: Whether it is no DAG file, whatever it defines.
+        is_ignored: Whether it is excluded as a DAG file, whatever it defines.
     """
 
     folder: Path
@@ -68,17 +68,17 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def is_too_large(self) -> bool:
-        """Whether nobody is going to read it."""
+        """True if the file is too large to be read."""
         return self.stamp[1] > FILE_LIMIT_BYTES
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What lies in the DAG folders, as far as could be seen.
+    """The contents of the DAG folders, as far as they could be read.
 
     Attributes:
         files: All Python files by their path relative to their folder.
-        unseen: Files and folders, by such paths, that could not be looked at.
-        causes: Why not, in words, with the first place each struck.
+        unseen: Files and folders, by such paths, that could not be examined.
+        causes: Why not, in words, with the first place for each cause.
     """
 
     files: dict[str, Seen] = {}
@@ -86,21 +86,21 @@ class Found(msgspec.Struct, frozen=True):
     causes: dict[str, Path] = {}
 
     def hides(self, file: str) -> bool:
-        """Whether this file may be there all the same."""
+        """Return whether this file may exist although it was not seen."""
         return _is_below(file, self.unseen)
 
 
 def scan(
     folders: Sequence[Path], before: Mapping[str, Seen], followed: AbstractSet[str] = frozenset()
 ) -> Found:
-    """Look for Python files.
+    """Find Python files.
 
-    Files whose stamp has not changed since ``before`` are not read again, and those that cannot
-    be looked at are taken from there. Of two files with one relative path that of the first
+    Files whose stamp has not changed since ``before`` are not read again, and those that cannot be
+    examined are copied from there. If two files have the same relative path, that of the first
     folder counts.
 
     Args:
-        followed: Files that are looked at wherever they lie, for others import them.
+        followed: Files to examine wherever they lie, because others import them.
     """
     files: dict[str, Seen] = {}
     unseen: set[str] = set()
@@ -134,7 +134,7 @@ def _look_below(
 
 
 def places_of(files: Iterable[str]) -> set[str]:
-    """Return where imports may find something: files without their suffix, and folders."""
+    """Return the places where imports may succeed: files without their suffix, and folders."""
     places = set()
     for file in files:
         place = file.removesuffix(".py")
@@ -145,7 +145,7 @@ def places_of(files: Iterable[str]) -> set[str]:
 
 
 class _Blind:
-    """Collects what could not be looked at in one DAG folder, and why."""
+    """Collects what could not be examined in one DAG folder, and why."""
 
     def __init__(self, folder: Path) -> None:
         self.names: set[str] = set()
@@ -158,12 +158,12 @@ class _Blind:
 
 
 def list_folders(folders: Sequence[Path]) -> list[Path]:
-    """Return the DAG folders and all below them that may hold Python files."""
+    """Return the DAG folders and all folders below them that may hold Python files."""
     return [place.path for folder in folders for place in _walk(folder, lambda place, exc: None)]
 
 
 def list_loaded(folders: Sequence[Path]) -> Iterator[Path]:
-    """Give all that may be loaded from the DAG folders: folders, Python files, patterns."""
+    """Yield all that may be loaded from the DAG folders: folders, Python files, patterns."""
     for folder in folders:
         for place in _walk(folder, lambda place, exc: None):
             yield place.path
@@ -175,7 +175,7 @@ def list_loaded(folders: Sequence[Path]) -> Iterator[Path]:
 def read_sources(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Return the contents of these files of a folder, and their digests.
 
-    What cannot be read is left out.
+    Files that cannot be read are omitted.
     """
     sources = {}
     for name in names:
@@ -189,7 +189,7 @@ def read_sources(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes], 
 def _look(
     folder: Path, name: str, before: Seen | None, is_ignored: bool, on_error: _OnError
 ) -> Seen | None:
-    path = f"{folder}/{name}"  # a Path takes longer to make than to look at
+    path = f"{folder}/{name}"  # creating a Path takes longer than the stat
     try:
         status = os.stat(path)  # noqa: PTH116
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -217,8 +217,8 @@ class _Place(msgspec.Struct, frozen=True):
     """A folder, with the names of its Python files.
 
     Attributes:
-        prefix: What stands before these below the DAG folder: a path and a slash, or nothing.
-        has_patterns: Whether it says itself what is ignored.
+        prefix: Its path below the DAG folder with a trailing slash, or empty for that folder.
+        has_patterns: Whether it has an ``.aioflowignore`` of its own.
     """
 
     path: Path
@@ -229,7 +229,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def _walk(folder: Path, on_error: _OnError) -> Iterator[_Place]:
-    """Give each folder with its Python files, through links too, but never in a circle."""
+    """Yield each folder with its Python files, following links, but never in a cycle."""
     waiting: list[tuple[Path, str, frozenset[_Inode], Ignored]] = []
     waiting.append((folder, "", frozenset(), Ignored()))
     while waiting:
@@ -281,7 +281,7 @@ def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool]:
 
 
 def _is_utf_8(name: str) -> bool:
-    """Whether a name can be told: bytes that are no characters stand in it as surrogates."""
+    """Return whether a name is valid UTF-8: undecodable bytes are surrogates in it."""
     try:
         name.encode()
     except UnicodeEncodeError:

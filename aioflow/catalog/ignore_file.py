@@ -1,7 +1,7 @@
-"""What ``.aioflowignore`` files leave out of a DAG folder, by the patterns of ``.gitignore``.
+"""Files excluded from a DAG folder by ``.aioflowignore``, with the patterns of ``.gitignore``.
 
-A file that is left out is no DAG file; others may import it all the same. A folder that is left
-out is not looked into.
+An excluded file is not a DAG file, but others may still import it. An excluded folder is not
+searched.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ NAME = ".aioflowignore"
 
 
 class Ignored:
-    """The patterns that hold in one folder: those of the folder itself, and of all above it.
+    """The patterns that apply in one folder: its own, and those of all folders above it.
 
     Args:
-        specs: Of the outermost folder first, each with the path of its folder below the DAG folder,
-            with a slash behind it; empty for that itself.
+        specs: The patterns, outermost folder first. Each has the path of its folder below the DAG
+            folder with a trailing slash, or an empty path for the DAG folder itself.
     """
 
     def __init__(self, specs: tuple[tuple[str, GitIgnoreSpec], ...] = ()) -> None:
         self._specs = specs
 
     def below(self, place: Path, prefix: str, on_error: Callable[[Path, OSError], None]) -> Ignored:
-        """Return what holds in a folder that has patterns of its own.
+        """Return the patterns for a folder that has a file of its own.
 
         Args:
             place: The folder.
             prefix: Its path below the DAG folder, as above.
-            on_error: Told of a file that cannot be read; it is as if there were none.
+            on_error: Called if the file cannot be read, which counts as no file.
         """
         file = place / NAME
         try:
@@ -42,15 +42,15 @@ class Ignored:
         except OSError as exc:
             on_error(file, exc)
             return self
-        except ValueError as exc:  # a pattern that is none
+        except ValueError as exc:  # an invalid pattern
             on_error(file, OSError(0, f"{NAME} is not understood: {exc}"))
             return self
         return Ignored((*self._specs, (prefix, spec)))
 
     def hides(self, path: str) -> bool:
-        """Whether a path below the DAG folder is left out; that of a folder ends in a slash.
+        """Return whether a path below the DAG folder is excluded. Folders end in a slash.
 
-        As in git, what lies deeper has the last word.
+        As in git, the patterns of deeper folders take precedence.
         """
         for prefix, spec in reversed(self._specs):
             verdict = spec.check_file(path.removeprefix(prefix)).include

@@ -1,8 +1,8 @@
-"""Parsing DAG files, and looking at plug-ins, in processes that are forked for one file each.
+"""Parsing of DAG files and inspection of plug-ins, each in a process forked for it.
 
-What forks them knows all that a DAG file imports of us, so that a file costs a fork and not a
-start; see ``worker.parser``. Such a process serves one asker at a time, and goes when nobody has
-asked for a while.
+The forking process has imported all that a DAG file imports of aioflow, so a file costs a fork and
+not a start; see ``worker.forking``. Such a process serves one request at a time, and exits when it
+was idle for a while.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ __all__ = ("DEFAULT_TRIES", "Limits", "Parser")
 DEFAULT_TRIES = 3
 
 IDLE_SECONDS = 2.0
-"""So long a process that forks parsers stays after it was last asked."""
+"""Lifetime of an idle process that forks parsers."""
 
 GRACE_SECONDS = 15.0
-"""It sees to it that the limits are kept; what takes so much longer means that it cannot."""
+"""The forking process enforces the limits. If it takes this much longer, it is broken."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What parsing one file may take, and what it is told.
+    """Limits for parsing one file, and settings for it.
 
     Attributes:
-        processes: How many others a file may start before it is killed with all of them.
-        default_deferrable: What an operator's ``deferrable=None`` stands for, if that is set.
-        default_tries: What a task has that does not say.
+        processes: Maximum number of processes that a file may start. Beyond that it is killed with
+            all of them.
+        default_deferrable: Meaning of an operator's ``deferrable=None``, if set.
+        default_tries: Tries of a task that does not set them.
     """
 
     wall_seconds: float = 30.0
@@ -51,7 +52,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parser:
-    """Parses files and looks at plug-ins; ``run`` before anything is asked."""
+    """Parses files and inspects plug-ins; start ``run`` before any request."""
 
     def __init__(self, children: Children, code: Path, clock: Clock, limits: Limits) -> None:
         self._children = children
@@ -76,9 +77,9 @@ class Parser:
             await anyio.sleep_forever()
 
     async def parse(self, folder: Path, file: str) -> Parsed:
-        """Return what a file defines, or why that cannot be said.
+        """Return the DAGs that a file defines, or why that cannot be determined.
 
-        Cancelled, it leaves nothing running.
+        Cancellation leaves nothing running.
 
         Raises:
             OSError: If the machine has no room for another process; the file is not to blame.
@@ -90,7 +91,7 @@ class Parser:
         return Parsed((), (failure,), named.modules or (file,), wanted=named.wanted)
 
     async def inspect(self, entry_point: str) -> Inspected:
-        """Return which triggers a plug-in brings, or why that cannot be said.
+        """Return the triggers of a plug-in, or why that cannot be determined.
 
         Raises:
             OSError: See ``parse``.
@@ -107,7 +108,7 @@ class Parser:
 
     @asynccontextmanager
     async def _forker(self) -> AsyncIterator[_Forker]:
-        """Lend one that nobody else has; a new one, if there is none."""
+        """Lend an idle forking process, or a new one if there is none."""
         assert self._group is not None, "run the parser first"  # noqa: S101 - a fault of ours
         forker = self._idle.pop() if self._idle else None
         if forker is None:
@@ -139,7 +140,7 @@ class _Forker:
     async def run(
         self, children: Children, welcome: Hello, *, task_status: TaskStatus[None]
     ) -> None:
-        """Live until nobody has asked for long, or it dies.
+        """Run until it was idle for ``IDLE_SECONDS``, or it dies.
 
         Raises:
             NoRoom: If it cannot be started.
@@ -160,7 +161,7 @@ class _Forker:
     async def ask(
         self, order: Parse | Inspect, limit_seconds: float
     ) -> Parsed | Inspected | ParserDied:
-        """Have it look at one file. Whoever cancels this ends the process with all below it."""
+        """Run one request. Cancelling it kills the process and all its children."""
         assert self._child is not None  # noqa: S101 - it was started
         self._asked += 1
         self._answer, self._heard, self.is_free = None, anyio.Event(), False
@@ -205,11 +206,11 @@ class _Forker:
 
 
 async def _let_go_by(data: bytes) -> None:
-    """What a file prints is counted where it is forked."""
+    """Ignore the output of a file, which is limited in the forking process."""
 
 
 def _failure(answer: Parsed | Inspected | ParserDied) -> tuple[DagFailure, Named]:
-    """Return why there is no answer of the kind that was asked for, and what is known at least."""
+    """Return the failure if the reply is not of the requested kind, and what is known anyway."""
     if not isinstance(answer, ParserDied):
         return DagFailure("killed", "the parser answered another question"), Named()
     if answer.limit:

@@ -1,4 +1,4 @@
-"""What came of parsing a DAG file, and when one that gives nothing is tried again."""
+"""The results of parsing DAG files, and when a file that failed is parsed again."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ __all__ = (
 )
 
 AGAIN_SECONDS = 30.0
-"""A file that gives nothing is tried again after so long, then after twice as long, ..."""
+"""First delay before a failed file is parsed again. Each further failure doubles it."""
 AGAIN_AT_MOST_SECONDS = 3600.0
 _KILLED_AGAIN_SECONDS = 2.0
 
 _REST = 10
-"""A file that gives nothing is left alone for so many times as long as it took to parse."""
+"""A failed file is left alone for at least this many times as long as its parse took."""
 
 _FINAL = frozenset({"encoding", "files", "patched", "recursion", "syntax_error", "too_large"})
-"""What a file has of itself, and will have again."""
+"""Failures that depend only on the file, and so recur until it changes."""
 
 WRITABLE = "writable"
-"""The reason of a file that every user may write; its mode changes without its content."""
+"""Reason for a world-writable file; its mode can change without its content."""
 
 
 class ParsePace(msgspec.Struct, frozen=True, kw_only=True):
-    """How often DAG files are looked at and parsed.
+    """How often DAG files are checked and parsed.
 
     Attributes:
-        look_seconds: Between two looks at the DAG folders, where nothing says that one has changed.
-        pause_seconds: Between the beginnings of two parses of one file, at least.
-        processes: How many files are parsed at once, at most.
+        look_seconds: Interval between two sweeps of the DAG folders if no change is notified.
+        pause_seconds: Minimum time between the starts of two parses of one file.
+        processes: Maximum number of files parsed in parallel.
     """
 
     look_seconds: float = 5.0
@@ -56,7 +56,7 @@ class ParsePace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Begun:
-    """When parsing each file began last.
+    """Records when the last parse of each file began.
 
     Args:
         pause_seconds: As of ``ParsePace``.
@@ -68,34 +68,34 @@ class Begun:
         self._begun: dict[str, int] = {}
 
     def note(self, file: str) -> None:
-        """Parsing a file begins now."""
+        """Record that a parse of a file begins now."""
         self._begun[file] = self._clock.monotonic_us()
 
     def forget(self, file: str) -> None:
-        """Let go of a file that has gone."""
+        """Drop a file that was deleted."""
         self._begun.pop(file, None)
 
     def seconds(self, file: str) -> float:
-        """Return how long ago that was."""
+        """Return the time since the last parse of a file began."""
         return (self._clock.monotonic_us() - self._begun[file]) / 1e6
 
     def left_us(self, file: str) -> int:
-        """Return how long it is until parsing a file may begin again; at most 0 if it may now."""
+        """Return the time until a file may be parsed again; 0 or negative if it may be now."""
         begun = self._begun.get(file)
         return 0 if begun is None else begun + self._pause_us - self._clock.monotonic_us()
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What came of parsing a file.
+    """The result of parsing a file.
 
     Attributes:
-        digests: Of the file and the modules it imported, as they were parsed.
-        wanted: Where imports looked in vain.
-        reason: Why it gives nothing; empty if it does.
-        times: How often it gave nothing, as it is now.
+        digests: Digests of the file and the modules it imported, as parsed.
+        wanted: Places where imports were not found.
+        reason: Reason for the failure; empty if there is none.
+        times: Number of equal results in a row.
         is_slow: Whether it took long.
         seconds: How long it took.
-        asked: What it uses of the files beside it; ``None`` if it gave nothing to keep.
+        asked: The files beside it that it uses; ``None`` if there was nothing to store.
         choice: Which of those it had.
     """
 
@@ -110,20 +110,20 @@ class Known(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether it has given a version, which only a change makes another."""
+        """True if the file has a version, which only a change replaces."""
         return self.asked is not None and not self.reason
 
     def is_same(self, other: Known) -> bool:
-        """Return whether the same came of the same files."""
+        """Return whether the same files had the same result."""
         is_same = (self.reason, self.digests) == (other.reason, other.digests)
         return is_same and not self.choice.differs(other.choice)
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """What came of parsing a file, and what was seen when that began.
+    """The result of parsing a file, and the files that were seen when that began.
 
     Attributes:
-        parsed: ``None`` if that cannot be found out now.
+        parsed: ``None`` if it could not be parsed now.
     """
 
     before: dict[str, Seen]
@@ -132,15 +132,15 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 def is_final(reason: str) -> bool:
-    """Return whether a file that gives nothing for this reason does so until it changes."""
+    """Return whether a failure with this reason recurs until the file changes."""
     return reason in _FINAL or reason.partition(".")[0] == "dag"
 
 
 def pause(known: Known, pace: ParsePace) -> float:
-    """Return how long to leave a file alone that gave nothing, in seconds.
+    """Return how long to wait before a failed file is parsed again, in seconds.
 
-    That depends on how often it has, and on what a try costs: one that never ends is not to take
-    much of the processor for as long as it lies there.
+    This depends on the number of failures and on the cost of a try: a file whose import never ends
+    must not occupy much of the processor for as long as it exists.
     """
     if known.reason == WRITABLE:
         return pace.look_seconds
@@ -151,7 +151,7 @@ def pause(known: Known, pace: ParsePace) -> float:
 
 
 def file_parsed(file: str, version: str, parsed: Parsed, sources: dict[str, bytes]) -> FileParsed:
-    """Return what is reported of a file that has a version."""
+    """Return the report for a file that has a version."""
     return FileParsed(
         file=file,
         version=version,
@@ -163,13 +163,13 @@ def file_parsed(file: str, version: str, parsed: Parsed, sources: dict[str, byte
 
 
 def file_broken(file: str, failures: Sequence[DagFailure]) -> FileBroken:
-    """Return what is reported of a file that gives nothing."""
+    """Return the report for a file that failed."""
     first = failures[0]
     where = f"line {first.line}: " if first.line else ""
     return FileBroken(file=file, reason=first.reason, message=where + first.message)
 
 
 def too_large(name: str) -> DagFailure:
-    """Return what is said of a file that is not read."""
+    """Return the failure for a file that is too large to be read."""
     limit = FILE_LIMIT_BYTES // 1024 // 1024
     return DagFailure("too_large", f"{name} is larger than {limit} MiB, and so it is not read")

@@ -1,8 +1,9 @@
-"""Whose turn it is among files to parse: no file that takes long holds up those that do not.
+"""Parse queues, so that files that take long do not delay those that do not.
 
-Files are begun in the quick lane, by rank. One that is not through soon goes on in the slow lane
-and gives its place to the next; if there is none in the slow lane it begins anew when there is.
-So whatever waits in the quick lane waits for a few moments, however many files never end.
+Files start in the quick queue, by rank. One that has not finished soon continues in a slot of the
+slow queue and frees its own for the next file. If the slow queue has no free slot, the file is
+cancelled, and starts again there later. So a file in the quick queue waits only moments, however
+many files never finish.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from aioflow.clock import Clock
 __all__ = ("QUICK", "QUICK_SECONDS", "SLOW", "Lanes", "Rank")
 
 QUICK = 2
-"""Files that are parsed at once in the quick lane."""
+"""Files that are parsed in parallel from the quick queue."""
 
 SLOW = 4
-"""In the slow one. They have less of the processor than anything else."""
+"""The same for the slow queue. Its parsers have the lowest processor priority."""
 
 QUICK_SECONDS = 2.0
 
 _CONCLUDED = 8
-"""Files of which the outcome is being taken: a disk that is slow is not to keep parsers idle."""
+"""Maximum number of results processed at a time: a slow disk must not keep parsers idle."""
 
 
 Outcome = TypeVar("Outcome")
 
 
 class Rank(IntEnum):
-    """What is parsed first."""
+    """Order in which files are parsed."""
 
     CHANGED = 0
     NEW = 1
@@ -46,20 +47,20 @@ class Rank(IntEnum):
 
 
 class _Job(msgspec.Struct):
-    """A file that is parsed; ``is_slow`` moves when it changes lanes."""
+    """A file that is being parsed; ``is_slow`` becomes true when it changes queues."""
 
     file: str
     is_slow: bool
 
 
 class Lanes(Generic[Outcome]):
-    """Files that wait, and those that are parsed.
+    """Files that wait, and those that are being parsed.
 
     Args:
-        parse: Says what is in a file; may be cancelled.
-        conclude: Takes what came of it, and whether it took long.
-        on_empty: Called when nothing is left to do.
-        processes: How many files are parsed at once, in both lanes, two at least.
+        parse: Parses a file; may be cancelled.
+        conclude: Called with the result, and whether it took long.
+        on_empty: Called when no file is left.
+        processes: Maximum number of files parsed in parallel, over both queues; at least two.
     """
 
     def __init__(
@@ -85,13 +86,13 @@ class Lanes(Generic[Outcome]):
         self._group: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Parse what is put in, until cancelled."""
+        """Parse queued files until cancelled."""
         async with anyio.create_task_group() as self._group:
             task_status.started()
             await anyio.sleep_forever()
 
     def put(self, file: str, rank: Rank, *, is_slow: bool = False) -> None:
-        """Have a file parsed. Does nothing while it is in ``files``, those waiting or parsed."""
+        """Queue a file. Does nothing while it is in ``files``, those that wait or are parsed."""
         if file in self.files:
             return
         self.files.add(file)
@@ -134,7 +135,7 @@ class Lanes(Generic[Outcome]):
             self._on_empty()
 
     async def _look(self, job: _Job) -> Outcome | None:
-        """Return what comes of a file; ``None`` if it has to begin anew in the slow lane."""
+        """Return the result for a file; ``None`` if it must start again in the slow queue."""
         outcome: Outcome | None = None
         async with anyio.create_task_group() as looking:
             if not job.is_slow:

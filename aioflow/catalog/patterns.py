@@ -12,16 +12,16 @@ from aioflow.worker.data_files import BadFiles, patterns_of
 __all__ = ("MAGIC", "TABLE", "compiled", "read_table")
 
 TABLE = "aioflow.toml"
-"""Names files for all DAG files in its folder and below, unless they do so themselves."""
+"""Names files for all DAG files in its folder and below, except those that name their own."""
 
 MAGIC = re.compile(r"[*?\[]")
-"""What makes a pattern of a path."""
+"""Characters that make a path a pattern."""
 
 _TABLE_BYTES = 1024 * 1024
 
 
 def read_table(path: Path, place: str) -> tuple[str, ...] | BadFiles | None:
-    """Return the patterns that a table in a folder names; ``None`` if it names none."""
+    """Return the patterns of a table in a folder; ``None`` if it has none."""
     try:
         with path.open("rb") as file:
             values = tomllib.loads(file.read(_TABLE_BYTES).decode())
@@ -33,10 +33,10 @@ def read_table(path: Path, place: str) -> tuple[str, ...] | BadFiles | None:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression for a pattern in which ``**`` stands for any folders.
+    """Return a regular expression for a pattern in which ``**`` matches any folders.
 
     Raises:
-        BadFiles: If it is none.
+        BadFiles: If the pattern is invalid.
     """
     try:
         return re.compile(_expression(pattern))

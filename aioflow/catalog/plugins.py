@@ -1,7 +1,7 @@
-"""Plug-ins: packages that bring triggers, found by the entry-point group ``aioflow.triggers``.
+"""Plug-ins: packages with triggers, found by the entry-point group ``aioflow.triggers``.
 
-Their code is imported in a child of its own, never here; a trigger of theirs is hosted by its
-class path like any other. One that is broken is said, and nobody else is concerned.
+Their code is imported in a separate child, never here. Their triggers run by class path, like any
+other. A broken plug-in is logged, and affects no other.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _log = Logger(__name__)
 
 
 class PlugIn(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry point of the group, and what came of importing it.
+    """An entry point of the group, and the result of importing it.
 
     Attributes:
-        name: Of the entry point.
-        module: What it names.
+        name: Name of the entry point.
+        module: The module it names.
         package: The distribution it came with.
         kinds: The triggers in it.
         failure: Why there are none.
@@ -44,7 +44,7 @@ class PlugIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plug_ins() -> list[PlugIn]:
-    """Return the plug-ins that are installed, by name. Reads metadata alone; it may block."""
+    """Return the installed plug-ins, by name. Reads only metadata; may block."""
     found = {
         (point.name, point.value): PlugIn(
             name=point.name,
@@ -57,7 +57,7 @@ def plug_ins() -> list[PlugIn]:
 
 
 async def look_at(plug_in: PlugIn, parser: Parser) -> PlugIn:
-    """Return a plug-in with its triggers, or with why it has none.
+    """Return a plug-in with its triggers, or with the reason why it has none.
 
     Raises:
         OSError: If the machine has no room for another process.
@@ -69,7 +69,7 @@ async def look_at(plug_in: PlugIn, parser: Parser) -> PlugIn:
 async def warn_of_broken(
     parser: Parser, learn: Callable[[Sequence[TriggerKind]], None] = lambda _: None
 ) -> None:
-    """Say in the log which plug-ins of other packages than our own cannot be imported.
+    """Log which plug-ins of packages other than aioflow's own cannot be imported.
 
     Args:
         learn: Called with the triggers of each plug-in.

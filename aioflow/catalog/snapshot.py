@@ -1,4 +1,4 @@
-"""Versions: the hash of a file with what it imports, and the folder that keeps their code."""
+"""Versions: the hash of a file and its imports, and the folder that stores their code."""
 
 from __future__ import annotations
 
@@ -27,44 +27,44 @@ _logger = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """The folder of the versions, for those who keep some and those who have others go.
+    """The folder of versions, shared by code that stores versions and code that deletes them.
 
-    A version that is being kept, or that a file has now, does not go, whatever the database says:
-    the engine may be about to hear of it.
+    A version that is being stored, or is the newest of a file, is not deleted whatever the database
+    says: the engine may not know it yet.
 
     Args:
-        folder: One folder in it for each version.
+        folder: Has one folder for each version.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._newest: dict[str, str] = {}
-        # They wait for the disk, which takes what several bring at a time.
+        # They wait for the disk, which can handle several writes at a time.
         self._threads = anyio.CapacityLimiter(4)
 
     async def keep(self, file: str, version: str, sources: Mapping[str, bytes]) -> None:
-        """Have the code of the newest version of a file on the disk, durably."""
+        """Store the code of the newest version of a file durably."""
         self._newest[file] = version
         await self.restore(version, sources)
 
     def let_go(self, file: str) -> None:
-        """A file has no newest version any more."""
+        """Record that a file has no newest version any more."""
         self._newest.pop(file, None)
 
     async def restore(self, version: str, sources: Mapping[str, bytes]) -> bool:
-        """Have the code of a version on the disk; return whether any of it was missing."""
+        """Store the code of a version if it is missing; return whether any of it was."""
         write = partial(write_snapshot, self.folder, version, sources)
         return await in_thread(write, limiter=self._threads)
 
     async def list_old(self, *, before_seconds: float) -> list[str]:
-        """Return the versions whose folders were made before an instant of the wall clock."""
+        """Return the versions whose folders were made before this time of the wall clock."""
         old = partial(_old_folders, self.folder, before_seconds)
         return await in_thread(old, limiter=self._threads)
 
     async def discard(self, versions: Sequence[str], is_needed: Callable[[str], bool]) -> int:
-        """Delete the code of versions; return of how many.
+        """Delete the code of versions; return the number of deleted ones.
 
-        One that cannot be deleted now is said, and stays for the next time.
+        A version that cannot be deleted now is logged, and left for the next call.
         """
         count = 0
         for version in versions:
@@ -75,10 +75,10 @@ class Snapshots:
         return count
 
     async def _discard(self, version: str, is_needed: Callable[[str], bool]) -> bool:
-        """Delete the code of a version; return whether it was.
+        """Delete the code of a version; return whether it was deleted.
 
-        It is put aside first and looked at once more, so that one that somebody began to keep
-        meanwhile comes back or is made anew.
+        It is renamed first and then checked again. If it came into use meanwhile, it is renamed
+        back, unless it has been written again.
         """
         if self._is_newest(version) or is_needed(version):
             return False
@@ -97,7 +97,7 @@ class Snapshots:
 
 
 def _old_folders(code: Path, before_seconds: float) -> list[str]:
-    """Return old folders; clear away what was put aside, or half made, when a daemon died."""
+    """Return old folders; delete those set aside, or half written, by a daemon that died."""
     found = []
     for entry in os.scandir(code):
         if entry.name.endswith(_GONE):
@@ -106,9 +106,9 @@ def _old_folders(code: Path, before_seconds: float) -> list[str]:
         try:
             is_old = entry.stat().st_mtime < before_seconds
         except FileNotFoundError:
-            continue  # it was just being made, and has its name by now
+            continue  # it was being written, and has been renamed since
         if entry.name.endswith(_PART):
-            if is_old:  # else somebody may be about to make it
+            if is_old:  # otherwise it may still be written
                 shutil.rmtree(entry.path, ignore_errors=True)
         elif is_old and not entry.name.startswith("."):
             found.append(entry.name)
@@ -119,7 +119,7 @@ def _put_back(aside: Path, place: Path) -> None:
     try:
         aside.rename(place)
     except OSError:
-        if not place.exists():  # else it was made anew
+        if not place.exists():  # otherwise it was written again
             raise
         shutil.rmtree(aside)
 
@@ -128,23 +128,23 @@ def version_of(file: str, sources: Mapping[str, bytes], told: str = "") -> str:
     """Return the version of a DAG file with the local modules it imports.
 
     Args:
-        told: Settings that its description depends on, if they are unusual: a run keeps them
-            with its version.
+        told: Settings that its description depends on, if they are unusual. A run retains them with
+            its version.
     """
     digest = hashlib.sha256()
     parts = [file.encode(), *([told.encode()] if told else [])]
     for name in sorted(sources):
         parts += [name.encode(), sources[name]]
     for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))  # so that no two ways to cut them agree
+        digest.update(len(part).to_bytes(8, "little"))  # unambiguous: prefixed by length
         digest.update(part)
     return digest.hexdigest()
 
 
 def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> bool:
-    """Make ``<code>/<version>/`` durably, all at once; one that is there is kept as it is.
+    """Write ``<code>/<version>/`` durably and atomically. A complete folder is left as it is.
 
-    One in which a file is missing is made anew, and stays until that is done.
+    A folder in which a file is missing is replaced, and stays until its replacement is complete.
 
     Returns:
         Whether it was written.
@@ -171,15 +171,15 @@ def _is_whole(target: Path, sources: Mapping[str, bytes]) -> bool:
 
 
 def _take_place(temporary: Path, target: Path, sources: Mapping[str, bytes]) -> None:
-    """Give a new folder its name; what had it goes, unless another made the same meanwhile."""
+    """Rename a new folder into place, replacing an incomplete one, unless another was faster."""
     aside = temporary.with_suffix(_GONE)
     if target.exists() and not _is_whole(target, sources):
-        with contextlib.suppress(FileNotFoundError):  # another put it aside
+        with contextlib.suppress(FileNotFoundError):  # another call set it aside
             target.rename(aside)
     try:
         temporary.rename(target)
     except OSError:
-        if not target.exists():  # else it is as good
+        if not target.exists():  # otherwise that folder is equally good
             raise
     shutil.rmtree(aside, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""How many versions a DAG file gets because of files that only lie beside it."""
+"""The limit of versions a DAG file gets because of unnamed files beside it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _logger = logging.getLogger(__name__)
 
 
 class Allowance:
-    """How many versions a DAG file gets in an hour because of files that only lie beside it.
+    """Limits the versions per hour that a DAG file gets because of unnamed files beside it.
 
-    Something may write to one of them all the time.
+    A program may write to such a file all the time.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -27,7 +27,7 @@ class Allowance:
         self._told: set[str] = set()
 
     def take(self, file: str) -> bool:
-        """Return whether a DAG file may have one more now, and count it."""
+        """Return whether a DAG file may have one more version now, and count it."""
         now, taken = self._clock.monotonic_us(), self._taken.setdefault(file, deque())
         while taken and taken[0] <= now - _HOUR_US:
             taken.popleft()

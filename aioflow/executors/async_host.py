@@ -78,12 +78,11 @@ _logger = logging.getLogger(__name__)
 
 
 class AsyncExecutor:
-    """Runs coroutines in one process of a role; see ``core.state.child_roles``.
+    """Runs coroutines in the host process of one role; see ``core.state.child_roles``.
 
-    When the host dies ``HostLost`` names whose code was running.
-
-    Orders given while there is no host are dropped: after ``HostUp`` the engine gives all
-    that should run again. The host itself ends tries that take too long.
+    If the host dies, ``HostLost`` names the task whose code was running. Commands are dropped while
+    there is no host: after ``HostUp`` the engine sends everything that should run again. The host
+    itself enforces the timeouts of tries.
     """
 
     hosts_triggers = False
@@ -109,51 +108,51 @@ class AsyncExecutor:
             is_idle=lambda: not self._printing and not self._parked,
             may_replace=lambda: not self._printing,
         )
-        # The starts whose coroutines are parked in the host.
+        # Starts whose coroutines are suspended in the host.
         self._parked: set[tuple[TaskNo, StartNo]] = set()
         self._describing = Describing(self._host.put)
         self._told: dict[RunNo, RunInfo] = {}
-        # The starts that may still print, and the logs of those that have: few ever do.
+        # Starts that may still print, and the open logs of those that have printed (few ever do).
         self._printing: dict[tuple[TaskNo, StartNo], LogKey] = {}
         self._logs: dict[tuple[TaskNo, StartNo], TryLog] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep a host until cancelled or idle; signals ``task_status`` when the first is up."""
+        """Keep a host until cancelled or idle; signal ``task_status`` when the first is up."""
         await self._host.run(task_status=task_status)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def start(self, effect: StartTry) -> None:
-        """Run a coroutine."""
+        """Start a coroutine, or resume a suspended one. Does nothing while no host is up."""
         if not self._host.is_up:
             return
         start, info = effect.start, effect.info
         if info.run_no not in self._told:
             self._told[info.run_no] = info
             self._host.put(info)
-        if effect.resume is not None:  # the same coroutine, from here on under another number
+        if effect.resume is not None:  # the same coroutine, from now on under another start number
             self._parked.discard((start.task_no, effect.resume.was_start_no))
             self._close_log(start.task_no, effect.resume.was_start_no)
         self._printing[start.task_no, start.start_no] = log_key(start)
         self._host.put(start if effect.resume is None else effect.resume)
 
     def confirm(self, effect: ConfirmCall) -> None:
-        """Tell a coroutine that its durable call is recorded, or what it yielded stored."""
+        """Confirm to a coroutine that its durable call is recorded, or its yielded item stored."""
         self._host.put(effect.recorded)
 
     def stop(self, effect: StopTry) -> None:
-        """Cancel a coroutine. What it still reports does not count."""
+        """Cancel a coroutine. Anything it still reports is ignored."""
         self._parked.discard((effect.task_no, effect.start_no))
         self._host.put(StopTask(effect.task_no, effect.start_no, effect.reason))
 
     def forget(self, run_no: RunNo) -> None:
-        """A run has ended."""
+        """Drop a run that has ended, in the host too."""
         if self._told.pop(run_no, None) is not None:
             self._host.put(ForgetRun(run_no))
 
     @property
     def load(self) -> HostLoad:
-        """How the host fares."""
+        """Load of the host."""
         return self._host.load
 
     def _log(self, start: tuple[TaskNo, StartNo]) -> TryLog | None:
@@ -168,26 +167,26 @@ class AsyncExecutor:
             log.close()
 
     async def describe(self, tasks: Sequence[TaskNo]) -> dict[TaskNo, Watched]:
-        """Return when those of these tasks look that are sensors in this host."""
+        """Return the next checks of those tasks that are sensors in this host."""
         return await self._describing.ask(tasks) if self._host.is_up else {}
 
-    # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
+    # ── a sender of queries, see wiring.Asker ───────────────────────────────────────────
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer still reaches the host."""
+        """True while replies can still reach the host."""
         return self._host.is_open
 
     def serves(self, run_no: RunNo) -> bool:
-        """Whether the host was told of this run."""
+        """Return whether the host was sent this run."""
         return run_no in self._told
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return what the host was told of this run."""
+        """Return the run's details as sent to the host, if they were."""
         return self._told.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send answers."""
+        """Send replies."""
         self._host.send(messages)
 
     # ── reports ─────────────────────────────────────────────────────────────────────────
@@ -226,7 +225,7 @@ class AsyncExecutor:
             self._parked.discard(start)
 
     async def _hear(self, data: bytes) -> None:
-        """What comes through the pipe belongs to no try: a library in C, a grandchild."""
+        """Log output from the pipe: of C libraries and grandchildren, not of tries."""
         shown = self._wiring.tasklog.masks.masked(data)[:500]
         _logger.info("the %s host printed: %r", self._role, shown)
 

@@ -1,7 +1,7 @@
-"""What the daemon sees of a host that says nothing: whose step lets no thread of it run.
+"""Detection from outside of a host whose current step lets no thread of it run.
 
-Code in C may keep the interpreter to itself, and with it the watchdog in the host. From outside
-the black box still tells whose code that is, though not at which line.
+C code may hold the GIL, and with it block the watchdog in the host. The crash recorder, read from
+outside, still names the owner of that code, though not the line.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ __all__ = ("NO_PLACE", "Outside")
 NO_PLACE = "code that lets no other thread run"
 
 _COMPUTING = 0.1
-"""Share of a beat that the loop's thread has to compute, on however busy a machine. A process
-that was stopped does not."""
+"""Share of a beat that the event loop's thread has to compute, however busy the machine is. A
+process that was stopped computes nothing."""
 
 
 class Outside:
-    """Looks at a silent host from outside, once a beat of its pulse.
+    """Examines a silent host from outside, once per beat of its pulse.
 
     Args:
         child: The process.
-        beat_seconds: How long a beat is.
+        beat_seconds: Length of a beat.
     """
 
     def __init__(self, child: Child, beat_seconds: float) -> None:
@@ -32,11 +32,11 @@ class Outside:
         self._used_seconds = 0.0
 
     def culprit(self, silent_beats: int) -> int:
-        """Return whose step has been computing for a beat of silence at least; -1 for nobody."""
+        """Return the owner of a step that has computed for at least one beat of silence, or -1."""
         if not silent_beats:
             return -1
         was, used = self._number, self._used_seconds
         self._number, self._used_seconds = self._child.culprit(), self._child.loop_seconds()
-        # The first look of a silence has nothing to compare with.
+        # The first sample of a silence has nothing to compare with.
         is_it = silent_beats > 1 and was == self._number
         return was if is_it and self._used_seconds - used >= self._enough_seconds else -1

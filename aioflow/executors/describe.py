@@ -1,4 +1,4 @@
-"""Asks a shared host about the triggers and sensors in it, for people."""
+"""Queries to a shared host about its triggers and sensors, for display."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from aioflow.protocol.reports import Described
 __all__ = ("PATIENCE_SECONDS", "Describing")
 
 PATIENCE_SECONDS = 0.5
-"""How long people wait for what a host says: its loop may stand still."""
+"""How long a query waits for the host, whose event loop may be blocked."""
 
 
 class _Waiting:
-    """A caller that waits for an answer."""
+    """A query that waits for its reply."""
 
     def __init__(self) -> None:
         self.answered = anyio.Event()
@@ -26,10 +26,10 @@ class _Waiting:
 
 
 class Describing:
-    """Questions to one host; its reports are passed to ``answered``.
+    """Queries to one host. Its ``Described`` reports must be passed to ``answered``.
 
     Args:
-        put: Sends an order to the host.
+        put: Sends a command to the host.
     """
 
     def __init__(self, put: Callable[[object], None]) -> None:
@@ -38,7 +38,7 @@ class Describing:
         self._waiting: dict[int, _Waiting] = {}
 
     async def ask(self, numbers: Sequence[int]) -> dict[int, Watched]:
-        """Return what the host says of these, by number; nothing if it does not do so at once."""
+        """Return the host's descriptions by number, or ``{}`` if it does not reply in time."""
         question = next(self._questions)
         waiting = self._waiting[question] = _Waiting()
         self._put(Describe(question, tuple(numbers)))
@@ -50,7 +50,7 @@ class Describing:
         return waiting.answer
 
     def answered(self, described: Described) -> None:
-        """Take an answer; one that comes late is dropped."""
+        """Handle a reply. A late one is dropped."""
         waiting = self._waiting.get(described.question)
         if waiting is not None:
             waiting.answer = dict(described.triggers)

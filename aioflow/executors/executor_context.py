@@ -1,4 +1,4 @@
-"""What every kind of host is connected to, and how orders to one are batched."""
+"""The connections of every kind of host to the daemon, and the batching of its commands."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ __all__ = ("AskSink", "Asker", "Outgoing", "ReportSink", "Wiring", "may_ask", "r
 
 
 class Asker(Protocol):
-    """A process that asks. It outlives its questions or it does not: see ``is_open``."""
+    """A process that sends queries. It may end before the reply: see ``is_open``."""
 
     @property
     def hosts_triggers(self) -> bool:
-        """Whether it runs triggers, and nothing of a task's own."""
+        """True if it runs only triggers, and no task bodies."""
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer still reaches it."""
+        """True while replies can still reach it."""
 
     def serves(self, run_no: RunNo) -> bool:
-        """Whether it was given anything of this run."""
+        """Return whether it was sent anything of this run."""
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return what it was told of a run whose tasks it runs."""
+        """Return the details of a run whose tasks it runs, as sent to it."""
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send it answers."""
+        """Send it replies."""
 
 
 ReportSink: TypeAlias = Callable[[Sequence[Input]], None]
-"""Takes what children report, at once and from the loop's thread."""
+"""Called with the reports of children, synchronously and in the event loop's thread."""
 
 AskSink: TypeAlias = Callable[[Asker, Query | CancelQuery], None]
-"""Takes what children ask; answers later, by ``Asker.send``, unless that is withdrawn."""
+"""Called with queries of children. Replies later with ``Asker.send``, unless cancelled."""
 
 
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
-    """What every kind of host is connected to."""
+    """The connections of every kind of host to the daemon."""
 
     children: Children
     code: Path
@@ -66,7 +66,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     traces: bool = False
 
     def welcome(self, role: str) -> Hello:
-        """Return the first order of a child."""
+        """Return the first command for a child."""
         return Hello(
             role,
             str(self.code),
@@ -80,7 +80,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outgoing:
-    """Orders on their way to one child: all of one loop iteration leave in one frame."""
+    """Commands on their way to one child. Those of one loop iteration share a frame."""
 
     __slots__ = ("_child", "_messages")
 
@@ -89,7 +89,7 @@ class Outgoing:
         self._messages: list[object] = []
 
     def put(self, message: object) -> None:
-        """Send with the next frame."""
+        """Send a command with the next frame."""
         if not self._messages:
             asyncio.get_running_loop().call_soon(self._flush)
         self._messages.append(message)
@@ -100,7 +100,7 @@ class Outgoing:
 
 
 def may_ask(asker: Asker, ask: Query) -> bool:
-    """Say whether a child asks on behalf of a run it was given; if not, tell it so."""
+    """Return whether a child asks on behalf of a run it was sent; if not, refuse the query."""
     if asker.serves(ask.run_no):
         return True
     refuse(asker, ask, f"run number {ask.run_no} is none of this process's")
@@ -108,6 +108,6 @@ def may_ask(asker: Asker, ask: Query) -> bool:
 
 
 def refuse(asker: Asker, ask: Query, why: str) -> None:
-    """Answer that there is no answer."""
+    """Reply that the query was refused, and why."""
     body = refused(ask.kind, ask.body, why)
     asker.send([Reply(ask.question, body, "" if body else why)])

@@ -1,4 +1,4 @@
-"""Whether the loop of a shared host still turns."""
+"""Liveness of the event loop of a shared host."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from aioflow.clock import Clock
 __all__ = ("HEALTH_SECONDS", "Pulse")
 
 HEALTH_SECONDS = 30.0
-"""How long a loop may stand still, unless a setting says otherwise."""
+"""How long an event loop may be blocked, unless a setting says otherwise."""
 
 _BEAT_SECONDS = 1.0
 _BEATS_AT_LEAST = 4
-"""A loop is given this many beats to say something, however short the limit."""
+"""A loop gets this many beats to say something, however short the limit is."""
 
 
 class Pulse:
-    """Notices that a process has said nothing for too long, though it was asked to.
+    """Detects that a process has not answered its pings for too long.
 
-    Silence is counted in beats and not read off the clock, so that a daemon which itself was
-    stopped for a while does not blame its hosts for it.
+    Silence is counted in beats and not measured by the clock, so that a daemon that was itself
+    stopped for a while does not blame its hosts.
 
     Attributes:
-        limit_seconds: How long it may be silent; infinite for one that is not watched.
-        beat_seconds: How often it is asked.
-        silent_beats: How long it has been silent.
+        limit_seconds: How long the process may be silent; infinite disables the check.
+        beat_seconds: Interval between pings.
+        silent_beats: Beats since the process last said something.
     """
 
     def __init__(self, clock: Clock, limit_seconds: float) -> None:
@@ -38,20 +38,20 @@ class Pulse:
         self.silent_beats = 0
 
     def heard(self) -> None:
-        """It said something: whatever leaves a shared host is sent by its loop."""
+        """Reset the count. A shared host sends everything from its loop, so the loop works."""
         self.silent_beats = 0
 
     async def stopped(self, ask: Callable[[], None]) -> None:
-        """Return when it has been silent for too long from now on, at most two beats late.
+        """Return once the process was silent for too long, counted from now; at most 2 beats late.
 
         Args:
-            ask: Called with each beat; has the process say something.
+            ask: Called with each beat; must make the process answer.
         """
         if math.isinf(self.limit_seconds):
             await anyio.sleep_forever()
         self.heard()
         allowed = math.ceil(self.limit_seconds / self.beat_seconds)
-        # One beat more than allowed: the first may have begun just before it was last heard.
+        # One beat more than allowed: the first may have begun just before the last sign of life.
         while self.silent_beats <= allowed:
             ask()
             await self._clock.sleep(self.beat_seconds)

@@ -1,4 +1,4 @@
-"""How a shared host fares, as the daemon knows it."""
+"""Load of a shared host, as the daemon knows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class WatchLoad(NamedTuple):
-    """The watches of a host that triggers of a class share."""
+    """The shared pollers of one trigger class in a host."""
 
     class_path: str
     how_many: int
@@ -25,17 +25,17 @@ class WatchLoad(NamedTuple):
 
 
 class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One shared host.
+    """Load of one shared host.
 
     Attributes:
         name: Its role.
         pid: ``None`` while there is no process.
-        lag_seconds: How late its loop was to answer, the worst of the last half a minute.
-        evicted: Parked coroutines it has let go of for want of memory since the daemon began.
-        triggers: How many it has.
-        waiting: How many it has no room for.
-        capacity: How many it may have; 0 if it hosts none.
-        watches: Those its triggers share; ``None`` while it has not told.
+        lag_seconds: Greatest lag of its event loop in the last 30 pings (half a minute).
+        evicted: Suspended coroutines it has evicted for lack of memory since the daemon started.
+        triggers: Number of triggers it has.
+        waiting: Number of triggers that wait for capacity.
+        capacity: Maximum number of triggers; 0 if it hosts none.
+        watches: Pollers that its triggers share; ``None`` until it has reported them.
     """
 
     name: str
@@ -49,7 +49,7 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resident_bytes(pid: int | None) -> int:
-    """Return what a process has in memory; 0 if there is none."""
+    """Return the resident memory of a process; 0 if there is no process."""
     if pid is None:
         return 0
     try:

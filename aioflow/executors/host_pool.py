@@ -1,8 +1,8 @@
-"""The hosts of coroutines and triggers: those that all DAGs share, and those of single DAGs.
+"""The hosts of coroutines and triggers: the shared ones, and those of single DAGs.
 
-Which role a task or a trigger belongs to is decided by ``core``; here a process is kept for each
-role that is named. The own hosts of a DAG are started when the engine says so, and leave when they
-have had nothing for a minute.
+``core`` decides which role a task or a trigger belongs to. The pool keeps one process for each role
+in use. A DAG's own hosts are started on request of the engine, and end once they have had no work
+for a minute.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from aioflow.model.trigger_description import Watched
 __all__ = ("IDLE_SECONDS", "HostPool")
 
 IDLE_SECONDS = 60.0
-"""An own host ends once it has had nothing for so long; at most twice that passes."""
+"""An own host ends once it has been idle for this long; it may take up to twice as long."""
 
 
 class HostPool:
     """Keeps one host for each role.
 
     Args:
-        health_seconds: How long the loop of a host may stand still.
-        capacity: How many triggers one host is given at once.
+        health_seconds: How long the event loop of a host may be blocked.
+        capacity: Maximum number of triggers per host.
         idle_seconds: See ``IDLE_SECONDS``.
     """
 
@@ -72,11 +72,11 @@ class HostPool:
         return triggerer
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep the hosts until cancelled; signals ``task_status`` when the shared ones are up."""
+        """Keep the hosts until cancelled; signal ``task_status`` when the shared ones are up."""
         async with anyio.create_task_group() as self._group:
             async with anyio.create_task_group() as starting:
                 for role in (*self._coroutines, *self._triggerers):
-                    if is_own(role):  # named before this ran
+                    if is_own(role):  # requested before this ran
                         self._group.start_soon(self._keep, role)
                     else:
                         starting.start_soon(self._group.start, self._host(role).run)
@@ -84,7 +84,7 @@ class HostPool:
             await anyio.sleep_forever()
 
     def start(self, role: str) -> None:
-        """Start the host of a role, unless it is there already."""
+        """Start the host of a role, unless there is one already."""
         if role in self._coroutines or role in self._triggerers:
             return
         self._add(role)
@@ -92,7 +92,7 @@ class HostPool:
             self._group.start_soon(self._keep, role)
 
     async def _keep(self, role: str) -> None:
-        """Keep the own host of a DAG until it is idle; then it has been reported as lost."""
+        """Run the own host of a DAG until it is idle. By then it has been reported as lost."""
         await self._host(role).run()
         self._coroutines.pop(role, None)
         self._triggerers.pop(role, None)
@@ -100,23 +100,23 @@ class HostPool:
     def _host(self, role: str) -> AsyncExecutor | Triggerer:
         return self._coroutines.get(role) or self._triggerers[role]
 
-    # ── who has what ────────────────────────────────────────────────────────────────────
+    # ── lookup ──────────────────────────────────────────────────────────────────────────
 
     @property
     def triggerers(self) -> Mapping[str, Triggerer]:
-        """The triggerers that are there now, by role."""
+        """The present triggerers, by role."""
         return self._triggerers
 
     def coroutines_of(self, role: str) -> AsyncExecutor | None:
-        """Return the executor of a role; ``None`` where it has ended, which is reported."""
+        """Return the executor of a role, or ``None`` if it has ended, which was reported."""
         return self._coroutines.get(role)
 
     def triggerer_of(self, role: str) -> Triggerer | None:
-        """Return the triggerer of a role; as ``coroutines_of``."""
+        """Return the triggerer of a role, or ``None`` if it has ended, which was reported."""
         return self._triggerers.get(role)
 
     def forget(self, run_no: RunNo) -> None:
-        """A run has ended."""
+        """Drop a run that has ended, in all hosts."""
         for executor in self._coroutines.values():
             executor.forget(run_no)
         for triggerer in self._triggerers.values():
@@ -125,19 +125,19 @@ class HostPool:
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
     def loads(self) -> list[HostLoad]:
-        """Return how each host fares."""
+        """Return the load of each host."""
         loads = [executor.load for executor in self._coroutines.values()]
         return loads + [triggerer.load for triggerer in self._triggerers.values()]
 
     async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, Watched]:
-        """Return what the hosts say of those of these triggers that they have."""
+        """Return the hosts' descriptions of those triggers that they have."""
         found: dict[TriggerNo, Watched] = {}
         for triggerer in list(self._triggerers.values()):
             found |= await triggerer.describe(numbers)
         return found
 
     async def describe_sensors(self, run_no: RunNo, tasks: Sequence[TaskNo]) -> dict[int, Watched]:
-        """Return when those of these tasks of a run look that are hosted sensors."""
+        """Return the next checks of those tasks of a run that are hosted sensors."""
         found: dict[int, Watched] = {}
         for executor in list(self._coroutines.values()):
             if executor.serves(run_no):
@@ -145,7 +145,7 @@ class HostPool:
         return found
 
     async def shut_down(self) -> None:
-        """Have every host let go of the triggers it has; return when they have."""
+        """Release all triggers in every host; return when all are released."""
         async with anyio.create_task_group() as closing:
             for triggerer in self._triggerers.values():
                 closing.start_soon(triggerer.shut_down)

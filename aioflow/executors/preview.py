@@ -1,4 +1,4 @@
-"""Questions to the timetables of one host: few at a time, each answered or given up in time."""
+"""Fire time previews from the timetables of one host: a few at a time, each with a timeout."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from aioflow.protocol.reports import FireTimesPreviewed
 __all__ = ("LIMIT_SECONDS", "Foresight")
 
 LIMIT_SECONDS = 5.0
-"""How long whoever asks is kept."""
+"""Timeout of one preview."""
 
 _AT_ONCE = 4
-"""Questions a host has at a time: it has slots to tell when they come."""
+"""Previews a host computes at a time, since it also has to report the slots that are due."""
 
 
 class _Asked(msgspec.Struct):
-    """A question on its way."""
+    """A preview request in flight."""
 
     class_path: str
     number: TriggerNo
@@ -33,10 +33,10 @@ class _Asked(msgspec.Struct):
 
 
 class Foresight:
-    """Asks one host; ``answered`` and ``lost`` are told by whoever listens to it.
+    """Requests previews from one host; its owner calls ``answered`` and ``lost``.
 
     Args:
-        put: Sends an order to the host.
+        put: Sends a command to the host.
     """
 
     def __init__(self, put: Callable[[object], None]) -> None:
@@ -46,7 +46,10 @@ class Foresight:
         self._turn = anyio.Semaphore(_AT_ONCE)
 
     async def ask(self, host: StartTrigger, *, after: Timestamp, count: int) -> FireTimesPreviewed:
-        """Return the slots of a timetable behind an instant, or why they cannot be said."""
+        """Return the next fire times of a timetable after a timestamp, or the failure.
+
+        After ``LIMIT_SECONDS``, waiting for earlier requests included, the failure is a timeout.
+        """
         number = next(self._numbers)
         try:
             with anyio.fail_after(LIMIT_SECONDS):
@@ -70,19 +73,19 @@ class Foresight:
         return asked.answer
 
     def class_of(self, number: TriggerNo) -> str:
-        """Return the class of a timetable that is asked just now; empty for any other."""
+        """Return the class of a timetable whose preview is in flight; empty for any other."""
         found = (asked.class_path for asked in self._asked.values() if asked.number == number)
         return next(found, "")
 
     def answered(self, answer: FireTimesPreviewed) -> None:
-        """The host has answered; perhaps nobody waits for that any more."""
+        """Handle a reply. One that no caller waits for any more is dropped."""
         asked = self._asked.get(answer.question)
         if asked is not None:
             asked.answer = answer
             asked.heard.set()
 
     def lost(self) -> None:
-        """The host is gone with what it was asked."""
+        """Fail all requests in flight, because the host was lost."""
         for number in list(self._asked):
             failure = _failure("Killed", "its host was lost while it was asked", "lost")
             self.answered(FireTimesPreviewed(number, failure=failure))

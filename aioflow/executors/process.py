@@ -1,7 +1,7 @@
-"""One process of a slot: runs ``def`` bodies of one version, one after the other.
+"""A process of a slot: runs ``def`` bodies of one DAG version, one after the other.
 
-A try given to the process is *sent* (claimed) until it has *begun*. When the process dies, what
-had begun in it failed, and what was only sent goes back to the engine.
+A try given to the process is *sent* (claimed) until it has *begun*. When the process dies, a try
+that had begun fails, and tries that were only sent return to the engine.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from aioflow.protocol.reports import (
 __all__ = ("NO_PROCESS", "Process", "TryKey", "key_of")
 
 TRIES_LIMIT = 100_000
-"""A process is replaced after this many tries, whatever they leaked. (What its slot is granted
-meanwhile waits some 0.3 s for a start and an import: of a hundred tries less than one shall.)"""
+"""A process is replaced after this many tries, to bound leaks. The slot's next try then waits about
+0.3 s for a start and an import; this must happen to fewer than one try in a hundred."""
 MEMORY_LIMIT_BYTES = 1024 * 1024 * 1024
-"""So it is when it has grown this large; looked at every ``MEMORY_LOOK`` tries."""
+"""A process is also replaced once it has grown this large; checked every ``MEMORY_LOOK`` tries."""
 MEMORY_LOOK = 64
 
 RUNS_KEPT = 128
-"""Runs a process remembers; of more it is told again when it gets a try of theirs."""
+"""Runs a process remembers. A run beyond these is sent again with its next try."""
 
 STUCK_FACTOR = 10
 STUCK_FLOOR_US = 5_000
@@ -86,17 +86,17 @@ class _Try:
 
 
 class Process:
-    """Made by ``Processes``; ``run`` starts it and ends with it.
+    """A worker process, created by ``Processes``. It lives as long as its ``run``.
 
     Args:
-        heartbeat: Counts for how long it is silent.
+        heartbeat: Counts how long the process is silent.
 
     Attributes:
-        on_idle: Called when it has reported the end of all it was sent.
-        version: Whose code it has loaded; empty until its first try.
-        has_reported: Whether it has ever said anything.
-        memory_bytes: Its resident memory, as of the last look.
-        idle_since_us: When it was last put among the idle ones.
+        on_idle: Called when it has reported the end of all tries it was sent.
+        version: Version whose code it has loaded; empty until its first try.
+        has_reported: Whether it has ever reported anything.
+        memory_bytes: Its resident memory when last checked.
+        idle_since_us: When it last became idle, on the monotonic clock.
     """
 
     hosts_triggers = False
@@ -121,13 +121,13 @@ class Process:
         self._nap = anyio.CancelScope()
         self._nap_until: int | None = None
 
-    # ── its life ────────────────────────────────────────────────────────────────────────
+    # ── lifecycle ───────────────────────────────────────────────────────────────────────
 
     async def run(self, on_up: Callable[[], None]) -> Failure:
-        """Start it, call ``on_up``, and return what became of it when it is dead.
+        """Start the process, call ``on_up``, and return why it ended once it is dead.
 
         Raises:
-            OSError: In a group, if it could not be started: ``NoRoom`` if the machine has no room.
+            OSError: In a group, if it could not be started: ``NoRoom`` if there is no room.
         """
         failure = NO_PROCESS
         try:
@@ -158,7 +158,7 @@ class Process:
         child.send([self._wiring.welcome("slot")])
 
     def dismiss(self) -> None:
-        """Let an idle process end by itself."""
+        """Let an idle process exit by itself."""
         self._is_accepting = False
         if self._child is not None:
             self._child.dismiss()
@@ -169,13 +169,13 @@ class Process:
             self._child.kill()
 
     def beat(self) -> None:
-        """Ask it for a sign of life, and note whether it gave one since the last beat."""
+        """Ping the process, and count the beat unless it gave a sign of life since the last one."""
         if self._child is not None:
             self._order(Ping(self._wiring.clock.monotonic_us()))
             self.heartbeat.beat(self._child)
 
     def kill_frozen(self) -> Failure:
-        """Kill it because it was silent for too long; return what its tries are told."""
+        """Kill the process because it was silent for too long; return the failure of its tries."""
         if self._killed_for is None:
             seconds = self.heartbeat.silent_us / 1e6
             message = f"the worker neither answered nor computed for {seconds:g} s, and was killed"
@@ -185,9 +185,9 @@ class Process:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it has served enough, or has grown too large. Looks at its memory now and then.
+        """True if it has served enough tries or grown too large. Reading it may check the memory.
 
-        Its size is read after its first try, when its code is loaded, and then every
+        The memory is checked after its first try, when its code is loaded, and then every
         ``MEMORY_LOOK`` tries.
         """
         if self._child is not None and (not self.memory_bytes or self._tries % MEMORY_LOOK == 0):
@@ -196,39 +196,39 @@ class Process:
 
     @property
     def died_silently(self) -> bool:
-        """Of a dead one: whether it died by itself before it said anything."""
+        """True if a dead process died by itself before it reported anything."""
         return self._is_accepting and not self.has_reported
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     @property
     def is_busy(self) -> bool:
-        """Whether it holds tries that have not ended."""
+        """True while it has tries that have not ended."""
         return bool(self._sent)
 
     def can_take(self, version: str) -> bool:
-        """Return whether it runs tries of this version."""
+        """Return whether it accepts tries of this version."""
         return self._is_accepting and self.version in {"", version}
 
     def start(self, effect: StartTry) -> None:
-        """Send it a try, behind what it holds already."""
+        """Send it a try, to run after those it already has."""
         info = effect.info
         self.version = info.version
         if self._told.pop(info.run_no, None) is None:
             self._make_room()
             self._order(info)
-        self._told[info.run_no] = info  # now the last to be forgotten
+        self._told[info.run_no] = info  # moved to the end, so it is dropped last
         key = key_of(effect)
         self._sent[key] = _Try(effect)
         if self._printing is not None:
             self._printing.expect(effect.start)
         self._order(effect.start)
         if self._begun is not None:
-            self._begun.is_recalled = False  # something stands behind it again
+            self._begun.is_recalled = False  # another try waits behind it again
         self._rearm()
 
     def stop(self, key: TryKey) -> None:
-        """End a try at once, with all the process has started; it reports nothing more."""
+        """End a try at once, killing all it has started. It reports nothing more."""
         found = self._sent.get(key)
         if found is None:
             return  # it has ended
@@ -239,18 +239,18 @@ class Process:
             self._kill()
 
     def recall(self, keys: Sequence[TryKey]) -> None:
-        """Ask it for those of these tries that have not begun."""
+        """Recall those of these tries that have not begun."""
         there = tuple(key for key in keys if key in self._sent)
         if there:
             self._order(Recall(there))
 
     def forget(self, run_no: RunNo) -> None:
-        """Tell it that a run has ended."""
+        """Drop a run that has ended, in the process too."""
         if self._told.pop(run_no, None) is not None:
             self._order(ForgetRun(run_no))
 
     def _make_room(self) -> None:
-        """Let the process forget the run it has had nothing of for longest, if it knows many."""
+        """Drop the least recently used run without tries, if the process knows too many."""
         if len(self._told) < RUNS_KEPT:
             return
         busy = {sent.effect.info.run_no for sent in self._sent.values()}
@@ -262,23 +262,23 @@ class Process:
         if self._outgoing is not None:
             self._outgoing.put(message)
 
-    # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
+    # ── a sender of queries, see wiring.Asker ───────────────────────────────────────────
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer still reaches the process."""
+        """True while replies can still reach the process."""
         return self._child is not None and self._child.is_open
 
     def serves(self, run_no: RunNo) -> bool:
-        """Whether the process was told of this run."""
+        """Return whether the process was sent this run."""
         return run_no in self._told
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return what the process was told of this run."""
+        """Return the run's details as sent to the process, if they were."""
         return self._told.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send answers."""
+        """Send replies."""
         for message in messages:
             self._order(message)
 
@@ -310,7 +310,7 @@ class Process:
             self.on_idle()
 
     def _take_begin(self, report: TaskStarted, passed: list[Input], *, is_told: bool) -> None:
-        """Note it; pass it on unless its end, which came along with it, tells the same."""
+        """Record the start of a try. Report it unless the end, received with it, implies it."""
         found = self._sent.get(_key_of(report))
         if found is None:
             return
@@ -346,12 +346,12 @@ class Process:
             passed.append(Recalled(back))
 
     def settle(self, failure: Failure, *, charge_first: bool) -> None:
-        """Tell the engine what became of the tries it had when it died.
+        """Report the outcome of the tries that the process had when it died.
 
         Args:
-            charge_first: Whether the first in line answers for it if none had begun.
+            charge_first: Whether the first waiting try fails for it if none had begun.
         """
-        sent, self._sent = self._sent, {}  # of what it reports later nothing counts
+        sent, self._sent = self._sent, {}  # later reports about them are ignored
         alive = {key: tried for key, tried in sent.items() if not tried.is_stopped}
         reports: list[Input] = [
             self._failed(tried, failure) for tried in alive.values() if tried.began is not None
@@ -375,14 +375,14 @@ class Process:
             began_at=None if tried.began is None else tried.began.at,
             at=self._wiring.clock.now(),
             failure=failure,
-            # Killed from outside is nobody's fault; what a body does to its process is its own.
+            # The task is not to blame if something else killed the process.
             interrupted=interrupted or failure.reason == "killed",
         )
 
     # ── time ────────────────────────────────────────────────────────────────────────────
 
     async def _watch_the_time(self) -> None:
-        """End what runs longer than it may; call back what stands behind a slow try."""
+        """Kill the process at a try's timeout; recall the tries behind a slow one."""
         clock = self._wiring.clock
         while True:
             with anyio.CancelScope() as self._nap:
@@ -394,7 +394,7 @@ class Process:
             self._enforce()
 
     def _rearm(self) -> None:
-        """Wake the watch if something is due sooner than it thinks; it may wake too early."""
+        """Wake the timer task if something is due earlier than planned. It may wake too early."""
         due = self._next_deadline()
         if due is not None and (self._nap_until is None or due < self._nap_until):
             self._nap_until = due
@@ -428,11 +428,11 @@ class Process:
 
 
 def _nothing() -> None:
-    """No slot holds it yet."""
+    """Do nothing: no slot holds the process yet."""
 
 
 def key_of(effect: StartTry) -> TryKey:
-    """Return which start of which task an effect is about."""
+    """Return the key (task and start number) of the try that an effect starts."""
     return (effect.start.task_no, effect.start.start_no)
 
 
@@ -449,7 +449,7 @@ def _stuck_at(tried: _Try) -> int:
 
 
 def _too_long(effect: StartTry) -> str:
-    """Say which limit a try went beyond; it may have waited for a part of it."""
+    """Return the message of a timeout. A resumed try may have used part of its limit before."""
     limit_us = effect.limit_us or effect.timeout_us or 0
     left_us = effect.timeout_us or 0
     waited = f", {left_us / 1e6:.3g} s of which were left when it resumed"

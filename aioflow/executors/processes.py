@@ -1,9 +1,9 @@
-"""The processes of all slots, and the idle ones kept beyond them for the versions used of late.
+"""The worker processes of all slots, and the idle ones cached for recently used versions.
 
-A process serves one version for its whole life, so a slot that is given work of another file
-takes another process. Its former one stays, idle, and any slot may take it again: work that
-alternates between files costs no process starts. One process that has loaded nothing is kept
-ready for a version that has none.
+A process serves one DAG version for its whole life, so a slot that gets work of another file needs
+another process. The former one stays idle, and any slot may use it again: work that alternates
+between files starts no new processes. One process without loaded code stays ready for a version
+that has none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from aioflow.processes import NoRoom
 __all__ = ("Processes", "Slot")
 
 HEAD_START_SECONDS = 0.1
-"""A start takes as much processor time as the first task of a small DAG file, and more."""
+"""Delay of a replacement start. A start takes at least as much processor time as the first task of
+a small DAG file."""
 
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 5.0
@@ -34,30 +35,30 @@ _logger = logging.getLogger(__name__)
 
 
 class Slot(Protocol):
-    """What takes processes: see ``Worker``."""
+    """A user of processes: see ``Worker``."""
 
     @property
     def wanted_version(self) -> str | None:
-        """The version of what waits for a process; ``None`` if nothing does."""
+        """Version of the first try that waits for a process; ``None`` if none waits."""
 
     def hold(self, process: Process) -> None:
-        """Take a process and send it what waits for one."""
+        """Take a process and send it the waiting tries."""
 
     def lost(self, process: Process, failure: Failure) -> None:
         """Settle the tries of a dead process."""
 
     def watch(self, process: Process) -> bool:
-        """Ask the process for a sign of life; return whether it is to be given up."""
+        """Ping the process; return whether it is to be abandoned."""
 
 
 class Processes:
-    """Starts processes, hands them to slots, and keeps the idle ones.
+    """Starts processes, hands them to slots, and caches the idle ones.
 
     Args:
-        slots: How many slots there are; so many loaded processes are kept however long they idle.
-        idle_seconds: How long an idle process beyond these is kept.
-        memory_bytes: How much memory idle processes beyond these may take together.
-        frozen_seconds: How long a process with work may neither answer nor compute.
+        slots: Number of slots. As many loaded processes stay, however long they are idle.
+        idle_seconds: Lifetime of an idle process beyond these.
+        memory_bytes: Memory limit of all idle processes, enforced while there are more than slots.
+        frozen_seconds: How long a busy process may neither answer nor compute.
     """
 
     def __init__(
@@ -84,10 +85,10 @@ class Processes:
         self._starting = 0
         self._failures = 0
         self._is_held_up = self._is_replenishing = self._is_aging = False
-        self._is_watching = math.isinf(frozen_seconds)  # then never
+        self._is_watching = math.isinf(frozen_seconds)  # infinite: never start the watch
 
     async def run(self) -> None:
-        """Keep processes until cancelled; then all are killed."""
+        """Keep processes until cancelled; then kill all of them."""
         async with anyio.create_task_group() as self._group:
             self._start(self._slots)
             await anyio.sleep_forever()
@@ -95,7 +96,7 @@ class Processes:
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def want(self, slot: Slot) -> None:
-        """Give a slot a process for what waits there, now or as soon as there is one."""
+        """Give a slot a process for its waiting tries, now or as soon as there is one."""
         version = slot.wanted_version
         if version is None:
             return
@@ -107,7 +108,7 @@ class Processes:
         self._fill()
 
     def put_back(self, process: Process) -> None:
-        """A slot has no more tries for this process: hand it to another slot, or keep it."""
+        """Hand a process that its slot no longer needs to another slot, or cache it."""
         del self._holders[process]
         self._failures = 0
         if process.is_spent:
@@ -117,11 +118,11 @@ class Processes:
             self._offer(process)
 
     def forget(self, run_no: RunNo) -> None:
-        """Tell all processes that a run has ended."""
+        """Drop a run that has ended, in all processes."""
         for process in self._all:
             process.forget(run_no)
 
-    # ── which slot gets which ───────────────────────────────────────────────────────────
+    # ── assignment ──────────────────────────────────────────────────────────────────────
 
     def _hand_over(self, process: Process, slot: Slot) -> None:
         self._wanting.pop(slot, None)
@@ -132,7 +133,7 @@ class Processes:
             self._group.start_soon(self._watch)
 
     async def _watch(self) -> None:
-        """Ask processes for signs of life while slots hold any."""
+        """Ping the processes while slots hold any."""
         while self._holders:
             await self._wiring.clock.sleep(beat_seconds(self._frozen_seconds))
             for process, slot in list(self._holders.items()):
@@ -141,15 +142,15 @@ class Processes:
         self._is_watching = False
 
     def _give_up(self, process: Process) -> None:
-        """Let a slot go on without a process that was killed and hangs in the kernel.
+        """Let a slot continue without a process that was killed but hangs in the kernel.
 
-        It runs no more code of anybody: the signal is the first that it will meet.
+        The process runs no more code: on its return from the kernel it meets the signal first.
         """
         self._holders.pop(process).lost(process, process.kill_frozen())
         self._fill()
 
     def _offer(self, process: Process) -> None:
-        """Hand a free process to the first slot that waits for one like it, or keep it."""
+        """Hand a free process to the first slot that waits for one like it, or cache it."""
         for slot in list(self._wanting):
             version = slot.wanted_version
             if version is None:
@@ -167,7 +168,7 @@ class Processes:
         self._trim()
 
     def _take_idle(self, version: str) -> Process | None:
-        """Return an idle process of a version, the last used one, or an unloaded one."""
+        """Return the last used idle process of a version, or else an unloaded one, if any."""
         kept = self._idle.get(version)
         if not kept:
             return self._unloaded.pop() if self._unloaded else None
@@ -176,7 +177,7 @@ class Processes:
         return process
 
     def _remove_idle(self, process: Process) -> None:
-        """Take a process out of the idle ones; does nothing if it is none of them."""
+        """Remove a process from the idle ones. Does nothing if it is not idle."""
         if process in self._unloaded:
             self._unloaded.remove(process)
         kept = self._idle.get(process.version, [])
@@ -188,10 +189,10 @@ class Processes:
         self._idle_count -= 1
         self._idle_bytes -= process.memory_bytes
 
-    # ── how many ────────────────────────────────────────────────────────────────────────
+    # ── numbers ─────────────────────────────────────────────────────────────────────────
 
     def _fill(self) -> None:
-        """Start what slots wait for, and soon after that what is to be ready unloaded."""
+        """Start the processes that slots wait for, and soon afterwards the spare unloaded ones."""
         if self._group is None or self._is_held_up:
             return
         self._start(self._waiting)
@@ -200,14 +201,14 @@ class Processes:
             self._group.start_soon(self._replenish)
 
     async def _replenish(self) -> None:
-        """Start what is to be ready, after the work that took the last one had a head start."""
+        """Start spare processes, after giving the work that took the last one a head start."""
         await self._wiring.clock.sleep(HEAD_START_SECONDS)
         self._is_replenishing = False
         if not self._is_held_up:
             self._start(self._missing_ready)
 
     def _start(self, processes: int) -> None:
-        """Start processes, less those that are starting."""
+        """Start as many processes, minus those that are already starting."""
         for _ in range(processes - self._starting):
             self._starting += 1
             assert self._group is not None  # noqa: S101 - nothing is started before ``run``
@@ -215,14 +216,14 @@ class Processes:
 
     @property
     def _waiting(self) -> int:
-        """How many slots wait for a process."""
+        """Number of slots that wait for a process."""
         return sum(slot.wanted_version is not None for slot in self._wanting)
 
     @property
     def _missing_ready(self) -> int:
-        """How many more may start so that one is unloaded, or one for each slot that has none.
+        """Number of processes to start so that one is unloaded, or one per slot that has none.
 
-        Includes those that slots wait for. While starts fail there are no others.
+        This includes the processes that slots wait for. While starts fail it is only these.
         """
         waiting = self._waiting
         if self._failures:
@@ -231,7 +232,7 @@ class Processes:
         return waiting + max(1, free - waiting) - len(self._unloaded)
 
     def _trim(self) -> None:
-        """Dismiss the least recently used idle processes if all take too much memory."""
+        """Dismiss the least recently used idle processes while all use too much memory."""
         while self._has_extra and self._idle_bytes > self._memory_bytes:
             self._dismiss(self._least_recent())
         if self._group is not None and self._has_extra and not self._is_aging:
@@ -239,7 +240,7 @@ class Processes:
             self._group.start_soon(self._dismiss_unused)
 
     async def _dismiss_unused(self) -> None:
-        """Dismiss idle processes as each was not used for too long, while there are extra ones."""
+        """Dismiss idle processes that were unused for too long, while there are more than slots."""
         clock = self._wiring.clock
         while self._has_extra and not math.isinf(self._idle_seconds):
             oldest = self._least_recent()
@@ -263,10 +264,10 @@ class Processes:
         self._remove_idle(process)
         process.dismiss()
 
-    # ── their lives ─────────────────────────────────────────────────────────────────────
+    # ── lifecycle ───────────────────────────────────────────────────────────────────────
 
     async def _serve(self) -> None:
-        """Run one process until it is dead, then settle what it held."""
+        """Run one process until it is dead, then settle its tries."""
         process, failure = Process(self._wiring, Heartbeat(self._frozen_seconds)), NO_PROCESS
         is_up = lacks_room = False
 
@@ -295,10 +296,10 @@ class Processes:
         self._try_again(lacks_room=lacks_room)
 
     def _try_again(self, *, lacks_room: bool) -> None:
-        """Start what is missing: at once, or after a while if starts fail."""
+        """Start missing processes: at once, or after a delay if starts fail."""
         if lacks_room:
             self._failures = max(1, self._failures)
-            if self._idle_count:  # it takes what another process needs
+            if self._idle_count:  # an idle process uses memory that another one needs
                 self._dismiss(self._least_recent())
         if not self._failures:
             self._fill()

@@ -1,4 +1,4 @@
-"""A process that hosts many at once, and its replacement when it dies."""
+"""A process that hosts many coroutines or triggers, and its replacement when it dies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST_DELAY_SECONDS = 0.1
 SECOND_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 30.0
 LONG_LIFE_US = 60_000_000
-"""A host that lived this long died of something new: the delay starts over."""
+"""After a life this long, the next death counts as the first: the delay is reset."""
 
 _PULSES_KEPT = 30
 
@@ -37,25 +37,24 @@ _logger = logging.getLogger(__name__)
 
 
 class SharedHost:
-    """Keeps one process of a role alive and says when it comes and goes.
+    """Keeps one process of a role alive and reports when it starts and ends.
 
-    One whose loop stands still is killed: nothing it hosts would go on or time out. Where the
-    step that stands is known, ``patience_seconds`` says how soon.
-
-    What is put while there is no process is dropped: the engine gives all orders again after
-    ``HostUp``.
+    A process whose event loop is blocked is killed, since nothing in it would continue or time out.
+    If the blocking step is known, ``patience_seconds`` is the limit. Commands are dropped while
+    there is no process: the engine sends all of them again after ``HostUp``.
 
     Args:
         role: See ``core.state.child_roles``.
-        on_reports: Takes what the process reports.
-        on_lost: Called when it is dead, before ``HostLost`` is reported: forget all it had.
-        health_seconds: How long its loop may stand still.
-        patience_seconds: How long one step may, as things are. The host that stood for longer is
-            replaced without delay, and the step's owner is the culprit.
-        class_of: Returns the class path of a trigger it has; empty for what it has not.
-        idle_seconds: It ends for good once it has had nothing for this long.
-        is_idle: Whether it has nothing.
-        may_replace: Whether it may be replaced because installed packages changed.
+        on_reports: Called with the reports of the process.
+        on_lost: Called when the process is dead, before ``HostLost`` is reported; must clear all
+            state about it.
+        health_seconds: How long its event loop may be blocked.
+        patience_seconds: Returns how long one step may block at present. A host blocked for longer
+            is replaced without delay, and the step's owner is the culprit.
+        class_of: Returns the class path of a trigger it has; empty for any other.
+        idle_seconds: It ends for good once it has been idle for this long.
+        is_idle: Returns whether it has no work.
+        may_replace: Returns whether it may be replaced because installed packages changed.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class SharedHost:
 
     @property
     def load(self) -> HostLoad:
-        """How it fares."""
+        """Load of the host."""
         return HostLoad(
             name=self._role,
             pid=self.pid,
@@ -112,27 +111,27 @@ class SharedHost:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a process that takes orders."""
+        """True while there is a process that accepts commands."""
         return self._outgoing is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether what is put still reaches a process."""
+        """True while commands can still reach a process."""
         return self._child is not None and self._child.is_open
 
     @property
     def pid(self) -> int | None:
-        """The number of the process, if there is one."""
+        """Process id, if there is a process."""
         return None if self._child is None else self._child.pid
 
     def put(self, message: object) -> None:
-        """Send an order with the next frame, or drop it if there is no process."""
+        """Send a command with the next frame, or drop it if there is no process."""
         if self._outgoing is not None:
             self._orders += 1
             self._outgoing.put(message)
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send answers."""
+        """Send replies."""
         for message in messages:
             self.put(message)
 
@@ -142,9 +141,9 @@ class SharedHost:
             self._child.kill()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep a process until cancelled, or until it has had nothing for long.
+        """Keep a process until cancelled, or until it was idle for ``idle_seconds``.
 
-        Signals ``task_status`` when the first is up, or could not be started.
+        Signals ``task_status`` when the first process is up, or could not be started.
         """
         clock, deaths = self._wiring.clock, 0
         self._starting = task_status
@@ -158,14 +157,14 @@ class SharedHost:
                 await self._wiring.children.room()
                 continue
             if self._offender >= 0 or self._is_outdated:
-                continue  # it stood, or served, for longer than a start takes: this is no hurry
+                continue  # no delay: it was blocked, or served, for longer than a start takes
             if clock.monotonic_us() - born > LONG_LIFE_US:
                 deaths = 0
             await clock.sleep(_delay_seconds(deaths))
             deaths += 1
 
     async def _serve(self) -> bool:
-        """Run one process until it is dead; return whether there was room for one."""
+        """Run one process until it is dead; return whether the machine had room for one."""
         failure: Failure | None = None
         has_room = True
         culprit = self._offender = -1
@@ -184,7 +183,8 @@ class SharedHost:
                         group.start_soon(self._leave_when_idle, child)
                     failure = await child.ended()
                     group.cancel_scope.cancel()
-                # Dead for certain, so the box still says whose code was being run.
+                # It is certainly dead, so the crash recorder still names the owner of the last
+                # step.
                 culprit = child.culprit()
         except* NoRoom:
             has_room = False
@@ -192,7 +192,7 @@ class SharedHost:
             _logger.error("no %s host: %s", self._role, exc.exceptions)  # noqa: TRY400
         finally:
             was_up, self._outgoing, self._child = self.is_up, None, None
-            # The step may have ended before the kill, and another's have begun.
+            # The step may have ended before the kill, and another owner's may have begun.
             culprit = culprit if self._offender < 0 else self._offender
             class_path = self._class_of(culprit)
             self._on_lost()
@@ -220,14 +220,14 @@ class SharedHost:
             _logger.info(say, self._changed, self._role)
 
     def _replace_if_outdated(self) -> None:
-        """End the process if installed packages are no longer what it has imported."""
+        """Replace the process if installed packages differ from those it has imported."""
         if self._changed and not self._is_outdated and self._may_replace():
             self._is_outdated = True
             if self._child is not None:
                 self._child.dismiss()
 
     async def _hear(self, data: bytes) -> None:
-        """Hand on what it printed, and report what its watchdog says in between."""
+        """Pass on its output, and report the watchdog lines found in it."""
         printed, stalls = self._stalls.feed(data)
         if stalls:
             self._incident = stalls[-1].incident
@@ -238,7 +238,7 @@ class SharedHost:
             await self._on_output(printed)
 
     def _judge(self, stall: Stall) -> None:
-        """Kill the process if a step stands for longer than others have to put up with."""
+        """Kill the process if a step blocks the loop for longer than the others have to accept."""
         child, seconds = self._child, stall.milliseconds / 1000
         is_slow_once = stall.is_over or stall.is_loading
         if child is None or is_slow_once or seconds < self._patience_seconds():
@@ -260,7 +260,7 @@ class SharedHost:
         )
 
     async def _leave_when_idle(self, child: Child) -> None:
-        """End the process once it has had nothing, and was ordered nothing, for long enough."""
+        """End the process once it had no work, and got no commands, for ``idle_seconds``."""
         orders = -1
         while orders != self._orders or not self._is_idle():
             orders = self._orders
@@ -275,12 +275,12 @@ class SharedHost:
         child.kill()
 
     def _ask_for_pulse(self, outside: Outside) -> None:
-        if self._outgoing is not None:  # no order: it keeps nothing from being idle
+        if self._outgoing is not None:  # not counted as a command: a ping is no work
             self._outgoing.put(Ping(self._wiring.clock.monotonic_us()))
         silent_beats = self._pulse.silent_beats
         culprit = outside.culprit(silent_beats)
         if culprit >= 0 and not self._standing:
-            # The watchdog will tell of the same stall when it can; that is its next one.
+            # When the watchdog can report again, it reports this stall as its next incident.
             milliseconds = round(silent_beats * self._pulse.beat_seconds * 1000)
             stall = Stall(self._incident + 1, culprit, milliseconds, NO_PLACE)
             self._wiring.report([self._stalled(stall)])
@@ -331,7 +331,7 @@ def _blocked(seconds: float, where: str) -> Failure:
 
 
 def _delay_seconds(deaths: int) -> float:
-    """Return how long to wait after a death that follows so many: each of them is logged."""
+    """Return the delay after a death that follows ``deaths`` others; each death is logged."""
     if not deaths:
         return FIRST_DELAY_SECONDS
     delay = FIRST_DELAY_SECONDS * 2.0 ** min(deaths, 10)

@@ -1,4 +1,4 @@
-"""Slot workers: a bounded number of processes that compute at a time, others idle beside them."""
+"""Slot workers: a bounded number of busy processes, with idle ones beside them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from aioflow.protocol.effects import RecallTries, StartTry, StopTry
 __all__ = ("IDLE_SECONDS", "MEMORY_SHARE", "SlotExecutor")
 
 IDLE_SECONDS = 600.0
-"""An idle process beyond the number of slots is dismissed when it was not used for so long."""
+"""An idle process beyond the number of slots is dismissed after this long without use."""
 MEMORY_SHARE = 4
-"""Idle processes beyond it may take one part in so many of the memory together."""
+"""Idle processes may together use 1/``MEMORY_SHARE`` of the memory while more than slots."""
 
 
 class SlotExecutor:
     """Runs ``def`` bodies in ``slots`` slots, numbered from 0.
 
-    The verbs never block and never fail: what becomes of a try is reported. A worker that
-    dies is replaced; a try that had begun in it is reported ``Failed``, a claimed one
-    ``Recalled``.
+    The commands never block and never fail: outcomes are reported. A worker that dies is replaced;
+    a try that had begun in it is reported ``Failed``, a claimed one ``Recalled``.
 
     Args:
-        idle_seconds: How long a process that is not used is kept beyond the number of slots.
-        frozen_seconds: How long a process with work may neither answer nor compute.
+        idle_seconds: Lifetime of an unused process beyond the number of slots.
+        frozen_seconds: How long a busy process may neither answer nor compute.
     """
 
     def __init__(
@@ -51,23 +50,23 @@ class SlotExecutor:
         self._workers = tuple(Worker(n, wiring, self._processes) for n in range(slots))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep processes for the slots until cancelled; then all are killed."""
+        """Keep processes for the slots until cancelled; then kill all of them."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._processes.run)
             task_status.started()
 
     def start(self, effect: StartTry) -> None:
-        """Run a try in its worker, behind what that holds already."""
+        """Run a try in its worker, after those the worker already has."""
         self._workers[effect.worker].start(effect)
 
     def stop(self, effect: StopTry) -> None:
-        """End a try at once. What stands claimed behind it comes back ``Recalled``."""
+        """End a try at once. The tries claimed behind it are reported ``Recalled``."""
         self._workers[effect.worker].stop((effect.task_no, effect.start_no))
 
     def recall(self, effect: RecallTries) -> None:
-        """Ask for claimed tries back; those that have begun meanwhile stay."""
+        """Recall claimed tries. Those that have begun meanwhile stay."""
         self._workers[effect.worker].recall(effect.tries)
 
     def forget(self, run_no: RunNo) -> None:
-        """A run has ended: its processes may forget it."""
+        """Drop a run that has ended, in all processes."""
         self._processes.forget(run_no)

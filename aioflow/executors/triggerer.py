@@ -1,4 +1,4 @@
-"""The daemon's side of hosting triggers: assignment, capacity, and what a host has."""
+"""The daemon's side of the triggerer: assignment, capacity, and what each host has."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ from aioflow.telemetry.task_log import LogKey, TryLog
 __all__ = ("CAPACITY", "Triggerer")
 
 CAPACITY = 100_000
-"""Triggers one host is given at once."""
+"""Maximum number of triggers assigned to one host."""
 
 SHUTDOWN = "shutdown"
-"""The reason of a hosting that ends with its daemon."""
+"""Reason for releasing a trigger when its daemon shuts down."""
 
 REPLACE_SECONDS = 0.35
 REHOST_SECONDS = 50e-6
-"""What another host in place of this one costs those that wait, and each one more of them. A
-step that has stood for as long may well stand for as long again."""
+"""Delay for those that wait when this host is replaced: a fixed part, plus this for each other
+trigger. A step that has blocked for as long may well block for as long again."""
 
 _SHOWN_BYTES = 2_000
-"""Of what is printed and belongs to no task."""
+"""Limit for output that belongs to no task."""
 
 _PLACES_KEPT = 64
-"""In the order of those that wait, besides twice as many as wait."""
+"""Entries allowed in the queue's heap, besides twice the number of waiting triggers."""
 
 _logger = logging.getLogger(__name__)
 
 
 class _Hosted(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of a trigger the host has, packed: there may be a million."""
+    """Record of a trigger the host has. Stored packed, since there may be a million."""
 
     hosting: int
     run_no: RunNo
@@ -78,7 +78,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, host: StartTrigger, class_no: int) -> Self:
-        """Return what is kept of an order; its class is one of many that share it."""
+        """Return the record of a command. The class path is interned, as many triggers share it."""
         return cls(
             host.hosting,
             host.run_no,
@@ -91,7 +91,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def log_key(self) -> LogKey:
-        """Return whose output it is what the trigger prints."""
+        """Return the log key of the trigger's output."""
         return LogKey(
             run_no=self.run_no,
             position=self.position,
@@ -107,12 +107,11 @@ _decode_host = msgspec.msgpack.Decoder(StartTrigger).decode
 
 
 class Triggerer:
-    """Hosts triggers in one process of a role. When it dies ``HostLost`` names the culprit.
+    """Runs triggers in the host process of one role. If it dies, ``HostLost`` names the culprit.
 
-    That of the role ``quarantine`` starts its process with the first trigger it is given.
-
-    Triggers beyond its capacity wait, ordered by priority and then by age. The engine learns of
-    each by ``TriggerCapacityChanged``. Commands sent while there is no process are dropped: after
+    For the role ``quarantine`` the process is started with the first trigger assigned. Triggers
+    beyond its capacity wait, ordered by priority and then by age; ``TriggerCapacityChanged``
+    reports each of them to the engine. Commands sent while there is no process are dropped: after
     ``HostUp`` the engine assigns all waiting triggers again.
     """
 
@@ -159,7 +158,7 @@ class Triggerer:
 
     @property
     def load(self) -> HostLoad:
-        """How the host fares, and what it has, those it was told to let go of included."""
+        """Load of the host, and its triggers, including those it was asked to release."""
         return msgspec.structs.replace(
             self._host.load,
             triggers=len(self._hosted),
@@ -170,7 +169,7 @@ class Triggerer:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep a host until cancelled or idle.
 
-        Signals ``task_status`` when it is up, or not yet wanted.
+        Signals ``task_status`` when it is up, or not needed yet.
         """
         if self._role == QUARANTINE and not self._wanted.is_set():
             task_status.started()
@@ -179,10 +178,11 @@ class Triggerer:
         await self._host.run(task_status=task_status)
 
     def _patience_seconds(self) -> float:
-        """How long one trigger may hold up those of other DAGs; in quarantine they put up with it.
+        """Return how long one trigger may block the others.
 
-        In the own host of a DAG there are none.
-        So they do at the end, where none is hosted again: the caller bounds the time for that.
+        There is no limit in quarantine, whose triggers have to accept it, nor in a DAG's own host,
+        which has no triggers of other DAGs. There is none during shutdown either, since no trigger
+        is assigned again: the caller bounds its duration.
         """
         others = len(self._hosted) - 1
         if self._role != TRIGGERS or self._is_closing or others < 1:
@@ -198,7 +198,7 @@ class Triggerer:
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def host(self, effect: AssignTrigger) -> None:
-        """Host a trigger; one that is hosted already is handed over anew."""
+        """Assign a trigger to the host. One that it has already is sent again."""
         host = effect.host
         if self._is_closing:
             return
@@ -221,19 +221,19 @@ class Triggerer:
             )
 
     def forget(self, run_no: RunNo) -> None:
-        """A run has ended."""
+        """Drop a run that has ended, in the host too."""
         if self._told.pop(run_no, None) is not None:
             self._host.put(ForgetRun(run_no))
 
     def take_events(self, effect: ConfirmEvents) -> bool:
-        """Let a trigger go on: its events are stored. Return whether it is hosted here."""
+        """Resume a trigger whose events are stored. Return whether this host has it."""
         is_here = effect.taken.trigger_no in self._hosted
         if is_here:
             self._host.put(effect.taken)
         return is_here
 
     def end(self, effect: ReleaseTrigger) -> None:
-        """Let go of a trigger, confirmed by ``TriggerEnded``; at once if no host has it."""
+        """Release a trigger. ``TriggerEnded`` confirms it, at once if the host does not have it."""
         end = effect.end
         if end.trigger_no in self._hosted:
             self._host.put(end)
@@ -246,12 +246,12 @@ class Triggerer:
     async def foresee(
         self, host: StartTrigger, *, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
-        """Return when a timetable has its next slots, or why not; ``None`` without a process.
+        """Return the next fire times of a timetable or the failure; ``None`` without a process.
 
         Args:
-            host: What it is made of, whether it is hosted here or not.
-            after: Only slots behind this.
-            count: At most so many.
+            host: Definition of the timetable, which need not be hosted here.
+            after: Only fire times after this.
+            count: Maximum number of fire times.
         """
         if not self._host.is_up:
             self._wanted.set()
@@ -260,14 +260,14 @@ class Triggerer:
 
     @property
     def expected(self) -> Mapping[TriggerNo, Timestamp]:
-        """Which slot each of the timetables waits for that the host has."""
+        """The next fire time of each timetable in the host."""
         return self._expected
 
     async def shut_down(self) -> None:
-        """Have the host let go of all it has, as the daemon is to end; return when it has.
+        """Release all triggers because the daemon is shutting down; return when all are released.
 
-        Nothing is hosted any more, and nobody is told: to the engine what waits goes on waiting,
-        and the next daemon hosts it again. How long it may take is the caller's business.
+        No trigger is assigned any more. The releases are not reported: for the engine the tasks
+        stay deferred, and the next daemon assigns their triggers again. The caller bounds the time.
         """
         self._is_closing = True
         self._waiting = Pages(Rows)
@@ -276,32 +276,32 @@ class Triggerer:
         if self._hosted:
             await self._has_let_go.wait()
 
-    # ── for people ──────────────────────────────────────────────────────────────────────
+    # ── for display ─────────────────────────────────────────────────────────────────────
 
     async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, Watched]:
-        """Return what the host says of those of these that it has, if it does so at once."""
+        """Return the host's descriptions of those triggers it has, or ``{}`` if it is too slow."""
         known = tuple(number for number in numbers if number in self._hosted)
         if not known or not self._host.is_up:
             return {}
         return await self._describing.ask(known)
 
-    # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
+    # ── a sender of queries, see wiring.Asker ───────────────────────────────────────────
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer still reaches the host."""
+        """True while replies can still reach the host."""
         return self._host.is_open
 
     def serves(self, run_no: RunNo) -> bool:
-        """Whether it hosts a trigger of this run."""
+        """Return whether it has a trigger of this run."""
         return run_no in self._per_run
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return what the host was told of a run whose tasks wait straight from their start."""
+        """Return the details of a run whose tasks deferred at their start, as sent to the host."""
         return self._told.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send answers."""
+        """Send replies."""
         self._host.send(messages)
 
     # ── reports ─────────────────────────────────────────────────────────────────────────
@@ -333,7 +333,7 @@ class Triggerer:
             self._wiring.report(passed)
 
     def _take_own(self, report: Report) -> None:
-        """Take what is not for the engine."""
+        """Handle a report that is not for the engine."""
         match report:
             case Output():
                 self._keep(report)
@@ -359,7 +359,7 @@ class Triggerer:
             self._expected[report.trigger_no] = report.slot
 
     def _find(self, number: TriggerNo, hosting: int) -> _Hosted | None:
-        """Return what is hosted by this number, if it is in this hosting."""
+        """Return the trigger of this number, if this is its current assignment."""
         body = self._hosted.get(number)
         hosted = None if body is None else _decode(body)
         return hosted if hosted is not None and hosted.hosting == hosting else None
@@ -369,7 +369,7 @@ class Triggerer:
         if body is None:
             return
         hosted = _decode(body)
-        if hosted.hosting != ended.hosting:  # of an earlier one: the present one lives
+        if hosted.hosting != ended.hosting:  # an earlier assignment ended: the current one lives
             self._hosted.put(ended.trigger_no, body)
             return
         self._classes.leave(hosted.class_no)
@@ -390,25 +390,25 @@ class Triggerer:
         while self._order:
             _, number = heapq.heappop(self._order)
             body = self._waiting.take(number)
-            if body is not None:  # else it was let go of meanwhile
+            if body is not None:  # otherwise it was released meanwhile
                 host = _decode_host(body)
                 self._assign(host)
                 self._wiring.report([TriggerCapacityChanged(number, host.hosting, has_room=True)])
                 return
 
     def _forget_places(self) -> None:
-        """Keep no more places in the order than twice as many as there are who wait."""
+        """Compact the heap if most of its entries are of triggers that no longer wait."""
         if len(self._order) > 2 * len(self._waiting) + _PLACES_KEPT:
             places = {number: at for at, number in self._order if number in self._waiting}
             self._order = [(at, number) for number, at in places.items()]
             heapq.heapify(self._order)
 
     def _keep(self, output: Output) -> None:
-        """Add what a trigger printed to the log of its task."""
+        """Add the output of a trigger to the log of its task."""
         number, hosting = output.task_no, output.start_no
         hosted = self._find(number, hosting)
         if hosted is None:
-            return  # of one that was abandoned
+            return  # output of an abandoned assignment
         if hosted.position < 0:  # it starts runs, and belongs to none
             shown = self._wiring.tasklog.masks.masked(output.data)[:_SHOWN_BYTES]
             name = self._classes[hosted.class_no]
@@ -426,7 +426,7 @@ class Triggerer:
             log.close()
 
     async def _hear(self, data: bytes) -> None:
-        """What comes through the pipe belongs to no trigger: a library in C, a grandchild."""
+        """Log output from the pipe: of C libraries and grandchildren, not of triggers."""
         shown = self._wiring.tasklog.masks.masked(data)[:_SHOWN_BYTES]
         _logger.info("the %s host printed: %r", self._role, shown)
 

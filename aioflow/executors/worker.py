@@ -1,7 +1,7 @@
-"""One slot: gives its tries to a process of their version, and settles those of one that died.
+"""A slot: gives its tries to a process of their version, and settles those of a dead process.
 
 A try given to the slot *waits* until the slot has a process that can take it. A slot holds a
-process only while that has tries to end.
+process only while that process has unfinished tries.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from aioflow.protocol.reports import Recalled
 __all__ = ("Worker",)
 
 SILENT_DEATHS_LIMIT = 3
-"""Processes in a row may die before they report anything, then a try is charged for it."""
+"""Consecutive processes that may die before they report anything; then a try fails for it."""
 
 
 class Worker:
-    """One slot. The verbs are called by ``SlotExecutor``, the rest by ``Processes``."""
+    """One slot. ``SlotExecutor`` calls the commands, ``Processes`` the rest."""
 
     def __init__(self, number: int, wiring: Wiring, processes: Processes) -> None:
         self._number = number
@@ -38,7 +38,7 @@ class Worker:
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def start(self, effect: StartTry) -> None:
-        """Send it to the process, or keep it for the next one if this one cannot take it."""
+        """Send a try to the process, or queue it for the next one if this one cannot take it."""
         process = self._process
         can_take = process is not None and process.can_take(effect.info.version)
         if process is not None and can_take and not self._waiting:
@@ -49,12 +49,12 @@ class Worker:
             self._processes.want(self)
 
     def stop(self, key: TryKey) -> None:
-        """End a try at once, with all its process has started; it reports nothing more."""
+        """End a try at once, killing all its process has started. It reports nothing more."""
         if self._waiting.pop(key, None) is None and self._process is not None:
             self._process.stop(key)
 
     def recall(self, keys: Sequence[TryKey]) -> None:
-        """Give back those of these tries that have not begun."""
+        """Recall those of these tries that have not begun."""
         here = tuple(key for key in keys if self._waiting.pop(key, None) is not None)
         if here:
             self._wiring.report([Recalled(here)])
@@ -65,11 +65,11 @@ class Worker:
 
     @property
     def wanted_version(self) -> str | None:
-        """The version of what waits for a process; ``None`` if nothing does."""
+        """Version of the first try that waits for a process; ``None`` if none waits."""
         return next((effect.info.version for effect in self._waiting.values()), None)
 
     def hold(self, process: Process) -> None:
-        """Take a process and send it what waits for one."""
+        """Take a process and send it the waiting tries."""
         self._process = process
         process.on_idle = partial(self._give_back, process)
         waiting, self._waiting = self._waiting, {}
@@ -77,9 +77,9 @@ class Worker:
             self.start(effect)
 
     def lost(self, process: Process, failure: Failure) -> None:
-        """Settle the tries of a dead process and, if more wait, ask for another."""
+        """Settle the tries of a dead process and, if more wait, request another process."""
         self._silent_deaths = self._silent_deaths + 1 if process.died_silently else 0
-        # A try that is given back for ever helps no one: the first in line answers for it.
+        # Recalling the same try forever would hide the fault, so the first waiting try fails.
         is_charged = self._silent_deaths >= SILENT_DEATHS_LIMIT
         if is_charged:
             self._silent_deaths = 0
@@ -89,10 +89,10 @@ class Worker:
             self._processes.want(self)
 
     def watch(self, process: Process) -> bool:
-        """Ask the process for a sign of life; kill it if it has given none for too long.
+        """Ping the process; kill it if it has given no sign of life for too long.
 
         Returns:
-            Whether it is to be given up: it was killed, and does not die.
+            Whether to abandon the process: it was killed, and does not die.
         """
         process.beat()
         heartbeat = process.heartbeat
@@ -112,9 +112,9 @@ class Worker:
         self._wiring.report([silent])
 
     def _give_back(self, process: Process) -> None:
-        """The process has ended all it had: let another slot use it.
+        """Let another slot use the process, which has ended all its tries.
 
-        Does nothing if the slot has given it back before: threads that a task left may still talk.
+        Does nothing if the slot has already returned it: threads left by a task may still report.
         """
         if process is not self._process:
             return

@@ -1,4 +1,4 @@
-"""What one slot worker prints, taken apart and given to the logs of its tries."""
+"""The output of one slot worker, split and written to the logs of its tries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Printing:
-    """The output of one process. Tries print in the order they were expected in."""
+    """The output of one process. Tries print in the order in which they were sent."""
 
     def __init__(self, tasklog: TaskLog, nonce: str) -> None:
         self._tasklog = tasklog
@@ -26,15 +26,15 @@ class Printing:
         self._log: TryLog | None = None
 
     def expect(self, start: StartTask) -> None:
-        """A try was sent to the process."""
+        """Register a try that was sent to the process."""
         self._expected[start.task_no, start.start_no] = start
 
     async def keep(self, data: bytes) -> None:
-        """Give a piece of output to whom it belongs; waits while the disk is slow."""
+        """Write a piece of output to the logs of its tries; wait while the disk is slow."""
         await self._keep_pieces(self._attribution.feed(data))
 
     async def finish(self) -> None:
-        """Give on what was held back; the process is dead."""
+        """Write the output that was held back, because the process is dead."""
         await self._keep_pieces(self._attribution.finish())
         if self._log is not None:
             self._log.close()
@@ -53,21 +53,21 @@ class Printing:
     def _begin(self, key: tuple[TaskNo, StartNo] | None) -> None:
         if key == IDLE:
             if self._log is not None:
-                self._log.close()  # whoever follows it sees all there is
+                self._log.close()  # readers that follow the log now see all of it
             return
         start = None if key is None else self._expected.get(key)
         if self._log is not None:
             self._log.close()
         self._log = None if start is None else self._tasklog.open(log_key(start))
         if start is not None:
-            # What was sent before it prints no more: it has ended or was called back.
+            # Tries sent before this one print no more: they have ended or were recalled.
             done = list(itertools.takewhile(lambda other: other != key, self._expected))
             for earlier in done:
                 del self._expected[earlier]
 
 
 def log_key(start: StartTask) -> LogKey:
-    """Return whose output it is what a start prints."""
+    """Return the log key of a start's output."""
     return LogKey(
         run_no=start.run_no,
         position=start.position,

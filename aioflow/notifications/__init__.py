@@ -1,8 +1,8 @@
-"""Does what is owed to the world: calls back, and tells the people on call.
+"""The outbox worker: runs callbacks and sends alerts.
 
-At a limited rate, in processes that are started when they are needed. What was done is reported,
-and only then is its row deleted: whatever a crash cuts short is done once more, under the same
-number.
+It works at a limited rate, in processes that are started on demand. A delivery is reported first,
+and only then is its outbox row deleted: if a crash comes between, it is delivered a second time,
+under the same number.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = ("Deliveries", "Pace", "Targets")
 _log = Logger(__name__)
 
 IDLE_SECONDS = 10.0
-"""How long a process waits for more."""
+"""How long a process waits for its next job."""
 
 _STORE_AGAIN_SECONDS = 1.0
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is done at once, and how fast.
+    """How many deliveries run at once, and how fast.
 
     Attributes:
-        per_second: Begun at most, by all processes together.
-        timeout_seconds: How long one may take.
+        per_second: Maximum starts, over all processes.
+        timeout_seconds: Timeout of one delivery.
     """
 
     processes: int = 2
@@ -52,12 +52,12 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deliveries:
-    """One node's.
+    """Delivers this node's callbacks and alerts from the outbox.
 
     Args:
-        restore: Makes the code of a version again where it is missing.
-        on_alert: Told of each alert, once in the life of this process.
-        needs_values: Whether the secrets and the like that are declared have to be there.
+        restore: Recreates a version's source folder if it is missing.
+        on_alert: Called with each alert, once in the life of this process.
+        needs_values: Whether declared secrets, connections and variables must exist.
     """
 
     def __init__(
@@ -85,30 +85,30 @@ class Deliveries:
         self._services: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled."""
+        """Deliver until cancelled."""
         async with anyio.create_task_group() as self._services:
             for _ in range(self._pace.processes):
                 self._services.start_soon(self._work)
             task_status.started()
 
     def put(self, effect: DeliverOutbox) -> None:
-        """Take what has been handed out; what comes of it is reported ``OutboxDelivered``."""
+        """Queue an effect. Its result is reported as ``OutboxDelivered``."""
         self._put(Job(effect))
 
     def redirect_alerts(self, targets: Targets) -> None:
-        """Send alerts elsewhere from now on, also those that wait."""
+        """Send alerts to these targets from now on, including those that wait."""
         self._preparing.targets = targets
 
     def drain(self) -> None:
-        """Begin nothing more: the next daemon does what is left."""
+        """Start no further deliveries: the next daemon does the rest."""
         self._is_draining = True
 
     async def quiet(self) -> None:
-        """Wait until nothing is being done; without ``drain`` nothing waits either."""
+        """Wait until no delivery runs and, without ``drain``, none waits either."""
         while self._at_work or (self._queue and not self._is_draining):
             await self._changed.wait()
 
-    # ── at work ─────────────────────────────────────────────────────────────────────────
+    # ── processing ──────────────────────────────────────────────────────────────────────
 
     async def _work(self) -> None:
         while True:
@@ -117,7 +117,7 @@ class Deliveries:
                 ready = await self._serve(ready)
 
     async def _serve(self, ready: Ready) -> Ready | None:
-        """Run a process for what is of one version; return what needs another."""
+        """Run a process for deliveries of one version; return the first that needs another."""
         waiting: Ready | None = ready
         try:
             async with (
@@ -157,7 +157,7 @@ class Deliveries:
             await clock.sleep((begins_us - now) / 1e6)
 
     async def _next(self, like: str) -> Ready | None:
-        """Return what is to be done next, once there is something."""
+        """Return the next delivery, prepared, as soon as there is one."""
         while True:
             job = None if self._is_draining else self._queue.take(like)
             if job is None:
@@ -165,13 +165,13 @@ class Deliveries:
                 continue
             self._at_work += 1
             ready = None
-            with anyio.CancelScope(shield=True):  # it would be lost, until a restart
+            with anyio.CancelScope(shield=True):  # cancelled here, it would be lost until a restart
                 ready = await self._prepare(job)
             if ready is not None:
                 return ready
 
     async def _prepare(self, job: Job) -> Ready | None:
-        """Return all it takes; ``None`` if that was all, or it cannot be done."""
+        """Return a job ready to run; ``None`` if it is already done, or cannot be done."""
         is_alert = job.effect.kind == ALERT
         if is_alert and not job.attempts:
             self._on_alert(msgspec.msgpack.decode(job.effect.body, type=Alert))

@@ -1,4 +1,4 @@
-"""Where alerts go: as the settings file says now, also after the daemon has started."""
+"""The targets of alerts, read again from the settings file while the daemon runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from aioflow.telemetry.log import Logger
 __all__ = ("LOOK_SECONDS", "AlertSettings", "targets_of")
 
 LOOK_SECONDS = 5.0
-"""Between two looks at the settings file."""
+"""Interval between two checks of the settings file."""
 
 _log = Logger(__name__)
 
 
 def targets_of(settings: Settings) -> Targets:
-    """Return where settings send alerts."""
+    """Return the alert targets of the settings."""
     return Targets(
         webhook=settings.alert_webhook,
         webhook_secret=settings.alert_webhook_secret,
@@ -36,13 +36,13 @@ def targets_of(settings: Settings) -> Targets:
 
 
 class AlertSettings:
-    """Reads the settings again when their file changes, and hands on where alerts go.
+    """Reads the settings again when their file changes, and passes on the alert targets.
 
-    A file that is wrong changes nothing; the log says what is wrong with it.
+    An invalid file changes nothing; the log says what is wrong with it.
 
     Args:
-        settings: As the daemon has read them at its start.
-        redirect: Takes new targets.
+        settings: The settings read when the daemon started.
+        redirect: Called with new targets.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AlertSettings:
         self._redirect = redirect
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Look at the file until cancelled."""
+        """Check the file until cancelled."""
         file = self._home / FILE_NAME
         known = await in_thread(_stamp, file)
         task_status.started()
@@ -79,7 +79,7 @@ class AlertSettings:
 
 
 def _stamp(file: Path) -> tuple[int, int, int]:
-    """Return what changes when a file is written or replaced; zeros if there is none."""
+    """Return a fingerprint that changes when the file is written or replaced; zeros without one."""
     try:
         status = file.stat()
     except OSError:

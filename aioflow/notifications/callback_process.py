@@ -1,4 +1,4 @@
-"""One process that does what is owed, one after the other; and where what it prints goes."""
+"""A process that runs deliveries one after the other, and the logs for its output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RUNS_TOLD = 1_000
 
 
 class _Printed:
-    """What it prints, given to the logs of the tasks it is about."""
+    """The output of the process, written to the logs of the tasks it is about."""
 
     def __init__(self, wiring: Wiring, nonce: str) -> None:
         self._tasklog = wiring.tasklog
@@ -34,15 +34,15 @@ class _Printed:
         self._heading = b""
 
     def expect(self, ready: Ready) -> None:
-        """It is told to do this."""
+        """Register a delivery that is sent to the process."""
         self._expected[ready.job.effect.outbox_no] = (ready.log, ready.what["callback"])
 
     async def keep(self, data: bytes) -> None:
-        """Take a piece of output; waits while the disk is slow."""
+        """Write a piece of output; wait while the disk is slow."""
         await self._keep(self._attribution.feed(data))
 
     async def finish(self) -> None:
-        """Take what was held back; it is dead."""
+        """Write the output that was held back, because the process is dead."""
         await self._keep(self._attribution.finish())
         if self._log is not None:
             self._log.close()
@@ -66,7 +66,7 @@ class _Printed:
 
 
 class Caller:
-    """A process for the code of one version. Made by ``calling``."""
+    """A process for the code of one version. Created by ``calling``."""
 
     def __init__(self, wiring: Wiring, version: str) -> None:
         self.version = version
@@ -80,11 +80,11 @@ class Caller:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it takes another order."""
+        """True while the process accepts another command."""
         return self._death is None and len(self._told) < _RUNS_TOLD
 
     async def call(self, ready: Ready, seconds: float) -> CallbackReturned:
-        """Have something done, and return what came of it; it is dead if that took too long."""
+        """Run a delivery and return its result. After the timeout the process is killed."""
         assert self._child is not None  # noqa: S101 - made by ``calling``
         assert self._printed is not None  # noqa: S101
         number = ready.job.effect.outbox_no
@@ -111,38 +111,38 @@ class Caller:
         )
 
     def take(self, reports: list[Report]) -> None:
-        """Take what it reports."""
+        """Handle reports of the process."""
         for report in reports:
             if isinstance(report, CallbackReturned):
                 self._answer = report
                 self._answered.set()
 
     async def keep(self, data: bytes) -> None:
-        """Take what it prints."""
+        """Handle output of the process."""
         if self._printed is not None:
             await self._printed.keep(data)
 
     def adopt(self, child: Child) -> None:
-        """It is up."""
+        """Connect the process, which has just started."""
         self._child = child
         self._printed = _Printed(self._wiring, child.log_nonce)
         child.send([self._wiring.welcome("callbacks")])
 
     async def watch(self) -> None:
-        """Notice its death."""
+        """Wait for the death of the process, which also ends a call in flight."""
         assert self._child is not None  # noqa: S101 - adopted before
         self._death = await self._child.ended()
         self._answered.set()
 
     async def finish(self) -> None:
-        """It is dead, and has printed all."""
+        """Write the last output of the process, which is dead."""
         if self._printed is not None:
             await self._printed.finish()
 
 
 @asynccontextmanager
 async def calling(wiring: Wiring, version: str) -> AsyncIterator[Caller]:
-    """Start a process; it is dead when the block has been left.
+    """Start a process; it is dead when the block is left.
 
     Raises:
         NoRoom: If the machine has no room for it.

@@ -1,4 +1,4 @@
-"""What a process needs to do what is owed: the run, its code, and what it may be told."""
+"""The inputs of a delivery: the run, its code, and the values that it may read."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ Kept = TypeVar("Kept")
 
 
 class Impossible(Exception):
-    """It can never be done; the message says why."""
+    """The delivery can never be done; the message says why."""
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the people on call are told, besides the log.
+    """Targets of alerts, besides the log.
 
     Attributes:
         webhook: A URL; empty for none.
-        webhook_secret: The name of the secret that is the URL, instead.
-        signing_secret: The name of the secret to sign with.
+        webhook_secret: Name of the secret that contains the URL, instead.
+        signing_secret: Name of the secret to sign with.
         email: Addresses.
-        connection: The name of the connection to send mail over.
+        connection: Name of the connection to send mail over.
     """
 
     webhook: str = ""
@@ -51,12 +51,12 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is the log alone."""
+        """True if alerts go only to the log."""
         return not (self.webhook or self.webhook_secret or self.email)
 
     @property
     def names(self) -> tuple[tuple[ValueKind, str], ...]:
-        """What is needed to tell them."""
+        """The secrets and the connection that an alert needs."""
         secrets = dict.fromkeys((self.webhook_secret, self.signing_secret))
         found = [(ValueKind.SECRET, name) for name in secrets if name]
         mail = [(ValueKind.CONNECTION, self.connection)] if self.email else []
@@ -64,12 +64,12 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """One owed effect, and all it takes to do it.
+    """An outbox effect, with all the data needed to deliver it.
 
     Attributes:
-        version: Whose code it needs; empty for none.
-        what: For people who read the log of the daemon.
-        log: Where its output goes; ``None`` for the log of the daemon.
+        version: Version whose code it needs; empty for none.
+        what: Fields for the daemon's log.
+        log: Log for its output; ``None`` for the daemon's log.
     """
 
     job: Job
@@ -81,14 +81,14 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preparing:
-    """Reads what is needed, and keeps what many need.
+    """Reads the inputs of deliveries, and caches those that many share.
 
     Args:
-        restore: Makes the code of a version again where it is missing.
-        needs_values: Whether secrets and the like have to be there.
+        restore: Recreates a version's source folder if it is missing.
+        needs_values: Whether declared secrets, connections and variables must exist.
 
     Attributes:
-        targets: Where alerts go.
+        targets: Targets of alerts.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Preparing:
         self._specs: dict[tuple[str, str], DagSpec] = {}
 
     async def alert(self, job: Job) -> Ready | None:
-        """Return how to tell the people on call; ``None`` if the log is all they have.
+        """Prepare an alert. Return ``None`` if alerts go only to the log.
 
         Raises:
-            Impossible: If a secret or connection is not there.
+            Impossible: If a secret or connection does not exist.
             StoreUnavailable: If the database does not answer.
         """
         targets = self.targets
@@ -133,10 +133,10 @@ class Preparing:
         return Ready(job=job, order=order, version="", what={"callback": "alert"})
 
     async def callback(self, job: Job) -> Ready:
-        """Return how to call what an author gave.
+        """Prepare the call of an author's callback.
 
         Raises:
-            Impossible: If its run or code is gone, or something it needs is not there.
+            Impossible: If its run or code was deleted, or a value it needs does not exist.
             StoreUnavailable: If the database does not answer.
         """
         owed = msgspec.msgpack.decode(job.effect.body, type=Callback)
@@ -178,7 +178,7 @@ class Preparing:
         return row
 
     async def _failure_of(self, run: RunRow, spec: DagSpec) -> Failure | None:
-        """Return the error of the task of a run that failed first, with the name of that."""
+        """Return the error of the run's first failed task, prefixed with that task's name."""
         row = await self._store.find_first_failed(run.run_no)
         if row is None or row.failure is None or row.position >= len(spec.tasks):
             return None
@@ -216,7 +216,7 @@ def _names(callbacks: CallbackSpec | None) -> tuple[tuple[ValueKind, str], ...]:
 
 
 def _keep(kept: dict[Key, Kept], key: Key, value: Kept) -> None:
-    """Keep one more, and forget the oldest of many."""
+    """Add an entry, and drop the oldest of many."""
     kept[key] = value
     if len(kept) > _KEPT:
         del kept[next(iter(kept))]

@@ -1,4 +1,4 @@
-"""What has been handed out and waits to be done: alerts first, then DAG by DAG in turns."""
+"""The queue of deliveries: alerts first, then one DAG after another."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from aioflow.protocol.outbox import ALERT
 __all__ = ("Job", "Queue")
 
 BURST = 50
-"""How many of one DAG come one after the other while others wait: its code is at hand then."""
+"""Consecutive deliveries of one DAG while others wait. They share a process with loaded code."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One owed effect.
+    """A delivery that waits.
 
     Attributes:
-        attempts: How often it was tried in vain.
+        attempts: Number of failed tries so far.
     """
 
     effect: DeliverOutbox
@@ -27,7 +27,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Queue:
-    """See the module."""
+    """Deliveries that wait, by kind; see the module."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, deque[Job]] = {}
@@ -37,11 +37,11 @@ class Queue:
         return sum(map(len, self._lanes.values()))
 
     def put(self, job: Job) -> None:
-        """Add one, behind those of its kind."""
+        """Add a delivery behind those of its kind."""
         self._lanes.setdefault(job.effect.kind, deque()).append(job)
 
     def take(self, like: str = "") -> Job | None:
-        """Return the next, rather one of the same kind; ``None`` if there is none."""
+        """Return the next delivery, preferably of the same kind; ``None`` if there is none."""
         if ALERT in self._lanes:
             return self._pop(ALERT)
         if like in self._lanes and (self._burst < BURST or len(self._lanes) == 1):
@@ -52,7 +52,7 @@ class Queue:
         if kind is None:
             return None
         lane = self._lanes.pop(kind)
-        self._lanes[kind] = lane  # the others come before it now
+        self._lanes[kind] = lane  # moved to the end, behind the others
         return self._pop(kind)
 
     def _pop(self, kind: str) -> Job:

@@ -1,8 +1,8 @@
-"""Child processes: spawn, watch, kill, clear up after them.
+"""Child processes: spawning, watching, killing, and cleaning up after them.
 
-A child lives exactly as long as the ``async with`` that made it. However that ends, its whole
-process group is dead afterwards, and whatever it started with it, also what forked twice and
-made a session of its own.
+A child lives exactly as long as the ``async with`` block that created it. However that block ends,
+the child's whole process group is dead afterwards, and so is everything the child started, even a
+process that forked twice and created its own session.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Children:
-    """The processes of one daemon. ``run`` before anything is spawned.
+    """The child processes of one daemon. ``run`` must be started before anything is spawned.
 
     Args:
-        home: Its folder ``run/children`` records them.
-        program: What is run; the role comes over the link.
-        environment: What children are given a part of; the daemon's own by default.
-        allowed: Names of variables that they are given besides, or patterns of them.
-        clock: Says when another attempt is due where no process could be started.
+        home: Home directory. Its folder ``run/children`` records the children.
+        program: Command line of a child; its role is sent over the link.
+        environment: Variables of which children inherit some; the daemon's own by default.
+        allowed: Names, or patterns of names, of further variables that children inherit.
+        clock: Clock for waits, such as the one until the next try to start a process.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Children:
         self._mark = home_mark(home)
         self._boot = boot_id()
         self._oom = OomCounter.of_this_process()
-        # Of our own: whoever waits for a death must not stand behind slow disks.
+        # A separate limiter, so that waiting for a death is not delayed by slow disks.
         self._sweepers = anyio.CapacityLimiter(_SWEEPERS)
         self._clock = clock or SystemClock()
         self._room = Room(self._clock)
@@ -101,7 +101,7 @@ class Children:
     def _reap(self) -> None:
         """Reap adopted zombies. Without a free descriptor, the next call does it."""
         try:
-            # In this thread: no child can be started between the look and the reaping.
+            # In this thread: no child can be started between the search and the reaping.
             reap_marked(f"{self._mark}:", self._waited_for)
         except OSError as exc:
             _logger.warning("cannot look for processes that have ended: %s", exc)
@@ -116,19 +116,19 @@ class Children:
         black_box: bool = False,
         limits: Mapping[int, int] | None = None,
     ) -> AsyncIterator[Child]:
-        """Start a child; it and all it started are dead when the block has been left.
+        """Start a child; it and everything it started are dead when the block is left.
 
         Args:
             role: For the records and the log.
-            on_reports: Called with each frame, from the loop.
+            on_reports: Called with the reports of each frame, from the event loop.
             on_output: Awaited with each piece of output; nothing is read meanwhile.
-            black_box: Whether it hosts many and notes down whose code runs.
+            black_box: Whether the child hosts many and records whose code it runs.
             limits: ``resource.RLIMIT_*`` to value.
 
         Raises:
             NoRoom: If the machine has no room for another process.
         """
-        # No await between the fork and ``try``: a cancel cannot leave it to nobody.
+        # No await between the fork and ``try``: a cancellation must not leave the child unowned.
         with self._room.asked(role):
             child = self._spawn(role, black_box=black_box, limits=limits or {})
         try:
@@ -152,11 +152,11 @@ class Children:
                 child.release()
 
     def refused(self, role: str, exc: OSError) -> NoRoom:
-        """A child could start no process for this role: return what to raise."""
+        """Record that a child could start no process for this role; return the error to raise."""
         return self._room.refused(role, exc)
 
     async def room(self) -> None:
-        """After ``NoRoom``: return when a process was started, or when to try again."""
+        """After ``NoRoom``, return when a process was started or another try is due."""
         await self._room.wait()
 
     def _spawn(self, role: str, *, black_box: bool, limits: Mapping[int, int]) -> Child:

@@ -1,4 +1,4 @@
-"""What a child may see of the daemon's environment."""
+"""The part of the daemon's environment that children inherit."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from aioflow.worker.withheld_variables import WITHHELD
 __all__ = ("MARK", "NAMES_ALLOWED", "child_environment")
 
 MARK = "AIOFLOW_CHILD_OF"
-"""Carried by every child and inherited by whatever it starts: ``<home id>:<nonce>``."""
+"""Set in every child and inherited by everything it starts: ``<home id>:<nonce>``."""
 
 NAMES_ALLOWED = "AIOFLOW_CHILD_ENV"
-"""Names the user lets pass besides those of the setting ``children.env``, separated by commas."""
+"""Variable with further names to inherit, besides those of the setting ``children.env``, separated
+by commas."""
 
 _OURS = "AIOFLOW_"
 _NAMES = frozenset({"HOME", "LANG", "LANGUAGE", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV"})
 _PREFIXES = ("LC_", "PYTHON")
 
 _PROXIES = frozenset({"ALL_PROXY", "FTP_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"})
-"""Clients read them in both cases, and without them reach nothing where there is a proxy."""
+"""Clients read them in both cases, and behind a proxy cannot connect without them."""
 
 _CERTIFICATES = frozenset({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"})
 
 
 def child_environment(source: Mapping[str, str], allowed: Sequence[str] = ()) -> dict[str, str]:
-    """Return what of ``source`` a child is given.
+    """Return the variables of ``source`` that a child inherits.
 
-    Nothing of the daemon's own settings passes, not even if the user names it: database
-    URLs, keys and tokens live there.
+    The daemon's own settings are never inherited, not even if the user names them: they contain
+    database URLs, keys and tokens.
 
     Args:
-        allowed: Names that pass besides, or patterns of them such as ``AWS_*``.
+        allowed: Names of further variables to inherit, or patterns such as ``AWS_*``.
     """
     more = [name.strip() for name in source.get(NAMES_ALLOWED, "").split(",")]
     patterns = (*allowed, *(name for name in more if name))

@@ -1,4 +1,4 @@
-"""What became of a process: its exit status, told as a failure."""
+"""The exit status of a process, described as a failure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CALLS_SHOWN = 4
 
 
 class OomCounter:
-    """How often the kernel has killed for memory in a memory cgroup.
+    """Counter of the kernel's out-of-memory kills in a memory cgroup.
 
     Attributes:
-        path: ``memory.events`` (version 2) or ``memory.oom_control`` (version 1); ``None``
-            where there is neither, and then no death is ever blamed on memory.
+        path: ``memory.events`` (version 2) or ``memory.oom_control`` (version 1); ``None`` if there
+            is neither, and then no death is ever attributed to memory.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -32,12 +32,12 @@ class OomCounter:
 
     @classmethod
     def of_this_process(cls, root: Path = Path("/sys/fs/cgroup")) -> OomCounter:
-        """Return the counter of the cgroup this process, and so its children, lives in."""
+        """Return the counter of the cgroup that contains this process and its children."""
         names = "memory.events", "memory.oom_control"
         return cls(next((path for path in cgroup_files(*names, root) if path.exists()), None))
 
     def claim(self) -> bool:
-        """Say whether it rose; each kill is blamed on one death only."""
+        """Return whether the count rose. Each kill is attributed to one death only."""
         if self._read() <= self._seen:
             return False
         self._seen += 1
@@ -49,17 +49,17 @@ class OomCounter:
         try:
             lines = self.path.read_text().splitlines()
         except OSError:
-            return 0  # the cgroup file system was taken away: nothing to blame
+            return 0  # the cgroup file system was unmounted: nothing to attribute
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def describe_ending(returncode: int, *, out_of_memory: bool, last_words: bytes = b"") -> Failure:
-    """Return the failure that stands for the end of a process.
+    """Return the failure that describes the end of a process.
 
     Args:
         returncode: As of ``subprocess``: negative for a signal.
         out_of_memory: Whether the kernel killed for memory just before.
-        last_words: The end of its output, quoted where the process died by its own doing.
+        last_words: End of its output, quoted if the process ended or crashed by itself.
     """
     if returncode >= 0:
         return Failure(
@@ -85,14 +85,14 @@ def _signal_name(number: int) -> str:
 
 
 def _told(what: str, last_words: bytes) -> str:
-    """One line: the whole of it is in the try's log."""
+    """Return one line with the end of the output; all of the output is in the try's log."""
     text = last_words.decode(errors="replace")
     words = _where_it_died(text) or " ".join(text.split())
     return f"{what}: {words}"[:MESSAGE_LIMIT] if words else what
 
 
 def _where_it_died(text: str) -> str:
-    """Return what Python's fault handler said, innermost call first, without our own frames."""
+    """Return the fault handler's traceback, innermost call first, without aioflow's frames."""
     _, is_fatal, dump = text.partition("Fatal Python error: ")
     _, has_thread, thread = dump.partition("Current thread ")
     if not is_fatal or not has_thread:

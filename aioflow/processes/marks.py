@@ -41,7 +41,7 @@ def mark_limit(pid: int, mark: str) -> None:
 
 
 def carrier(mark: str) -> Callable[[int], bool]:
-    """Return a predicate that tells whether a process carries the mark, or one with that prefix.
+    """Return a predicate for processes that carry the mark, or one with that prefix.
 
     Zombies keep the limit, but not the environment.
     """

@@ -1,4 +1,4 @@
-"""Whether the machine has room for another process: who finds out, how often, and what is said."""
+"""Detection of a machine that has no room for another process, with rate-limited retries."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _logger = logging.getLogger(__name__)
 
 
 class NoRoom(OSError):
-    """No process could be started; it has been logged. Come again when ``Room.wait`` returns."""
+    """No process could be started, which was logged. Retry when ``Room.wait`` returns."""
 
 
 class Room:
-    """Shared by all who start processes: one of them finds out for all.
+    """State shared by all that start processes, so that one failed start serves for all.
 
-    While there is no room, whoever comes within a second of the last attempt is refused with
-    what came of that. It is said at once, then less and less often, at most once a second.
+    While there is no room, a start within a second of the last attempt is refused with the error of
+    that attempt. The first failure is logged at once; the log lines then become rarer, from one a
+    second to one a minute.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -47,7 +48,7 @@ class Room:
         """Start a process in this block.
 
         Raises:
-            NoRoom: If it raised ``OSError``, or did for somebody else a moment ago.
+            NoRoom: If the block raised ``OSError``, or another start failed within the last second.
         """
         if self._refusal is not None and self._clock.monotonic_us() < self._again_us:
             raise _no_room(self._refusal) from self._refusal
@@ -58,12 +59,12 @@ class Room:
         self._grant()
 
     def refused(self, role: str, exc: OSError) -> NoRoom:
-        """A child could start no process of this role: return what to raise."""
+        """Record that a child could start no process for this role; return the error to raise."""
         self._refuse(role, exc)
         return _no_room(exc)
 
     async def wait(self) -> None:
-        """Return when a process was started, or another attempt may be made."""
+        """Return when a process was started, or another try is due."""
         if self._refusal is None:
             return
         found, left_us = self._found, self._again_us - self._clock.monotonic_us()

@@ -1,4 +1,4 @@
-"""How much memory the processes of this machine may take, by its size and by its cgroup."""
+"""The memory limit of this machine's processes, from its size and the cgroup."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def memory_limit_bytes(root: Path = CGROUPS) -> int:
             text = path.read_text().strip()
         except OSError:
             continue  # another version of cgroups, or another place in the hierarchy
-        if text.isdigit():  # it is "max" where there is no limit
+        if text.isdigit():  # it is "max" if there is no limit
             limits.append(int(text))
     return min(limits)
 
 
 def cgroup_files(version_2: str, version_1: str, root: Path = CGROUPS) -> Iterator[Path]:
-    """Yield where a file of this process's memory cgroup may be, by its name in both versions.
+    """Yield possible paths of a file of this process's memory cgroup, by its name per version.
 
     Inside a container the path in ``/proc`` is often that of the host.
     """

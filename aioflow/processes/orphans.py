@@ -1,10 +1,9 @@
-"""Finding and killing what an earlier daemon, or a dead child, left running.
+"""Orphans: finding and killing what an earlier daemon, or a dead child, left running.
 
-Two things lead to a process: its group and session, which are its leader's number, and the mark
-that whatever a child starts inherits, see ``marks``. A number alone proves nothing, because numbers
-are used again: a recorded process counts only with its start time and the boot it was started in.
-
-Everything here blocks for some milliseconds and is called in a thread.
+A process can be found by its group and session, which are its leader's process id, and by the mark
+that everything a child starts inherits, see ``marks``. A process id alone proves nothing, because
+ids are reused: a recorded process counts only with its start time and the boot it was started in.
+All functions block for some milliseconds and are called in a thread.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ __all__ = (
 
 ROUNDS = 50
 DEATH_MS = 2_000
-"""How long one killed process may take to be gone; in an uninterruptible sleep it stays."""
+"""How long to wait for one killed process to die; in uninterruptible sleep it stays."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A child, as ``HOME/run/children/<pid>`` says.
+    """A child, as recorded in ``HOME/run/children/<pid>``.
 
     Attributes:
         start_ticks: When it was started, in the kernel's clock ticks since boot.
@@ -50,18 +49,18 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def boot_id() -> str:
-    """Return what names this boot of the machine."""
+    """Return the id of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def home_mark(home: Path) -> str:
-    """Return what marks the children of this home; a copy of the folder has another."""
+    """Return the mark for the children of this home; a copy of the folder has another mark."""
     status = home.stat()
     return f"{status.st_dev:x}-{status.st_ino:x}"
 
 
 def read_start_ticks(pid: int) -> int | None:
-    """Return when a living process was started, ``None`` if there is none of this number."""
+    """Return the start time of a living process, or ``None`` if there is none with this id."""
     stat = processes.stat(pid)
     return None if stat is None or stat.is_zombie else stat.start_ticks
 
@@ -108,7 +107,7 @@ def _read_record(path: Path) -> Record | None:
 
 def _kill_session(record: Record) -> int:
     if read_start_ticks(record.pid) != record.start_ticks:
-        return 0  # gone, or another process by now: what it left is found by the mark
+        return 0  # dead, or the id was reused: anything it left is found by the mark
 
     def belongs(pid: int) -> bool:
         stat = processes.stat(pid)
@@ -138,7 +137,7 @@ def _kill(pid: int, is_ours: Callable[[int], bool]) -> None:
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
         try:
-            # Only the handle is sure to mean the process that was looked at.
+            # Only the handle is sure to mean the process that was examined.
             if is_ours(pid):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 _await_death(handle)

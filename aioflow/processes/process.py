@@ -1,4 +1,4 @@
-"""One child process: its link, its output, its life and its end."""
+"""A child process: its link, its output, its lifetime and its end."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = ("Child", "Footprint", "Plumbing")
 
 NOBODY = -1
 LINK_GRACE_SECONDS = 1.0
-"""A child whose link is gone has this long to end by itself."""
+"""Grace period for a child to exit by itself once its link has closed."""
 
 SWEEPS = 30
 SWEEP_AGAIN_SECONDS = 1.0
-"""Without a descriptor to look with, what a dead child left is looked for again so often."""
+"""Delay before the next search for orphans of a dead child, if no descriptor was free."""
 
 LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
@@ -49,7 +49,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Plumbing(msgspec.Struct, frozen=True):
-    """The daemon's ends of what connects it with one child."""
+    """The daemon's ends of the connections to one child."""
 
     link: socket.socket
     output: int
@@ -61,7 +61,7 @@ class Footprint(msgspec.Struct, frozen=True):
 
     Attributes:
         record: Its file in ``HOME/run/children``.
-        mark: Carried by it and by whatever it starts.
+        mark: Carried by the child and by everything it starts.
     """
 
     record: Path
@@ -69,7 +69,7 @@ class Footprint(msgspec.Struct, frozen=True):
 
 
 class Child:
-    """A running child. Made by ``Children.child``, which also ends it."""
+    """A running child. Created by ``Children.child``, which also ends it."""
 
     def __init__(
         self,
@@ -101,43 +101,43 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its number, which is that of its group and session, too."""
+        """Process id, which is also that of its group and session."""
         return self._process.pid
 
     @property
     def is_open(self) -> bool:
-        """Whether ``send`` still reaches it."""
+        """True while ``send`` can still reach the child."""
         return self._link is not None and self._link.is_open
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send one frame of orders; nothing happens if the link is gone."""
+        """Send one frame of commands. Does nothing if the link has closed."""
         if self._link is not None:
             self._link.send(messages)
 
     def kill(self) -> None:
-        """Kill its whole group at once. Does nothing once it is dead."""
+        """Kill its whole group at once. Does nothing once the child is dead."""
         self._signal(signal.SIGKILL)
 
     def dismiss(self) -> None:
-        """Let it end by itself, as it does when its link closes; kill it after a second."""
+        """Close the link so that the child exits by itself; kill it after a second."""
         if self._link is not None:
             self._link.close()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Ask its whole group to end, and kill it if that takes longer than allowed."""
+        """Send ``SIGTERM`` to its whole group, and kill it after ``grace_seconds``."""
         self._signal(signal.SIGTERM)
         with anyio.move_on_after(grace_seconds):
             await self.ended()
         self.kill()
 
     async def ended(self) -> Failure:
-        """Wait until it and all it started are dead and all it reported was handed on."""
+        """Wait until it and all it started are dead and all its reports were passed on."""
         await self._over.wait()
         assert self._failure is not None  # noqa: S101 - set before the event
         return self._failure
 
     def culprit(self) -> int:
-        """Return whose code was being run, by its black box; -1 for nobody."""
+        """Return the owner of the code that runs, from the crash recorder; -1 if there is none."""
         if self._plumbing.black_box is None:
             return NOBODY
         data = os.pread(self._plumbing.black_box, _WORD.size, 0)
@@ -145,19 +145,19 @@ class Child:
         return number if number > 0 else NOBODY
 
     def loop_seconds(self) -> float:
-        """Return how long its first thread has been on a processor; 0 once it is gone."""
+        """Return the processor time of its first thread; 0 once it has ended."""
         try:
             return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
         except (OSError, ValueError, IndexError):
             return 0.0
 
     def processor_seconds(self) -> float:
-        """Return how long all its threads have been on a processor; 0 once it is gone."""
+        """Return the processor time of all its threads; 0 once it has ended."""
         found = processes.stat(self.pid)
         return 0.0 if found is None else found.processor_ticks / _TICKS
 
     def memory_bytes(self) -> int:
-        """Return its resident memory; 0 once it is gone."""
+        """Return its resident memory; 0 once it has ended."""
         try:
             fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         except OSError:
@@ -167,7 +167,7 @@ class Child:
     # ── for Children only ───────────────────────────────────────────────────────────────
 
     async def connect(self, on_reports: Callable[[list[Report]], None]) -> None:
-        """Begin to listen."""
+        """Start to receive reports."""
 
         def on_closed(reason: str) -> None:
             self._link_over.set()
@@ -179,12 +179,12 @@ class Child:
         self._link = await daemon_link(self._plumbing.link, on_reports, on_closed)
 
     async def watch(self, limiter: anyio.CapacityLimiter) -> None:
-        """Wait for its death, then clear up after it. May be called again after a cancel."""
+        """Wait for its death, then clean up. May be called again after a cancellation."""
         if self._over.is_set():
             return
         await anyio.wait_readable(self._handle)
         if self._process.returncode is None:
-            # Not reaped yet, so the number still is its own.
+            # Not reaped yet, so the process id cannot have been reused.
             self.kill()
             self._out_of_memory = self._died_of_kill() and self._oom.claim()
             self._process.wait()
@@ -192,7 +192,7 @@ class Child:
             self._grace.cancel()
         if strays := await self._kill_strays(limiter):
             _logger.warning("%s %d left %d processes; killed", self.role, self.pid, strays)
-        # What it reported before it died may still be on its way through the loop.
+        # Reports sent before its death may still be on their way through the event loop.
         with anyio.move_on_after(LINK_GRACE_SECONDS):
             await self._link_over.wait()
             await self._output_over.wait()
@@ -205,10 +205,11 @@ class Child:
         self._over.set()
 
     async def _kill_strays(self, limiter: anyio.CapacityLimiter) -> int:
-        """Kill what it started and left; nobody goes on in its place before.
+        """Kill what the child started and left, before it may be replaced.
 
         Raises:
-            OSError: If the machine does not let us look, however often; it is done at the end.
+            OSError: If the search fails every time (``SWEEPS`` tries, a second apart). The daemon
+                then sweeps at its end.
         """
         for sweep in range(1, SWEEPS + 1):
             try:
@@ -227,7 +228,7 @@ class Child:
         return killed
 
     async def pump(self, on_output: Callable[[bytes], Awaitable[None]]) -> None:
-        """Hand on what it prints until the pipe ends; reads no faster than that is taken."""
+        """Pass on its output until the pipe ends, reading no faster than it is consumed."""
         try:
             while True:
                 await anyio.wait_readable(self._plumbing.output)
@@ -240,17 +241,17 @@ class Child:
             self._output_over.set()
 
     async def output_over(self) -> None:
-        """Wait until the last of its output was handed on."""
+        """Wait until the last of its output was passed on."""
         await self._output_over.wait()
 
     def abandon(self) -> None:
-        """Kill it; nobody waits for its last reports and output any more."""
+        """Kill the child without waiting for its last reports and output."""
         self.kill()
         self._link_over.set()
         self._output_over.set()
 
     def release(self) -> None:
-        """Give back the daemon's ends."""
+        """Close the daemon's ends."""
         if self._link is None:
             self._plumbing.link.close()
         else:
@@ -274,7 +275,7 @@ class Child:
 
 
 def write_record(folder: Path, pid: int, boot: str, role: str) -> Path:
-    """Note a child down, so that the next daemon finds it if this one is killed."""
+    """Record a child, so that the next daemon finds it if this one is killed."""
     path = folder / str(pid)
     record = Record(pid, read_start_ticks(pid) or 0, boot, role)
     write_file(path, msgspec.json.encode(record))

@@ -1,8 +1,8 @@
-"""Answers what children ask: results of their own run, how other runs end, named events.
+"""Replies to queries of children: results of their own run, endings of other runs, named events.
 
-A question about an event waits here as data, one about endings in ``endings``. It is entered
-*before* the store is read, so that what is committed meanwhile leads to another look and nothing
-slips in between. No task stands behind a waiting question.
+A query about an event waits here as data, one about endings in ``endings``. It is registered
+*before* the store is read. A change committed meanwhile then triggers another look-up, so no change
+is missed. A waiting query occupies no asyncio task.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from aioflow.worker.queries import (
 __all__ = ("Answers", "Reader")
 
 LOOKERS = 4
-"""Questions looked into at once."""
+"""Number of queries looked up concurrently."""
 
 _logger = logging.getLogger(__name__)
 
@@ -60,12 +60,12 @@ _KINDS: dict[str, type[Wanted]] = {
 
 
 class _Question:
-    """A question under way.
+    """A query in progress.
 
     Attributes:
-        name: Of the events it is entered for.
-        is_stale: Something changed since the last look began.
-        is_withdrawn: Whoever asked wants no answer any more.
+        name: Name of the events it is registered for.
+        is_stale: Something changed since the last look-up began.
+        is_withdrawn: The sender has cancelled it.
     """
 
     __slots__ = ("ask", "asker", "is_queued", "is_stale", "is_withdrawn", "name", "wanted")
@@ -81,11 +81,11 @@ class _Question:
 
 
 class Answers:
-    """Answers what children ask. ``ask`` is what executors and triggerer are given.
+    """Replies to queries of children. Executors and triggerers pass them to ``ask``.
 
     Args:
         still_waits: See ``Cycles``.
-        masks: Hides what was handed out, from the moment before it is.
+        masks: Masks secrets in output, starting just before they are sent to a child.
     """
 
     def __init__(
@@ -103,21 +103,21 @@ class Answers:
         self._endings = Endings(store, clock, still_waits)
         self._queue: deque[_Question] = deque()
         self._queued = anyio.Event()
-        # In the order of their coming: so a life that is played again is the same.
+        # In order of arrival, so that a replayed simulation behaves the same.
         self._entered: dict[str, dict[_Question, None]] = {}
         self._open: defaultdict[Asker, dict[int, _Question]] = defaultdict(dict)
 
     @property
     def waiting(self) -> int:
-        """How many runs, or tasks of them, are waited for, and how many questions for events."""
+        """Number of runs or tasks that are waited for, plus the queries that wait for events."""
         return len(self._endings) + sum(map(len, self._entered.values()))
 
     def cycle(self, run_no: RunNo, position: int, map_index: int) -> str:
-        """Say in which cycle of waits a task stands, as ``a -> b -> a``; empty if in none."""
+        """Return the cycle of waits that a task is part of, as ``a -> b -> a``; empty if none."""
         return self._endings.cycle(run_no, position, map_index)
 
     def ask(self, asker: Asker, ask: Query | CancelQuery) -> None:
-        """Take a question; it is answered by ``asker.send``, some time. Never blocks."""
+        """Register a query, to be answered later by ``asker.send``. Never blocks."""
         if isinstance(ask, CancelQuery):
             self._endings.withdraw(asker, ask.question, ask.numbers)
             self._withdraw(asker, ask.question)
@@ -146,15 +146,15 @@ class Answers:
         self._leave(question)
 
     def on_commit(self, batch: Batch, run: Callable[[RunNo], RunRow | None]) -> None:
-        """A batch is durable: look again where it may answer a question.
+        """Look up the queries again that a committed batch may answer.
 
-        Called by whoever acts for the engine, after each commit and before anything else is
-        committed. Costs nothing while nobody waits.
+        Called after each commit and before anything else is committed. Costs nothing while no query
+        waits.
 
         Args:
-            batch: What was committed.
-            run: Finds a run the batch changed; ``None`` leads to no wrong answer, only to a
-                question without a run that waits for the next ending of its DAG.
+            batch: The committed batch.
+            run: Finds a run the batch changed; ``None`` leads to no wrong reply, but a query that
+                names no run then waits for the next ending of its DAG.
         """
         self._endings.on_commit(batch, run)
         if self._entered:
@@ -163,14 +163,14 @@ class Answers:
                     self._look_soon(question)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Look into questions until cancelled."""
+        """Process queries until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._endings.run)
             for _ in range(LOOKERS):
                 group.start_soon(self._look_on)
             task_status.started()
 
-    # ── who looks when ──────────────────────────────────────────────────────────────────
+    # ── scheduling of look-ups ──────────────────────────────────────────────────────────
 
     def _look_soon(self, question: _Question) -> None:
         question.is_stale = True
@@ -187,7 +187,7 @@ class Answers:
             question = self._queue.popleft()
             try:
                 await self._look(question)
-            except BatchRefused as exc:  # it asks for what cannot be in a database
+            except BatchRefused as exc:  # it contains values that no database can store
                 self._leave(question)
                 refuse(question.asker, question.ask, str(exc))
             except StoreUnavailable as exc:
@@ -229,7 +229,7 @@ class Answers:
             question.asker.send([Reply(question.ask.question, body)])
 
     def _enter(self, question: _Question, name: str) -> None:
-        """Have the question looked into again when there is an event of that name."""
+        """Look up the query again when there is an event of that name."""
         question.name = name
         self._entered.setdefault(name, {})[question] = None
 
@@ -246,7 +246,7 @@ class Answers:
             self._open.pop(question.asker, None)
 
     async def _declaring(self, question: _Question, position: int) -> TaskSpec | None:
-        """Return the task that asks; ``None`` for a trigger, whose code says what it needs."""
+        """Return the task that asks; ``None`` for a trigger, which may read any value it names."""
         if position < 0 and question.asker.hosts_triggers:
             return None
         try:

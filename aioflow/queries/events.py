@@ -8,11 +8,11 @@ from aioflow.worker.queries import PAGE_BYTES, PAGE_ITEMS, EventItem, EventsPage
 __all__ = ("read_events",)
 
 FIRST_PIECE = 4
-"""Events read at first for a page; one may have 1 MiB, so more only if these were small."""
+"""Events in the first read of a page. One may have 1 MiB; later reads grow if these are small."""
 
 
 async def read_events(store: Reader, wanted: EventsWanted) -> EventsPage | None:
-    """Return the page behind ``wanted.after``; ``None`` if there is nothing yet."""
+    """Return the page after ``wanted.after``; ``None`` if there is nothing yet."""
     items: list[EventItem] = []
     last, size, piece = wanted.after, 0, FIRST_PIECE
     while len(items) < PAGE_ITEMS and size < PAGE_BYTES:

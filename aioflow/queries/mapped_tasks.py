@@ -1,4 +1,4 @@
-"""Mapped tasks that somebody waits for: how many of their children have not ended."""
+"""Mapped tasks that have waiters, with the number of children that have not ended."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Count:
     """The children of a mapped task, ``first`` to ``end``.
 
     Attributes:
-        missing: How many of them had not ended at the last look; fewer endings than that cannot
-            be the last, so they lead to no look.
-        seen: Endings since that look began.
+        missing: Number of children that had not ended at the last look-up. While fewer have ended
+            since, the last one has not, so no look-up is needed.
+        seen: Endings since that look-up began.
     """
 
     __slots__ = ("end", "first", "missing", "seen")
@@ -28,7 +28,7 @@ class Count:
 
 
 class Mapped:
-    """What is known of mapped tasks, by the number each would have were it not mapped."""
+    """Mapped tasks that have waiters, by the number each would have if it were not mapped."""
 
     def __init__(self) -> None:
         self._at: dict[tuple[RunNo, int], TaskNo] = {}
@@ -37,16 +37,16 @@ class Mapped:
         self._firsts: list[tuple[TaskNo, TaskNo]] = []
 
     def expect(self, task_no: TaskNo, run_no: RunNo, position: int) -> None:
-        """Somebody waits for this task: its expansion will be told of, see ``at``."""
+        """Register a waiter for this mapped task so that its expansion is reported, see ``at``."""
         self._at[run_no, position] = task_no
         self._place[task_no] = (run_no, position)
 
     def at(self, run_no: RunNo, position: int) -> TaskNo | None:
-        """Return the task of a run that somebody waits for."""
+        """Return the task at this position of a run, if it has waiters."""
         return self._at.get((run_no, position))
 
     def count(self, task_no: TaskNo, first: TaskNo, width: int) -> Count:
-        """Begin a look: endings are counted from here on."""
+        """Begin a look-up: reset the count of endings, and count from now on."""
         count = self._counts.get(task_no)
         if count is None or (count.first, count.end) != (first, first + width):
             self._uncount(task_no)
@@ -57,7 +57,7 @@ class Mapped:
         return count
 
     def child_ended(self, child_no: TaskNo) -> TaskNo | None:
-        """Return the task of which this may have been the last child."""
+        """Return the task of which this may have been the last child to end."""
         at = bisect_right(self._firsts, (child_no + 1, -1)) - 1
         if at < 0:
             return None
@@ -69,7 +69,7 @@ class Mapped:
         return task_no if count.seen >= count.missing else None
 
     def forget(self, task_no: TaskNo) -> None:
-        """Nobody waits for this task any more."""
+        """Remove a task that has no waiters any more."""
         place = self._place.pop(task_no, None)
         if place is not None:
             del self._at[place]

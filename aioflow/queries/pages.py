@@ -1,4 +1,4 @@
-"""Pages of a parent's results, bounded in items and bytes, and what is read of the store."""
+"""Pages of a parent's results, bounded in items and bytes, and the store methods they need."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ __all__ = ("Reader", "Refused", "find_expansion", "read_page", "read_records")
 _RECORD_BYTES = 200
 
 ITEMS_BYTES = 128 * 1024
-"""A child asks for one item, and is given what lies next to it."""
+"""A child that asks for one item also gets those that follow it, up to this size."""
 
 RECORDS_PIECE = 8
-"""Records read at once for a page; a row may be 1 MiB."""
+"""Records per read; a row may be 1 MiB."""
 
 FIRST_PIECE = 64
-"""Results read at first for a page; a row may be 64 KiB, so more only if these were small."""
+"""Results in the first read of a page. A row may be 64 KiB; later reads grow if these are small."""
 
 
 class Refused(Exception):
-    """There is no answer, and there never will be."""
+    """The query can never be answered."""
 
 
 class Reader(Protocol):
-    """What is read of the store; see ``aioflow.store.Store`` for what each method promises."""
+    """The part of the store that is read here; see ``aioflow.store.Store`` for the contracts."""
 
     async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
         """See ``Store``."""
@@ -111,13 +111,13 @@ class Reader(Protocol):
 
 
 async def find_expansion(store: Reader, run_no: RunNo, position: int) -> ExpansionRow | None:
-    """Return how wide a mapped task of a run is, if that is known yet."""
+    """Return the expansion of a mapped task of a run, if it is known yet."""
     rows = await store.list_expansions(run_no)
     return next((row for row in rows if row.position == position), None)
 
 
 async def read_records(store: Reader, info: RunInfo, wanted: RecordsWanted) -> RecordsPage:
-    """Return the recorded calls of a task that come after ``wanted.after``; none of another run."""
+    """Return the task's recorded calls after ``wanted.after``; none of another run."""
     after, piece, size = wanted.after, RECORDS_PIECE, 0
     items: list[RecordItem] = []
     while size < PAGE_BYTES:
@@ -132,7 +132,7 @@ async def read_records(store: Reader, info: RunInfo, wanted: RecordsWanted) -> R
 
 
 async def read_items(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:
-    """Return the items of a task that come after ``wanted.after``; none of another run."""
+    """Return the task's items after ``wanted.after``; none of another run."""
     task_no, after, piece, size = ~wanted.position, wanted.after, 1, 0
     page = ResultsPage(-1, [], [], after, more=True)
     while size < ITEMS_BYTES:
@@ -148,7 +148,7 @@ async def read_items(store: Reader, info: RunInfo, wanted: ResultsWanted) -> Res
 
 
 async def read_page(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:
-    """Return the page of a parent's results that comes after ``wanted.after``."""
+    """Return the page of a parent's results after ``wanted.after``."""
     if wanted.position < 0:
         return await read_items(store, info, wanted)
     expansion = await find_expansion(store, info.run_no, wanted.position)
@@ -156,7 +156,7 @@ async def read_page(store: Reader, info: RunInfo, wanted: ResultsWanted) -> Resu
         page = ResultsPage(-1, [], [], -1, more=False)
         if wanted.after != -2:
             return page
-        # Its own row, as if it were child -1 of children that begin right behind it.
+        # The parent's own row, as if it were child -1 of children that begin right after it.
         return await _filled(store, page, info.first_task_no + wanted.position + 1, -1, 0)
     alone = asked_alone(wanted.after)
     first = max(wanted.after + 1, 0) if alone < 0 else min(alone, expansion.width)

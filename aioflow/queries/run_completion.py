@@ -1,7 +1,7 @@
-"""Answers how runs end, to many who ask about many.
+"""Replies to queries about how runs end, for many waits at once.
 
-A wait is entered *before* the store is read, so that what is committed meanwhile leads to
-another look and nothing slips in between. Hundreds are looked into together, by a few statements.
+A wait is registered *before* the store is read. A change committed meanwhile then triggers another
+look-up, so no change is missed. Hundreds of waits are looked up together, with a few statements.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from aioflow.worker.queries import PAGE_BYTES, RunEnded, RunEnding, RunsWanted
 __all__ = ("AWAY_SECONDS", "Endings")
 
 AT_ONCE = 500
-"""Waits looked into together."""
+"""Maximum number of waits looked up together."""
 
 AWAY_SECONDS = 0.5
 
 TASKS_KEPT = 10_000
-"""Tasks of DAGs that are remembered to exist; more are looked up each time."""
+"""Number of existing tasks of DAGs that are cached; further ones are looked up each time."""
 
 _logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ _Outcome: TypeAlias = RunEnding | str
 
 
 class _Look:
-    """A wait that is looked into."""
+    """A wait that is being looked up."""
 
     __slots__ = ("dag_id", "no", "outcome", "position", "run", "task_id", "wait")
 
@@ -62,7 +62,7 @@ class _Look:
 
 
 class Endings:
-    """Who waits for the end of what.
+    """Waits for the endings of runs and tasks.
 
     Args:
         still_waits: See ``Cycles``.
@@ -91,10 +91,10 @@ class Endings:
         return self._cycles.of_task(run_no, position, map_index)
 
     def ask(self, asker: Asker, ask: Query) -> None:
-        """Take in further runs that are asked about.
+        """Register the runs that a query names, adding to earlier ones of the same query.
 
         Raises:
-            msgspec.DecodeError: If the question cannot be understood.
+            msgspec.DecodeError: If the query is malformed.
         """
         wanted = msgspec.msgpack.decode(ask.body, type=RunsWanted)
         target = (wanted.dag_id, wanted.task_id)
@@ -102,7 +102,7 @@ class Endings:
             [self._waits.add(asker, ask.question, ask.run_no, target, run) for run in wanted.runs]
         )
         if len(self._waits) >= self._purge_at:
-            # Those of dead processes, whenever they may have doubled the number.
+            # Remove waits of dead processes, each time the total may have doubled.
             self._waits.drop_closed()
             self._purge_at = max(1_000, 2 * len(self._waits))
 
@@ -111,7 +111,7 @@ class Endings:
         self._waits.withdraw(asker, question, numbers)
 
     def on_commit(self, batch: Batch, run: Callable[[RunNo], RunRow | None]) -> None:
-        """A batch is durable: look again at those whom it may answer, and at nobody else."""
+        """Look up only those waits again that a committed batch may answer."""
         waits = self._waits
         if not waits:
             return
@@ -137,10 +137,10 @@ class Endings:
             self._task_moved(new_task.task_no, new_task.state)
 
     async def run(self) -> None:
-        """Look into waits until cancelled."""
+        """Process waits until cancelled."""
         while True:
             while not self._queue:
-                self._queued = set()  # one that has been large keeps its size
+                self._queued = set()  # a set that has been large keeps its size
                 self._stirred = anyio.Event()
                 await self._stirred.wait()
             numbers = [self._queue.popleft() for _ in range(min(AT_ONCE, len(self._queue)))]
@@ -152,7 +152,7 @@ class Endings:
                 await self._clock.sleep(AWAY_SECONDS)
                 self._look_soon(numbers)
 
-    # ── who is looked into ──────────────────────────────────────────────────────────────
+    # ── which waits are looked up ───────────────────────────────────────────────────────
 
     def _look_soon(self, numbers: Iterable[WaitNo]) -> None:
         for no in numbers:
@@ -174,10 +174,10 @@ class Endings:
         if ended is not None:
             self._look_soon(self._waits.by_task.at(ended))
 
-    # ── a look ──────────────────────────────────────────────────────────────────────────
+    # ── a look-up ───────────────────────────────────────────────────────────────────────
 
     async def _look_at(self, numbers: Sequence[WaitNo]) -> None:
-        """Look into waits together; where the database refuses that, refuse the one it is."""
+        """Look up waits together. If the database refuses one of them, refuse only that one."""
         try:
             await self._look(numbers)
         except BatchRefused as exc:
@@ -197,7 +197,7 @@ class Endings:
         found = [look for look in looks if look.run is not None and look.outcome is None]
         fresh = await self._enter(found)
         if fresh:
-            # They may have ended between that look and this entry.
+            # They may have ended between the first read and their registration.
             await self._find_again(fresh, found)
         await self._judge(found)
         self._answer(looks)
@@ -219,7 +219,7 @@ class Endings:
         return looks
 
     async def _find(self, looks: Sequence[_Look]) -> None:
-        """Find the run each waits for, if there is one."""
+        """Find the run that each wait is for, if there is one."""
         by_id: dict[str, list[_Look]] = defaultdict(list)
         by_date: dict[str, dict[Timestamp, list[_Look]]] = defaultdict(lambda: defaultdict(list))
         by_since: dict[str, dict[Timestamp, list[_Look]]] = defaultdict(lambda: defaultdict(list))
@@ -242,7 +242,10 @@ class Endings:
             await self._find_first_ended(dag_id, instants)
 
     async def _find_first_ended(self, dag_id: str, instants: dict[Timestamp, list[_Look]]) -> None:
-        """The run that ended first since an instant is that of all up to its end."""
+        """Find the first ended run for each timestamp.
+
+        One run serves all timestamps up to its end.
+        """
         rest = sorted(instants)
         while rest:
             run = await self._store.latest_ended_run(dag_id, rest[0])
@@ -256,12 +259,12 @@ class Endings:
     async def _find_again(self, fresh: Sequence[_Look], found: Sequence[_Look]) -> None:
         ids = {look.run.run_id for look in fresh if look.run is not None}
         runs = {run.run_id: run for run in await self._store.find_runs(ids)}
-        for look in found:  # others may wait for the same runs
+        for look in found:  # other waits may be for the same runs
             if look.run is not None:
                 look.run = runs.get(look.run.run_id, look.run)
 
     async def _refuse_unknown(self, looks: Sequence[_Look]) -> None:
-        """Refuse what no run can be: of a DAG, or a task of one, that does not exist."""
+        """Refuse waits that no run can satisfy: for a DAG or task that does not exist."""
         for look in looks:
             if look.run is not None:
                 if look.run.dag_id != look.dag_id:
@@ -281,7 +284,7 @@ class Endings:
                     self._tasks.add(target)
 
     async def _enter(self, found: Sequence[_Look]) -> list[_Look]:
-        """Have those looked into again whose run lives, when it changes; return the new ones."""
+        """Register waits for changes of their run, if it is active; return the new ones."""
         fresh = []
         for look in found:
             run = look.run
@@ -301,7 +304,7 @@ class Endings:
         return fresh
 
     async def _judge(self, found: Sequence[_Look]) -> None:
-        """Say how each ended that has."""
+        """Determine the endings of the runs and tasks that have ended."""
         of_tasks: dict[TaskNo, list[_Look]] = defaultdict(list)
         for look in found:
             run = look.run
@@ -329,10 +332,10 @@ class Endings:
             if again:
                 self._look_soon([look.no for look in looks])
             if task_no not in self._waits.by_task:
-                self._waits.mapped.forget(task_no)  # nobody waits for it any more, or need wait
+                self._waits.mapped.forget(task_no)  # no query waits for it any more
 
     def _answer(self, looks: Sequence[_Look]) -> None:
-        """Tell those who still want to know, and let go of their waits."""
+        """Send the endings to queries that were not cancelled, and remove their waits."""
         told: dict[Asked, list[RunEnded]] = defaultdict(list)
         sizes: dict[Asked, int] = defaultdict(int)
         for look in looks:
@@ -350,7 +353,7 @@ class Endings:
             _send(asked, endings)
 
     def _say_if_cycle(self, no: WaitNo) -> None:
-        """It waits for a run from now on: it may be the one that closes a cycle."""
+        """Log a warning if the wait, which now has a run, closes a cycle."""
         cycle = self._cycles.closed_by(no)
         if cycle:
             _logger.warning("runs wait for each other and will not end by themselves: %s", cycle)

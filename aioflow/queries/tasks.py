@@ -1,4 +1,4 @@
-"""How one task of a run ended, read from the rows; and the specs that say which task that is."""
+"""The ending of one task of a run, read from the rows, and the DAG specs that locate the task."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _WORST_FIRST = (
 
 
 class NoSuchTask(Exception):
-    """A task is asked about that its run does not have."""
+    """The run has no such task."""
 
 
 class Specs:
-    """The DAGs of runs that are asked about, as of their versions."""
+    """The DAGs of the runs in queries, by version."""
 
     def __init__(self, store: Reader) -> None:
         self._store = store
@@ -37,10 +37,10 @@ class Specs:
         self._before: dict[tuple[str, str, int], frozenset[int]] = {}
 
     async def position(self, run: RunRow, task_id: str) -> int:
-        """Return where a task stands in its run.
+        """Return the position of a task in its run.
 
         Raises:
-            NoSuchTask: If it does not.
+            NoSuchTask: If the run has no such task.
         """
         spec = await self._of(run)
         for position, task in enumerate(spec.tasks):
@@ -49,23 +49,23 @@ class Specs:
         raise NoSuchTask(f"DAG {run.dag_id!r} has no task {task_id!r}")
 
     async def has_task(self, dag_id: str, task_id: str) -> bool:
-        """Whether a run of a DAG that is there, or that may come, may have a task.
+        """Return whether a present or future run of a DAG may have a task.
 
-        That is so if its newest version has it, or one that a live run still needs.
+        It may if the DAG's newest version has the task, or a version that an active run needs.
         """
         dags = await self._store.list_dags()
         newest = next((dag.version for dag in dags if dag.dag_id == dag_id), None)
         row = None if newest is None else await self._store.find_version(newest)
         if row is None or _defines(row, dag_id, task_id):
-            return True  # also where nothing is known of it
+            return True  # also if the DAG is unknown
         needed = await self._store.list_needed_versions()
         return any(_defines(version, dag_id, task_id) for version in needed)
 
     async def task(self, run: RunRow | RunInfo, position: int) -> TaskSpec:
-        """Return what a task is.
+        """Return the spec of a task.
 
         Raises:
-            NoSuchTask: If its run has none there.
+            NoSuchTask: If the run has no task at this position.
         """
         tasks = (await self._of(run)).tasks
         if not 0 <= position < len(tasks):
@@ -108,14 +108,14 @@ async def task_ending(
     spec: TaskSpec,
     row: TaskRow | None,
 ) -> tuple[RunEnding | None, bool]:
-    """Return how a task ended, ``None`` if it has not.
+    """Return how a task ended; ``None`` if it has not.
 
     Args:
-        mapped: Told what to count, before anything is read of the children.
+        mapped: Registers what to count before any children are read.
         row: The task's own, if it has one.
 
     Returns:
-        Also whether its children ended while they were counted, which takes another look.
+        Also whether its children ended while they were counted, which requires another look-up.
     """
     state = None if row is None else row.state
     result, again = None, False
@@ -130,7 +130,7 @@ async def task_ending(
     if state is None or state.is_live:
         if run.state.is_live:
             return None, again
-        # The run ended and never came to it; a person may have said that it went well.
+        # The run ended before it reached the task; a user may have marked the run successful.
         state = TaskState.SUCCESS if run.state is RunState.SUCCESS else TaskState.REMOVED
     return RunEnding(run.run_id, state.label, result), False
 
@@ -140,7 +140,7 @@ async def _state_of_children(
 ) -> tuple[TaskState | None, bool]:
     """Return the worst state of a mapped task's children once all have ended.
 
-    Of one in a loop it is that of the last round.
+    For a task in a loop, return the state of the last iteration.
     """
     expansion = await find_expansion(store, run.run_no, position)
     if expansion is None or expansion.is_open:
@@ -154,7 +154,7 @@ async def _state_of_children(
     }
     count.missing = expansion.width - sum(counts.values())
     if count.missing > 0:
-        return None, count.seen >= count.missing  # the rest ended while we counted
+        return None, count.seen >= count.missing  # the rest ended during the count
     if spec.until >= 0:
         last = expansion.first_task_no + expansion.width - 1
         rows = await store.list_tasks_between(last, last + 1, 1)
@@ -165,7 +165,7 @@ async def _state_of_children(
         rows = await store.list_tasks_between(first, first + 1, 1)
         made = rows[0].state if rows else None
     if made is not None and made not in {TaskState.SUCCESS, TaskState.SKIPPED}:
-        counts.setdefault(TaskState.UPSTREAM_FAILED, 1)  # its stream was cut short
+        counts.setdefault(TaskState.UPSTREAM_FAILED, 1)  # its stream ended early
     if not expansion.width:
         counts.setdefault(TaskState.SKIPPED, 1)
     return next((state for state in _WORST_FIRST if counts.get(state)), TaskState.REMOVED), False

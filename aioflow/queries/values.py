@@ -1,4 +1,4 @@
-"""Hands out secrets, connections and variables: those that are declared, to who declares them."""
+"""Secrets, connections and variables for children, limited to those they declare."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ __all__ = ("read_values",)
 async def read_values(
     store: Reader, task: TaskSpec | None, wanted: ValuesWanted, masks: Masks
 ) -> ValuesFound:
-    """Return what a task, or for ``None`` a trigger, may be told; it is hidden from now on.
+    """Return the values for a task, or for a trigger if ``task`` is ``None``.
+
+    From now on they are masked in output.
 
     Raises:
-        Refused: If one of them is not declared, not there, or cannot be opened.
+        Refused: If a value is not declared, does not exist, or cannot be decrypted.
     """
     found = []
     for kind, name in wanted.names:

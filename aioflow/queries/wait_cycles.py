@@ -1,7 +1,7 @@
-"""Who waits for whom among runs, and whether that leads back to where it began.
+"""Detection of cycles in which runs wait for each other.
 
-A task that waits for another run is found here while it asks how that ends. A wait for one
-task of a run leads on only from that task and those before it: the others need not end first.
+A task that waits for another run is found here through its query about that run's end. A wait for
+one task of a run depends only on that task and those before it: the others need not end first.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from aioflow.queries.waits import Wait, WaitNo, Waits
 __all__ = ("LOOKED_AT", "Cycles", "before")
 
 LOOKED_AT = 1_000
-"""Waits looked at for one cycle at most: beyond these none is found."""
+"""Maximum number of waits examined for one cycle; a longer search finds none."""
 
 
 class Cycles:
-    """Finds cycles among the waits there are; keeps nothing of any of them.
+    """Finds cycles among the present waits, without storing any of them.
 
     Args:
-        still_waits: Whether a task, by run, position and map index, waits for anything now. A
-            question outlives the wait it was asked for, if others want to know the same.
+        still_waits: Returns whether a task, by run, position and map index, waits for anything now.
+            A query can outlive its wait if other waits share it.
     """
 
     def __init__(self, waits: Waits, still_waits: Callable[[RunNo, int, int], bool]) -> None:
@@ -32,7 +32,7 @@ class Cycles:
         self._told: set[frozenset[RunNo]] = set()
 
     def closed_by(self, no: WaitNo) -> str:
-        """Return the cycle a wait closes, if it does and nobody was told of that."""
+        """Return the cycle that a wait closes; empty if none, or if it was reported before."""
         found = self._from(no)
         runs = frozenset(each.run_no for each in found)
         if not found or runs in self._told:
@@ -43,7 +43,7 @@ class Cycles:
         return _said(found)
 
     def of_task(self, run_no: RunNo, position: int, map_index: int) -> str:
-        """Say which cycle a task stands in, as ``a -> b -> a``; empty if it stands in none."""
+        """Return the cycle that a task is part of, as ``a -> b -> a``; empty if there is none."""
         for no, wait in self._waits.of_run(run_no):
             if (wait.position, wait.map_index) == (position, map_index):
                 found = self._from(no)
@@ -52,7 +52,7 @@ class Cycles:
         return ""
 
     def _from(self, first: WaitNo) -> list[Wait]:
-        """Return the waits of a shortest cycle that begins with this one; none if it has none."""
+        """Return the waits of a shortest cycle that starts with this one; empty if none."""
         came_from: dict[WaitNo, WaitNo | None] = {first: None}
         agenda = [first]
         for no in agenda:

@@ -1,4 +1,4 @@
-"""Who waits for what, by numbers: cheap where one waits, and where a hundred thousand do."""
+"""Waiters by key: compact for a single waiter, and fast for a hundred thousand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aioflow.core.state.pages import Pages
 __all__ = ("Crowds", "Shelf")
 
 FEW = 8
-"""Up to so many stand side by side; more of them lie in pages."""
+"""Up to this many are stored as a tuple, more of them in pages."""
 
 Key = TypeVar("Key")
 Looked_contra = TypeVar("Looked_contra", contravariant=True)
@@ -18,22 +18,22 @@ _Crowd: TypeAlias = int | tuple[int, ...] | Pages[None]
 
 
 class Shelf(Protocol[Looked_contra]):
-    """Where crowds are kept by key: ``Pages`` for numbers that lie together, or ``Digests``."""
+    """A map of waiters by key: ``Pages`` for keys that are close together, or ``Digests``."""
 
     def __len__(self) -> int: ...
 
     def get(self, key: Looked_contra, /) -> Any:
-        """Return what is there; ``None`` for nothing."""
+        """Return the value of a key; ``None`` if there is none."""
 
     def put(self, key: Looked_contra, value: Any, /) -> None:
-        """Have this there."""
+        """Set the value of a key."""
 
     def take(self, key: Looked_contra, /) -> Any:
-        """Return what is there, and forget it."""
+        """Remove a key and return its value."""
 
 
 class Crowds(Generic[Key]):
-    """Numbers by key. What is entered twice is there once."""
+    """Sets of numbers by key."""
 
     __slots__ = ("_shelf",)
 
@@ -47,14 +47,14 @@ class Crowds(Generic[Key]):
         return self._shelf.get(key) is not None
 
     def at(self, key: Key) -> list[int]:
-        """Return who is there, in no order that means anything, but the same in each life."""
+        """Return the numbers at a key. Their order has no meaning, but is deterministic."""
         crowd: _Crowd | None = self._shelf.get(key)
         if crowd is None:
             return []
         return [crowd] if isinstance(crowd, int) else list(crowd)
 
     def add(self, key: Key, number: int) -> None:
-        """Enter one."""
+        """Add a number. Does nothing if it is there already."""
         crowd: _Crowd | None = self._shelf.get(key)
         if crowd is None:
             self._shelf.put(key, number)
@@ -66,7 +66,7 @@ class Crowds(Generic[Key]):
                 self._shelf.put(key, _of((*few, number)))
 
     def discard(self, key: Key, number: int) -> None:
-        """Take one away, if it is there."""
+        """Remove a number, if it is there."""
         crowd: _Crowd | None = self._shelf.get(key)
         if isinstance(crowd, Pages):
             crowd.take(number)

@@ -1,7 +1,7 @@
-"""Waits for how runs end, packed: a row of bytes each, and who is to be looked at when.
+"""Waits for the endings of runs, packed into bytes and indexed by what may answer them.
 
-There may be a hundred thousand. A wait is known by one number, made of the question it belongs
-to and of its own number there. It is entered under whatever change may answer it.
+There may be a hundred thousand. The number of a wait combines that of its query and its own number
+in that query. It is indexed under every kind of change that may answer it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ __all__ = ("Asked", "Wait", "WaitNo", "Waits", "dated", "named", "of_dag")
 WaitNo: TypeAlias = int
 
 _ROWS = 40
-"""Bits of a wait's own number; before them stands that of its question."""
+"""Bits of a wait's own number. The number of its query is in the bits above."""
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
     """A task waits for a run, or for one task of it.
 
     Attributes:
-        target: The number of whose run, and which task of it.
-        run_no: Of the task that waits; so are ``position`` and ``map_index``.
-        run_id: See ``RunWanted``; so ``logical_date`` and ``since``.
-        awaited: The run it waits for, once there is one.
-        task_no: The task of that, if it waits for one.
-        leads_to: The number of what has to end first in that; -1 for all of it.
-        found_id: The id of that run, if it was not asked for by it.
+        target: Number of the DAG and task waited for.
+        run_no: Run of the waiting task; ``position`` and ``map_index`` are its as well.
+        run_id: See ``RunWanted``, also for ``logical_date`` and ``since``.
+        awaited: The run waited for, once there is one.
+        task_no: The task in that run, if the wait is for one task.
+        leads_to: Number of the set of tasks that have to end first in that run; -1 for all.
+        found_id: Id of that run, if the query did not name it.
     """
 
     target: int
@@ -58,7 +58,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def awaited_id(self) -> str:
-        """The id of the run it waits for."""
+        """Id of the run waited for."""
         return self.run_id or self.found_id or ""
 
 
@@ -66,10 +66,10 @@ _decode = msgspec.msgpack.Decoder(Wait).decode
 
 
 class Asked:
-    """A question that goes on: whoever asked it is told of each run as that ends.
+    """A continuous query: its sender is notified of each run as that run ends.
 
     Attributes:
-        waits: What of it has no answer yet, by number, packed.
+        waits: Its unanswered waits, by number, packed.
     """
 
     __slots__ = ("asker", "no", "question", "waits")
@@ -85,11 +85,11 @@ class Waits:
     """All waits for the endings of runs.
 
     Attributes:
-        by_name: By what a run is to be known by that may come: see ``named`` and its like.
-        by_run: By the run that is waited for.
-        by_task: By the task that is waited for.
-        by_asking: Those for a run that exists, by the run that waits.
-        mapped: What is known of mapped tasks that are waited for.
+        by_name: By the name of a run that may come: see ``named``, ``dated`` and ``of_dag``.
+        by_run: By the run waited for.
+        by_task: By the task waited for.
+        by_asking: Waits for a run that exists, by the run that waits.
+        mapped: The mapped tasks waited for.
     """
 
     def __init__(self) -> None:
@@ -113,24 +113,24 @@ class Waits:
         return asked is not None and no & (1 << _ROWS) - 1 in asked.waits
 
     def asked(self, no: WaitNo) -> tuple[Asked, int]:
-        """Return which question a wait belongs to, and its number there."""
+        """Return the query that a wait belongs to, and its number in that query."""
         return self._asked[no >> _ROWS], no & (1 << _ROWS) - 1
 
     def get(self, no: WaitNo) -> Wait | None:
-        """Return a wait, if it is still one."""
+        """Return a wait, if it still exists."""
         asked = self._asked.get(no >> _ROWS)
         body = None if asked is None else asked.waits.get(no & (1 << _ROWS) - 1)
         return None if body is None else _decode(body)
 
     def target(self, wait: Wait) -> tuple[str, str | None]:
-        """Return whose run it waits for, and for which task of it, if not for all."""
+        """Return the DAG whose run is waited for, and the task if it is not for the whole run."""
         return self._targets[wait.target]
 
     def leads_to(self, wait: Wait) -> frozenset[int] | None:
-        """Return the positions that have to end first in what it waits for; ``None`` for all."""
+        """Return the positions that have to end first in the run waited for; ``None`` for all."""
         return None if wait.leads_to < 0 else self._leads_to[wait.leads_to]
 
-    # ── coming and going ────────────────────────────────────────────────────────────────
+    # ── adding and removing ─────────────────────────────────────────────────────────────
 
     def add(
         self,
@@ -140,7 +140,7 @@ class Waits:
         target: tuple[str, str | None],
         wanted: RunWanted,
     ) -> WaitNo:
-        """Enter a wait, under what may come; return its number."""
+        """Add a wait, indexed by the run that may come; return its number."""
         known = self._of[asker].get(question)
         if known is not None:
             self.drop(known.no << _ROWS | wanted.number)
@@ -163,7 +163,7 @@ class Waits:
     def point(
         self, no: WaitNo, run: RunRow, task_no: TaskNo, leads_to: frozenset[int] | None
     ) -> bool:
-        """It waits for this run from now on; whether that is news."""
+        """Index the wait by the run it now waits for; return whether that is new."""
         wait = self.get(no)
         if wait is None or (wait.awaited, wait.task_no) == (run.run_no, task_no):
             return False
@@ -187,7 +187,7 @@ class Waits:
         return True
 
     def drop(self, no: WaitNo) -> None:
-        """It waits no more; nothing is left to do if it did not."""
+        """Remove a wait. Does nothing if there is none."""
         wait = self.get(no)
         if wait is None:
             return
@@ -202,7 +202,7 @@ class Waits:
         self._targets.leave(wait.target)
 
     def withdraw(self, asker: Asker, question: int, numbers: tuple[int, ...]) -> None:
-        """Drop these of a question; all of it if none is named, all there are for -1."""
+        """Remove these waits of a query: all of the query if none is named, all queries for -1."""
         of_asker = self._of.get(asker, {})
         if question < 0:
             for each in list(of_asker):
@@ -213,7 +213,7 @@ class Waits:
                 self.drop(asked.no << _ROWS | number)
 
     def drop_closed(self) -> None:
-        """Drop what was asked by processes that no answer reaches any more."""
+        """Remove the queries of processes that no reply can reach any more."""
         for asker in [asker for asker in self._of if not asker.is_open]:
             self.withdraw(asker, -1, ())
 
@@ -258,15 +258,15 @@ class Waits:
 
 
 def named(run_id: str) -> str:
-    """Return where those stand who wait for the run of an id, while there is none."""
+    """Return the key of waits for the run of an id, while there is none."""
     return "=" + run_id
 
 
 def dated(dag_id: str, logical_date: Timestamp) -> str:
-    """Return where those stand who wait for the run of a DAG that stands for an instant."""
+    """Return the key of waits for the run of a DAG with a logical date."""
     return f"@{logical_date} {dag_id}"
 
 
 def of_dag(dag_id: str) -> str:
-    """Return where those stand who wait for the next run of a DAG to end."""
+    """Return the key of waits for the next run of a DAG to end."""
     return "-" + dag_id

@@ -1,4 +1,4 @@
-"""What tests of DAGs import: a whole node in one process, on virtual time.
+"""Tools for testing DAGs: a whole node in one process, on virtual time.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A backfill as a test sees it: looked up when it is asked for, never stale."""
+"""A backfill as a test sees it: each attribute is looked up when it is read."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LIVE = ("queued", "running")
 
 
 class _Stage(Stage, Protocol):
-    """What a backfill needs of the simulator it runs in."""
+    """The part of the simulator that a backfill uses."""
 
     async def until_over(
         self, is_live: Callable[[Api], Awaitable[bool]], within: timedelta | float | str
     ) -> bool:
-        """Let time pass until something is not live any more; return whether that is so."""
+        """Let time pass until ``is_live`` returns false; return whether it did."""
 
 
 class SimBackfill:
-    """A backfill. Everything it says is as of now."""
+    """A backfill. Every attribute shows the present state."""
 
     def __init__(self, stage: _Stage, dag: DAG, backfill_id: int) -> None:
         self._stage = stage
@@ -44,12 +44,12 @@ class SimBackfill:
 
     @property
     def skipped(self) -> int:
-        """How many slots had a run that was to stay."""
+        """Number of slots whose existing run was left alone."""
         return self._view().skipped
 
     @property
     def runs(self) -> list[SimRun]:
-        """The runs it has made, the earliest logical date first."""
+        """The runs it has created, earliest logical date first."""
         found = self._stage.look(
             lambda api: api.store.list_runs(dag_id=self._dag.dag_id, limit=_RUNS)
         )
@@ -60,13 +60,13 @@ class SimBackfill:
         return [SimRun(self._stage, self._dag, run.run_id) for run in own]
 
     async def finished(self, within: timedelta | float | str = LONGEST) -> SimBackfill:
-        """Let as much time pass as it takes until it is over, and all its runs have ended.
+        """Let time pass until the backfill and all its runs have ended.
 
         Args:
-            within: How much virtual time it may take.
+            within: Maximum virtual time it may take.
 
         Raises:
-            RunStuck: If it is not over by then, or never will be; with what a run waits for.
+            RunStuck: If it has not ended by then, or never will; says what a run waits for.
         """
 
         async def is_live(api: Api) -> bool:
@@ -75,7 +75,7 @@ class SimBackfill:
 
         if not await self._stage.until_over(is_live, within):
             for run in self.runs:
-                await run.finished(within=0)  # raises for the one that has not ended
+                await run.finished(within=0)  # raises for a run that has not ended
             raise RunStuck(f"backfill {self.backfill_id} of {self._dag.dag_id} is {self.state}")
         return self
 

@@ -1,4 +1,4 @@
-"""Calls callbacks in threads of this process, in turns with the loop; see ``bodies``."""
+"""Runs callbacks in threads of this process, alternating with the event loop; see ``bodies``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CallingHost:
     """The role ``callbacks``, see ``worker.callbacks``.
 
     Args:
-        announce: Told the number of each call before it begins.
-        on_notification: Takes what notifiers would send.
+        announce: Called with the number of each call before it begins.
+        on_notification: Called with each notification instead of sending it.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class CallingHost:
         outbound.set(on_notification)
 
     def obey(self, order: Order) -> None:
-        """See ``host.shared.Role``."""
+        """See ``worker.shared.Role``."""
         match order:
             case RunCallback():
                 self._begin(order.number, partial(call, order, self._runs, self._drive))
@@ -57,7 +57,7 @@ class CallingHost:
                 raise LinkClosed(f"a callback host was ordered {type(order).__name__}")
 
     def kill(self) -> None:
-        """End what is called where it stands."""
+        """End the running callback where it pauses."""
         if self._running is not None:
             self._running.kill()
 
@@ -67,7 +67,7 @@ class CallingHost:
         self._loop.call_soon(self._running.begin)
 
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the loop of the node, while the thread of the call waits."""
+        """Run a coroutine on the node's event loop, while the thread of the callback waits."""
         running = self._running
         assert running is not None  # noqa: S101 - it is called
         tasks: list[asyncio.Task[Any]] = []

@@ -1,4 +1,4 @@
-"""The code of DAGs that are in this process already, and what stands in for their tasks."""
+"""DAG code that is already loaded in this process, and replacements for task functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aioflow.worker.code import Code, CodeShelf
 __all__ = ("Replaceable", "ShelfOfOurs", "Understudies")
 
 Replaceable = TaskFunction[Any, Any] | Linked | str
-"""What names a task: its function, a reference to it, or its id."""
+"""Identifies a task: its function, a reference to it, or its id."""
 
 
 class _CodeOfOurs(Code):
@@ -34,7 +34,7 @@ class _CodeOfOurs(Code):
         return self._dag
 
     def find_class(self, class_path: str) -> Any:
-        """See ``Code``; of a module that is there in any way its own classes count."""
+        """See ``Code``. A module that is loaded already is used as it is."""
         module, _, qualname = class_path.partition(":")
         found: Any = sys.modules.get(module) or importlib.import_module(module)
         for name in qualname.split("."):
@@ -43,13 +43,13 @@ class _CodeOfOurs(Code):
 
 
 class ShelfOfOurs(CodeShelf):
-    """Gives all hosts the same objects, as no process boundary would."""
+    """Gives all hosts the same objects, as if there were no process boundary."""
 
     def __init__(self) -> None:
         self._ours: dict[str, Code] = {}
 
     def put(self, version: str, dag: DAG) -> None:
-        """Take in a DAG."""
+        """Add a DAG."""
         self._ours[version] = _CodeOfOurs(dag)
 
     def version(self, version: str) -> Code:
@@ -62,7 +62,7 @@ class ShelfOfOurs(CodeShelf):
 
 
 class Understudies:
-    """Functions that stand in for those of tasks, until all are put back."""
+    """Functions that replace those of tasks, until all are restored."""
 
     def __init__(self) -> None:
         self._wanted: list[tuple[Replaceable, Callable[..., Any]]] = []
@@ -70,7 +70,7 @@ class Understudies:
         self._dags: list[DAG] = []
 
     def enter(self, dag: DAG) -> None:
-        """Replace what there is to replace in this DAG, now and later."""
+        """Apply all replacements to this DAG, including later ones."""
         self._dags.append(dag)
         for task, fn in self._wanted:
             self._replace_in(dag, task, fn)
@@ -82,7 +82,7 @@ class Understudies:
             self._replace_in(dag, task, fn)
 
     def unknown(self) -> str | None:
-        """Return what is wrong with a task id that no DAG has; ``None`` without one, or a DAG."""
+        """Return an error about a task id that no DAG has; ``None`` if there is none, or no DAG."""
         if not self._dags:
             return None
         known = {node.task_id for dag in self._dags for node in dag.nodes}
@@ -95,7 +95,7 @@ class Understudies:
         return None
 
     def leave(self) -> None:
-        """Put back every function."""
+        """Restore all functions."""
         for node, fn in self._replaced.values():
             node.fn = fn
         self._replaced.clear()
@@ -105,7 +105,7 @@ class Understudies:
         for node in dag.nodes:
             if self._is(task, node):
                 self._replaced.setdefault(id(node), (node, node.fn))
-                _ = node.annotations  # those of the function that is replaced go on to count
+                _ = node.annotations  # cached now: those of the original function
                 node.fn = _checked(node, fn)
 
     def _is(self, task: Replaceable, node: Node) -> bool:

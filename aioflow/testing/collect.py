@@ -1,4 +1,4 @@
-"""Runs a trigger alone on virtual time, for unit tests of triggers."""
+"""Unit tests of triggers: runs a single trigger on virtual time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from aioflow.worker.triggers import call_cleanup
 __all__ = ("BEGINS_AT", "aware", "collect")
 
 BEGINS_AT = datetime(2026, 1, 1, tzinfo=UTC)
-"""What the clock shows when a test begins, unless it says otherwise."""
+"""Start of a test's virtual clock, unless the test sets another."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,25 +45,25 @@ async def collect(
     count: int | None = None,
     at: datetime | None = None,
 ) -> list[TriggerEvent[T]]:
-    """Run a trigger alone on virtual time, as a host does, and return its events.
+    """Run a single trigger on virtual time, as the triggerer does, and return its events.
 
-    It runs until its ``run`` ends, or ``timeout`` has passed, or it has yielded ``count`` events.
-    Then its ``cleanup`` is called. Each event counts as stored once it is yielded, so the
-    trigger's ``last`` is the event before. What asks the daemon, such as ``RunTrigger``,
-    ``EventTrigger`` or a secret, needs a ``Sim``.
+    It runs until its ``run`` ends, ``timeout`` has passed, or it has yielded ``count`` events. Then
+    its ``cleanup`` is called. Each event counts as stored once it is yielded, so the trigger's
+    ``last`` is the previous event. Triggers that query the daemon, such as ``RunTrigger``,
+    ``EventTrigger`` or those that read a secret, need a ``Sim``.
 
     Args:
-        since: When its task began to wait; ``at`` by default. Without a zone it is taken as UTC.
-        last: The last event that an earlier hosting of it has stored.
-        timeout: How much virtual time it has.
-        count: How many events are enough; all by default.
-        at: What the clock shows when it is hosted; ``since`` by default, else ``BEGINS_AT``.
+        since: When its task was deferred; ``at`` by default. A naive datetime counts as UTC.
+        last: The last event stored by an earlier execution of the trigger.
+        timeout: Maximum virtual time.
+        count: Maximum number of events; unlimited by default.
+        at: Start of the virtual clock; ``since`` by default, else ``BEGINS_AT``.
 
     Raises:
-        Unserializable: If it could not be stored, or an event could not.
-        Exception: What its ``run`` raises.
+        Unserializable: If the trigger or an event cannot be stored.
+        Exception: Any exception of its ``run``.
     """
-    serialize(trigger)  # refuses what no host could make again
+    serialize(trigger)  # refuses a trigger that no host could recreate
     begins = aware(at or since or BEGINS_AT)
     waits_since = aware(since or begins)
     seconds = microseconds(timeout, "timeout") / 1e6
@@ -86,12 +86,12 @@ async def collect(
 
 
 def aware(moment: datetime) -> datetime:
-    """Return an instant; without a zone it is taken as UTC."""
+    """Return the datetime with a time zone; a naive one counts as UTC."""
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _stored(event: TriggerEvent[T], trigger: Trigger[T]) -> TriggerEvent[T]:
-    """Return an event as the next hosting finds it: its payload has been stored and read."""
+    """Return an event as the next execution sees it: its payload is stored and read again."""
     name = type(trigger).__name__
     payload: Any = codec.decode(at_once(payload_of(check(event, name), name)))
     return TriggerEvent(payload, event.key)
@@ -123,7 +123,7 @@ async def _events(trigger: Trigger[T], seconds: float, count: int | None) -> lis
 
 
 def _turn(loop: VirtualLoop, make: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Let a loop turn until this has an answer, and end what is left on it."""
+    """Run a loop until the coroutine has ended, then cancel all that is left on it."""
     try:
         return loop.run_until_complete(make())
     finally:

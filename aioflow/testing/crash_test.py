@@ -1,4 +1,4 @@
-"""Plays a run with a crash at each of its commits, and compares how it ends."""
+"""Runs a DAG with a crash at each of its commits, and compares how the runs end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Task = tuple[str, Any, str | None]
 
 
 class Ending(NamedTuple):
-    """How a run has ended.
+    """The outcome of a run.
 
     Attributes:
-        tasks: State, result and type of the error of every task and child, by id.
+        tasks: State, result and error type of every task and mapped child, by id.
     """
 
     state: str
@@ -26,7 +26,7 @@ class Ending(NamedTuple):
 
 
 def ending_of(run: SimRun) -> Ending:
-    """Return how a run has ended."""
+    """Return the outcome of a run that has ended."""
     tasks = {}
     for view, result in run.outcomes():
         name = view.task_id if view.map_index < 0 else f"{view.task_id}[{view.map_index}]"
@@ -35,25 +35,25 @@ def ending_of(run: SimRun) -> Ending:
 
 
 class Play(Protocol):
-    """Plays a run in a world of its own."""
+    """Runs a DAG in a separate simulation."""
 
     async def __call__(self, crash: Callable[[int, bool], bool]) -> Ending:
-        """Play it to its end.
+        """Run it to its end.
 
         Args:
-            crash: Asked with the number of each commit, before and after it, whether the node
-                dies there.
+            crash: Called with the number of each commit, and whether it is before or after it;
+                returns whether the node crashes there.
         """
 
 
 async def play_crashing_everywhere(play: Play) -> int:
-    """Play a run undisturbed, then once with a crash before and after each of its commits.
+    """Run undisturbed, then once with a crash before and once after each commit.
 
     Returns:
-        How many commits it has.
+        The number of commits of the undisturbed run.
 
     Raises:
-        AssertionError: If it ended in another way.
+        AssertionError: If a run with a crash had another outcome.
     """
     commits = 0
 

@@ -1,8 +1,8 @@
-"""The wall clock of user code, moved to virtual time: ``datetime.now``, ``time.time``, ``sleep``.
+"""Virtual time for the wall clock of user code: ``datetime.now``, ``time.time``, ``sleep``.
 
-``datetime`` is a type in C: its methods are replaced in its own dictionary, so that every name
-it was imported by shows the same time. What of ``time`` was imported by name keeps the real
-one, unless it is in a module that is named here.
+``datetime`` is a C type: its methods are replaced in its own dictionary, so every name it was
+imported by shows the same time. Functions imported from ``time`` by name keep real time, except in
+modules passed to ``also_in``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ("VirtualClock", "wall_clock")
 _SECOND = 1_000_000
 _REAL = {name: getattr(time, name) for name in ("time", "time_ns", "sleep", "localtime", "gmtime")}
 _clocks: list[VirtualClock] = []
-"""Those that are shown; the last one counts."""
+"""The active clocks; the last one counts."""
 
 
 class VirtualClock:
-    """See ``Clock``: the time of a loop, and a wall that goes along with it."""
+    """See ``Clock``: monotonic time is that of a loop, and wall time advances with it."""
 
     def __init__(self, loop: VirtualLoop, begins_at: Timestamp) -> None:
         self._loop = loop
@@ -51,7 +51,7 @@ class VirtualClock:
 
 @contextmanager
 def wall_clock(clock: VirtualClock) -> Iterator[None]:
-    """Show this clock to everybody in this process; the one shown last comes first."""
+    """Replace the clock of this process. If several are active, the last one counts."""
     if not _clocks:
         _show()
     _clocks.append(clock)
@@ -65,7 +65,7 @@ def wall_clock(clock: VirtualClock) -> Iterator[None]:
 
 @contextmanager
 def also_in(modules: Iterable[ModuleType]) -> Iterator[None]:
-    """Show it also where these modules have imported functions of ``time`` by name."""
+    """Replace functions of ``time`` that these modules have imported by name, too."""
     changed = []
     try:
         for module in modules:
@@ -99,7 +99,7 @@ def _gmtime(seconds: float | None = None) -> time.struct_time:
 
 
 def _sleep(seconds: float) -> None:
-    """Sleep by the virtual time in threads that work for it, else really."""
+    """Sleep on virtual time in threads that work for a virtual loop, else in real time."""
     nap = nap_here() or _REAL["sleep"]
     nap(seconds)
 
@@ -143,6 +143,6 @@ def _set_methods(methods: dict[str, Any]) -> None:
 
 
 def _inside(cls: type) -> dict[str, Any]:
-    """Return the dictionary of a class; Python shows it through a proxy that only reads."""
+    """Return the dictionary of a class, which Python exposes only through a read-only proxy."""
     found: dict[str, Any] = gc.get_referents(vars(cls))[0]
     return found

@@ -1,7 +1,7 @@
-"""Runs ``def`` bodies in threads of this process, one at a time and in turns with the loop.
+"""Runs ``def`` bodies in threads of this process, one at a time, alternating with the event loop.
 
-While a body runs the loop stands still, and no time passes. Where it sleeps or asks for a
-result, the loop goes on. So what happens in which order does not depend on the machine.
+While a body runs, the event loop is blocked and no time passes. When the body sleeps or requests a
+result, the loop continues. So the order of events does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Outcome = TypeVar("Outcome")
 
 
 class _Killed(BaseException):
-    """The process of a body is gone; raised where the body stands."""
+    """The process of a body was killed; raised at the point where the body pauses."""
 
 
 class _Stage:
-    """A thread that runs one body after the other; to start one for each takes longer than most."""
+    """A reused thread: starting one for each body would take longer than most bodies."""
 
     def __init__(self) -> None:
         self._body: Callable[[], object] | None = None
@@ -43,7 +43,7 @@ class _Stage:
         threading.Thread(target=self._run, daemon=True).start()
 
     def give(self, body: Callable[[], object]) -> None:
-        """Have it run this next; it has to be free."""
+        """Have an idle thread run this body."""
         self._body = body
         self._has_body.release()
 
@@ -53,20 +53,20 @@ class _Stage:
             assert body is not None  # noqa: S101 - given before
             with contextlib.suppress(_Killed):
                 body()
-            del body  # and what it stands on
+            del body  # release the body and all it refers to
             _free.append(self)
 
 
 _free: list[_Stage] = []
-"""Those that have no body, of all nodes of this process."""
+"""Idle threads, shared by all nodes of this process."""
 
 
 class Turns(Generic[Outcome]):
-    """A body in its thread, which and the loop take turns.
+    """A body in its thread, which alternates with the event loop.
 
     Args:
         work: Runs the body.
-        on_end: Called on the loop with what came of it; not for one that was killed.
+        on_end: Called on the loop with the result; not called for a body that was killed.
     """
 
     def __init__(self, work: Callable[[], Outcome], on_end: Callable[[Outcome], None]) -> None:
@@ -89,13 +89,16 @@ class Turns(Generic[Outcome]):
         self._go_on()
 
     def kill(self) -> None:
-        """End it where it pauses."""
+        """End the body where it pauses."""
         self._is_killed = True
         if self._wish is not None:
             self._go_on()
 
     def pause(self, wish: Callable[[Callable[[], None]], object]) -> None:
-        """From the body's thread: have the loop do this, which calls back when to go on."""
+        """Pause the body, from its thread.
+
+        The loop runs ``wish``, which calls back to resume it.
+        """
         if self._is_killed:
             raise _Killed
         self._wish = partial(wish, self._go_on)
@@ -118,7 +121,7 @@ class Turns(Generic[Outcome]):
         self.pause(partial(self._loop.call_later, max(0.0, seconds)))
 
     def _go_on(self) -> None:
-        """Give the turn to the body, and wait for it to come back."""
+        """Hand control to the body, and wait until it pauses or ends."""
         if self._is_over:
             return
         self._wish = None
@@ -131,10 +134,10 @@ class Turns(Generic[Outcome]):
 
 
 class BodyHost:
-    """The role ``slot``, see ``worker.slot``: one body after the other.
+    """The role ``slot``, see ``worker.slot``: runs one body after another.
 
     Args:
-        announce: Told of each try before it begins.
+        announce: Called with each try before it begins.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class BodyHost:
         self._running: Turns[Ended] | None = None
 
     def obey(self, order: Order) -> None:
-        """See ``host.shared.Role``."""
+        """See ``worker.shared.Role``."""
         match order:
             case StartTask():
                 self._claimed[order.task_no, order.start_no] = order
@@ -165,7 +168,7 @@ class BodyHost:
                 raise LinkClosed(f"a slot worker was ordered {type(order).__name__}")
 
     def kill(self) -> None:
-        """End the body that runs where it stands."""
+        """Drop the claimed tries, and end the running body where it pauses."""
         self._claimed.clear()
         if self._running is not None:
             self._running.kill()
@@ -178,7 +181,7 @@ class BodyHost:
         self._announce(start)
         work = partial(run_body, start, self._runs, self._ask, self._line.report, self._results)
         self._running = Turns(work, self._end)
-        self._loop.call_soon(self._running.begin)  # what has begun is told before
+        self._loop.call_soon(self._running.begin)  # after the start was reported
 
     def _end(self, ended: Ended) -> None:
         self._running = None
@@ -186,7 +189,7 @@ class BodyHost:
         self._begin_next()
 
     def _ask(self, run_no: int, kind: str, body: bytes) -> Reply:
-        """See ``AskDaemon``; from the thread of the body."""
+        """See ``AskDaemon``; called from the body's thread."""
         running = self._running
         assert running is not None  # noqa: S101 - a body asks
         got: list[Reply] = []

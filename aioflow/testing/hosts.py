@@ -1,7 +1,7 @@
-"""Hosts that are no processes: the real roles on the loop of the node, behind real frames.
+"""Hosts without processes: the real roles on the node's event loop, behind real frames.
 
-What is real: the executors and the triggerer on the daemon's side, every message between, and
-what hosts coroutines and triggers on the other. What is not: the socket and the process.
+Real: the executors and the triggerer on the daemon's side, every message in between, and the hosts
+of coroutines and triggers on the other side. Not real: the socket and the process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Role(Protocol):
 
 
 class InlineChildren:
-    """As much of ``Children`` as executors and triggerer touch."""
+    """The part of ``Children`` that executors and the triggerer use."""
 
     def __init__(self, shelf: CodeShelf, on_notification: Callable[[Notification], None]) -> None:
         self._shelf = shelf
@@ -74,11 +74,11 @@ class InlineChildren:
             child.kill()
 
     async def room(self) -> None:
-        """See ``Children``: there always is."""
+        """See ``Children``. Returns at once, since there is always room."""
 
 
 class _InlineLine(Line):
-    """Ends no process of ours where the real one gives up."""
+    """Kills the simulated child where the real line would end the process."""
 
     def __init__(self, child: InlineChild) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class InlineChild:
                 self._loop.call_soon(self._obey_all, orders, context=self._context)
 
     def kill(self) -> None:
-        """End all that lives in it: coroutines are cancelled, bodies end where they pause."""
+        """End everything in the child: cancel coroutines, and end bodies where they pause."""
         if self._is_dead:
             return
         self._is_dead = True
@@ -162,7 +162,7 @@ class InlineChild:
         return NOBODY
 
     async def pump(self, on_output: Callable[[bytes], Awaitable[None]]) -> None:
-        """Hand on what it prints, until cancelled."""
+        """Pass on its output until cancelled."""
         while True:
             while self._printed:
                 await on_output(self._printed.popleft())
@@ -174,10 +174,10 @@ class InlineChild:
         """See ``Child``."""
         await self._all_is_handed_on.wait()
 
-    # ── the child's side; to its line it is the link ────────────────────────────────────
+    # ── the child's side; its line uses it as the link ──────────────────────────────────
 
     def hear(self, frame: bytes) -> None:
-        """A frame leaves the child."""
+        """Deliver a frame that the child sends."""
         if not self._is_dead:
             self._loop.call_soon(self._hear, frame, context=contextvars.Context())
 
@@ -245,7 +245,7 @@ class InlineChild:
 
 
 class _Link:
-    """What a line sends through."""
+    """The link through which a line sends."""
 
     def __init__(self, child: InlineChild) -> None:
         self._child = child
@@ -256,4 +256,4 @@ class _Link:
             self._child.hear(bytes(frame[_HEADER_BYTES:]))
 
     async def drain(self) -> None:
-        """See ``Link``: it takes everything at once."""
+        """See ``Link``. Returns at once, since sending never blocks."""

@@ -1,7 +1,7 @@
-"""An event loop on virtual time: when nothing is ready, the time is that of the next timer.
+"""An event loop on virtual time: when nothing is ready, time jumps to the next timer.
 
-Threads really take their time, so while one works for this loop no time passes. Sockets are
-given a moment to say something before it does.
+Threads need real time, so no virtual time passes while one works for this loop. Before time passes,
+sockets get a moment of real time to become ready.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SOCKET_SECONDS = 0.05
 """Real seconds that a loop with sockets waits for them before it lets time pass."""
 
 THREAD_SECONDS = 5.0
-"""Real seconds that a thread may be busy before time passes anyhow: it may wait for just that."""
+"""Real seconds that a thread may be busy. Then time passes, in case the thread waits for that."""
 
 RESOLUTION_SECONDS = 1e-6
 
@@ -41,15 +41,15 @@ _Events: TypeAlias = list[tuple[selectors.SelectorKey, int]]
 
 
 class Stalled(Exception):
-    """Nothing is ready and no timer is armed: nothing will ever happen again."""
+    """Nothing is ready and no timer is set, so nothing will ever happen again."""
 
 
 class Household:
-    """What lives in one host, as far as the loop goes: in truth each has a loop of its own.
+    """The tasks and streams of one simulated host, which really would have its own event loop.
 
     Attributes:
-        make_task: How it makes its tasks.
-        tasks: Those it has made.
+        make_task: Its task factory.
+        tasks: The tasks it has created.
         streams: Its standard output and error; ``None`` for those of the process.
     """
 
@@ -60,14 +60,14 @@ class Household:
 
 
 household: ContextVar[Household | None] = ContextVar("household", default=None)
-"""In which host code runs; in none for the daemon."""
+"""The host whose code runs; ``None`` for the daemon's."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for real things and lets virtual time pass.
+    """Waits for real events, and lets virtual time pass.
 
     Attributes:
-        loop: Whose it is.
+        loop: The loop it belongs to.
     """
 
     loop: VirtualLoop
@@ -79,10 +79,10 @@ class _Selector(selectors.DefaultSelector):
         return self._really() or self.loop.nothing_is_ready(timeout)
 
     def _really(self) -> _Events:
-        """Wait as long as there is something real to wait for."""
+        """Wait in real time, if there are busy threads or sockets to wait for."""
         if self.loop.busy_threads:
             return self._wait(THREAD_SECONDS)
-        # One is the loop's own, by which threads wake it.
+        # One descriptor is the loop's own, by which threads wake it.
         return self._wait(SOCKET_SECONDS) if len(self.get_map()) > 1 else []
 
     def _wait(self, seconds: float) -> _Events:
@@ -95,16 +95,16 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """See the module.
+    """An event loop on virtual time; see the module.
 
     Attributes:
-        busy_threads: How many work for it right now.
-        pauses: Called in order before time passes, to look at what is outside of it, such as
-            files. Each returns whether it has made anything happen, for which time waits.
-        ident: That of the thread that it ran in last.
-        working: Those of the threads that neither sleep nor wait for the loop, by their idents.
-        is_selecting: It waits for threads or descriptors right now, in real time.
-        vain_seconds: Real seconds in which it has done so and nothing came.
+        busy_threads: Number of threads that work for it now.
+        pauses: Called in order before time passes, to check external sources such as files. Each
+            returns whether it has triggered work, which is then done before time passes.
+        ident: Id of the thread it ran in last.
+        working: Ids of the threads that neither sleep nor wait for the loop.
+        is_selecting: Whether it waits for threads or descriptors now, in real time.
+        vain_seconds: Real seconds spent in such waits that ended without an event.
     """
 
     def __init__(self) -> None:
@@ -121,34 +121,34 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         self._waits = selector
         self._own = frozenset(key.fd for key in selector.get_map().values())
-        # A nanosecond is nothing to a float that has counted a year: its timers never came.
+        # A nanosecond is below a float's precision after a year, so timers would never be due.
         self._clock_resolution = RESOLUTION_SECONDS
 
     def time(self) -> float:
-        """Return virtual seconds since it was made."""
+        """Return the virtual seconds since the loop was created."""
         return self._virtual
 
     def run_forever(self) -> None:
-        """See the base; ``run_until_complete`` calls it."""
+        """See the base class; ``run_until_complete`` calls it."""
         self.ident = threading.get_ident()
         super().run_forever()
 
     def watched(self) -> list[int]:
-        """Return the descriptors that it waits for, without its own, by which threads wake it."""
+        """Return the descriptors it waits for, except its own, by which threads wake it."""
         return [key.fd for key in list(self._waits.get_map().values()) if key.fd not in self._own]
 
     def skip(self, seconds: float) -> None:
-        """Let time pass without doing anything in it, as when user code blocks the loop."""
+        """Let time pass without running anything, as when user code blocks the loop."""
         self._virtual += max(0.0, seconds)
 
     async def stillness(self) -> None:
-        """Return when nothing more happens at this instant."""
+        """Return when nothing more happens at the present virtual time."""
         still = self.create_future()
         self._still.append(still)
         await still
 
     def nothing_is_ready(self, timeout: float | None) -> _Events:
-        """Let time pass until the next timer, or tell those who wait for stillness.
+        """Wake those that wait for stillness, or else let time pass until the next timer.
 
         Raises:
             Stalled: If there is neither.
@@ -169,7 +169,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # ── hosts ───────────────────────────────────────────────────────────────────────────
 
     def create_task(self, coro: Any, **options: Any) -> Any:
-        """Make a task as the host does whose code this is."""
+        """Create a task with the task factory of the host whose code this is."""
         context = options.get("context")
         home = household.get() if context is None else context.get(household)
         if home is None or home.make_task is None:
@@ -184,7 +184,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return task
 
     def set_task_factory(self, factory: Any) -> None:
-        """Say how tasks are made; in a host, how those of this host are."""
+        """Set the task factory; called from a host, that of this host."""
         home = household.get()
         if home is None:
             super().set_task_factory(factory)
@@ -196,7 +196,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run a function in a thread; no time passes meanwhile."""
+        """Run a function in a thread; no virtual time passes meanwhile."""
         self.busy_threads += 1
         future = super().run_in_executor(executor, self.with_naps(func), *args)
         future.add_done_callback(self._thread_is_back)
@@ -207,7 +207,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def thread(self) -> Iterator[None]:
-        """One more thread works for this loop."""
+        """Count one more thread that works for this loop."""
         self.busy_threads += 1
         try:
             yield
@@ -216,7 +216,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """The present thread works for this loop."""
+        """Mark the current thread as working for this loop."""
         self.working.add(threading.get_ident())
         try:
             yield
@@ -225,7 +225,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """The present thread, which works for it, waits for this loop."""
+        """Mark the current thread, which works for this loop, as waiting for it."""
         self.working.discard(threading.get_ident())
         try:
             yield
@@ -233,7 +233,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self.working.add(threading.get_ident())
 
     def with_naps(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return it so that its thread sleeps by the time of this loop."""
+        """Wrap a function so that its thread sleeps on the virtual time of this loop."""
 
         def run(*arguments: Any) -> Any:
             with self.at_work(), napping(self._nap):
@@ -257,7 +257,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def virtual_loop() -> VirtualLoop:
-    """Return the running loop, which is that of a simulation."""
+    """Return the running loop, which must be that of a simulation."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)  # noqa: S101 - what asks lives in a simulation
     return loop
@@ -268,7 +268,7 @@ _thread = threading.local()
 
 @contextmanager
 def napping(nap: Callable[[float], None]) -> Iterator[None]:
-    """Have ``time.sleep`` call this in the present thread."""
+    """Have ``time.sleep`` call ``nap`` in the current thread."""
     before = getattr(_thread, "nap", None)
     _thread.nap = nap
     try:
@@ -278,7 +278,7 @@ def napping(nap: Callable[[float], None]) -> Iterator[None]:
 
 
 def nap_here() -> Callable[[float], None] | None:
-    """Return what sleeps in the present thread, where it works for a virtual loop."""
+    """Return the sleep function for the current thread, if it works for a virtual loop."""
     nap: Callable[[float], None] | None = getattr(_thread, "nap", None)
     if nap is not None:
         return nap
@@ -303,7 +303,7 @@ async def _run_counted(
 
 @contextmanager
 def threads_are_counted() -> Iterator[None]:
-    """Have virtual loops know of the threads that anyio starts for them."""
+    """Have virtual loops count the threads that anyio starts for them."""
     global _counting  # noqa: PLW0603 - what it counts is of the whole process, too
     backend: Any = AsyncIOBackend
     _counting += 1

@@ -1,4 +1,4 @@
-"""One life of a simulated node: real engine, executors and triggerer, wired as the daemon is."""
+"""One lifetime of a simulated node: real engine, executors and triggerer, wired as usual."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _SEED = 0
 
 
 class Node:
-    """Everything of a node but its processes, its catalog and its web server.
+    """A whole node, except for its processes, its catalog and its web server.
 
     Attributes:
         engine: Its engine.
-        api: What people ask.
-        alerts: What on-call would have been told.
+        api: Its API.
+        alerts: Alerts that would have been sent.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Node:
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Live until cancelled; signals ``task_status`` when it takes requests."""
+        """Run until cancelled; signal ``task_status`` when it accepts requests."""
         async with anyio.create_task_group() as services:
             await services.start(self._tasklog.run)
             await services.start(self._answers.run)
@@ -118,10 +118,10 @@ class Node:
 
 
 async def _nothing_is_missing(_: VersionRow) -> None:
-    """All code is in this process."""
+    """Do nothing: all code is in this process."""
 
 
 def _unwatched_slots(wiring: Wiring) -> SlotExecutor:
-    """Return slots whose processes are no processes: none idles away memory, and none freezes."""
+    """Return slots without liveness checks and idle limits: they have no real processes."""
     never = math.inf
     return SlotExecutor(wiring, CPU_SLOTS, idle_seconds=never, frozen_seconds=never)

@@ -1,4 +1,4 @@
-"""Where ``print`` goes while several hosts share one process: to the try that prints."""
+"""Routes ``print`` to the log of the try that prints, as several hosts share one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ("Handed", "beneath", "streams_are_shared")
 
 
 class Handed(io.TextIOBase):
-    """A stream that hands on what is written.
+    """A stream that passes on what is written.
 
     Args:
         take: Called with each text.
@@ -36,7 +36,7 @@ class Handed(io.TextIOBase):
 
 
 class _Shared(Handed):
-    """Stands in for a standard stream."""
+    """A replacement of a standard stream that writes to the stream of the current host."""
 
     def __init__(self, real: TextIO, index: int) -> None:
         super().__init__(self._give)
@@ -56,7 +56,7 @@ class _Shared(Handed):
 
 
 def beneath() -> tuple[TextIO, TextIO]:
-    """Return the process's own streams, whichever they are when something is written."""
+    """Return the process's own streams, looked up at each write."""
 
     def to(name: str) -> TextIO:
         def write(text: str) -> None:
@@ -70,7 +70,7 @@ def beneath() -> tuple[TextIO, TextIO]:
 
 @contextmanager
 def streams_are_shared() -> Iterator[None]:
-    """Have what is printed go where the household of whoever prints says."""
+    """Route output to the streams of the host that prints."""
     before = sys.stdout, sys.stderr
     sys.stdout = _Shared(before[0], 0)
     sys.stderr = _Shared(before[1], 1)

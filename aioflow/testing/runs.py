@@ -1,4 +1,4 @@
-"""Runs and their tasks as a test sees them: looked up when they are asked for, never stale."""
+"""Runs and their tasks as a test sees them: each attribute is looked up when it is read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aioflow.worker.fan_in import decode_item
 __all__ = ("LONGEST", "RunStuck", "SimRun", "SimTask", "Stage")
 
 LONGEST = "31d"
-"""How much virtual time ``finished`` lets pass, unless it is told otherwise."""
+"""Default limit of virtual time for ``finished``."""
 
 _PAGE = 1_000
 _ITEMS = 1_000_000
@@ -30,25 +30,25 @@ T = TypeVar("T")
 
 
 class RunStuck(AssertionError):
-    """A run has not ended, and will not, or not in the time it was given."""
+    """A run has not ended, and never will, or not within the given time."""
 
 
 class Stage(Protocol):
-    """What a run needs of the simulator it runs in."""
+    """The part of the simulator that a run uses."""
 
     @property
     def results(self) -> Path:
         """Folder of the large results."""
 
     def look(self, question: Callable[[Api], Awaitable[T]]) -> T:
-        """Return an answer; no time passes."""
+        """Return the answer to a question; no time passes."""
 
     async def until_ended(self, run_id: str, within: timedelta | float | str) -> None:
         """Let time pass until a run has ended."""
 
 
 class SimTask:
-    """A task of a run, or one child of a mapped one."""
+    """A task of a run, or one child of a mapped task."""
 
     def __init__(self, run: SimRun, node: Node, map_index: int | None = None) -> None:
         self._run = run
@@ -60,13 +60,13 @@ class SimTask:
 
     @property
     def task_id(self) -> str:
-        """Its id; that of a child ends in ``[index]``."""
+        """Its id; the id of a child ends in ``[index]``."""
         ending = "" if self._map_index is None else f"[{self._map_index}]"
         return f"{self._node.task_id}{ending}"
 
     @property
     def children(self) -> Sequence[SimTask]:
-        """The children of a mapped task that there are, in map order."""
+        """The existing children of a mapped task, in map order."""
         if self._map_index is not None:
             return ()
         return [
@@ -76,10 +76,10 @@ class SimTask:
         ]
 
     def __getitem__(self, map_index: int) -> SimTask:
-        """Return the child of this index; of a task in a loop, its round of this number.
+        """Return the child with this index; for a task in a loop, the iteration with this number.
 
         Raises:
-            IndexError: If there is none, or none yet.
+            IndexError: If it does not exist, or not yet.
         """
         if any(index_of(view, self._node) == map_index >= 0 for view in self._views()):
             return SimTask(self._run, self._node, map_index)
@@ -92,8 +92,9 @@ class SimTask:
     def state(self) -> str:
         """Its state, as the command line shows it.
 
-        That of a mapped task is the one all its children have, else ``running`` while one has
-        not ended, else the worst; that of a task in a loop, the one of its last round.
+        The state of a mapped task is that of all its children if they agree, else ``running`` while
+        one has not ended, else the worst. The state of a task in a loop is that of its last
+        iteration.
         """
         states = {view.state for view in self._views()}
         if self._may_grow:
@@ -108,30 +109,31 @@ class SimTask:
 
     @property
     def label(self) -> str | None:
-        """What a child is called, as its ``map_label`` says; ``None`` before its body begins."""
+        """The label of a child, from its ``map_label``; ``None`` before its body begins."""
         return next((view.map_label for view in self._views()), None)
 
     @property
     def tries(self) -> int:
-        """The number of its last try; 0 before the first. Of a mapped task the highest."""
+        """Number of its last try; 0 before the first. For a mapped task, the highest number."""
         return max(view.try_number for view in self._views())
 
     @property
     def error(self) -> ErrorView | None:
-        """Why it failed: ``type``, ``message``, ``reason``; of a mapped task the first error."""
+        """Why it failed: ``type``, ``message``, ``reason``. For a mapped task, the first error."""
         return next((view.error for view in self._views() if view.error is not None), None)
 
     @property
     def waiting_on(self) -> WaitView | None:
-        """What it waits for, if it does; see ``aioflow tasks why``."""
+        """What it waits for, or ``None``; see ``aioflow tasks why``."""
         found = (view.waiting_on for view in self._views())
         return next((wait for wait in found if wait is not None), None)
 
     @property
     def result(self) -> Any:
-        """What it returned, as its return annotation says; ``None`` unless it has succeeded.
+        """Its return value, typed by its return annotation; ``None`` unless it has succeeded.
 
-        That of a mapped task is a list, in map order, of what its successful children returned.
+        The result of a mapped task is a list of the results of its successful children, in map
+        order.
         """
         rows = self._run.results_of(self._views())
         values = [self._run.value_of(row, self._node) for row in rows]
@@ -141,7 +143,7 @@ class SimTask:
 
     @property
     def log(self) -> str:
-        """What it printed, in all its tries."""
+        """The output of all its tries."""
         return self._run.log_of(self._node.task_id, self._index).decode(errors="replace")
 
     @property
@@ -150,7 +152,7 @@ class SimTask:
 
     @property
     def _may_grow(self) -> bool:
-        """Whether children may come that are not there yet, because a parent goes on."""
+        """True if more children may come, because a parent is still running."""
         if self._map_index is not None:
             return False
         loop = self._node.loop
@@ -169,12 +171,12 @@ class SimTask:
 
 
 def index_of(view: TaskView, node: Node) -> int:
-    """Return the map index of a child; of a task in a loop, the round."""
+    """Return the map index of a child; for a task in a loop, the iteration."""
     return view.map_index if node.loop is None else view.round
 
 
 class SimRun:
-    """A run. Everything it says is as of now; it may be asked at any time between two awaits."""
+    """A run. Every attribute shows the present state, and may be read between any two awaits."""
 
     def __init__(self, stage: Stage, dag: DAG, run_id: str) -> None:
         self._stage = stage
@@ -211,13 +213,13 @@ class SimRun:
         return SimTask(self, list(self._nodes.values())[position])
 
     async def finished(self, within: timedelta | float | str = LONGEST) -> SimRun:
-        """Let as much time pass as it takes until the run has ended, however it does.
+        """Let time pass until the run has ended, whatever its state.
 
         Args:
-            within: How much virtual time it may take.
+            within: Maximum virtual time it may take.
 
         Raises:
-            RunStuck: If it has not ended by then, or never will; with what it waits for.
+            RunStuck: If it has not ended by then, or never will; says what it waits for.
         """
         await self._stage.until_ended(self.run_id, within)
         return self
@@ -225,7 +227,7 @@ class SimRun:
     # ── for its tasks ───────────────────────────────────────────────────────────────────
 
     def tasks(self) -> list[TaskView]:
-        """Return all tasks and children there are."""
+        """Return all existing tasks and children."""
         found: list[TaskView] = []
         while True:
             page = self._page(len(found), _PAGE).tasks
@@ -234,7 +236,7 @@ class SimRun:
                 return found
 
     def results_of(self, views: Sequence[TaskView]) -> list[ResultRow | None]:
-        """Return the rows of those that have succeeded; ``None`` for a result of ``None``."""
+        """Return the result rows of the successful tasks; ``None`` for a result of ``None``."""
         return self._stage.look(lambda api: self._results_of(views, api))
 
     async def _results_of(self, views: Sequence[TaskView], api: Api) -> list[ResultRow | None]:
@@ -249,7 +251,7 @@ class SimRun:
         return found
 
     def value_of(self, row: ResultRow | None, node: Node) -> Any:
-        """Return the result that a row of one of this node's tasks holds."""
+        """Return the value that a result row of this node contains."""
         if row is None:
             return None
         if row.body is not None or row.size or row.width is None:
@@ -260,7 +262,7 @@ class SimRun:
         return self._items_of(row.task_no) if row.width else []
 
     def outcomes(self) -> Iterator[tuple[TaskView, Any]]:
-        """Yield all tasks and children there are, each with its result, looked up together."""
+        """Yield all existing tasks and children with their results, looked up together."""
         views = self.tasks()
         rows = iter(self.results_of(views))
         for view in views:
@@ -272,7 +274,7 @@ class SimRun:
         return [decode(item.payload) for item in items]
 
     def log_of(self, task_id: str, map_index: int) -> bytes:
-        """Return what a task printed."""
+        """Return the output of a task."""
         return self._stage.look(lambda api: api.logs(self.run_id, task_id, map_index=map_index))
 
     def _page(self, offset: int, limit: int) -> RunView:

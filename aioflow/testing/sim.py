@@ -1,4 +1,4 @@
-"""A whole node in one process on virtual time: what tests of DAGs play with."""
+"""A simulator for tests of DAGs: a whole node in one process, on virtual time."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _logger = logging.getLogger("aioflow.testing")
 
 
 class Sim:
-    """A node with an empty database, on a clock that only moves when the test awaits.
+    """A node with an empty database, on a clock that advances only while the test awaits.
 
-    What is real: the engine, the database, the hosts of coroutines and triggers, and every
-    message between. What is not: processes and time. Bodies run in this process, so that what
-    a test replaces is replaced for them, too.
+    Real: the engine, the database, the hosts of coroutines and triggers, and every message in
+    between. Not real: processes and time. Bodies run in this process, so anything that a test
+    replaces is replaced for them, too.
 
-    Use it as a context manager, or by the fixture ``sim``.
+    Use it as a context manager, or through the fixture ``sim``.
 
     Args:
-        at: When it begins; without a zone it is taken as UTC.
-        on_standstill: Called with a text that says on what the simulation waits, where it has
-            waited for 10 s of real time. By default it is logged as a warning; the fixture
+        at: Start of the virtual clock; a naive datetime counts as UTC.
+        on_standstill: Called with a text that says what the simulation waits for, whenever it has
+            waited for 10 s of real time. By default the text is logged as a warning; the fixture
             writes it to the terminal at once.
     """
 
@@ -85,21 +85,21 @@ class Sim:
             raise LookupError(unknown)
 
     def close(self) -> None:
-        """End everything, and put back clock and tasks. A second time does nothing."""
+        """Stop the node, and restore the clock and the tasks. Idempotent."""
         self._world.close()
         self._closing.close()
         self._understudies.leave()
 
-    # ── what happens ────────────────────────────────────────────────────────────────────
+    # ── actions ─────────────────────────────────────────────────────────────────────────
 
     async def start(self, dag: DAG, /, **params: Any) -> SimRun:
-        """Start a run, and let all happen that happens at this instant.
+        """Start a run, and process everything that is due at the present virtual time.
 
-        The DAG's own schedule rests; see ``schedule``.
+        The DAG's own schedule is paused; see ``schedule``.
 
         Raises:
-            DagError: If the DAG cannot run as written.
-            BadConf: If the parameters do not fit.
+            DagError: If the DAG is invalid.
+            BadConf: If the parameters are invalid.
         """
         key = f"sim-{next(self._keys)}"
 
@@ -115,11 +115,11 @@ class Sim:
         return SimRun(self, dag, await self._do(begin))
 
     async def schedule(self, dag: DAG, /) -> None:
-        """Have a DAG's own schedule start its runs from now on; see ``runs``."""
+        """Let a DAG's own schedule start runs from now on; see ``runs``."""
         await self._do(lambda: self._enter(dag, paused=False))
 
     async def advance(self, duration: Duration) -> None:
-        """Let time pass, and all that falls due be done; what is due at its end included.
+        """Let time pass, and process everything that is due until its end, inclusive.
 
         Args:
             duration: A timedelta, seconds, or ``"90s" "5m" "14h" "2d"``.
@@ -128,7 +128,7 @@ class Sim:
         await self._do(lambda: self._world.pass_time(seconds))
 
     async def emit(self, name: str, *, key: str | None = None, data: Any = None) -> None:
-        """Emit a named event, as somebody outside does."""
+        """Emit a named event, like an external client."""
 
         async def tell() -> None:
             request = f"sim-{next(self._keys)}"
@@ -156,13 +156,13 @@ class Sim:
         downstream: bool = False,
         failed: bool = False,
     ) -> int:
-        """Have tasks of a run begin again, as ``aioflow runs clear`` does; return how many.
+        """Reset tasks of a run so that they run again, as ``aioflow runs clear``; return how many.
 
         Args:
             tasks: Their ids; all by default.
-            map_index: Of a mapped task this child alone.
-            downstream: What comes after them, too.
-            failed: Only what has failed, or could not run because of that.
+            map_index: Only this child of a mapped task.
+            downstream: Also all tasks downstream of them.
+            failed: Only tasks that failed, or could not run because of a failure.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
@@ -192,21 +192,22 @@ class Sim:
         reverse: bool = False,
         **params: Any,
     ) -> SimBackfill:
-        """Have runs made for the slots of a range, as ``aioflow dags backfill`` does.
+        """Create runs for the slots of a range, as ``aioflow dags backfill`` does.
 
-        All happens that happens at this instant; ``finished`` lets time pass until it is over.
+        Processes everything that is due at the present virtual time; ``finished`` lets time pass
+        until the backfill has ended.
 
         Args:
-            first: A day or an instant, or either as ISO 8601 text.
-            last: Likewise; a day counts whole.
-            reprocess: Which slots get another run that have one: ``none``, those that ``failed``,
-                or ``all``.
-            max_active: How many of its runs are live at once; 0 for the DAG's limit.
-            reverse: The newest slot first.
+            first: A day or a datetime, or either as ISO 8601 text.
+            last: Likewise; a day is included whole.
+            reprocess: Which slots that have a run get another: ``none``, those that ``failed``, or
+                ``all``.
+            max_active: Maximum number of its runs active at once; 0 for the DAG's limit.
+            reverse: Start with the newest slot.
             params: The parameters of all its runs.
 
         Raises:
-            RequestError: If there is nothing to fill, or another backfill of the DAG goes on.
+            RequestError: If there is nothing to fill, or another backfill of the DAG is running.
         """
         key = f"sim-{next(self._keys)}"
 
@@ -231,9 +232,9 @@ class Sim:
         return SimBackfill(self, dag, await self._do(begin))
 
     async def crash(self) -> None:
-        """Kill the node between two commits, and start it again on its database.
+        """Kill the node between two commits, and restart it on its database.
 
-        What it had running is gone: coroutines are cancelled, bodies end where they sleep.
+        Everything it was running is lost: coroutines are cancelled, bodies end where they sleep.
         """
         await self._do(self._world.crash)
 
@@ -245,20 +246,20 @@ class Sim:
         /,
         **params: Any,
     ) -> int:
-        """Play a run undisturbed, then with a crash at each of its commits; it must end the same.
+        """Run a DAG undisturbed, then with a crash at each commit; compare the outcomes.
 
-        Each time it is played by another node: once with a crash just before a commit, once
-        with one just after it.
+        A new node is used each time: one with a crash just before a commit, and one with a crash
+        just after it, for every commit.
 
         Args:
-            prepare: Called with each node before the run starts, to replace what must be.
+            prepare: Called with each simulator before its run starts, to replace tasks.
 
         Returns:
-            How many commits there are.
+            The number of commits.
 
         Raises:
             AssertionError: If a run or a task ended in another state, or with another result.
-            RunStuck: If it did not end.
+            RunStuck: If a run did not end.
         """
 
         async def play(crash: Callable[[int, bool], bool]) -> Ending:
@@ -272,34 +273,34 @@ class Sim:
         return await play_crashing_everywhere(play)
 
     def replace(self, task: Replaceable, fn: Callable[..., Any]) -> None:
-        """Have a function run instead of a task's own, from its next start on, until the end.
+        """Have a function run instead of a task's own, from its next start until the end.
 
-        It is called with those of the task's arguments that it takes, by name. A task id that no
-        DAG of the test has is a ``LookupError`` at its end.
+        The function is called with those of the task's arguments that it accepts, by name. A task
+        id that no DAG of the test has raises a ``LookupError`` at the end of the simulation.
 
         Args:
             task: The decorated function, wherever it is used; or a reference; or a task id.
             fn: A ``def`` or a lambda; for an ``async def`` task it may be one, too.
 
         Raises:
-            TypeError: If ``fn`` is ``async`` where the task is not.
+            TypeError: If ``fn`` is ``async`` but the task is not.
         """
         self._understudies.replace(task, fn)
 
-    # ── what there is ───────────────────────────────────────────────────────────────────
+    # ── state ───────────────────────────────────────────────────────────────────────────
 
     @property
     def now(self) -> datetime:
-        """What the clock shows, in UTC."""
+        """The time of the virtual clock, in UTC."""
         return to_datetime(self._world.clock.now())
 
     @property
     def notifications(self) -> list[Notification]:
-        """What webhook and e-mail notifiers would have sent, the first first; nothing leaves."""
+        """Notifications of webhook and e-mail notifiers, oldest first. None of them is sent."""
         return list(self._world.notifications)
 
     def runs(self, dag: DAG, /) -> list[SimRun]:
-        """Return the runs of a DAG, the oldest first, whoever started them."""
+        """Return all runs of a DAG, oldest first, however they were started."""
         found = self.look(lambda api: api.list_runs(dag_id=dag.dag_id, limit=10_000))
         return [SimRun(self, dag, run.run_id) for run in reversed(found)]
 
@@ -324,10 +325,10 @@ class Sim:
             raise RunStuck(await self._do(lambda: self._why(run_id)))
 
     async def until_over(self, is_live: Callable[[Api], Awaitable[bool]], within: Duration) -> bool:
-        """Let time pass until something is not live any more; return whether that is so.
+        """Let time pass until ``is_live`` returns false; return whether it did.
 
         Args:
-            is_live: Asked again after each commit that changes a run.
+            is_live: Called again after each commit that changes a run.
         """
         seconds = microseconds(within, "within") / 1e6
 
@@ -361,13 +362,13 @@ class Sim:
     # ── DAGs ────────────────────────────────────────────────────────────────────────────
 
     async def _enter(self, dag: DAG, *, paused: bool) -> None:
-        """Have the node know a DAG, and those beside it in its file, which tasks may start."""
+        """Register a DAG and the other DAGs of its file, which its tasks may start."""
         await self._put(dag, paused=paused)
         for other in registered(dag.file):
             if other.dag_id not in self._dags:
                 try:
                     await self._put(other, paused=True)
-                except DagError as exc:  # of another test, perhaps, which expects just that
+                except DagError as exc:  # perhaps a DAG of another test, which expects this error
                     _logger.warning("%s is not known to this simulation: %s", other.dag_id, exc)
 
     async def _put(self, dag: DAG, *, paused: bool) -> None:
@@ -378,7 +379,7 @@ class Sim:
         if spec is None:
             raise DagError("; ".join(failure.message for failure in failures))
         self._dags[dag.dag_id] = dag
-        spec = msgspec.structs.replace(spec, if_paused="stay")  # its schedule rests, nothing else
+        spec = msgspec.structs.replace(spec, if_paused="stay")  # only its schedule is paused
         version = dag.dag_id
         if spec.trigger is not None and paused:
             spec = msgspec.structs.replace(spec, trigger=None)
@@ -404,6 +405,6 @@ def _iso(moment: date | str) -> str:
 
 
 def _modules(dag: DAG) -> list[ModuleType]:
-    """Return the modules that the code of a DAG's tasks stands in."""
+    """Return the modules that contain the code of a DAG's tasks."""
     names = {getattr(node.fn or node.operator, "__module__", "") for node in dag.nodes}
     return [sys.modules[name] for name in names if name in sys.modules]

@@ -1,4 +1,4 @@
-"""The world of a simulated node: its loop in a thread, its database, one life after another."""
+"""The environment of a simulated node: an event loop in a thread, and a database."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from aioflow.worker.code import CodeShelf
 __all__ = ("NodeCrashed", "World")
 
 SLACK_SECONDS = 0.05
-"""What falls due may take this much virtual time to be done: timers are coarse."""
+"""Virtual time allowed for due work to be done, since timers are coarse."""
 
 LAST_US = 2_000_000
-"""How long, in truth, coroutines may take to let go of what they hold before the loop is closed."""
+"""Real time that cancelled coroutines get to clean up before the loop is closed, in µs."""
 
 T = TypeVar("T")
 
 
 class NodeCrashed(Exception):
-    """The life of a node is over, at once."""
+    """The node crashed; ends all its services at once."""
 
 
 class World:
-    """See the module. Its loop turns while a caller waits for ``run`` or ``do``, else it stands.
+    """The environment of a node. Its loop runs only while a caller waits for ``run`` or ``do``.
 
     Args:
-        tell: Called with what it waits for where that takes real time.
+        tell: Called with what it waits for when that takes real time.
 
     Attributes:
-        home: The folder of the node.
+        home: The home directory of the node.
         clock: Virtual time.
-        store: The database, which outlives the node.
-        notifications: What notifiers would have sent.
+        store: The database, which survives crashes of the node.
+        notifications: Notifications that would have been sent.
     """
 
     def __init__(
@@ -82,28 +82,30 @@ class World:
     # ── from outside ────────────────────────────────────────────────────────────────────
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Let the loop turn until this has an answer, and return it. Blocks.
+        """Run the loop until the coroutine has ended, and return its result. Blocks.
 
         Raises:
-            Stalled: If it never will.
-            RuntimeError: In what the loop itself runs, which cannot wait for itself.
+            Stalled: If it will never end.
+            RuntimeError: If called from code that the loop itself runs, which cannot wait for
+                itself.
         """
         if nap_here() is not None:
             raise RuntimeError("a task cannot look at the simulator that runs it")
         return self._standstill.result(self._start(make))
 
     async def do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """As ``run``, while the loop of the caller goes on."""
+        """Do the same as ``run``, while the caller's loop continues."""
         return await self._standstill.awaited(self._start(make))
 
     def _start(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         return self._thread.submit(self._turn, make)
 
     def crash_where(self, crash: Callable[[int, bool], bool]) -> None:
-        """Kill the node at commits.
+        """Crash the node at commits.
 
         Args:
-            crash: Asked with the number of each commit from now on, before and after it.
+            crash: Called with the number of each commit from now on, and whether it is before or
+                after it; returns whether to crash.
         """
         count = 0
 
@@ -120,7 +122,7 @@ class World:
         self.store.before_commit, self.store.after_commit = before, after
 
     def close(self) -> None:
-        """End everything, and give back what was taken. A second time does nothing."""
+        """Stop everything, and release all resources. Idempotent."""
         if not self._loop.is_closed():
             self._thread.submit(self._end).result()
             self._thread.shutdown()
@@ -129,7 +131,7 @@ class World:
     # ── on the loop ─────────────────────────────────────────────────────────────────────
 
     async def ask(self, question: Callable[[Node], Awaitable[T]]) -> T:
-        """Ask the node, and ask the next one again if it dies over it."""
+        """Send a request to the node; if it crashes meanwhile, repeat it at the next one."""
         while True:
             await self._born.wait()
             assert self._node is not None  # noqa: S101 - it is born
@@ -149,11 +151,11 @@ class World:
         await self._run_changed.wait()
 
     async def stillness(self) -> None:
-        """Return when nothing more happens at this instant."""
+        """Return when nothing more happens at the present virtual time."""
         await self._loop.stillness()
 
     async def pass_time(self, seconds: float) -> None:
-        """Return when this much time has passed and what has fallen due is done."""
+        """Return when this much time has passed and all due work is done."""
         self._nominal = max(self._nominal, self._loop.time() - SLACK_SECONDS) + seconds
         await asyncio.sleep(self._nominal - self._loop.time())
         await self.stillness()
@@ -161,7 +163,7 @@ class World:
         await self.stillness()
 
     async def crash(self) -> None:
-        """End the life of the node at once, and begin the next."""
+        """Crash the node, and start the next one."""
         await self._born.wait()
         assert self._services is not None  # noqa: S101 - it is born
         died = self._died
@@ -179,7 +181,7 @@ class World:
                     await self._services.start(node.run)
                     self._node = node
                     self._born.set()
-                    self._tell_of_change()  # the last life may have ended before it told
+                    self._tell_of_change()  # the last node may have died before it did
                     await anyio.sleep_forever()
             except* NodeCrashed:
                 pass
@@ -210,7 +212,7 @@ class World:
             return found
 
     async def _before_it_dies(self, wanted: Coroutine[Any, Any, T]) -> T:
-        """Return what is wanted, or raise what has ended the engine for good: a bug of ours."""
+        """Return the result, or raise the error that has ended the engine: a bug of aioflow."""
         task = asyncio.ensure_future(wanted)
         try:
             await asyncio.wait({task, self._life}, return_when=asyncio.FIRST_COMPLETED)
@@ -231,7 +233,7 @@ class World:
         loop.close()
 
     def _see_them_end(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Let the loop turn, while no time passes, until they are done or it takes too long."""
+        """Run the loop until the tasks are done or it takes too long; no virtual time passes."""
         clock = SystemClock()
         until = clock.monotonic_us() + LAST_US
         while clock.monotonic_us() < until and not all(task.done() for task in tasks):

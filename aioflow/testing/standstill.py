@@ -1,7 +1,7 @@
-"""Says on what a simulation waits where that takes real time.
+"""Reports what a simulation waits for when that takes real time.
 
-What a test waits for can be one line of user code that never ends, or descriptors that are given
-a moment at each step of time. Both look alike from outside: nothing happens.
+A test may wait for a line of user code that never ends, or for descriptors that get a moment of
+real time at each step. Both look alike from outside: nothing happens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aioflow.testing.loop import VirtualLoop
 __all__ = ("Standstill",)
 
 TELL_AFTER_SECONDS = 10.0
-"""Real seconds between two reports of one wait at first; each time twice as many."""
+"""Real seconds before the first report of a wait. Each further interval is twice as long."""
 
 _OURS = str(Path(__file__).parent.parent) + os.sep
 _NOT_OF_USERS = (_OURS, sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("purelib"))
@@ -33,11 +33,11 @@ T = TypeVar("T")
 
 
 class Standstill:
-    """Waits for what the loop of a simulation does, and reports where that takes real time.
+    """Waits for results of a simulation's loop, and reports when that takes real time.
 
     Args:
-        now: What the virtual clock shows.
-        tell: Called with each report, in the thread that waits.
+        now: Returns the time of the virtual clock.
+        tell: Called with each report, in the waiting thread.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Standstill:
         self._tell = tell
 
     def result(self, future: Future[T]) -> T:
-        """Wait here for a result of the loop."""
+        """Wait for a result of the loop, blocking this thread."""
         interval, before = TELL_AFTER_SECONDS, self._progress()
         while not wait({future}, timeout=interval).done:
             before, interval = self._report(before, interval), 2 * interval
         return future.result()
 
     async def awaited(self, future: Future[T]) -> T:
-        """As ``result``, while the loop of the test goes on."""
+        """Wait for a result of the loop, while the loop of the test continues."""
         waited = asyncio.wrap_future(future)
         interval, before = TELL_AFTER_SECONDS, self._progress()
         try:
@@ -70,7 +70,7 @@ class Standstill:
         return self._loop.time(), self._loop.vain_seconds
 
     def _report(self, before: tuple[float, float], seconds: float) -> tuple[float, float]:
-        """Tell what has been waited for in these seconds, if it was; return where time is."""
+        """Report what was waited for in these seconds, if anything; return the present progress."""
         present = moved_to, vain_seconds = self._progress()
         vain = vain_seconds - before[1]
         if moved_to == before[0]:
@@ -81,7 +81,7 @@ class Standstill:
 
     def _say(self, what: str) -> None:
         causes = list(self._causes())
-        if causes:  # else the machine is slow, and the simulation goes on by itself
+        if causes:  # otherwise the machine is slow, and the simulation continues by itself
             moment = self._now().astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
             self._tell("\n  - ".join((f"at {moment} the simulation {what}:", *causes)))
 
@@ -98,7 +98,7 @@ class Standstill:
 
 
 def _place(frame: FrameType) -> str:
-    """Say where a thread is: on which line of user code, else on which line at all."""
+    """Describe where a thread is: the innermost line of user code, or else its present line."""
     innermost: FrameType | None = frame
     while innermost is not None:
         if not innermost.f_code.co_filename.startswith(_NOT_OF_USERS):
@@ -110,7 +110,7 @@ def _place(frame: FrameType) -> str:
 
 
 def _name(descriptor: int) -> str:
-    """Name what a descriptor of this process is open to."""
+    """Describe what a descriptor of this process refers to."""
     try:
         with closing(socket.socket(fileno=os.dup(descriptor))) as opened:
             return f"the socket to {opened.getpeername()}"
