@@ -1,8 +1,8 @@
 """The files beside its modules that belong to the version of a DAG file. Blocks; use a thread.
 
-These are the files that it names or reads, see ``worker.beside``, and those named by a comment in
-it (``# aioflow: files = [...]``) or by an ``aioflow.toml`` in its folder or one above. If there is
-neither comment nor table, all small text files in its own folder, and in folders that it names,
+These are the files that it names or reads, see ``worker.data_files``, and those that a comment in
+it (``# aioflow: files = [...]``) or an ``aioflow.toml`` in its folder or one above names. If there
+is neither comment nor table, all small text files in its own folder, and in folders that it names,
 belong to it as well.
 """
 

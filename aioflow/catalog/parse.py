@@ -1,7 +1,7 @@
 """Parsing of DAG files and inspection of plug-ins, each in a process forked for it.
 
 The forking process has imported all that a DAG file imports of aioflow, so a file costs a fork and
-not a start; see ``worker.forking``. Such a process serves one request at a time, and exits when it
+not a start; see ``worker.parser``. Such a process serves one request at a time, and exits when it
 was idle for a while.
 """
 

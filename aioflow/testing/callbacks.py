@@ -43,7 +43,7 @@ class CallingHost:
         outbound.set(on_notification)
 
     def obey(self, order: Order) -> None:
-        """See ``worker.shared.Role``."""
+        """See ``worker.shared_host.Role``."""
         match order:
             case RunCallback():
                 self._begin(order.number, partial(call, order, self._runs, self._drive))

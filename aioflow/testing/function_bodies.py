@@ -152,7 +152,7 @@ class BodyHost:
         self._running: Turns[Ended] | None = None
 
     def obey(self, order: Order) -> None:
-        """See ``worker.shared.Role``."""
+        """See ``worker.shared_host.Role``."""
         match order:
             case StartTask():
                 self._claimed[order.task_no, order.start_no] = order

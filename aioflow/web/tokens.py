@@ -1,4 +1,4 @@
-"""The home's own token, which grants full access to the daemon. For others see ``api.access``."""
+"""The home's own token, which grants full access to the daemon. For others see ``api.accounts``."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Three signs are evaluated: expressions built on ``__file__``, plain strings that name a file or
 folder there, and paths opened or listed during the import. At run time a version's folder holds
-only its own files, so the files found here become part of the version; see ``catalog.beside``.
+only its own files, so the files found here become part of the version; see ``catalog.data_files``.
 """
 
 from __future__ import annotations

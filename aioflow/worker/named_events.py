@@ -158,7 +158,7 @@ class _Queue(Listener):
 class EventFollower:
     """Waits for the first event of a name for each of many waiters, which are only data.
 
-    Implements ``aioflow.author.asking.EventFollower``.
+    Implements ``aioflow.author.client.EventFollower``.
 
     Args:
         run_no: Returns the run on whose behalf it queries at the moment.

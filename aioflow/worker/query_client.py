@@ -35,7 +35,7 @@ class Channels:
 class LineAsker:
     """Queries on behalf of one task. The daemon answers only what the task's run may know.
 
-    Implements ``aioflow.author.asking.Asker``.
+    Implements ``aioflow.author.client.Asker``.
     """
 
     __slots__ = ("_channels", "_dag_id", "_place", "_run_no")
@@ -150,7 +150,7 @@ class GuestAsker(LineAsker):
 class Follower:
     """Queries about many runs, each on behalf of the trigger whose code is running at the time.
 
-    Implements ``aioflow.author.asking.RunFollower``.
+    Implements ``aioflow.author.client.RunFollower``.
     """
 
     __slots__ = ("_asker", "_endings")
