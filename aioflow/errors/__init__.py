@@ -268,5 +268,6 @@ __all__ = (
 )
 
 for _name in __all__:
-    # What a failure is called is stored, and must outlive a move between the modules here.
+    # Stored failures name the class by this path, which must not change when a class moves between
+    # the modules of this package.
     globals()[_name].__module__ = __name__
