@@ -192,7 +192,8 @@ class Sensor(Operator):
     ) -> bool | PokeReturnValue[Any] | Awaitable[bool | PokeReturnValue[Any]]:
         """Check the condition once. ``False`` or ``NotReady`` means: not yet met.
 
-        ``def`` or ``async def``."""
+        ``def`` or ``async def``.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs a method poke()")
 
 

@@ -21,7 +21,7 @@ _MISSING: Any = object()
 _json = json.JSONEncoder(allow_nan=False)
 
 
-class Param(Any):  # usable wherever its value is
+class Param(Any):  # type: ignore[misc]  # usable wherever its value is
     """The default of a parameter together with its JSON schema.
 
     As in Airflow, in the options of a DAG: ``params={"n": Param(3, type="integer", minimum=1)}``.
