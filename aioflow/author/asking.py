@@ -1,4 +1,4 @@
-"""Queries to the daemon that hosted user code may make: run results and named events."""
+"""Queries that user code may send to the daemon: how runs ended, and named events."""
 
 from __future__ import annotations
 

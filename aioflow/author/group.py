@@ -170,8 +170,8 @@ class _Make(Protocol):
 class MappedGroup:
     """A task group with some of its arguments; ``expand`` runs its tasks once per item.
 
-    All of its tasks are mapped over the same items, and the children with one index form a
-    chain: the trigger rule of a child looks only at the parents' children with the same index,
+    All of its tasks are mapped over the same items, and children with the same index belong
+    together: the trigger rule of a child considers only its parents' children with that index,
     and the child gets their results. A task outside of the group that uses the group's result
     gets the results of all children, as from any mapped task.
     """

@@ -84,8 +84,8 @@
         └── FanOutCapped
 
 ``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: retrying cannot
-help. A change that finds its row already moved is no error at all in ``core`` (it is late);
-in the store it is ``BatchRefused``. Flow control is not an error either: see
+help. If a row has changed state before a change to it is applied, ``core`` ignores the change
+as late; the store raises ``BatchRefused``. Flow control is not an error either: see
 ``aioflow.author.signals``.
 """
 
