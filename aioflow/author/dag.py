@@ -1,4 +1,4 @@
-"""DAGs: registered by the file that defines them, and filled with tasks meanwhile."""
+"""DAGs: created and registered by a DAG file, which adds tasks to them."""
 
 from __future__ import annotations
 
