@@ -57,7 +57,8 @@ class RunContext:
         clear_number: How often the task with this number was cleared.
         conf: The conf that the run was started with, decoded without annotations.
         params: The parameters of the DAG, with defaults; see ``parameters``.
-        cause: ``manual`` or ``schedule``.
+        cause: ``manual``, ``schedule``, ``event``, ``backfill``, or ``task`` for a run started by
+            ``run_dag`` or ``start_dag``.
         interval: The data interval, if it is not a single point.
     """
 

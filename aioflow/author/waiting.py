@@ -67,8 +67,8 @@ class Call:
     """A durable call, in the form that is compared with the record when it is made again.
 
     Attributes:
-        kind: ``wait``, ``any_of``, ``all_of``, ``sleep``, ``step``, ``now``, ``uuid``, ``emit``,
-            ``run_dag``.
+        kind: ``wait``, ``any_of``, ``all_of``, ``stream``, ``next``, ``sleep``, ``step``, ``now``,
+            ``uuid``, ``emit``, ``run_dag``, ``start_dag``.
         name: The trigger classes, the function or the DAG.
         place: The line that made the call.
     """
