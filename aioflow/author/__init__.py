@@ -1,3 +1,3 @@
-"""What a DAG file imports, by way of the facade: describing work, never doing it."""
+"""What a DAG file imports, through the facade ``aioflow``: describes work and never runs it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys of Airflow's context that do not exist here, and what to write instead of each."""
+"""Keys of Airflow's context that do not exist here, with a replacement for each."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CONTEXT_INSTEAD = {
 
 
 def context_hint(name: str) -> str:
-    """Return what to write instead of a key of Airflow's context, led by a colon; else nothing."""
+    """Return ``": "`` and the replacement for a key of Airflow's context, or an empty string."""
     instead = CONTEXT_INSTEAD.get(name)
     return "" if instead is None else f": {instead}"
 
@@ -77,26 +77,27 @@ _ALWAYS_IN_AIRFLOW = frozenset(
         *("triggering_asset_events", "ts_nodash_with_tz", "var"),
     }
 )
-"""Keys without ``NotRequired`` in ``Context`` of the Task SDK of Airflow 3."""
+"""Keys of ``Context`` in Airflow 3's Task SDK that are not ``NotRequired``."""
 
 _ABSENT: Any = object()
 
 
 class ContextValues(dict[str, Any]):
-    """The context of a task. A key that it does not have says what to write instead.
+    """The context of a task. The error for a missing key names the replacement.
 
-    So does ``get`` without a default for a key that Airflow's context always has: a ported task
-    would use ``None`` as its value.
+    ``get`` without a default also raises for a key that Airflow's context always has. Otherwise
+    a task ported from Airflow would silently use ``None``.
     """
 
     def __missing__(self, key: str) -> NoReturn:
         raise UnknownContextKey(key, context_hint(key) or f"; it has {', '.join(self)}")
 
     def get(self, key: str, default: Any = _ABSENT) -> Any:
-        """Return a value, or the default.
+        """Return the value of a key, or the default.
 
         Raises:
-            UnknownContextKey: If no default is given for a key of Airflow that is not there.
+            UnknownContextKey: If there is no default, and the key is one that Airflow always has
+                and aioflow does not.
         """
         if default is not _ABSENT:
             return super().get(key, default)

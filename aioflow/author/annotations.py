@@ -1,4 +1,4 @@
-"""The annotations of user code as types, as far as they can be resolved."""
+"""Resolves the annotations of user code to types, as far as possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def hints(owner: Any) -> dict[str, Any]:
     """Return the resolved annotations of a function or class.
 
     A name that cannot be resolved (imported for type checkers only, or local to a function)
-    leaves its parameter unannotated: values then arrive as they travelled.
+    leaves its parameter unannotated: its values are then passed as they were decoded.
     """
     try:
         return get_type_hints(owner)

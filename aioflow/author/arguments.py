@@ -1,4 +1,4 @@
-"""Turns the arguments of a call in a DAG into bindings, and sees which parents they name."""
+"""Turns the arguments of a call in a DAG into bindings, and collects the parents they name."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ __all__ = ("SPREAD", "Mappable", "Taken", "take", "take_expanded", "take_spread"
 Mappable = Items | Ref[Any] | Sequence[Any] | Mapping[Any, Any]
 
 SPREAD = "**"
-"""Stands for all parameters that an item of ``expand_kwargs`` gives."""
+"""The binding name for all parameters that come from an item of ``expand_kwargs``."""
 
 
 class Taken:
-    """The arguments of one task, taken apart.
+    """The bindings of one task's arguments.
 
     Attributes:
-        parents: Those whose results are among them.
+        bindings: By parameter name.
+        sources: The sources that the task is mapped over.
+        parents: Tasks whose results are used as arguments.
     """
 
     def __init__(self, dag: object, owner: str) -> None:
@@ -51,7 +53,7 @@ class Taken:
         self._owner = owner
 
     def bind(self, value: object) -> Binding:
-        """Return where a value comes from."""
+        """Return the binding for a value."""
         if isinstance(value, Unknown):
             return self._from_unknown(value)
         if isinstance(value, Linked):
@@ -77,7 +79,7 @@ class Taken:
             raise UnknownParent(self._owner, value.node.task_id)
 
     def _nested(self, value: Any) -> Any:
-        """Return ``value`` itself if nothing in it is unknown, else a copy with bindings."""
+        """Return ``value`` itself if it contains no references, else a copy with bindings."""
         if isinstance(value, Unknown | Linked):
             return self.bind(value)
         if type(value) in {list, tuple}:
@@ -96,7 +98,7 @@ class Taken:
         return value
 
     def source(self, parameter: str, value: object) -> Source:
-        """Return what an argument of ``expand`` maps over."""
+        """Return the source for an argument of ``expand``."""
         source = source_of(value, f"{self._owner} expands {parameter!r} over")
         for leaf in source.leaves:
             self._check_leaf(leaf)
@@ -136,19 +138,19 @@ def take(
     injects: bool = True,
     partly: bool = False,
 ) -> Taken:
-    """Take the arguments of an ordinary call.
+    """Bind the arguments of an ordinary call.
 
     Args:
-        fn: What will be called with them.
-        args: Those without a name.
-        kwargs: Those with one.
-        dag: The DAG being written.
+        fn: The function that will be called with them.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        dag: The DAG being defined.
         owner: Names the call in errors.
-        injects: Whether what is left open is filled from the run by its name.
-        partly: Whether others are to follow.
+        injects: Whether missing arguments are filled from the context of the run, by name.
+        partly: Whether more arguments follow, so that missing ones are no error.
 
     Raises:
-        DagError: If they do not fit the function.
+        DagError: If the arguments do not match the function's signature.
     """
     signature = _signature(fn, owner)
     try:
@@ -175,7 +177,7 @@ def take_expanded(
     owner: str,
     injects: bool = True,
 ) -> Taken:
-    """Take the arguments of ``partial(**fixed).expand(**mapped)``; as ``take``."""
+    """Bind the arguments of ``partial(**fixed).expand(**mapped)``; see ``take``."""
     if not mapped:
         raise wrong(f"{owner}: expand() needs at least one argument to map over")
     twice = fixed.keys() & mapped.keys()
@@ -200,10 +202,10 @@ def take_spread(
     injects: bool = True,
     refused: frozenset[str] = frozenset(),
 ) -> Taken:
-    """Take the arguments of ``partial(**fixed).expand_kwargs(items)``; as ``take``.
+    """Bind the arguments of ``partial(**fixed).expand_kwargs(items)``; see ``take``.
 
     Args:
-        refused: Names that are no parameters of a child, but options of the task.
+        refused: Names that an item may not give: they are options of the task, not parameters.
     """
     signature = _signature(fn, owner)
     taken = take(fn, (), fixed, dag=dag, owner=owner, injects=injects, partly=True)
@@ -255,7 +257,7 @@ def _flat(
 def _left_open(
     signature: inspect.Signature, taken: Taken, injected: frozenset[str]
 ) -> Iterator[str]:
-    """Fill what was left open from the run, as Airflow does, or from defaults; yield the rest."""
+    """Bind missing arguments from the run's context, like Airflow, or defaults; yield the rest."""
     for name, parameter in signature.parameters.items():
         if name in taken.bindings or parameter.kind is parameter.VAR_POSITIONAL:
             continue

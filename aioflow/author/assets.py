@@ -1,4 +1,4 @@
-"""Assets: what tasks make, by name, and runs that start when it has been made anew."""
+"""Assets: named outputs of tasks, whose updates start runs of other DAGs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OUTLETS_LIMIT = 64
 
 
 class _Combinable:
-    """What ``&`` and ``|`` put together."""
+    """Adds the operators ``&`` and ``|`` to assets and expressions of them."""
 
     def __and__(self, other: Asset | AssetExpression) -> AssetExpression:
         return AssetExpression(True, (self, other))
@@ -39,15 +39,15 @@ class _Combinable:
 
 @dataclass(frozen=True)
 class Asset(_Combinable):
-    """Something that tasks make and others go by, such as a table or a file.
+    """Something that tasks produce and other DAGs depend on, such as a table or a file.
 
-    ``@task(outlets=[Asset("orders")])`` says that each success of the task has made it anew;
-    ``@dag(schedule=Asset("orders"))`` starts a run each time. ``a & b``, or ``[a, b]``, waits
-    until all have been made anew since the last run, ``a | b`` for one of them.
+    ``@task(outlets=[Asset("orders")])`` makes each success of the task update the asset;
+    ``@dag(schedule=Asset("orders"))`` starts a run for each update. ``a & b``, or ``[a, b]``,
+    waits until all of them were updated since the last run, ``a | b`` until one of them was.
 
     Attributes:
         name: A name or a URI, at most 244 printable characters.
-        extra: What a task tells along with it; what may travel, at most 4 KiB.
+        extra: A value sent along with each update; serializable, at most 4 KiB.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Asset(_Combinable):
 
 @dataclass(frozen=True)
 class AssetExpression(_Combinable):
-    """Several assets: all of them, or any."""
+    """A combination of assets: all of them, or any."""
 
     is_all: bool
     parts: tuple[Any, ...]
@@ -76,10 +76,10 @@ AssetSchedule: TypeAlias = Asset | AssetExpression | Sequence[Asset | AssetExpre
 
 
 def asset_condition(schedule: object) -> AssetCondition | None:
-    """Return for which assets a DAG waits; ``None`` for a schedule that is none of assets.
+    """Return the asset condition of a schedule; ``None`` if it is not made of assets.
 
     Raises:
-        DagError: If it is made of assets and something else.
+        DagError: If it mixes assets with something else.
     """
     if isinstance(schedule, Asset):
         return AssetCondition(True, (schedule.name,))
@@ -91,7 +91,7 @@ def asset_condition(schedule: object) -> AssetCondition | None:
 
 
 def lists_assets(schedule: object) -> TypeGuard[Sequence[object]]:
-    """Return whether a schedule is a list of assets, and not of times; one of both is the first."""
+    """Return whether a schedule is a list with at least one asset in it."""
     return isinstance(schedule, list | tuple) and any(
         isinstance(part, Asset | AssetExpression) for part in schedule
     )
@@ -107,7 +107,7 @@ def _part(said: object) -> str | AssetCondition:
 
 
 def outlets_of(said: object) -> tuple[tuple[str, bytes], ...]:
-    """Return what a task makes: names, and msgpack of what it tells along.
+    """Return the names of a task's outlets, each with its ``extra`` as msgpack.
 
     Raises:
         ValueError: If it is not a list of assets.

@@ -1,4 +1,4 @@
-"""Operators that take every event of their triggers, not only the first."""
+"""Operators that handle every event of their triggers, not only the first."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from aioflow.model.dag import EventsSpec
 __all__ = ("HANDLER", "events_spec")
 
 HANDLER = "handle_trigger_events"
-"""The method that takes events in batches: ``handle_trigger_events(events, context)``."""
+"""The method that handles batches of events: ``handle_trigger_events(events, context)``."""
 
 BATCH_LIMIT = 10_000
 WINDOW_LIMIT = 1_000
 
 
 def events_spec(cls: type[Any], *, is_sensor: bool, has_execute: bool) -> EventsSpec | None:
-    """Return how a class takes many events; ``None`` if it resumes from the first.
+    """Return how a class handles many events; ``None`` if it resumes at the first.
 
     Args:
-        cls: An operator.
+        cls: An operator class.
         is_sensor: Whether it is a sensor.
-        has_execute: Whether it has an ``execute`` of its own.
+        has_execute: Whether it defines its own ``execute``.
 
     Raises:
-        DagError: If what it says of that makes no sense.
+        DagError: If its attributes for this are invalid.
     """
     handler = getattr(cls, HANDLER, None)
     many = getattr(cls, "many_events", False)

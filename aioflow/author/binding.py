@@ -1,7 +1,7 @@
-"""Where the arguments of a task come from: what the author's objects say and the host resolves.
+"""Bindings: where the arguments of a task come from.
 
-A binding is data. Whoever runs a task looks at each of its arguments and fetches the value
-from where the binding points to.
+A binding is data. The DAG file creates it; the worker process that runs the task resolves the
+binding of each argument to a value.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = (
 
 
 class Literal(msgspec.Struct, frozen=True):
-    """A value that stands in the DAG file."""
+    """A value that is written in the DAG file."""
 
     value: object
 
 
 class FromTask(msgspec.Struct, frozen=True):
-    """The result of a parent, or what ``keys`` lead to inside it.
+    """The result of a parent, or the part of it that ``keys`` select.
 
-    A parent that gave nothing, or a key its result does not have, is the host's affair.
+    The worker process handles a parent without a result and a missing key.
 
     Attributes:
-        is_last: Of a loop: what its last round gave, of those that gave anything.
+        is_last: The parent is in a loop: use the result of the last round that has one.
     """
 
     position: int
@@ -48,7 +48,7 @@ class FromParameter(msgspec.Struct, frozen=True):
     """A parameter of the DAG: from the run's conf, else its default.
 
     Attributes:
-        keys: What to take out of it, as with ``FromTask``.
+        keys: Select a part of the value, as in ``FromTask``.
     """
 
     name: str
@@ -56,23 +56,23 @@ class FromParameter(msgspec.Struct, frozen=True):
 
 
 class FromContext(msgspec.Struct, frozen=True):
-    """What the run knows of itself: a name for ``context.resolve``."""
+    """A value of the run's context: a name for ``context.resolve``."""
 
     name: str
 
 
 class FromSource(msgspec.Struct, frozen=True):
-    """The item of a mapped child out of the n-th source of its expansion, or a part of it."""
+    """The item of a mapped child from the n-th source of its expansion, or a part of it."""
 
     source: int
     keys: tuple[str | int, ...] = ()
 
 
 class FromRound(msgspec.Struct, frozen=True):
-    """What the round before gave, or a part of it.
+    """The result of the previous round of a loop, or a part of it.
 
     Attributes:
-        first: Stands in for that in the first round.
+        first: Binding of the value that is used in the first round.
     """
 
     first: object
@@ -80,13 +80,13 @@ class FromRound(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Parameters of a mapped child by their names, out of an item that is a mapping.
+    """Parameters of a mapped child, by name, from an item that is a mapping.
 
     Attributes:
-        source: Of the expansion.
-        names: Those it may give; ``None`` for any.
-        required: Those it has to.
-        given: Those that stand fast, and it may not give.
+        source: Index of the source in the expansion.
+        names: Names that the item may have; ``None`` for any.
+        required: Names that the item must have.
+        given: Names that are fixed already, so that the item may not have them.
     """
 
     source: int
@@ -95,7 +95,7 @@ class Spread(msgspec.Struct, frozen=True):
     given: tuple[str, ...]
 
     def refuse(self, item: object) -> str | None:
-        """Return what is wrong with an item; ``None`` if it fits."""
+        """Return the error message for an item; ``None`` if the item is valid."""
         if not isinstance(item, Mapping):
             return f"expand_kwargs() takes mappings, and this item is a {type(item).__name__}"
         for name in item:
@@ -112,8 +112,8 @@ class Spread(msgspec.Struct, frozen=True):
 class Nested(msgspec.Struct, frozen=True):
     """A list, tuple or dict of a DAG file with bindings somewhere inside.
 
-    Everything in ``value`` that is a binding is resolved, at any depth of lists, tuples and
-    dict values; the rest is taken as it is.
+    Every binding in ``value`` is resolved, at any depth of lists, tuples and dict values. All
+    other values are used unchanged.
     """
 
     value: object

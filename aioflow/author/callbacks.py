@@ -1,4 +1,4 @@
-"""What an author wants called when something happens to a task or to a run."""
+"""Callbacks: user functions that are called on events of a task or a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioflow.model.dag import CallbackSpec, ValueKind
 __all__ = ("RUN_EVENTS", "TASK_EVENTS", "Callback", "Callbacks", "callback_spec", "callbacks_of")
 
 Callback: TypeAlias = Callable[[dict[str, Any]], Any]
-"""Takes the context; ``def`` or ``async def``. What it returns is of no interest."""
+"""Takes the context; ``def`` or ``async def``. The return value is ignored."""
 
 Callbacks: TypeAlias = Callback | Sequence[Callback] | None
 
@@ -20,10 +20,10 @@ RUN_EVENTS = ("success", "failure", "deadline")
 
 
 def callbacks_of(said: Mapping[str, Any], events: Iterable[str]) -> dict[str, tuple[Callback, ...]]:
-    """Return what options like ``on_failure`` say, by event.
+    """Return the callbacks from options like ``on_failure``, by event.
 
     Raises:
-        ValueError: If one says something that cannot be called.
+        ValueError: If an option contains something that cannot be called.
     """
     found = {}
     for event in events:
@@ -45,11 +45,12 @@ def callback_spec(
     callbacks: Mapping[str, tuple[Callback, ...]],
     values: tuple[tuple[ValueKind, str], ...] = (),
 ) -> CallbackSpec | None:
-    """Return the description of callbacks; ``None`` where there are none.
+    """Return the description of callbacks; ``None`` if there are none.
 
     Args:
         callbacks: By event.
-        values: What the task declares, and its callbacks may be told too.
+        values: Secrets, connections and variables that the task declares, and that its callbacks
+            may read too.
     """
     if not callbacks:
         return None

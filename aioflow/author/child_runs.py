@@ -1,4 +1,4 @@
-"""Runs of other DAGs that a task starts and awaits."""
+"""Starts runs of other DAGs from a task, and waits for them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from aioflow.errors import BadConf, ValueTooLarge
 __all__ = ("CONF_LIMIT", "RunOutcome", "run_dag", "start_dag")
 
 CONF_LIMIT = 1024 * 1024
-"""Bytes of msgpack the parameters may have."""
+"""Maximum size of the parameters, in bytes of msgpack."""
 
 
 class RunOutcome(TypedDict):
-    """How a run ended, as ``RunTrigger`` tells it.
+    """The outcome of a run, as ``RunTrigger`` returns it.
 
-    ``state`` is ``success`` or ``partial``; ``result`` is always ``None``, as of any whole run.
+    ``state`` is ``success`` or ``partial``. ``result`` is always ``None``, as a whole run has no
+    result.
     """
 
     state: str
@@ -32,21 +33,21 @@ class RunOutcome(TypedDict):
 def run_dag(dag: DAG | str, /, **params: object) -> Coroutine[Any, Any, RunOutcome]:
     """Start a run of another DAG and wait for its end. Holds no slot meanwhile.
 
-    A durable call: the run is made together with the record of the call, so it is one run,
-    however often this task is cut short and runs again from the top. A further *try* of the task
-    starts a new run where this call had failed or not been answered. The run belongs to nobody:
-    it goes on if this task fails, times out or is cancelled.
+    A durable call: the run is created in the same transaction as the record of the call. So there
+    is exactly one run, however often this task is interrupted and runs again from the top. Another
+    *try* of the task starts a new run if this call had failed or had not returned. The run is
+    independent of this task: it continues if this task fails, times out or is cancelled.
 
     Args:
-        dag: The DAG, or its name.
-        params: Its parameters, as they would be given with ``--conf``.
+        dag: The DAG, or its id.
+        params: Its parameters, as with ``--conf``.
 
     Raises:
         DagRunFailed: If the run failed or was cancelled.
-        UnknownDag: If there is no DAG of that name.
+        UnknownDag: If there is no DAG with this id.
         DagBroken: If its file no longer defines it.
-        BadConf: If the parameters do not fit it.
-        RuntimeError: Outside an ``async def`` task, or while another durable call is under way.
+        BadConf: If the parameters do not match the DAG's.
+        RuntimeError: Outside an ``async def`` task, or while another durable call is in flight.
     """
     dag_id = _named(dag, "run_dag()")
     return _run_dag(Call("run_dag", dag_id, here()), dag_id, params, waits=True)
@@ -55,17 +56,18 @@ def run_dag(dag: DAG | str, /, **params: object) -> Coroutine[Any, Any, RunOutco
 def start_dag(dag: DAG | str, /, **params: object) -> Coroutine[Any, Any, str]:
     """Start a run of another DAG and return its id, without waiting for its end.
 
-    A durable call, as ``run_dag``: it is one run, however often this task runs again from the top.
+    A durable call, as ``run_dag``: there is exactly one run, however often this task runs again
+    from the top.
 
     Args:
-        dag: The DAG, or its name.
-        params: Its parameters, as they would be given with ``--conf``.
+        dag: The DAG, or its id.
+        params: Its parameters, as with ``--conf``.
 
     Raises:
-        UnknownDag: If there is no DAG of that name.
+        UnknownDag: If there is no DAG with this id.
         DagBroken: If its file no longer defines it.
-        BadConf: If the parameters do not fit it.
-        RuntimeError: Outside an ``async def`` task, or while another durable call is under way.
+        BadConf: If the parameters do not match the DAG's.
+        RuntimeError: Outside an ``async def`` task, or while another durable call is in flight.
     """
     dag_id = _named(dag, "start_dag()")
     return _run_dag(Call("start_dag", dag_id, here()), dag_id, params, waits=False)

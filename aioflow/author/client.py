@@ -1,4 +1,4 @@
-"""What user code may ask of the daemon while it is hosted."""
+"""Queries that user code may send to the daemon: how runs ended, and named events."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ Of = TypeVar("Of", bound=Hashable)
 
 @dataclass(frozen=True)
 class RunEnding:
-    """How a run, or one task of it, ended.
+    """The final state of a run, or of one task of it.
 
     Attributes:
-        state: Its final state, such as ``success``.
-        result: Of the task, if one was asked for and its result is small; else ``None``.
+        state: The final state, such as ``success``.
+        result: The result of the task, if ``task_id`` was given and the result is small, else
+            ``None``.
     """
 
     run_id: str
@@ -45,10 +46,10 @@ class RunEnding:
 
 @dataclass(frozen=True)
 class NamedEvent:
-    """What somebody has emitted under a name.
+    """An event that was emitted under a name.
 
     Attributes:
-        id: Grows with each event; no two have the same.
+        id: Unique, and larger than that of every earlier event.
     """
 
     id: int
@@ -58,7 +59,7 @@ class NamedEvent:
 
 
 class Asker(Protocol):
-    """Carries a question to the daemon. The host provides it."""
+    """Sends queries to the daemon. Provided by the process that runs the user code."""
 
     async def run_ending(
         self,
@@ -69,33 +70,33 @@ class Asker(Protocol):
         logical_date: datetime | None,
         since: datetime,
     ) -> RunEnding:
-        """Wait until that run has ended and return how; see the function of that name."""
+        """Wait until the run has ended and return its ending; see ``run_ending`` of the module."""
         ...
 
     def follow_runs(
         self, tell: Callable[[Hashable, RunEnding | AioflowError], None]
     ) -> RunFollower:
-        """Return what asks for many runs; see ``RunEndings``."""
+        """Return a subscription to the endings of many runs; see ``RunEndings``."""
         ...
 
     def named_events(
         self, name: str, *, key: str | None, after: int | None
     ) -> AsyncGenerator[NamedEvent, None]:
-        """Yield the events of a name as they are stored; see the function of that name."""
+        """Yield the events of a name as they are stored; see ``named_events`` of the module."""
         ...
 
     def follow_events(
         self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
     ) -> EventFollower:
-        """Return what asks for many events of a name; see ``NamedEvents``."""
+        """Return a subscription to many events of one name; see ``NamedEvents``."""
         ...
 
     def run_start_id(self) -> int:
-        """See the function of that name."""
+        """See ``run_start_id`` of the module."""
         ...
 
     def own_dag_id(self) -> str:
-        """See the function of that name."""
+        """See ``own_dag_id`` of the module."""
         ...
 
     async def value(self, kind: ValueKind, name: str) -> Any:
@@ -104,7 +105,7 @@ class Asker(Protocol):
 
 
 class RunFollower(Protocol):
-    """Asks for many runs, and tells of each."""
+    """Waits for the endings of many runs, and reports each to a callback."""
 
     def ask(
         self,
@@ -125,7 +126,7 @@ class RunFollower(Protocol):
 
 
 class EventFollower(Protocol):
-    """Asks for many events of one name, and tells of each."""
+    """Waits for many events of one name, and reports each to a callback."""
 
     def ask(self, of: Hashable, *, key: str | None, after: int) -> None:
         """See ``NamedEvents.ask``."""
@@ -137,7 +138,7 @@ class EventFollower(Protocol):
 
 
 asker: ContextVar[Asker] = ContextVar("asker")
-"""Set by the host around each hosted coroutine."""
+"""Set by the process around each coroutine of user code that it runs."""
 
 
 async def run_ending(
@@ -148,19 +149,20 @@ async def run_ending(
     logical_date: datetime | None = None,
     since: datetime,
 ) -> RunEnding:
-    """Wait until a run has ended, however long that takes. Holds nothing but this coroutine.
+    """Wait until a run has ended, with no time limit. Only this coroutine is held in memory.
 
     Args:
-        dag_id: Whose run.
-        task_id: Wait for this task of the run only.
-        run_id: This very run.
-        logical_date: The run that stands for this instant; it may not exist yet.
-        since: Without ``run_id`` and ``logical_date``: the first run that ended from then on.
+        dag_id: The DAG of the run.
+        task_id: Wait only for this task of the run.
+        run_id: Wait for the run with this id.
+        logical_date: Wait for the run with this logical date; it may not exist yet.
+        since: Without ``run_id`` and ``logical_date``: wait for the first run that ended at this
+            time or later.
 
     Raises:
-        RuntimeError: If no host runs this code, as in a plain script.
-        ValueError: If an instant has no time zone.
-        Unserializable: If a name is no text, or longer than any there is.
+        RuntimeError: If the code is not run by aioflow, as in a plain script.
+        ValueError: If a datetime has no time zone.
+        Unserializable: If a name is not a string, or is longer than a name can be.
     """
     _check_zones(logical_date, since)
     return await _host("a run").run_ending(
@@ -169,18 +171,18 @@ async def run_ending(
 
 
 class RunEndings(Generic[Of]):
-    """Asks how many runs end, for a watch: what waits is data, and no coroutine.
+    """Waits for the endings of many runs, for a watch. A waiting run is data, not a coroutine.
 
     Args:
-        tell: Called from the event loop, once for each ``ask``: with its ``of``, and with the
-            ending, or with the reason why there will be none. Must not wait.
+        tell: Called from the event loop, once for each ``ask``, with its ``of`` and either the
+            ending or the error because of which there will be none. It must not block.
 
     Raises:
-        RuntimeError: If no host runs this code, as in a plain script.
+        RuntimeError: If the code is not run by aioflow, as in a plain script.
     """
 
     def __init__(self, tell: Callable[[Of, RunEnding | AioflowError], None]) -> None:
-        told: Any = tell  # it is told of no other `of` than it asked for
+        told: Any = tell  # called only with an `of` that was passed to `ask`
         self._follower = _host("a run").follow_runs(told)
 
     def ask(
@@ -193,14 +195,15 @@ class RunEndings(Generic[Of]):
         logical_date: datetime | None = None,
         since: datetime,
     ) -> None:
-        """Ask for one run; which, is said as to ``run_ending``.
+        """Wait for one run, selected by the same arguments as in ``run_ending``.
 
         Args:
-            of: Whatever the answer is to be known by. Asked twice it is told twice.
+            of: A key of the caller's choice, passed back to ``tell``. If a key is asked for twice,
+                ``tell`` is called twice.
 
         Raises:
-            ValueError: If an instant has no time zone.
-            Unserializable: If a name is no text, or longer than any there is.
+            ValueError: If a datetime has no time zone.
+            Unserializable: If a name is not a string, or is longer than a name can be.
         """
         _check_zones(logical_date, since)
         self._follower.ask(
@@ -213,9 +216,9 @@ class RunEndings(Generic[Of]):
         )
 
     def forget(self, of: Of) -> None:
-        """Want to be told of this no more; nothing is left to do if it was told.
+        """Cancel the wait for this key. Does nothing if ``tell`` was called already.
 
-        A watch calls it where it is ``left``: so the daemon forgets what nobody waits for.
+        A watch calls this in its ``left``, so that the daemon drops waits that are not needed.
         """
         self._follower.forget(of)
 
@@ -225,68 +228,70 @@ def named_events(
 ) -> AsyncGenerator[NamedEvent, None]:
     """Yield the events of a name in the order they were stored, without end.
 
-    However many wait for a name in one process, the daemon is asked once for all. Close what
-    this returns, by ``aclose``, where you leave it early.
+    All waits for a name in one process share one subscription at the daemon. Close the generator
+    with ``aclose`` if you leave it early.
 
     Args:
-        key: Only those of this key.
-        after: Only those behind this ``id``; without it those stored since the run began.
+        key: Yield only events with this key.
+        after: Yield only events with a larger ``id``. The default is ``run_start_id()``: events
+            stored since the run was created.
 
     Raises:
-        RuntimeError: If no host runs this code, as in a plain script.
+        RuntimeError: If the code is not run by aioflow, as in a plain script.
     """
     return _host("named events").named_events(name, key=key, after=after)
 
 
 def run_start_id() -> int:
-    """Return the ``id`` behind which the named events are that were stored since the run began.
+    """Return a number below the ``id`` of each named event stored since the run was created.
 
     Raises:
-        RuntimeError: If no host runs this code, as in a plain script.
+        RuntimeError: If the code is not run by aioflow, as in a plain script.
     """
     return _host("named events").run_start_id()
 
 
 def own_dag_id() -> str:
-    """Return the id of the DAG in whose name this code runs: of a hosted trigger, or of a task.
+    """Return the id of the DAG that the running trigger or task belongs to.
 
-    Empty where several DAGs share it, as in a watch. By it a library shares out what is scarce.
+    Empty where several DAGs share the code, as in a watch. A library can use it to share a scarce
+    resource fairly between DAGs.
 
     Raises:
-        RuntimeError: If no host runs this code, as in a plain script.
+        RuntimeError: If the code is not run by aioflow, as in a plain script.
     """
     return _host("its own DAG").own_dag_id()
 
 
 class NamedEvents(Generic[Of]):
-    """Asks for the first event each of many who wait for a name, for a watch.
+    """Waits for the first matching event for each of many waiters on one name, for a watch.
 
-    What waits is data, and no coroutine.
+    A waiter is data, not a coroutine.
 
     Args:
-        name: Of the events.
-        tell: Called from the event loop, once for each ``ask``: with its ``of``, and with the
-            event, or with the reason why there will be none. Must not wait.
+        name: The name of the events.
+        tell: Called from the event loop, once for each ``ask``, with its ``of`` and either the
+            event or the error because of which there will be none. It must not block.
 
     Raises:
-        RuntimeError: If no host runs this code, as in a plain script.
+        RuntimeError: If the code is not run by aioflow, as in a plain script.
     """
 
     def __init__(self, name: str, tell: Callable[[Of, NamedEvent | AioflowError], None]) -> None:
-        told: Any = tell  # it is told of no other `of` than it asked for
+        told: Any = tell  # called only with an `of` that was passed to `ask`
         self._follower = _host("named events").follow_events(name, told)
 
     def ask(self, of: Of, *, key: str | None = None, after: int) -> None:
-        """Ask for the first event behind ``after``; with ``key`` the first of that key.
+        """Wait for the first event with an ``id`` above ``after``, and with ``key`` if given.
 
         Args:
-            of: Whatever the event is to be known by. Asked again before it is told, only the
-                second question counts.
+            of: A key of the caller's choice, passed back to ``tell``. Another ``ask`` with the same
+                ``of`` before ``tell`` was called replaces the first one.
         """
         self._follower.ask(of, key=key, after=after)
 
     def forget(self, of: Of) -> None:
-        """Ask no more. Does nothing if it was told, or never asked."""
+        """Cancel the wait for this key. Does nothing if ``tell`` was called, or ``ask`` was not."""
         self._follower.forget(of)
 
 

@@ -1,9 +1,9 @@
-"""What may travel between processes: values as msgpack, and back.
+"""Serializes values as msgpack, to store them and to pass them between processes.
 
-JSON types and bytes are plain msgpack. What msgpack does not have is an extension with a tag of
-ours, so that it comes back as what it was even where nothing says what is expected. Dataclasses,
-structs and enums travel as plain maps and values: only an annotation turns them into objects
-again (``restoring``). Nothing is ever imported by name while decoding.
+JSON types and bytes are plain msgpack. Other types have a msgpack extension with a tag of
+aioflow's, so that they are restored even where no annotation is known. Dataclasses, structs and
+enums are stored as plain maps and values: only an annotation turns them into objects again
+(``restoring``). Decoding never imports anything by name.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ __all__ = (
 )
 
 VALUE_LIMIT = 64 * 1024 * 1024
-"""Bytes of msgpack any value may take; most places allow less."""
+"""Maximum size of any value, in bytes of msgpack; most places have a lower limit."""
 
 
 def encode(value: object, where: str, limit: int = VALUE_LIMIT) -> bytes:
     """Return a value as msgpack.
 
     Args:
-        value: What is to travel.
-        where: Names it in the error, such as ``the result of 'settle'``.
-        limit: Bytes it may take.
+        value: The value to serialize.
+        where: Names the value in errors, such as ``the result of 'settle'``.
+        limit: Maximum size in bytes.
 
     Raises:
-        ValueTooLarge: If it takes more; the error names the place.
-        Unserializable: If it, or something inside it, cannot travel; the error names the place.
+        ValueTooLarge: If the encoded value is larger than the limit.
+        Unserializable: If the value, or something inside it, cannot be serialized; the error says
+            where it is.
     """
     body = packed_small(value)
     if body is None or len(body) > limit:
@@ -69,13 +70,13 @@ def encode_fields(fields: Mapping[str, object], owner: str, limit: int = VALUE_L
 
 
 def at_most(value: object, limit: int) -> bytes | None:
-    """Return a small value as msgpack; ``None`` if it takes ``encode`` or ``in_steps`` to tell."""
+    """Return a small value as msgpack; ``None`` if it needs ``encode`` or ``in_steps``."""
     body = packed_small(value)
     return None if body is None or len(body) > limit else body
 
 
 def in_steps(value: object, where: str, limit: int) -> Steps[bytes]:
-    """As ``encode``, for a loop that has other things to do."""
+    """Encode like ``encode``, in steps that do not block the event loop for long."""
     body = packed_small(value)
     if body is None or len(body) > limit:
         body = yield from _packed(Packing(value, where, limit))
@@ -83,7 +84,7 @@ def in_steps(value: object, where: str, limit: int) -> Steps[bytes]:
 
 
 def fields_in_steps(fields: Mapping[str, object], owner: str, limit: int) -> Steps[bytes]:
-    """As ``encode_fields``, for a loop that has other things to do."""
+    """Encode like ``encode_fields``, in steps that do not block the event loop for long."""
     body = packed_small_fields(fields)
     if body is None or len(body) > limit:
         body = yield from _packed(Packing(fields, owner, limit, is_fields=True))
@@ -97,13 +98,13 @@ def _packed(packing: Packing) -> Steps[bytes]:
 
 
 def decode(data: bytes | memoryview, annotation: Any = Any, where: str = "the value") -> Any:
-    """Return what ``encode`` was given, as its annotation says.
+    """Decode a value that ``encode`` returned, converting it to its annotation.
 
-    Without an annotation dataclasses and structs are dicts and enums are their values;
-    everything else is what it was.
+    Without an annotation, dataclasses and structs become dicts and enums become their values; all
+    other types are restored.
 
     Raises:
-        Unserializable: If ``data`` is damaged, or cannot become what the annotation says.
+        Unserializable: If ``data`` is damaged, or cannot be converted to the annotation.
     """
     try:
         value = _decoder.decode(data)
@@ -114,19 +115,19 @@ def decode(data: bytes | memoryview, annotation: Any = Any, where: str = "the va
 
 
 def decode_fields(data: bytes, annotations: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return what ``encode_fields`` was given, each value by its annotation."""
+    """Decode a map that ``encode_fields`` returned, converting each value to its annotation."""
     fields = decode(data, where=owner)
     if not isinstance(fields, dict):
         raise Unserializable(owner, type(fields).__name__, "a map of fields was expected")
     for name, annotation in annotations.items():
         value = fields.get(name)
-        # Nothing is what it is, whatever was annotated; most fields of most triggers are that.
+        # None needs no conversion, whatever its annotation; most fields of most triggers are None.
         if value is not None:
             fields[name] = restore(value, annotation, f"{owner}.{name}")
     return fields
 
 
-# ── and back ────────────────────────────────────────────────────────────────────────────
+# ── decoding ────────────────────────────────────────────────────────────────────────────
 
 
 def _unpack(code: int, data: memoryview) -> Any:
@@ -163,7 +164,7 @@ def _hashed(make: Callable[[list[Any]], Any], items: list[Any]) -> Any:
     try:
         return make(items)
     except TypeError:
-        return items  # of dataclasses, which are maps until an annotation makes them again
+        return items  # items are dataclasses: dicts until an annotation restores them
 
 
 _UNPACKERS: dict[int, Callable[[bytes], Any]] = {

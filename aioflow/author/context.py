@@ -1,7 +1,7 @@
-"""What a run knows of itself: ``current``, and the names Airflow fills in.
+"""The context of a run: ``current``, and the names that Airflow injects.
 
-Dates of the wall (``ds``, ``ts``, ``logical_day``) are in the zone of the DAG. A run without a
-logical date, started by hand, takes the instant it was created for it.
+The local dates and times ``ds``, ``ts`` and ``logical_day`` are in the DAG's time zone. A run
+without a logical date, started manually, uses the time it was created instead.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ __all__ = (
 )
 
 _INSTANTS_KEPT = 128
-"""What is worked out of the instant of a run is the same for all its tasks."""
+"""Cache size for values derived from a run's date, which all tasks of the run share."""
 
 
 class DataInterval(NamedTuple):
-    """What a run stands for. As with Airflow's own cron strings both ends are its slot.
+    """The data interval of a run. By default both ends are its logical date.
 
-    With ``data_interval="previous"`` it begins with the slot before.
+    This is also what Airflow does for cron strings. With ``data_interval="previous"`` the
+    interval starts at the previous fire time.
     """
 
     start: datetime
@@ -46,18 +47,19 @@ class DataInterval(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """The run and task at hand, as a child knows them.
+    """The run and the task instance for which user code is running.
 
     Attributes:
-        timezone: Of the DAG.
+        timezone: The time zone of the DAG.
         map_index: -1 for a task that is not mapped.
-        round: Of a loop, counted from 0; ``None`` for a task that is in none.
-        task_no: Of its row; a fan-out that is expanded anew has other ones.
-        clear_number: How often that was cleared.
-        conf: What the run was started with, decoded without annotations.
-        params: The parameters of the DAG, defaults filled in; see ``parameters``.
-        cause: ``manual`` or ``schedule``.
-        interval: What it stands for, where that is no point.
+        round: The round of a loop, counted from 0; ``None`` for a task outside of loops.
+        task_no: The number of the task's row. It changes when a mapped task is expanded again.
+        clear_number: How often the task with this number was cleared.
+        conf: The conf that the run was started with, decoded without annotations.
+        params: The parameters of the DAG, with defaults; see ``parameters``.
+        cause: ``manual``, ``schedule``, ``event``, ``backfill``, or ``task`` for a run started by
+            ``run_dag`` or ``start_dag``.
+        interval: The data interval, if it is not a single point.
     """
 
     run_id: str
@@ -78,31 +80,31 @@ class RunContext:
 
     @property
     def data_interval(self) -> DataInterval:
-        """What the run stands for."""
+        """The data interval of the run."""
         if self.interval is None:
             return DataInterval(self.instant, self.instant)
         return DataInterval(*map(_instant, self.interval))
 
     @property
     def instant(self) -> datetime:
-        """What the run stands for, UTC."""
+        """The logical date of the run, or else its creation time, in UTC."""
         return _instant(self.created_at if self.logical_date is None else self.logical_date)
 
     @property
     def wall(self) -> datetime:
-        """The same in the zone of the DAG."""
+        """The logical date of the run, or else its creation time, in the DAG's time zone."""
         return _wall(self.instant, self.timezone)
 
     @property
     def idempotency_key(self) -> str:
-        """Names this task of this run, the same over all tries and restarts."""
+        """A key for this task of this run that stays the same across tries and restarts."""
         index = "" if self.map_index < 0 else f"/{self.map_index}"
         index += "" if self.round is None else f"/round-{self.round}"
         return f"{self.run_id}/{self.task_id}{index}"
 
     @property
     def rerun_key(self) -> str:
-        """Names this task of this run since it was cleared last, the same over all tries."""
+        """A key that stays the same across tries, and changes when the task is cleared."""
         return f"{self.idempotency_key}/{self.task_no}.{self.clear_number}"
 
 
@@ -116,7 +118,7 @@ def _wall(instant: datetime, timezone: str) -> datetime:
 
 @lru_cache(maxsize=_INSTANTS_KEPT)
 def _text(instant: datetime, timezone: str, form: str) -> str:
-    # Not by what `_wall` returns: in two zones that is equal, and not the same.
+    # Cached by UTC time: local times of the same moment in two zones compare equal.
     return _wall(instant, timezone).strftime(form)
 
 
@@ -145,9 +147,9 @@ _VALUES: dict[str, Callable[[RunContext], Any]] = {
 }
 
 INJECTED = frozenset({*_VALUES, "context"}) - {"cause", "conf", "round", "run_logical_date"}
-"""Names of parameters that are filled from the run where a call leaves them open.
+"""Names of parameters that are filled from the run if a call does not pass them.
 
-Without those that authors use for things of their own.
+Excludes names that authors use for parameters of their own.
 """
 
 
@@ -160,7 +162,7 @@ def resolve(name: str, run: RunContext) -> Any:
 
     Args:
         name: As in ``FromContext``: ``context``, one of its keys, or ``params.<parameter>``.
-        run: The run and task at hand.
+        run: The run and the task instance.
 
     Raises:
         KeyError: If there is no such name, or no such parameter.
@@ -172,7 +174,7 @@ def resolve(name: str, run: RunContext) -> Any:
 
 
 class ContextValue(Unknown):
-    """A value of a run that does not exist yet: ``current.ds``."""
+    """A placeholder for a value of the run that does not exist yet, such as ``current.ds``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -187,7 +189,7 @@ class ContextValue(Unknown):
 
     @property
     def binding(self) -> FromContext:
-        """Where the value will come from."""
+        """The binding that resolves to the value."""
         return FromContext(self._name)
 
 
@@ -196,9 +198,9 @@ def _value(name: str) -> Any:
 
 
 class Current:
-    """What a task may know of its run, typed as it will be when the task runs.
+    """Values of the run that a task can use, with the types they have when the task runs.
 
-    Use it as the default of a parameter, or as an argument in a DAG::
+    Use one as the default of a parameter, or as an argument in a DAG::
 
         @task
         def publish(total: Decimal, ds: str = current.ds) -> None: ...

@@ -1,4 +1,4 @@
-"""How classes travel that have no plain form of their own: as their authors say."""
+"""Codecs for classes that have no plain form of their own, registered by their authors."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ _NAME = "__aioflow_codec__"
 
 
 class Codec(NamedTuple, Generic[T]):
-    """Turns values of a class into plain data and back."""
+    """Converts values of a class to plain data and back."""
 
     encode: Callable[[T], object]
     decode: Callable[[Any], T]
 
 
 _foreign: dict[type, Codec[Any]] = {}
-"""Those of classes that take no attribute. The others keep their own, and go with their module."""
+"""Codecs of classes that accept no new attributes. Other classes hold theirs as an attribute."""
 
 
 def register_codec(
     cls: type[T], *, encode: Callable[[T], object], decode: Callable[[Any], T]
 ) -> None:
-    """Let values of a class travel: as results, in triggers, events and conf.
+    """Register how values of a class are serialized in results, triggers, events and conf.
 
-    Say it once at the top of the module that every task which takes such a value imports. A value
-    comes back where an annotation asks for the class; without one it is what ``encode`` made.
+    Call it once, at the top level of a module that every task imports which uses such values. A
+    value is restored where an annotation names the class; without one, the output of ``encode``
+    is passed on.
 
     Args:
-        cls: Any class but those that travel by themselves; its subclasses travel as it does.
-        encode: Returns what may travel; called in the process that has the value.
-        decode: Makes a value of that.
+        cls: Any class except those that are serializable already. Applies to its subclasses too.
+        encode: Returns serializable data; called in the process that has the value.
+        decode: Recreates the value from that data.
 
     Raises:
-        DagError: If ``cls`` is none, or travels by itself.
+        DagError: If ``cls`` is not a class, or is serializable already.
     """
     given: object = cls
     if not isinstance(given, type) or cls.__module__ == "builtins" or cls in _BY_THEMSELVES:
@@ -57,7 +58,7 @@ def register_codec(
 
 
 def codec_of(cls: type) -> Codec[Any] | None:
-    """Return how values of a class are encoded, by itself or by the nearest class above it."""
+    """Return the codec of a class, or that of its nearest base class with one."""
     for one in cls.__mro__:
         found = codec_for(one)
         if found is not None:
@@ -66,6 +67,6 @@ def codec_of(cls: type) -> Codec[Any] | None:
 
 
 def codec_for(cls: type) -> Codec[Any] | None:
-    """Return the codec of this very class."""
+    """Return the codec of exactly this class."""
     found: Codec[Any] | None = cls.__dict__.get(_NAME)
     return _foreign.get(cls) if found is None and _foreign else found

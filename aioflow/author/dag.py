@@ -1,4 +1,4 @@
-"""DAGs: what a file registers, and what tasks are added to while it is written."""
+"""DAGs: created and registered by a DAG file, which adds tasks to them."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ _open: ContextVar[tuple[DAG, ...]] = ContextVar("open_dags", default=())
 
 
 class DagOptions(TypedDict, total=False):
-    """What an author may say about a DAG besides its tasks.
+    """Options of a DAG.
 
-    ``default_args`` are options of its tasks, unless they say otherwise; ``params`` are
-    parameters with their defaults, besides those of the function; ``reads`` are files, or
-    patterns of them, that have to be there before a run can do anything, from the folder of the
-    DAG file; ``data_interval`` is a point, the ``slot``, or begins with the ``previous`` one;
-    ``description`` is Airflow's name for ``doc``,
-    ``dagrun_timeout`` the one for ``run_timeout``, ``on_failure_callback`` for ``on_failure``.
-    What is called is told of the run, not of its tasks. ``if_running`` and ``debounce`` go with a
-    trigger as ``schedule``: what becomes of an event while a run goes on, and for how long it has
-    to be quiet before the last event starts one. ``isolated`` gives its coroutines and triggers
-    hosts of their own, which no other DAG shares.
+    ``default_args`` are options for its tasks, which a task may override. ``params`` are
+    parameters with their defaults, in addition to those of the function. ``reads`` are files or
+    glob patterns, relative to the folder of the DAG file, that must exist before a run can do
+    anything. ``data_interval`` is a point (``slot``), or begins at the ``previous`` fire time.
+    ``description`` is Airflow's name for ``doc``, ``dagrun_timeout`` for ``run_timeout``, and
+    ``on_failure_callback`` for ``on_failure``. Callbacks of a DAG are called for the run, not for
+    its tasks. ``if_running`` and ``debounce`` require a trigger as ``schedule``: ``if_running``
+    says what happens to an event while a run is active, and ``debounce`` how long there must be
+    no event before the last one starts a run. ``isolated`` runs its coroutines and triggers in
+    processes that no other DAG shares.
     """
 
     schedule: Schedule | Trigger[Any] | AssetSchedule | Timetable
@@ -105,13 +105,13 @@ class DagOptions(TypedDict, total=False):
 
 
 class OpenGroup(Protocol):
-    """A task group, as far as its DAG knows it.
+    """The interface of a task group to its DAG.
 
     Attributes:
-        group_id: With the ids of the groups around it.
-        prefix: What the ids of its tasks begin with.
-        sources: What it is mapped over; empty for nothing.
-        is_loop: Its tasks are mapped over their rounds.
+        group_id: Includes the ids of the enclosing groups.
+        prefix: The prefix of the ids of its tasks.
+        sources: The sources it is mapped over; empty if it is not mapped.
+        is_loop: Whether its tasks are mapped over the rounds of a loop.
     """
 
     group_id: str
@@ -122,22 +122,23 @@ class OpenGroup(Protocol):
 
     @property
     def kind(self) -> tuple[str, str]:
-        """What it is whose tasks are mapped, and what there is instead of mapping one of them."""
+        """The kind of mapped group, and advice for tasks that must not expand inside it."""
         ...
 
 
 class DAG:
-    """Tasks and how they depend on each other.
+    """Tasks and their dependencies.
 
-    As a context manager it takes in the tasks that are made inside; ``@dag`` makes one out of a
-    function. It registers itself for the file that makes it.
+    As a context manager it collects the tasks that are created inside; ``@dag`` makes a DAG from
+    a function. A DAG registers itself for the file that creates it.
 
     Attributes:
         schedule: As the author wrote it; read by ``describe``.
-        missed: Which of the slots that were missed run.
-        nodes: Its tasks; a position is an index into them.
+        missed: Which missed fire times are run.
+        nodes: Its tasks; a task's position is its index here.
         parameters: By name, in order.
-        unfinished: Operators whose ``__init__`` has not come back to ours, by ``id``.
+        unfinished: Operators whose ``__init__`` has not yet called that of ``Operator``, by
+            ``id``.
     """
 
     def __init__(self, dag_id: str, **options: Unpack[DagOptions]) -> None:
@@ -217,13 +218,13 @@ class DAG:
             self.open_groups.clear()
 
     def __call__(self, *_: object, **__: object) -> None:
-        """Do nothing: the DAG is registered already, as Airflow's habit of calling it asks."""
+        """Do nothing. Supports Airflow's idiom of calling the DAG; it is registered already."""
 
     def __repr__(self) -> str:
         return f"<DAG {self.dag_id} with {len(self.nodes)} tasks>"
 
     def add(self, node: Node, taken: Taken) -> None:
-        """Take in a task, whose position is the next one, with its arguments."""
+        """Add a task with its arguments. Its position must be the next one."""
         _check_name(node.task_id, "task")
         assert node.position == len(self.nodes)  # noqa: S101 - the caller took it from here
         self.nodes.append(node)
@@ -237,12 +238,12 @@ class DAG:
         for maker in makers:
             node.run_after(maker)
         for parent in (*taken.parents, *makers):
-            if parent.loop is not None:  # there is no result before it has gone round
+            if parent.loop is not None:  # a loop has no result before it has ended
                 node.run_after(self.nodes[parent.loop.until])
 
     @property
     def mapped_group(self) -> OpenGroup | None:
-        """The open group that is mapped, if one is."""
+        """The mapped group among the open ones, if any."""
         return next((group for group in self.open_groups if group.sources), None)
 
     def _sources_of(self, node: Node, taken: Taken) -> tuple[Source, ...]:
@@ -255,9 +256,10 @@ class DAG:
         return group.sources
 
     def options_for(self, options: Mapping[str, Any], *, is_sensor: bool) -> dict[str, Any]:
-        """Return the options of a task over those ``default_args`` that concern it.
+        """Return the options of a task, with defaults from ``default_args``.
 
-        Those of the groups it is made in go before those of the DAG, the innermost first.
+        Those of the enclosing groups override those of the DAG; an inner group overrides an outer
+        one.
         """
         known = SENSOR_NAMES if is_sensor else TASK_NAMES
         said: dict[str, Any] = {}
@@ -267,9 +269,9 @@ class DAG:
         return {**without_replaced(said, options), **options}
 
     def free_task_id(self, wanted: object) -> str:
-        """Return the name, or ``name__1``, ``name__2`` ... where it is taken.
+        """Return the id, or ``id__1``, ``id__2`` ... if it is in use.
 
-        It begins with the ids of the groups that are open.
+        The id starts with the prefix of the open groups.
         """
         name = first = self.grouped_task_id(wanted)
         while name in self._uses:
@@ -278,17 +280,17 @@ class DAG:
         return name
 
     def grouped_task_id(self, wanted: object) -> str:
-        """Return the name behind the ids of the groups that are open, taken or not."""
+        """Return the id with the prefix of the open groups, whether it is in use or not."""
         prefix = self.open_groups[-1].prefix if self.open_groups else ""
         return _check_name(f"{prefix}{_check_name(wanted, 'task')}", "task")
 
     def take_name(self, name: str) -> None:
-        """Let nothing else be called so."""
+        """Reserve an id."""
         self._uses.setdefault(name, 0)
 
 
 def _place_of(fn: Callable[..., object]) -> Place:
-    """Return where a function stands, or where its factory in another file is called."""
+    """Return where a function is defined, or where its factory in another file is called."""
     own, file = function_place(fn), importing()
     return own if file is None or file.file == own.file else file
 
@@ -315,7 +317,7 @@ def _flag(value: object, name: str) -> bool:
 
 
 def _missed(value: object) -> Missed:
-    """Return which of the slots that were missed run: in Airflow's words all, or the latest."""
+    """Return which missed fire times are run, translated from Airflow's ``catchup``."""
     match value:
         case True | "all":
             return "all"
@@ -344,7 +346,7 @@ def _limit(value: object, name: str, *, least: int = 1) -> int:
 
 
 def _length(options: DagOptions, *names: str) -> int | None:
-    """Return what is said under one of the names, in microseconds."""
+    """Return the duration given under one of the names, in microseconds."""
     for name in names:
         value: Any = options.get(name)
         if value is None:
@@ -400,7 +402,7 @@ def _register(new: DAG) -> None:
         if known.dag_id == new.dag_id and known.file == new.file:
             if is_being_read(new.file):
                 raise DuplicateDag(new.dag_id, f"{known.file}:{known.line}")
-            _registered.remove(known)  # as each test makes its own DAG of this name
+            _registered.remove(known)  # as when each test defines its own DAG with this id
             break
     _registered.append(new)
 
@@ -409,27 +411,27 @@ def registered(file: str | None = None) -> list[DAG]:
     """Return the DAGs registered since ``forget_registered``, in order.
 
     Args:
-        file: Only those that this file made, as its code names it.
+        file: Only those defined in this file, named as in its code objects.
     """
     return [known for known in _registered if file is None or known.file == file]
 
 
 def forget_registered() -> None:
-    """Begin anew, before another file is imported."""
+    """Clear the registry before the next file is imported."""
     _registered.clear()
 
 
 def current_dag() -> DAG | None:
-    """Return the DAG that is being written, if one is."""
+    """Return the DAG that is being defined, if any."""
     current = _open.get()
     return current[-1] if current else None
 
 
 def open_dag(what: str) -> DAG:
-    """Return the DAG that is being written.
+    """Return the DAG that is being defined.
 
     Raises:
-        DagError: If none is.
+        DagError: If there is none.
     """
     current = current_dag()
     if current is None:
@@ -453,10 +455,11 @@ def dag(
 def dag(
     dag_id: Callable[..., object] | str | None = None, **options: Unpack[DagOptions]
 ) -> DAG | Callable[[Callable[..., object]], DAG]:
-    """Make a DAG of a function that calls tasks. It runs once, here and now.
+    """Make a DAG from a function that calls tasks. The function runs once, immediately.
 
-    Its parameters are those of the DAG: inside they are references, and each run gives them
-    values, or takes their defaults. Use it bare, or with a name and options.
+    The function's parameters become the parameters of the DAG: inside the function they are
+    references, and each run supplies values or uses the defaults. Use ``dag`` bare, or with an id
+    and options.
 
     Raises:
         DagError: If the DAG cannot run as written.

@@ -1,8 +1,8 @@
-"""Turns plain values into what an annotation asks for: the way back of what may travel.
+"""Converts decoded values to their annotated types: the inverse of encoding.
 
-Also reads what people write: the JSON of a run's conf has dates, decimals and durations as text.
-Annotations are a wish, as everywhere in Python: what has no plain form of its own (an int where
-a str was annotated, ``None`` from a parent that gave nothing) passes as it is, unless ``strict``.
+Also reads data written by hand: in the JSON conf of a run, dates, decimals and durations are text.
+Annotations are hints, as everywhere in Python: a value without a plain form of its own (an int
+annotated as str, ``None`` from a parent without a result) is passed unchanged, unless ``strict``.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _MAPS = (dict, abc.Mapping, abc.MutableMapping)
 
 
 def restore(value: Any, annotation: Any, where: str, *, strict: bool = False) -> Any:
-    """Return ``value`` as the annotation says.
+    """Return ``value`` converted to its annotation.
 
     Args:
         value: Decoded data.
-        annotation: A resolved type; ``Any`` leaves the value alone.
+        annotation: A resolved type; ``Any`` leaves the value unchanged.
         where: Names it in the error.
-        strict: Refuse a value of another type, instead of handing it on.
+        strict: Raise for a value of another type, instead of passing it on.
 
     Raises:
-        Unserializable: If it was meant for the annotated type, but does not fit.
+        Unserializable: If it has the plain form of the annotated type, but is invalid.
     """
     if not strict:
         if type(value) is annotation and annotation in _LEAVES:
@@ -68,7 +68,7 @@ def restore(value: Any, annotation: Any, where: str, *, strict: bool = False) ->
 
 
 def is_plain(annotation: Any) -> bool:
-    """Return whether restoring can never change a value: nothing but JSON types all through."""
+    """Return whether restoring never changes a value: the annotation has only JSON types."""
     try:
         return _is_plain_cached(annotation)
     except TypeError:  # unhashable, such as Annotated[int, []]
@@ -86,7 +86,7 @@ def _is_plain_cached(annotation: Any) -> bool:
 
 
 class _Misfit(Exception):
-    """The value is not of the annotated type, nor its plain form."""
+    """The value is neither of the annotated type nor in its plain form."""
 
 
 class _Restorer:
@@ -153,7 +153,7 @@ class _Restorer:
         if dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct):
             return self._object(value, cls, where)
         if getattr(cls, "_is_protocol", False):
-            return value  # whatever it is to be able to do, it is plain data
+            return value  # whatever the protocol requires, the value is plain data
         if isinstance(value, cls):
             return value
         raise _Misfit
@@ -176,7 +176,7 @@ class _Restorer:
         raise _Misfit
 
     def _one_of(self, value: Any, options: tuple[Any, ...], where: str) -> Any:
-        """Return the first reading that fits, those that leave the value as it is first."""
+        """Return the first conversion that works; a type that leaves the value unchanged wins."""
         if value is None and type(None) in options:
             return None
         for option in options:
@@ -186,14 +186,14 @@ class _Restorer:
             try:
                 return _Restorer(strict=True).restore(value, option, where)
             except Unserializable:
-                continue  # another reading may fit
+                continue  # another option may match
         raise _Misfit
 
     def _map(self, value: Any, parts: tuple[Any, ...], where: str) -> Any:
         if isinstance(value, list) and all(
             type(pair) is tuple and len(pair) == 2 for pair in value
         ):
-            pairs = value  # with keys that cannot be hashed before they are restored
+            pairs = value  # its keys cannot be hashed before they are restored
         elif isinstance(value, dict):
             pairs = list(value.items())
         else:
@@ -219,7 +219,7 @@ class _Restorer:
         if cls in _SETS:
             wanted = frozenset if cls is frozenset else set
             return items if type(items) is wanted else wanted(items)
-        # An abstract Sequence is content with a tuple; a list is a list.
+        # An abstract Sequence may stay a tuple; a list must be a list.
         is_content = type(value) is not set and cls is not list
         return items if is_content and items is value else list(items)
 
@@ -282,7 +282,7 @@ class _Restorer:
             made = cls(**{name: item for name, item in fields.items() if name in settable})
         except (TypeError, ValueError) as exc:
             raise Unserializable(where, "dict", f"no {cls.__name__}: {exc}") from exc
-        for name in fields.keys() - settable:  # made by __post_init__ then, carried over now
+        for name in fields.keys() - settable:  # set by __post_init__ in the original, copied here
             object.__setattr__(made, name, fields[name])
         return made
 
@@ -303,7 +303,7 @@ def _init_names(cls: Any) -> frozenset[str]:
     return frozenset(cls.__struct_fields__)
 
 
-# ── the plain forms of single values ────────────────────────────────────────────────────
+# ── plain forms of single values ────────────────────────────────────────────────────────
 
 
 def _exactly(cls: type) -> Callable[[Any], Any]:
@@ -339,7 +339,7 @@ def _to_float(value: Any) -> float:
 def _to_decimal(value: Any) -> Decimal:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         try:
-            # By way of text: 0.1 was written as 0.1.
+            # Converted through text, so that 0.1 stays 0.1.
             made = Decimal(str(value))
         except InvalidOperation as exc:
             raise ValueError(str(value)) from exc
@@ -373,7 +373,7 @@ def _enum_member(cls: type[Enum], plain: Any) -> Enum:
     if isinstance(plain, cls):
         return plain
     for member in cls:
-        # A value that is no JSON type itself has travelled: tuples stay tuples.
+        # A value of another type was encoded as such: tuples stay tuples.
         if member.value == plain and (type(member.value) is type(plain) or not _is_bool(plain)):
             return member
     raise ValueError(plain)

@@ -1,6 +1,7 @@
-"""Whether operators that can defer do so where their author does not say.
+"""The default for ``deferrable`` of operators that can defer.
 
-What the daemon was told, `[operators] default_deferrable`; every child is told it first of all.
+It comes from the daemon's setting `[operators] default_deferrable`, which is the first thing a
+worker process receives.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ _default: bool | None = None
 
 
 def default_deferrable(*, unless_set: bool = False) -> bool:
-    """Return what an operator's ``deferrable=None`` stands for, as this daemon is set.
+    """Return the meaning of an operator's ``deferrable=None`` under this daemon's settings.
 
-    While a task is written and where it runs.
+    The same both while the DAG file is imported and when the task runs.
 
     Args:
-        unless_set: What it stands for where the setting does not say, as outside of a daemon's
-            children. The ready sensors defer then.
+        unless_set: The value if the setting is missing, as outside of a daemon's processes.
+            The built-in sensors defer then.
     """
     return unless_set if _default is None else _default
 
 
 def set_default_deferrable(*, value: bool | None) -> None:
-    """Tell this process what its daemon is set to; ``None`` where it is not."""
+    """Set the daemon's setting in this process; ``None`` if it has none."""
     global _default  # noqa: PLW0603 - one setting of a process, set once before any user code
     _default = value

@@ -1,4 +1,4 @@
-"""Describes a DAG as data, and says everything that is wrong with it."""
+"""Describes a DAG as data, and reports everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _CHOOSES = {
 
 
 def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list[DagFailure]]:
-    """Return the description of a DAG, or everything that is wrong with it.
+    """Return the description of a DAG, or every error found in it.
 
-    Every node knows its ``spec`` afterwards.
+    Sets the ``spec`` of every node.
 
     Args:
-        dag: A finished one.
-        file: What to call its file; by default the name its code has.
+        dag: A completely defined DAG.
+        file: The file name for the description; by default the one in its code objects.
     """
     tasks, failures = _tasks(dag)
     if failures:
@@ -87,7 +87,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
 
 
 def _tasks(dag: DAG) -> tuple[tuple[TaskSpec, ...], list[DagFailure]]:
-    """Return the descriptions of the tasks, and of those that have none why."""
+    """Return the task descriptions, and the failures of tasks that cannot be described."""
     limits = _feeds_limits(dag)
     failures = []
     for node in dag.nodes:
@@ -109,7 +109,7 @@ def _feeds_limits(dag: DAG) -> dict[int, int]:
         for source in node.sources:
             for parent in source.parents:
                 if parent.is_mapped:
-                    continue  # its children's results are items, and need be no lists
+                    continue  # its children's results are items, and need not be lists
                 position, own = parent.position, node.settings.map_limit
                 limits[position] = min(limits.get(position, own), own)
     return limits
@@ -158,7 +158,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
 
 
 def _check_work(node: Node) -> None:
-    """Refuse a class that has nothing to run; one that waits from its start may need nothing."""
+    """Raise if a class has no method to run. One that starts as a trigger may need none."""
     if node.operator is None or node.starts_from_trigger:
         return
     missing = missing_method(node.owner)
@@ -261,7 +261,7 @@ def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError
 
 
 def _too_wide(node: Node) -> Iterator[DagError]:
-    """A fan-out over lists of the file alone is known to be too wide before anything runs."""
+    """Report an expansion over literal lists that is larger than its ``map_limit``."""
     if node.spec is None or node.spec.mapped is None:
         return
     leaves = [leaf for source in node.sources for leaf in source.leaves]
@@ -276,7 +276,7 @@ def _too_wide(node: Node) -> Iterator[DagError]:
 
 
 def _mixed_stream(node: Node) -> Iterator[DagError]:
-    """A stream beside something else would never know its width."""
+    """Report a stream that is expanded together with another source: its size is unknown."""
     is_alone = len(node.sources) < 2 and not node.along
     if is_alone and not any(source.join for source in node.sources):
         return
@@ -290,7 +290,10 @@ def _mixed_stream(node: Node) -> Iterator[DagError]:
 
 
 def _late_choice(node: Node, nodes: Sequence[Node]) -> Iterator[DagError]:
-    """What a child skips has to be there: all of its group expands at once, with its items."""
+    """Report a branching task in a mapped group some of whose tasks may expand later.
+
+    A child can only skip tasks that exist, so all tasks of the group must expand at once.
+    """
     if node.part not in CHOOSING or not node.is_mapped:
         return
     group = node.along | {node.position}
@@ -311,5 +314,5 @@ def _failure(problem: AioflowError, dag: DAG) -> DagFailure:
     lines = [
         node.spec.line for node in dag.nodes if node.task_id == task_id and node.spec is not None
     ]
-    # Of two tasks with one name the second is the one to rename.
+    # If two tasks have the same id, the second is the one to rename.
     return DagFailure(problem.code, str(problem), lines[-1] if lines else dag.line)

@@ -1,4 +1,4 @@
-"""Lengths of time as authors write them: a timedelta, seconds, or ``"90s" "5m" "14h" "2d"``."""
+"""Durations as authors write them: a timedelta, seconds, or ``"90s" "5m" "14h" "2d"``."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _LONGEST_US = 100 * 365 * _UNITS_US["d"]
 def microseconds(value: Duration, what: str) -> int:
     """Return a duration in microseconds.
 
-    Parts may follow each other, largest or smallest first: ``"1h30m"``.
+    A text may have several parts in any order: ``"1h30m"``.
 
     Args:
-        value: What the author wrote; a number means seconds.
+        value: The duration; a number means seconds.
         what: Names it in the error, such as ``timeout``.
 
     Raises:

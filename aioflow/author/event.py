@@ -1,4 +1,4 @@
-"""What a trigger tells when what it waits for has come."""
+"""The event that a trigger yields when its condition is met."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class TriggerEvent(Generic[T_co]):
-    """Something a trigger saw.
+    """An event that a trigger observed.
 
     Attributes:
-        payload: What the waiting task is given.
-        key: Same key, same event: what another host sees again is dropped by it.
+        payload: The value that the waiting task receives.
+        key: Identifies the event. If another process observes an event with the same key, the
+            daemon drops the duplicate.
     """
 
     payload: T_co

@@ -1,4 +1,4 @@
-"""Schedules that are no times: a trigger, each of whose events starts a run."""
+"""Event schedules: a trigger, asset or timetable whose events start runs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ("clock_schedule", "dag_trigger_spec")
 
 
 def _is_event_schedule(schedule: object) -> bool:
-    """Return whether events start the runs, and no clock does."""
+    """Return whether events start the runs, rather than times."""
     is_one = isinstance(schedule, Trigger | Asset | AssetExpression)
     return is_one or lists_assets(schedule) or is_timetable(schedule)
 
 
 def clock_schedule(schedule: Any) -> Schedule:
-    """Return a schedule that is times; ``None`` where events start the runs."""
+    """Return a schedule of times; ``None`` if events start the runs."""
     made: Schedule = None if _is_event_schedule(schedule) else schedule
     return made
 
 
 def _checked_if_running(value: object) -> IfRunning:
-    """Return what becomes of an event while a run goes on.
+    """Return a valid value of ``if_running``.
 
     Raises:
-        BadSchedule: If it is none of the words for that.
+        BadSchedule: If it is not one of the allowed values.
     """
     for known in get_args(IfRunning):
         if value == known:
@@ -53,19 +53,19 @@ def dag_trigger_spec(
     begin: Timestamp | None,
     end: Timestamp | None,
 ) -> DagTriggerSpec | None:
-    """Return how events start runs; ``None`` for a schedule that is a time, or none.
+    """Return how events start runs; ``None`` for a schedule of times, or none.
 
     Args:
-        schedule: What the author wrote.
+        schedule: The ``schedule`` of the DAG.
         if_running: See ``model.IfRunning``.
-        debounce: How long it has to be quiet before the last event starts a run.
-        catchup: Of an own timetable: whether each slot that was missed counts.
-        begin: Its first slot is not before this.
-        end: Its last one is not behind this.
+        debounce: How long there must be no event before the last one starts a run.
+        catchup: For a custom timetable: whether every missed fire time is run.
+        begin: The earliest fire time of a custom timetable.
+        end: The latest fire time of a custom timetable.
 
     Raises:
-        BadSchedule: If one of them makes no sense, or not for such a schedule.
-        Unserializable: If the trigger cannot be stored.
+        BadSchedule: If an option is invalid, or does not apply to this kind of schedule.
+        Unserializable: If the trigger cannot be serialized.
     """
     word = _checked_if_running(if_running)
     quiet_us = None if debounce is None else microseconds(debounce, "debounce")
@@ -82,7 +82,7 @@ def dag_trigger_spec(
     name = type(schedule).__name__
     if is_own:
         slots = slot_trigger(schedule, catchup=catchup, begin=begin, end=end)
-        path, kwargs = slots.timetable, serialize(slots)[1]  # what it holds up is told of its class
+        path, kwargs = slots.timetable, serialize(slots)[1]  # named in reports by its own class
     elif condition is None:
         wrong = never_yields(type(schedule))
         if wrong:

@@ -1,4 +1,4 @@
-"""Named events: what a task emits for whoever waits for that name."""
+"""Named events: emitted by a task, and received by every wait for that name."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from aioflow.errors import BadEvent, ValueTooLarge
 __all__ = ("EVENT_LIMIT", "NAME_LENGTH", "checked_event", "emit")
 
 EVENT_LIMIT = 1024 * 1024
-"""Bytes of msgpack an event may have, with its name and key."""
+"""Maximum size of an event with its name and key, in bytes of msgpack."""
 
 NAME_LENGTH = 250
-"""Characters of a name, and of a key."""
+"""Maximum length of a name, and of a key, in characters."""
 
-_FRAME_BYTES = 64  # what stands around them when a trigger passes the event on
+_FRAME_BYTES = 64  # overhead when a trigger passes the event on
 
 _INSTEAD = "make the task `async def`, or use `aioflow events emit` or POST /api/v1/events/NAME"
 
 
 def emit(name: str, *, key: str | None = None, data: object = None) -> Coroutine[Any, Any, None]:
-    """Emit a named event; to be awaited.
+    """Emit a named event. Must be awaited.
 
-    A durable call: the event is stored together with its record, so it is emitted exactly once,
-    however often the task runs again from the top. Whoever waits with
-    ``EventTrigger("approved")`` is told of it once it is stored; so is who begins to wait later,
-    in a run that was there before the event.
+    A durable call: the event is stored in the same transaction as its record, so it is emitted
+    exactly once, however often the task runs again from the top. Once it is stored, it reaches
+    every task that waits with ``EventTrigger("approved")``, and also later waits of runs that
+    were created before the event.
 
     Args:
         name: 1 to 250 printable characters.
-        key: Tells events of one name apart; the same limits.
-        data: What may travel, at most 1 MiB in all.
+        key: Distinguishes events of one name; the same limits.
+        data: Any serializable value. The limit is 1 MiB for name, key and data together.
 
     Raises:
         RuntimeError: Outside an ``async def`` task: in a ``def`` task, or in a ``def`` step.
-        BadEvent: If the name, the key or the size is not as it must be.
-        Unserializable: If the data cannot travel.
+        BadEvent: If the name or key is invalid, or the event is too large.
+        Unserializable: If the data cannot be serialized.
     """
-    import asyncio  # a DAG file that only describes tasks does without
+    import asyncio  # imported late: a DAG file that only describes tasks does not need it
 
     made = current_calls("emit", instead=_INSTEAD)
     try:
@@ -63,8 +63,8 @@ def checked_event(name: str, key: str | None, data: object) -> bytes:
     """Return the msgpack of an event's data.
 
     Raises:
-        BadEvent: If the event cannot be stored like that.
-        Unserializable: If the data cannot travel.
+        BadEvent: If the name or key is invalid, or the event is too large.
+        Unserializable: If the data cannot be serialized.
     """
     return at_once(_checked(name, key, data))
 

@@ -1,4 +1,4 @@
-"""Whether what a trigger is made with fits the annotations of its fields."""
+"""Checks the arguments of a trigger against the annotations of its fields."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from aioflow.errors import Unserializable, WrongField
 __all__ = ("check_fields",)
 
 _STEPS = 100
-"""Of the look at fields as they are written: some milliseconds."""
+"""Maximum steps of the check when a trigger is created: a few milliseconds."""
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """How a class is called.
+    """The signature of a trigger class.
 
     Attributes:
-        names: What positional arguments are called.
-        annotations: What its arguments are to be, as far as that is said; ``Any`` is not kept.
-        optional: Those that are ``None`` by default, whatever their annotation says.
+        names: Names of the positional arguments.
+        annotations: Types of the arguments, without those that are missing or ``Any``.
+        optional: Arguments whose default is ``None``, whatever their annotation says.
     """
 
     names: tuple[str, ...]
@@ -40,15 +40,16 @@ _shapes: WeakKeyDictionary[type, _Shape] = WeakKeyDictionary()
 
 
 def check_fields(cls: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-    """Refuse arguments that cannot be stored, or not as what they are annotated with.
+    """Raise if an argument cannot be serialized, or does not match its annotation.
 
-    Whatever a stored value would be restored from is accepted: text for a date, a number for a
-    ``timedelta``. An ``__init__`` written by hand may take anything that can travel. What takes
-    long to look through, on a loop that others share, is checked when the trigger is stored.
+    Every value from which the annotated type can be restored is accepted: text for a date, a
+    number for a ``timedelta``. A hand-written ``__init__`` may take any serializable value.
+    Arguments that take long to check would block the event loop; they are checked when the
+    trigger is stored.
 
     Raises:
-        Unserializable: If one cannot travel; it is named.
-        WrongField: If one is of another type.
+        Unserializable: If an argument cannot be serialized; the error names it.
+        WrongField: If an argument has another type.
     """
     shape = _shapes.get(cls)
     if shape is None:
@@ -63,7 +64,7 @@ def check_fields(cls: Any, args: Sequence[object], kwargs: Mapping[str, object])
 
 
 def _is_packed(given: Mapping[str, object], owner: str) -> bool:
-    """Whether all can be stored, as far as a short look tells."""
+    """Return whether everything could be serialized within the step limit."""
     steps = codec.fields_in_steps(given, owner, codec.VALUE_LIMIT)
     return sum(1 for _ in islice(steps, _STEPS)) < _STEPS
 
@@ -72,12 +73,12 @@ def _check(value: object, annotation: Any, where: str, *, is_public: bool) -> No
     if getattr(annotation, "_is_protocol", False):
         return
     if isinstance(annotation, type) and isinstance(value, annotation):
-        return  # also a bool as an int, or a class of one's own as a str
+        return  # also a bool as an int, or a subclass of str
     try:
         plain = codec.decode(codec.encode(value, where, codec.VALUE_LIMIT), where=where)
         restore(plain, annotation, where, strict=True)
     except Unserializable:
-        # Others read the error, and what is not public may be a password.
+        # The error is public, and a field that is not may hold a password.
         is_shown = is_public or value is None or isinstance(value, int | float)
         raise WrongField(where, value, _name(annotation), is_shown=is_shown) from None
 

@@ -1,4 +1,4 @@
-"""Containers on their way into msgpack, item by item, and how errors name what is in them."""
+"""Containers that are being packed item by item, and how errors name their contents."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = (
 )
 
 LOOSE_LIMIT = 256
-"""Packed values that are kept as objects before they are encoded: an object takes far more room."""
+"""Maximum number of packed objects before they are encoded; objects need far more memory."""
 
 NO_KEY: Final = object()
-"""The key of a map while that itself is packed."""
+"""The current key of a map while the key itself is being packed."""
 
 _TEXT_32: Final = b"\xdb"
 _KEY_LENGTH = 60
-"""Characters of a key in an error."""
+"""Maximum characters of a key in an error."""
 
 _OF_KEY: Final = "a key of"
 _encoder = msgspec.msgpack.Encoder()
 
-Packed: TypeAlias = Any  # what msgspec encodes without further help
+Packed: TypeAlias = Any  # anything that msgspec encodes without a hook
 Named: TypeAlias = Callable[[Any], str]
 
 
@@ -46,18 +46,18 @@ class Frame:
     """A container whose items are being packed.
 
     Attributes:
-        value: The container; the stack of frames shows whether one contains itself.
-        items: What is left of it. Of a map: keys and values.
-        out: What is packed, and not encoded yet.
-        named: How an item is named in a path, from its key or index.
-        depth: Containers it stands in, and itself.
-        left: What the whole value could still take when this one was begun.
-        tag: Of the extension it becomes; 0 for a plain array or map.
-        key: Of the item being packed; ``None`` where an index tells.
-        chunks: What is encoded, without a header.
-        count: Items in ``chunks``.
-        loose: Objects inside those in ``out``.
-        largest: What its largest item took, if that is worth naming, and the path to it.
+        value: The container. The stack of frames reveals a container that contains itself.
+        items: Iterator over the remaining items; for a map, keys and values.
+        out: Items that are packed but not yet encoded.
+        named: Returns the name of an item in a path, from its key or index.
+        depth: The nesting depth, this container included.
+        left: The bytes that were left for the whole value when this container was begun.
+        tag: The tag of the extension; 0 for a plain array or map.
+        key: The key of the item being packed; ``None`` for items with an index.
+        chunks: Encoded items, without a header.
+        count: The number of items in ``chunks``.
+        loose: The number of objects nested in the items of ``out``.
+        largest: Size of the largest item and the path to it, if it is worth naming.
     """
 
     __slots__ = (
@@ -89,22 +89,22 @@ class Frame:
         self.largest: tuple[int, str] | None = None
 
     def name(self) -> str:
-        """Return the step of a path that leads to the item being packed."""
+        """Return the path step of the item being packed."""
         return self.named(self.count + len(self.out) if self.key is None else self.key)
 
     def note(self, cost: int, path: str) -> None:
-        """Remember an item that took much."""
+        """Remember an item if it is the largest so far."""
         if self.largest is None or cost > self.largest[0]:
             self.largest = (cost, path)
 
     def inside(self, cost: int) -> str:
-        """Return the path to the item that most of this cost is owed to, empty if to none."""
+        """Return the path to an item that makes up at least half of this cost; empty if none."""
         if self.largest is None or 2 * self.largest[0] < cost:
             return ""
         return self.largest[1]
 
     def flush(self) -> None:
-        """Encode what is packed."""
+        """Encode the packed items."""
         size = len(self.out)
         if not size:
             return
@@ -114,7 +114,7 @@ class Frame:
         self.out.clear()
 
     def add(self, chunks: list[bytes]) -> None:
-        """Take an item that is encoded; its bytes are not copied."""
+        """Add an item that is already encoded, without copying its bytes."""
         self.flush()
         if isinstance(self.out, dict):
             self.chunks.append(_encoder.encode(self.key))
@@ -122,7 +122,7 @@ class Frame:
         self.count += 1
 
     def encoded(self) -> list[bytes]:
-        """Return the whole container, encoded."""
+        """Return the encoded container."""
         self.flush()
         chunks = [_header(self.count, is_map=isinstance(self.out, dict)), *self.chunks]
         if self.tag:
@@ -130,7 +130,7 @@ class Frame:
         return chunks
 
     def close(self) -> Packed:
-        """Return the packed container; ``loose`` then says of how many objects it is made."""
+        """Return the packed container, and set ``loose`` to the number of objects in it."""
         if self.tag:
             self.loose = 0
             return Ext(self.tag, _encoder.encode(self.out))
@@ -142,19 +142,19 @@ class Frame:
 
 
 class Alone(Frame):
-    """Something that is packed as one other value: what a codec has made of it, or the whole."""
+    """A frame for one value: the output of a codec, or the root."""
 
     __slots__ = ()
 
     def flush(self) -> None:
-        """There is one value, and its container takes it."""
+        """Do nothing: the enclosing container takes the single value."""
 
     def add(self, chunks: list[bytes]) -> None:
-        """Take the value that is encoded."""
+        """Set the encoded value."""
         self.chunks = chunks
 
     def encoded(self) -> list[bytes]:
-        """Return the value, encoded."""
+        """Return the encoded value."""
         return self.chunks or [_encoder.encode(self.out[0])]
 
     def close(self) -> Packed:
@@ -163,24 +163,24 @@ class Alone(Frame):
 
 
 class Scan(Frame):
-    """A map whose keys are looked through first: where all are text, it is a plain one."""
+    """Scans the keys of a map: if all are text, the map is encoded as a plain one."""
 
     __slots__ = ()
 
 
 class Text(Frame):
-    """Long text, whose items are parts of it."""
+    """A long text, encoded in parts."""
 
     __slots__ = ()
 
     def encoded(self) -> list[bytes]:
-        """Return the text, encoded."""
+        """Return the encoded text."""
         size = sum(map(len, self.chunks))
         return [_TEXT_32 + size.to_bytes(4, "big"), *self.chunks]
 
 
 class Pair:
-    """A key that is no text, and its value."""
+    """A key that is not text, with its value."""
 
     __slots__ = ("items",)
 
@@ -188,34 +188,34 @@ class Pair:
         self.items = items
 
     def named(self, index: int) -> str:
-        """Return how errors name the key, then the value."""
+        """Return the name of the key or the value in errors."""
         return f"[a {type(self.items[0]).__name__}]" if index else _OF_KEY
 
 
 def path_of(where: str, steps: Iterable[str]) -> str:
-    """Return how an error names a place."""
+    """Return the path of a value, for an error."""
     for step in steps:
         where = f"a key of {where}" if step == _OF_KEY else where + step
     return where
 
 
 def unnamed(_: object) -> str:
-    """Name nothing: there is but one thing inside."""
+    """Return an empty name: the frame holds a single value."""
     return ""
 
 
 def by_index(index: object) -> str:
-    """Name an item of a list."""
+    """Return the name of a list item."""
     return f"[{index}]"
 
 
 def by_field(name: object) -> str:
-    """Name a field."""
+    """Return the name of a field."""
     return "" if name is NO_KEY else f".{_shortened(str(name))}"
 
 
 def by_key(key: object) -> str:
-    """Name an item of a map."""
+    """Return the name of a map item."""
     return "" if key is NO_KEY else f"[{_shortened(repr(key))}]"
 
 
@@ -224,7 +224,7 @@ def _shortened(text: str) -> str:
 
 
 def _extension_header(tag: int, size: int) -> bytes:
-    """Return what msgpack begins an extension with."""
+    """Return the header of a msgpack extension."""
     if size < 1 << 8:
         return bytes([0xC7, size, tag])
     if size < 1 << 16:
@@ -239,7 +239,7 @@ def _header_size(count: int) -> int:
 
 
 def _header(count: int, *, is_map: bool) -> bytes:
-    """Return what msgpack begins an array or a map with."""
+    """Return the header of a msgpack array or map."""
     if count < 16:
         return bytes([(0x80 if is_map else 0x90) | count])
     if count < 1 << 16:

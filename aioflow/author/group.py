@@ -1,4 +1,4 @@
-"""Task groups: tasks under one name, linked to others as one."""
+"""Task groups: tasks under one name, which can be linked to other tasks as a whole."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class GroupOptions(TypedDict, total=False):
-    """What an author may say about a group.
+    """Options of a task group.
 
-    ``default_args`` are options of its tasks, over those of the DAG and of groups around it.
-    Without ``prefix_group_id`` its tasks keep their bare names.
+    ``default_args`` are options for its tasks, which override those of the DAG and of enclosing
+    groups. With ``prefix_group_id=False`` its tasks keep their ids without a prefix.
     """
 
     prefix_group_id: bool
@@ -52,23 +52,23 @@ class GroupFunctionOptions(GroupOptions, total=False):
 
 
 class LoopOptions(GroupFunctionOptions, total=False):
-    """Options of ``@task_group`` that make a loop of it."""
+    """Options of ``@task_group`` that make the group a loop."""
 
     until: Until
     max_rounds: int
 
 
 class TaskGroup(Linked):
-    """Tasks under one name: those made inside a ``with``.
+    """A group of tasks: those created inside its ``with`` block.
 
-    Their ids begin with that of the group and a dot. Put after another task, those of them run
-    after it that have no parent in the group; put before one, it waits for those that have no
-    child in it, teardowns left out.
+    Their ids start with that of the group and a dot. If the group comes after a task, those of
+    its tasks that have no parent in the group run after that task. If it comes before a task,
+    that task waits for those that have no child in the group; teardowns do not count.
 
     Attributes:
-        group_id: With the ids of the groups around it.
-        sources: What all of its tasks are mapped over; empty for nothing.
-        is_loop: They run again, round after round.
+        group_id: Includes the ids of the enclosing groups.
+        sources: The sources that all of its tasks are mapped over; empty if it is not mapped.
+        is_loop: Whether its tasks run again, round after round.
     """
 
     def __init__(self, group_id: str, **options: Unpack[GroupOptions]) -> None:
@@ -100,7 +100,7 @@ class TaskGroup(Linked):
             self._go_along()
 
     def _go_along(self) -> None:
-        """Have its children go index by index, the first of them after what it is mapped over."""
+        """Pair the children of its tasks by index; the first tasks run after the mapped lists."""
         nodes = self.nodes
         own = frozenset(node.position for node in nodes)
         for node in nodes:
@@ -110,10 +110,10 @@ class TaskGroup(Linked):
                     node.run_after(maker)
 
     def become_loop(self, *, has_items: bool) -> None:
-        """Have its tasks run round after round.
+        """Turn the group into a loop, whose tasks run round after round.
 
         Raises:
-            DagError: If it has items, or is in a mapped group or another loop.
+            DagError: If the group is mapped, or is in a mapped group or another loop.
         """
         if has_items or self._dag.mapped_group is not None:
             raise wrong(
@@ -127,30 +127,30 @@ class TaskGroup(Linked):
 
     @property
     def kind(self) -> tuple[str, str]:
-        """What it is whose tasks are mapped, and what there is instead of mapping one of them."""
+        """The kind of mapped group, and advice for tasks that must not expand inside it."""
         if self.is_loop:
             return f"loop {self.group_id!r}", "let one of its tasks go over the list itself"
         return f"mapped group {self.group_id!r}", "that makes one child per item of it already"
 
     @property
     def nodes(self) -> list[Node]:
-        """Its tasks, those of groups inside it as well."""
+        """The tasks of the group, including those of nested groups."""
         return [self._dag.nodes[position] for made in self._inside for position in made]
 
     @property
     def node(self) -> Node:
-        """A group stands for several tasks."""
+        """Always raises, as a group is more than one task."""
         raise wrong(f"group {self.group_id!r} is no single task; name one of its tasks")
 
     @property
     def heads(self) -> Sequence[Node]:
-        """Those of its tasks that have no parent in it."""
+        """The tasks of the group that have no parent in it."""
         own = {node.position for node in self.nodes}
         return self._some([node for node in self.nodes if not node.parents & own])
 
     @property
     def tails(self) -> Sequence[Node]:
-        """Those of its tasks that no other one of it comes after, but for teardowns."""
+        """The tasks of the group that have no child in it, without teardowns."""
         work = [node for node in self.nodes if not node.is_teardown]
         followed = {parent for node in work for parent in node.parents}
         return self._some([node for node in work if node.position not in followed])
@@ -168,11 +168,12 @@ class _Make(Protocol):
 
 
 class MappedGroup:
-    """A group with some of its arguments; ``expand`` makes one run of its tasks per item.
+    """A task group with some of its arguments; ``expand`` runs its tasks once per item.
 
-    All of its tasks are mapped over the same items. Their children at one index belong together:
-    each is judged by those of its parents at its own index, and given their results. Who takes the
-    result of the group from outside gets that of all children, as of any mapped task.
+    All of its tasks are mapped over the same items, and children with the same index belong
+    together: the trigger rule of a child considers only its parents' children with that index,
+    and the child gets their results. A task outside of the group that uses the group's result
+    gets the results of all children, as from any mapped task.
     """
 
     def __init__(self, fn: Callable[..., Any], make: _Make, fixed: Mapping[str, Any]) -> None:
@@ -181,10 +182,10 @@ class MappedGroup:
         self._fixed = fixed
 
     def expand(self, **mapped: Mappable) -> Any:
-        """Make the group; with several lists, for each combination.
+        """Create the group; with several lists, its tasks run for each combination.
 
         Raises:
-            DagError: If it is in a mapped group itself, or the arguments do not fit.
+            DagError: If it is in a mapped group itself, or the arguments do not match.
         """
         owner, taken = self._begin("expand")
         if not mapped:
@@ -197,10 +198,10 @@ class MappedGroup:
         return self._make(sources, (), {**self._fixed, **items})
 
     def expand_kwargs(self, items: Items | Sequence[Mapping[str, Any]]) -> Any:
-        """Make the group; each item gives its parameters by their names, and has to give all.
+        """Create the group; each item is a mapping that must contain all remaining parameters.
 
         Raises:
-            DagError: If it is in a mapped group itself, or the arguments do not fit.
+            DagError: If it is in a mapped group itself, or the arguments do not match.
         """
         _, taken = self._begin("expand_kwargs")
         sources = (taken.source("items", items),)
@@ -217,7 +218,7 @@ class MappedGroup:
 
 
 class GroupFunction(Generic[P, R_co]):
-    """A function that makes a group of tasks where a DAG calls it.
+    """A function that creates a group of tasks when a DAG calls it.
 
     Attributes:
         fn: The bare function.
@@ -239,24 +240,24 @@ class GroupFunction(Generic[P, R_co]):
         functools.update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Make the group, and return what the function returned.
+        """Create the group and return what the function returned.
 
-        A reference is linked as the whole group; where the function returned nothing, the group
-        itself is returned. A second call in one DAG makes ``name__1``.
+        A returned reference is linked as the whole group. If the function returned nothing, the
+        group itself is returned. A second call in one DAG creates ``name__1``.
         """
         made: R_co = self._made((), args, kwargs)
         return made
 
     def expand(self, **mapped: Mappable) -> Any:
-        """Make a group whose tasks run once per item each; see ``MappedGroup``."""
+        """Create a group whose tasks run once per item; see ``MappedGroup``."""
         return self.partial().expand(**mapped)
 
     def expand_kwargs(self, items: Items | Sequence[Mapping[str, Any]]) -> Any:
-        """Make a group whose tasks run once per item each; see ``MappedGroup``."""
+        """Create a group whose tasks run once per item; see ``MappedGroup``."""
         return self.partial().expand_kwargs(items)
 
     def partial(self, **fixed: Any) -> MappedGroup:
-        """Give all children of a mapped group the same values for these arguments."""
+        """Fix the values of some arguments for all children of a mapped group."""
         return MappedGroup(self.fn, self._made, fixed)
 
     def _made(
@@ -338,15 +339,16 @@ def task_group(**options: Unpack[GroupFunctionOptions]) -> _GroupDecorator: ...
 
 
 def task_group(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a group of the tasks that a function calls; see ``TaskGroup``.
+    """Make a group from the tasks that a function calls; see ``TaskGroup``.
 
-    With ``until=good`` it is a loop: its tasks run again, one round behind the other, until
-    ``good(value)`` is true for what a round returned; that is asked in a task of its own. It fails
-    where a round does, and where ``max_rounds`` were not enough. Its parameter ``previous`` is
-    the value of the round before. It comes to the value of the last round, and has ``rounds``.
+    With ``until=good`` the group is a loop: its tasks run again, one round after the other, until
+    ``good(value)`` returns true for the value that a round returned. That check is a task of its
+    own. The loop fails if a round fails, or if ``max_rounds`` rounds were not enough. Its
+    parameter ``previous`` is the value of the previous round. The loop's result is the value of
+    its last round; ``rounds`` has the values of all rounds.
 
     Raises:
-        DagError: If an option makes no sense.
+        DagError: If an option is invalid.
     """
 
     def decorate(decorated: Callable[..., Any]) -> GroupFunction[..., Any]:

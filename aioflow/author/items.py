@@ -1,4 +1,4 @@
-"""Lists to map over that do not exist yet, and what can be made of them before they do."""
+"""Future lists that a task can expand over, and operations on them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ("GroupItem", "Items", "Previous", "source_of")
 
 
 class Items(Unknown):
-    """Items that a task can expand over: the result of another, or what is made of such."""
+    """Items that a task can expand over: the result of a task, or an operation on such results."""
 
     def _source(self) -> Source:
-        """Return where they come from.
+        """Return the source of the items.
 
         Raises:
-            DagError: If they are no list one can map over.
+            DagError: If a task cannot expand over them.
         """
         raise NotImplementedError
 
     def map(self, fn: Callable[[Any], Any]) -> Items:
-        """Pass each item through a function first.
+        """Return the items with a function applied to each.
 
-        It runs in the child that takes the item; a ``Skip`` it raises skips that child, any other
-        exception fails its try.
+        The function runs in the child that gets the item. If it raises ``Skip``, that child is
+        skipped; any other exception fails the child's try.
 
         Raises:
-            DagError: If it is no plain function.
+            DagError: If it is not a plain function.
         """
         if hasattr(fn, "expand"):
             raise wrong(f"map() takes a plain function; of {fn!r} that is .fn")
@@ -50,16 +50,16 @@ class Items(Unknown):
         )
 
     def zip(self, *others: Items | Sequence[Any], fillvalue: object = NO_FILL) -> Items:
-        """Return tuples of items that stand at the same index, as Python's ``zip``.
+        """Return tuples of the items with the same index, like Python's ``zip``.
 
-        They end with the shortest list; with a ``fillvalue`` for what is missing, with the longest.
+        Ends with the shortest list. With a ``fillvalue`` for missing items, ends with the longest.
         """
         join: Join = "zip" if fillvalue is NO_FILL else "zip_longest"
         parts = (self._source(), *(source_of(other, "zip() joins") for other in others))
         return _Made(Source(join=join, parts=parts, fill=fillvalue), f"{self._label()}.zip(...)")
 
     def concat(self, *others: Items | Sequence[Any]) -> Items:
-        """Return the items of all these lists, one behind the other."""
+        """Return the items of all these lists, one list after the other."""
         own = self._source()
         joined = own.parts if own.join == "concat" and not own.functions else (own,)
         parts = (*joined, *(source_of(other, "concat() joins") for other in others))
@@ -67,7 +67,7 @@ class Items(Unknown):
 
 
 class _Made(Items):
-    """Items made of others."""
+    """The result of an operation on items."""
 
     def __init__(self, source: Source, label: str) -> None:
         self._made_of = source
@@ -81,16 +81,16 @@ class _Made(Items):
 
     @property
     def binding(self) -> Any:
-        """It is no argument, only something to expand over."""
+        """Always raises: these items can be expanded over, but not passed as an argument."""
         raise wrong(f"{self._called} can be given to expand() only; take the result itself here")
 
 
 class GroupItem(Unknown):
-    """The item that the tasks of a mapped group are given, or a part of it.
+    """The item that the tasks of a mapped group get, or a part of it.
 
     Args:
-        sources: Those of its group.
-        number: Which of them.
+        sources: The sources of the group.
+        number: The index of the source that the item comes from.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class GroupItem(Unknown):
 
     @property
     def binding(self) -> FromSource:
-        """Where the value will come from."""
+        """The binding that resolves to the value."""
         return FromSource(self._number, self._keys)
 
     def check(self, dag: Any, owner: str) -> None:
-        """Refuse to be given to a task outside of its group.
+        """Raise if it is passed to a task outside of its group.
 
         Raises:
             DagError: If its group is not open.
@@ -130,11 +130,11 @@ class GroupItem(Unknown):
 
 
 class Previous(Unknown):
-    """The value of the round before; in the first round what the group was called with.
+    """The value of the previous round; in the first round, the argument of the group's call.
 
     Args:
-        group: Whose.
-        first: That value.
+        group: The loop.
+        first: The value for the first round.
     """
 
     def __init__(self, group: object, first: object, keys: tuple[str | int, ...] = ()) -> None:
@@ -151,7 +151,7 @@ class Previous(Unknown):
         return "previous" + "".join(f"[{key!r}]" for key in self.keys_inside)
 
     def check(self, dag: Any, owner: str) -> None:
-        """Refuse to be given to a task outside of its loop.
+        """Raise if it is passed to a task outside of its loop.
 
         Raises:
             DagError: If its loop is not open.
@@ -161,10 +161,10 @@ class Previous(Unknown):
 
 
 def source_of(value: object, what: str) -> Source:
-    """Return what there is to map over.
+    """Return the source for a value that a task expands over.
 
     Raises:
-        DagError: If it is no list, nor one that is still to come.
+        DagError: If it is neither a list nor a reference to one.
     """
     if isinstance(value, Items):
         return value._source()  # noqa: SLF001 - what the class is for

@@ -1,4 +1,4 @@
-"""A task that lets its children run in the newest run of a schedule alone."""
+"""A task that lets its children run only in the latest scheduled run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ("latest_only",)
 
 
 def latest_only(task_id: str = "latest_only") -> Ref[bool]:
-    """Add a task that skips its children where a later slot of the schedule has come already.
+    """Add a task that skips its children if a later run of the schedule is already due.
 
-    That is seen when it runs: a run that catches up, or is cleared much later, skips them. A run
-    that a person or another run started never does.
+    This is checked when the task runs, so a catch-up run, or a run that is cleared much later,
+    skips them. A run that was started manually or by another run never does.
 
     Raises:
-        DagError: If no DAG is being written.
+        DagError: If no DAG is being defined.
     """
     dag = open_dag("latest_only()")
     options = {"task_id": task_id}
@@ -49,8 +49,8 @@ def is_latest(
     cause: str,
     slot: datetime,
 ) -> bool:
-    """Let what comes after this task run, unless a later slot of the schedule has come."""
-    # The calendar is loaded where it is used: most children never ask.
+    """Return whether the following tasks should run: no later fire time has passed."""
+    # Imported late, as most processes never need the timetable.
     from aioflow.core.scheduling.timetable import next_slot
 
     spec = schedule_spec(schedule, timezone=timezone, anchor=first or 0)

@@ -1,4 +1,4 @@
-"""What is odd about a DAG, though it runs: said by ``dags check``, never refused."""
+"""Lints a DAG: ``dags check`` reports the findings as warnings; the DAG runs all the same."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from aioflow.protocol.parse_results import DagFailure
 __all__ = ("advice",)
 
 _OF_AIRFLOW = frozenset({"dag_run", "task_instance", "ti"})
-"""Parameters of these names are for nothing else."""
+"""Parameter names that have no use but as keys of Airflow's context."""
 
 _NEEDS_NO_PARENT = frozenset({TriggerRule.ALL_SUCCESS, TriggerRule.ALWAYS})
 _ASKS_ALL_TO_SUCCEED = frozenset({TriggerRule.ALL_SUCCESS})
 
 
 def advice(dag: DAG) -> list[DagFailure]:
-    """Return everything odd about a DAG that ``describe`` found nothing wrong with."""
+    """Return warnings for a DAG in which ``describe`` found no error."""
     specs = [node.spec for node in dag.nodes if node.spec is not None]
     lines = {spec.task_id: spec.line for spec in specs}
     found = [
@@ -61,7 +61,7 @@ def _templates(node: Node) -> Iterator[DagFailure]:
 
 
 def _never_filled(node: Node) -> Iterator[DagFailure]:
-    """Parameters that Airflow fills from its context and that stay ``None`` here."""
+    """Report parameters that Airflow fills from its context and that stay ``None`` here."""
     if node.fn is None or node.spec is None:
         return
     parameters = inspect.signature(node.fn).parameters
@@ -97,7 +97,7 @@ def _without_effect(spec: TaskSpec) -> Iterator[DagFailure]:
 
 
 def _unused(dag: DAG) -> list[str]:
-    """Return the parameters that no argument names; whoever takes the context may use any."""
+    """Return the DAG's parameters that no argument uses; none if a task reads the whole context."""
     if any(node.operator is not None for node in dag.nodes):
         return []
     used: set[str] = set()
@@ -128,7 +128,7 @@ def _parts(value: Any) -> Iterator[object]:
 
 
 def _none_arguments(node: Node, nodes: list[Node]) -> Iterator[DagFailure]:
-    """A task that may run without a parent's result is given ``None`` for it then."""
+    """Report arguments that are ``None`` if a parent did not succeed, against their annotation."""
     if node.fn is None or node.spec is None:
         return
     for name, binding in node.arguments.items():
@@ -147,7 +147,7 @@ def _none_arguments(node: Node, nodes: list[Node]) -> Iterator[DagFailure]:
 
 
 def _needs_success(spec: TaskSpec, parent: int) -> bool:
-    """Whether a task runs only where this parent has succeeded."""
+    """Return whether a task runs only if this parent has succeeded."""
     rules = {group.rule for group in spec.groups if parent in group.parents}
     if not rules:
         rules = {spec.rule} if spec.min_success is None else set()

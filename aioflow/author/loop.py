@@ -1,4 +1,4 @@
-"""Loops: groups whose tasks run again, round after round, until one of them says it is good."""
+"""Loops: groups whose tasks run round after round until a condition is met."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MAX_ROUNDS = 100
 R_co = TypeVar("R_co", covariant=True)
 
 Until = Callable[..., object] | TaskFunction[..., Any]
-"""What says whether a round was good, by its value: a function, or a task."""
+"""The condition that ends a loop: a function or a task that takes the value of a round."""
 
 ONE_ROUND = (Source(values=(None,)),)
-"""What the tasks of a loop are mapped over: rounds are added to the first one."""
+"""The initial source of the tasks of a loop; later rounds are added to the first one."""
 
 
 class GroupRef(Ref[R_co]):
-    """What a group returned: the result of one of its tasks, linked as the whole group."""
+    """The result of a group: that of one of its tasks, but linked as the whole group."""
 
     def __new__(cls, node: Node, keys: tuple[str | int, ...], group: Linked) -> Self:
         return super().__new__(cls, node, keys)
@@ -56,7 +56,7 @@ class GroupRef(Ref[R_co]):
 
 
 class LoopRef(GroupRef[R_co], Generic[R_co]):
-    """What a loop comes to: the value of its last round."""
+    """The result of a loop: the value of its last round."""
 
     def __getitem__(self, key: str | int) -> Ref[Any]:
         part = super().__getitem__(key)
@@ -64,12 +64,12 @@ class LoopRef(GroupRef[R_co], Generic[R_co]):
 
     @property
     def binding(self) -> FromTask:
-        """Where the value will come from."""
+        """The binding that resolves to the value."""
         return FromTask(self.node.position, self.keys_inside, is_last=True)
 
     @property
     def rounds(self) -> Ref[Sequence[R_co]]:
-        """The values of all its rounds, in order; one can map over them."""
+        """The values of all rounds, in order. A task can expand over them."""
         if self.keys_inside:
             raise wrong(f"{self!r} has no rounds; take those of the whole loop")
         return GroupRef(self.node, (), self._group)
@@ -82,10 +82,11 @@ class LoopRef(GroupRef[R_co], Generic[R_co]):
 
 
 def check_loop(until: object, max_rounds: object, owner: str) -> None:
-    """Refuse what makes no loop.
+    """Raise if the options of a loop are invalid.
 
     Raises:
-        DagError: If nothing can be asked whether a round was good, or there can be no round.
+        DagError: If ``until`` is neither a function nor a task, or ``max_rounds`` is not a whole
+            number of at least 1.
     """
     if not (inspect.isfunction(until) or isinstance(until, TaskFunction)):
         raise wrong(f"{owner}: until takes a function or a task, got {until!r}")
@@ -96,7 +97,7 @@ def check_loop(until: object, max_rounds: object, owner: str) -> None:
 def with_previous(
     fn: Callable[..., Any], group: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call the function of a loop; its parameter ``previous``, if it has one, is what it says."""
+    """Call the function of a loop, with a ``Previous`` for its parameter ``previous``, if any."""
     signature = inspect.signature(fn)
     if "previous" not in signature.parameters:
         return fn(*args, **kwargs)
@@ -108,10 +109,10 @@ def with_previous(
 
 
 def value_of(returned: object, inside: Sequence[Node]) -> Ref[Any]:
-    """Return what a round comes to.
+    """Return the reference to the value of a round.
 
     Raises:
-        DagError: If that is not the result of one of its tasks.
+        DagError: If it is not the whole result of one of the loop's tasks.
     """
     if not isinstance(returned, Ref) or returned.node not in inside or returned.keys_inside:
         raise wrong(
@@ -123,12 +124,12 @@ def value_of(returned: object, inside: Sequence[Node]) -> Ref[Any]:
 def add_decider(
     until: Until, returned: Ref[Any], inside: Sequence[Node], tails: Sequence[Node], max_rounds: int
 ) -> None:
-    """Add the task that decides over each round, behind all others of the loop, and bind them.
+    """Add the task that evaluates the condition after all others, and mark them all as the loop.
 
     Args:
-        returned: What a round comes to.
+        returned: The reference to the value of a round.
         inside: The tasks of the loop.
-        tails: Those of them that nothing of it comes after.
+        tails: The tasks of the loop that have no child in it.
     """
     task = until if isinstance(until, TaskFunction) else TaskFunction(until, {}, is_sensor=False)
     decider = task.override(task_id="until").as_part(Part.UNTIL)(returned).node

@@ -1,7 +1,7 @@
-"""Secrets, connections and variables: what people keep here, and tasks and triggers may ask for.
+"""Access to secrets, connections and variables from tasks and triggers.
 
-A task declares those it needs and has them at hand from its first line on. A trigger asks for
-them while it runs.
+A task declares those it needs, and can read them without waiting. A trigger fetches them while it
+runs.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Held: TypeAlias = Mapping[tuple[ValueKind, str], Any]
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to reach a server.
+    """The address and credentials of a server.
 
-    It does not show its password where it is printed; ``uri`` has it.
+    The password is not shown when it is printed; ``uri`` contains it.
 
     Attributes:
         conn_type: ``postgresql``, ``https`` ...
-        schema: The database, or what else follows the first ``/`` of a URI.
-        extra: Whatever else; of a URI what follows its ``?``, as texts.
+        schema: The database, or generally the path of the URI without its first ``/``.
+        extra: Further settings; for a URI, its query parameters as texts.
     """
 
     conn_type: str = ""
@@ -56,7 +56,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def uri(self) -> str:
-        """All of it as one text, percent-encoded where it must be."""
+        """The connection as a URI, percent-encoded where needed. Contains the password."""
         who = quote(self.login, safe="")
         if self.password:
             who += f":{quote(self.password, safe='')}"
@@ -72,10 +72,11 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def connection_of(told: object) -> Connection:
-    """Return the connection that a URI, or a JSON object with its attributes, says.
+    """Return the connection from a URI, or from a dict of its attributes.
 
     Raises:
-        ValueError: If it cannot be understood. The text is not repeated: it may hold a password.
+        ValueError: If it is invalid. The message does not quote the text, which may contain a
+            password.
     """
     if isinstance(told, str):
         return _of_uri(told)
@@ -111,13 +112,13 @@ def _of_uri(text: str) -> Connection:
 
 
 held: ContextVar[Held] = ContextVar("held")
-"""Set by the host around each hosted try: what it declared."""
+"""Set around each try that runs on a shared event loop: the values it declared."""
 
 _in_process: list[Held] = [{}]
 
 
 def in_process(values: Held) -> None:
-    """Have these be at hand in all threads of a process that runs one try at a time."""
+    """Make values available in all threads of a process that runs one try at a time."""
     _in_process[0] = values
 
 
@@ -161,22 +162,22 @@ def _at_hand(kind: ValueKind, name: str) -> Any:
 
 
 async def fetch_secret(name: str) -> str:
-    """Ask for a secret, in the ``run`` of a trigger or in an ``async def`` task that declares it.
+    """Fetch a secret, in the ``run`` of a trigger or in an ``async def`` task that declares it.
 
     Raises:
-        UnknownValue: If there is none, no key opens it, or the task does not declare it.
-        RuntimeError: If no host runs this code, as in a plain script.
+        UnknownValue: If it does not exist, cannot be decrypted, or is not declared by the task.
+        RuntimeError: If the code is not run by aioflow, as in a plain script.
     """
     return cast("str", await _fetch(ValueKind.SECRET, name))
 
 
 async def fetch_connection(name: str) -> Connection:
-    """Ask for a connection; see ``fetch_secret``."""
+    """Fetch a connection; see ``fetch_secret``."""
     return cast("Connection", await _fetch(ValueKind.CONNECTION, name))
 
 
 async def fetch_variable(name: str) -> Any:
-    """Ask for a variable; see ``fetch_secret``."""
+    """Fetch a variable; see ``fetch_secret``."""
     return await _fetch(ValueKind.VARIABLE, name)
 
 
@@ -188,7 +189,7 @@ async def _fetch(kind: ValueKind, name: str) -> Any:
 
 
 def declared(kind: ValueKind, names: object) -> Sequence[tuple[ValueKind, str]]:
-    """Return what an option like ``secrets=["NAME"]`` says.
+    """Return the values declared by an option like ``secrets=["NAME"]``.
 
     Raises:
         ValueError: If it is no list of names.

@@ -1,4 +1,4 @@
-"""One task of a DAG as its author described it, and how two of them are linked."""
+"""One task of a DAG as its author defined it, and its dependencies."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ("CHOOSING", "NO_FILL", "Loop", "NoFill", "Node", "Part", "Source")
 
 
 class Part(Enum):
-    """What a task does for the others: most work.
+    """The role of a task in its DAG; most tasks do work.
 
-    A branch chooses which of its children run; a short circuit, whether anything after it does.
-    What stands for ``until`` says whether its loop has gone round often enough.
+    A branch selects which of its children run. A short circuit decides whether anything after it
+    runs. The ``until`` task of a loop decides whether the loop ends.
     """
 
     WORK = "work"
@@ -40,11 +40,11 @@ class Part(Enum):
 
 
 CHOOSING = frozenset({Part.BRANCH, Part.SHORT_CIRCUIT, Part.GENTLE_SHORT_CIRCUIT})
-"""Tasks whose result says which others run."""
+"""Tasks whose result selects which other tasks run."""
 
 
 class NoFill(Enum):
-    """Says that nothing stands in for what a list does not have."""
+    """The type of the marker for a missing fill value."""
 
     NO_FILL = "no fill"
 
@@ -54,13 +54,13 @@ NO_FILL = NoFill.NO_FILL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a task is mapped over: a parent's list, the values themselves, or lists joined.
+    """What a task is mapped over: the list of a parent, literal values, or joined lists.
 
     Attributes:
-        parameter: The argument of ``expand`` that it is; empty for a part of another.
+        parameter: The argument of ``expand``; empty for a part of another source.
         join, parts: See ``model.MapSource``.
-        fill: What ``zip_longest`` puts in where a part has no item.
-        functions: What each item is passed through, in order.
+        fill: The value with which ``zip_longest`` fills missing items.
+        functions: Functions applied to each item, in order.
     """
 
     parameter: str = ""
@@ -73,7 +73,7 @@ class Source:
 
     @property
     def leaves(self) -> Iterator[Source]:
-        """The lists it is made of, from left to right."""
+        """The lists it consists of, from left to right."""
         if not self.join:
             yield self
         for part in self.parts:
@@ -81,17 +81,17 @@ class Source:
 
     @property
     def parents(self) -> Iterator[Node]:
-        """Whose lists those are."""
+        """The tasks whose results are among these lists."""
         return (leaf.parent for leaf in self.leaves if leaf.parent is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Tasks that run again, round after round.
+    """A group of tasks that run again, round after round.
 
     Attributes:
-        value: The position of the one whose result is what a round comes to.
-        until: That of the one that says whether it was good.
+        value: Position of the task whose result is the value of a round.
+        until: Position of the task that decides whether the loop ends.
     """
 
     max_rounds: int
@@ -100,7 +100,7 @@ class Loop:
 
 
 class Siblings(Protocol):
-    """A DAG, as far as a task of it knows it."""
+    """The interface of a DAG to its tasks."""
 
     nodes: list[Node]
 
@@ -114,20 +114,20 @@ class Node:
         position: Its index in the DAG.
         fn: The bare function; ``None`` for an operator.
         operator: The class; ``None`` for a function.
-        arguments: Those that are bound; a parameter that is missing keeps its default.
+        arguments: Bindings by parameter name. A parameter without one keeps its default.
         sources: What it is mapped over, in order; empty for an unmapped task.
-        along: Positions of the other tasks of the mapped group it is in.
-        loop: The one it is in; its sources are but one item then.
-        parents: Positions of all it depends on.
-        argument_parents: Positions of those whose results it is given.
-        groups: Parents that a rule of their own is asked of, in the order they were named.
-        part: What its result says to the others.
-        group: The id of the innermost group it is in; empty for none.
+        along: Positions of the other tasks in its mapped group.
+        loop: The loop it is in; its sources have a single item then.
+        parents: Positions of all tasks it depends on.
+        argument_parents: Positions of the tasks whose results are its arguments.
+        groups: Parents with a trigger rule of their own, in the order they were named.
+        part: Its role in the DAG.
+        group: The id of the innermost group it is in, or an empty string.
         is_setup, is_teardown, fails_run: See ``model.TaskSpec``.
         spec: Set by ``describe``.
-        instance: Of an operator, the one its author made; never run.
-        starts: Whether it waits straight from its start, where ``partial`` has said so.
-        events: How an operator takes many events, if it does.
+        instance: The instance that the author created of an operator. Never executed.
+        starts: Whether it starts deferred, if ``partial`` says so, else ``None``.
+        events: How an operator handles many events, if it does.
     """
 
     dag: Siblings
@@ -158,12 +158,12 @@ class Node:
 
     @property
     def retry(self) -> Retry | None:
-        """What the author said about further tries, with ``on`` and ``unless``."""
+        """The retry options as the author gave them, with ``on`` and ``unless``."""
         return self.settings.retry
 
     @property
     def sensor(self) -> SensorSpec | None:
-        """How it looks, if it is a sensor."""
+        """How it polls, if it is a sensor."""
         return self.settings.sensor
 
     @property
@@ -174,31 +174,31 @@ class Node:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether it fans out."""
+        """Whether the task is mapped."""
         return bool(self.sources)
 
     @property
     def owner(self) -> Any:
-        """What says of an operator how it waits: its instance, else its class."""
+        """The object with an operator's start options: its instance, else its class."""
         return self.operator if self.instance is None else self.instance
 
     @property
     def starts_from_trigger(self) -> bool:
-        """Whether it waits for a trigger before anything of it runs."""
+        """Whether it starts deferred, before any of its code runs."""
         said = getattr(self.owner, START, False) if self.starts is None else self.starts
         return bool(said)
 
     @property
     def makes_items(self) -> bool:
-        """Whether its result comes item by item."""
+        """Whether it yields its result item by item."""
         is_generator = self.fn is not None and inspect.isasyncgenfunction(self.fn)
         return not self.is_mapped and (is_generator or self.events is not None)
 
     @cached_property
     def annotations(self) -> dict[str, Any]:
-        """The types of its parameters, and ``return``; what cannot be resolved is missing.
+        """Types of its parameters, and ``return``; without those that cannot be resolved.
 
-        Looked up late, so that a task may name a class that its file defines further down.
+        Evaluated late, so that a task may name a class that its file defines further down.
         """
         target: Any = self.fn
         if self.operator is not None:
@@ -206,10 +206,10 @@ class Node:
         return hints(target)
 
     def make_operator(self, arguments: Mapping[str, Any]) -> Any:
-        """Make a new instance for one start, from resolved arguments.
+        """Create a new instance for one execution, from resolved arguments.
 
-        One that is mapped over what it waits for is made without its ``__init__``: the arguments
-        are its attributes.
+        A mapped operator that starts deferred and has ``trigger_kwargs`` as an argument is created
+        without calling ``__init__``: the arguments become its attributes.
         """
         operator: Any = self.operator
         if operator is None:
@@ -223,10 +223,10 @@ class Node:
         return made
 
     def run_after(self, parent: Node) -> None:
-        """Make this task depend on another; a second time changes nothing.
+        """Make this task depend on another. Idempotent.
 
         Raises:
-            UnknownParent: If that one belongs to another DAG.
+            UnknownParent: If the other task belongs to another DAG.
         """
         if parent.dag is not self.dag:
             raise UnknownParent(self.task_id, parent.task_id)
@@ -235,16 +235,16 @@ class Node:
         self.parents.add(parent.position)
 
     def judge_apart(self, parents: Sequence[Node], rule: TriggerRule) -> None:
-        """Ask a rule of its own of these parents, which the rule of the task leaves out then.
+        """Evaluate a separate trigger rule for these parents; the rule of the task excludes them.
 
-        Naming the same parents with the same rule a second time changes nothing.
+        Idempotent for the same parents with the same rule.
         """
         group = EdgeGroup(tuple(sorted({parent.position for parent in parents})), rule)
         if group.parents and group not in self.groups:
             self.groups.append(group)
 
     def become_teardown(self, setups: Sequence[Node], *, fails_run: bool) -> None:
-        """Take away what these setups made, whatever became of the tasks between."""
+        """Make this task the teardown of these setups. It runs however the tasks between ended."""
         self.is_teardown = True
         self.fails_run = fails_run
         for setup in setups:
@@ -253,7 +253,7 @@ class Node:
 
     @property
     def rule(self) -> TriggerRule:
-        """What is asked of its parents, also where its author said nothing."""
+        """The effective trigger rule, with the default applied."""
         if self.settings.rule is not None:
             return self.settings.rule
         if self.is_teardown:
@@ -261,7 +261,7 @@ class Node:
         return TriggerRule.ALL_SUCCESS
 
     def surround(self, inside: Sequence[Node]) -> None:
-        """Run after all of these tasks, and have them run after the setups of this one."""
+        """Make this task run after all of these, and make them run after its setups."""
         nodes = self.dag.nodes
         setups = [position for position in sorted(self.parents) if nodes[position].is_setup]
         own = {node.position for node in inside}

@@ -1,4 +1,4 @@
-"""Callbacks that tell people, or another service: a webhook, and e-mail."""
+"""Callbacks that send a notification: a webhook, or an e-mail."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ("EmailNotifier", "Notification", "WebhookNotifier", "outbound", "summ
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):
-    """One message to the world outside.
+    """One outgoing message.
 
     Attributes:
         kind: ``webhook`` or ``email``.
-        to: A URL, or addresses. Of a URL that is a secret its name.
-        subject: Of an e-mail.
-        body: Of a webhook the JSON, of an e-mail its text.
-        key: The same where it is sent again.
+        to: A URL, or addresses. For a URL that is a secret, the name of the secret.
+        subject: The subject of an e-mail.
+        body: The JSON of a webhook, or the text of an e-mail.
+        key: An idempotency key; the same when the message is sent again.
     """
 
     kind: str
@@ -36,13 +36,13 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 outbound: ContextVar[Callable[[Notification], None]] = ContextVar("outbound")
-"""Set by the test kit: takes what would be sent."""
+"""Set by the test kit: receives messages instead of sending them."""
 
 
 def summary(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a notification says of a context, as JSON takes it.
+    """Return the content of a notification, from the context of the callback, as JSON types.
 
-    ``text`` is one line for people; chat services show it.
+    ``text`` is one readable line; chat services show it.
     """
     names = ("event", "state", "dag_id", "run_id", "task_id", "map_index", "try_number", "error")
     said = {name: context.get(name) for name in names}
@@ -66,19 +66,19 @@ def _line(said: Mapping[str, Any]) -> str:
 class WebhookNotifier:
     """Posts JSON to a URL: ``on_failure=WebhookNotifier("https://...")``.
 
-    What fails in a way that may pass (no connection, 429, a status from 500 on) is tried again,
-    here a few times, later by the daemon. It carries ``Idempotency-Key``, which is the same each
-    time, and with a secret the headers of Standard Webhooks: ``webhook-id``,
+    Temporary failures (no connection, status 429, or 500 and above) are retried: first a few
+    times here, later by the daemon. The header ``Idempotency-Key`` is the same in each retry. With
+    a signing secret the request has the headers of Standard Webhooks: ``webhook-id``,
     ``webhook-timestamp`` and ``webhook-signature``, an HMAC-SHA256 over ``id.timestamp.body``.
 
     Args:
-        url: Where to. Everybody who reads the DAG file reads it, too.
-        url_secret: Instead: the name of a secret that is the URL.
+        url: The target URL. It is visible to everyone who can read the DAG file.
+        url_secret: Instead of ``url``: the name of a secret that contains the URL.
         signing_secret: The name of a secret to sign with.
-        headers: Further ones.
-        payload: Makes what is posted of the context, instead of ``summary``.
-        timeout_seconds: Of one attempt.
-        tries: How many attempts in a row.
+        headers: Additional headers.
+        payload: Makes the JSON body from the context, instead of ``summary``.
+        timeout_seconds: The timeout of one attempt.
+        tries: The number of attempts in a row.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class WebhookNotifier:
         self._tries = max(1, tries)
 
     def __call__(self, context: Mapping[str, Any]) -> None:
-        """Post it.
+        """Post the notification.
 
         Raises:
-            NotificationFailed: If it was not taken.
+            NotificationFailed: If it was not accepted.
         """
         body = json.dumps(self._payload(context), default=str)
         key = str(context.get("idempotency_key") or "")
@@ -146,7 +146,10 @@ def _check_url(url: str) -> None:
 
 
 def _are_addresses(texts: Sequence[str]) -> bool:
-    """Whether they can stand in a mail: a comma in a name would make it two, a newline a header."""
+    """Return whether these are valid addresses for a mail header.
+
+    A comma in a name would make two addresses of it, and a newline would start a new header.
+    """
     from email.utils import getaddresses
 
     found = [address for _, address in getaddresses(texts)]
@@ -154,19 +157,19 @@ def _are_addresses(texts: Sequence[str]) -> bool:
 
 
 class EmailNotifier:
-    """Sends a mail over SMTP: ``on_failure=EmailNotifier("oncall@example.org")``.
+    """Sends an e-mail over SMTP: ``on_failure=EmailNotifier("oncall@example.org")``.
 
-    Its Message-ID is the same where it is sent again.
+    Its Message-ID is the same when it is sent again.
 
     Args:
-        to: Addresses.
-        connection: The name of a connection, ``smtp://user:password@host:587``; ``smtps`` speaks
-            TLS from the beginning, ``smtp`` begins it if the server can, unless its
-            ``starttls=no``; with ``starttls=yes`` it sends nothing to one that cannot. Without a
-            login it does not log in.
-        sender: The address it comes from; else the ``sender`` of the connection, else its login.
-        subject: Makes the subject of the context, instead of the line that ``summary`` has.
-        timeout_seconds: Of each step.
+        to: One or more addresses.
+        connection: The name of a connection, ``smtp://user:password@host:587``. ``smtps`` uses
+            TLS from the start. ``smtp`` upgrades to TLS if the server supports it; with
+            ``starttls=no`` it never does, and with ``starttls=yes`` it sends nothing to a server
+            without TLS. Without a user it does not log in.
+        sender: The sender's address; by default the ``sender`` of the connection, else its user.
+        subject: Makes the subject from the context, instead of the ``text`` of ``summary``.
+        timeout_seconds: The timeout of each network operation.
     """
 
     def __init__(
@@ -189,10 +192,10 @@ class EmailNotifier:
         self._timeout_seconds = timeout_seconds
 
     def __call__(self, context: Mapping[str, Any]) -> None:
-        """Send it.
+        """Send the notification.
 
         Raises:
-            NotificationFailed: If it was not taken.
+            NotificationFailed: If it was not accepted.
         """
         said = summary(context)
         subject = said["text"] if self._subject is None else self._subject(context)

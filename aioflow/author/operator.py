@@ -1,4 +1,4 @@
-"""Tasks made of classes, as in Airflow: ``Operator`` and ``Sensor``."""
+"""Tasks defined as classes, as in Airflow: ``Operator`` and ``Sensor``."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from aioflow.model.dag import Body
 __all__ = ("Context", "Operator", "Sensor", "looks_by_poke", "missing_method")
 
 Context: TypeAlias = dict[str, Any]
-"""What ``execute`` and ``poke`` are given: everything a run knows of itself, by name."""
+"""The argument of ``execute`` and ``poke``: all values of the run, by name."""
 
 
 class Operator(Linked):
-    """A task as a class. Making an instance inside a DAG adds the task to it.
+    """A task defined as a class. Creating an instance inside a DAG adds the task to the DAG.
 
-    The instance that runs is a new one, made with the same arguments, references among them
-    resolved: nothing else is carried over from the DAG file, or from before a deferral. A class
-    with an ``__init__`` of its own calls ``super().__init__(**kwargs)``.
+    Each execution uses a new instance, created with the same arguments, with references resolved.
+    No other state is carried over from the DAG file, or across a deferral. A class that defines
+    ``__init__`` must call ``super().__init__(**kwargs)``.
 
     Attributes:
-        task_id: As the author named it, behind the ids of the groups it is made in.
-        start_from_trigger: Whether it waits before anything of it runs; of the class or set in
-            ``__init__``.
-        start_trigger_args: For what, then.
-        many_events: Whether each event of a trigger is given to ``next_method`` alone, and the
-            trigger goes on. A class with ``handle_trigger_events(events, context)`` takes all of
-            them, in batches, in order.
-        event_batch: How many events it is given at once.
-        event_delay: How long the first of a batch waits for others.
-        event_window: How far its triggers may run ahead of the store.
-        template_fields: Arguments whose texts, as they stand in the DAG file, are templates:
-            ``"{{ ds }}"``. They are rendered before ``__init__``, in the process of the task.
+        task_id: The id given by the author, prefixed with the ids of the enclosing groups.
+        start_from_trigger: Whether the task starts deferred, before any of its code runs. Set on
+            the class or in ``__init__``.
+        start_trigger_args: The trigger to start with, and how to resume.
+        many_events: Whether ``next_method`` is called for each event of a trigger, which then
+            continues. A class with ``handle_trigger_events(events, context)`` gets all events, in
+            batches, in order.
+        event_batch: The maximum number of events per call.
+        event_delay: How long the first event of a batch waits for more.
+        event_window: The maximum number of events that its triggers may be ahead of the store.
+        template_fields: Names of arguments in which literal texts are templates: ``"{{ ds }}"``.
+            They are rendered before ``__init__``, in the process of the task.
     """
 
     start_from_trigger: bool = False
@@ -108,18 +108,21 @@ class Operator(Linked):
         timeout: Duration | None = None,
         on_timeout: str | None = None,
     ) -> NoReturn:
-        """Give the slot back and wait; a new instance goes on in ``method_name``.
+        """Release the slot and wait for a trigger; a new instance resumes in ``method_name``.
 
-        It is called with ``context``, ``event`` and ``kwargs``. Works at any depth of calls.
+        The method is called with ``context``, ``event`` and ``kwargs``. ``defer`` may be called at
+        any depth of calls.
 
         Args:
-            trigger: What to wait for.
+            trigger: The trigger to wait for.
             method_name: A method of this class; ``None`` if the trigger ends the task itself, with
-                ``TaskSuccessEvent`` and the like. A class with ``handle_trigger_events`` may leave
-                it out; there it is called once, with ``event=None``, when there are no more events.
-            kwargs: What to hand over; it must be able to travel.
+                ``TaskSuccessEvent`` and the like. Optional for a class with
+                ``handle_trigger_events``: there it is called once, with ``event=None``, after the
+                last event.
+            kwargs: Serializable arguments for the method.
             timeout: How long to wait before the try fails.
-            on_timeout: A method to resume in instead of failing then; its ``event`` is ``None``.
+            on_timeout: A method to resume in after the timeout, instead of failing. Its ``event``
+                is ``None``.
         """
         for name in (method_name, on_timeout):
             if name and not callable(getattr(self, name, None)):
@@ -140,24 +143,24 @@ class Operator(Linked):
 
     @property
     def node(self) -> Node:
-        """The task it is in its DAG."""
+        """The task in its DAG."""
         if self._node is None:
             raise wrong(f"{self!r} was not made inside a DAG")
         return self._node
 
     @property
     def output(self) -> Ref[Any]:
-        """Its result to come."""
+        """A reference to the future result."""
         return Ref(self.node)
 
     @property
     def log(self) -> logging.Logger:
-        """Writes into the log of the task."""
+        """A logger that writes to the log of the task."""
         return logging.getLogger(f"aioflow.task.{type(self).__name__}")
 
     @classmethod
     def partial(cls, **fixed: Any) -> PartialTask[Any]:
-        """Give every child of a fan-out the same values for these arguments and options."""
+        """Fix the values of some arguments and options for all children of a mapped task."""
         expand, spread = functools.partial(_expanded, cls), functools.partial(_spread, cls)
         return PartialTask(expand, spread, fixed)
 
@@ -166,7 +169,7 @@ class Operator(Linked):
 
 
 class Sensor(Operator):
-    """A task as a class that looks again and again until something is there."""
+    """A task defined as a class that polls until a condition is met."""
 
     _is_sensor = True
 
@@ -175,10 +178,11 @@ class Sensor(Operator):
         self._register(options)
 
     def execute(self, context: Context) -> Any:
-        """Look once, by ``poke``.
+        """Check the condition once, by calling ``poke``.
 
-        A class with one of its own is run by that, as any operator; it may defer, raise
-        ``NotReady``, or call this one, which raises that where nothing is there yet.
+        A subclass that overrides this is run like any operator. It may defer, raise ``NotReady``,
+        or call ``super().execute(context)``, which raises ``NotReady`` if the condition is not
+        met.
         """
         seen = self.poke(context)
         return _looked(seen) if inspect.isawaitable(seen) else _found(seen)
@@ -186,20 +190,23 @@ class Sensor(Operator):
     def poke(
         self, context: Context
     ) -> bool | PokeReturnValue[Any] | Awaitable[bool | PokeReturnValue[Any]]:
-        """Look once. False or ``NotReady`` is "not yet"; written ``def`` or ``async def``."""
+        """Check the condition once. ``False`` or ``NotReady`` means: not yet met.
+
+        ``def`` or ``async def``.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs a method poke()")
 
 
 def looks_by_poke(cls: type[Operator]) -> bool:
-    """Return whether a sensor is run by its ``poke``, having no ``execute`` of its own."""
+    """Return whether a sensor is run by its ``poke``: it does not override ``execute``."""
     return cls.execute is Sensor.execute
 
 
 def missing_method(owner: Any) -> str:
-    """Return the name of the method that does the work where nobody has written it, else "".
+    """Return the name of the required method that is missing, or an empty string.
 
     Args:
-        owner: An operator, or its class where it is mapped.
+        owner: An operator, or its class if it is mapped.
     """
     cls = owner if isinstance(owner, type) else type(owner)
     if issubclass(cls, Sensor) and looks_by_poke(cls):
@@ -208,7 +215,7 @@ def missing_method(owner: Any) -> str:
 
 
 def _is_of(cls: type[Operator], owner: Any, name: str) -> bool:
-    found = getattr(owner, name)  # an instance may have been given one
+    found = getattr(owner, name)  # the method may be set on the instance
     return getattr(found, "__func__", found) is getattr(cls, name)
 
 
@@ -224,11 +231,11 @@ def _found(seen: object) -> Any:
 
 
 def _skipped(**arguments: object) -> None:
-    """Stands in for the ``__init__`` of a mapped task whose trigger is made without it."""
+    """Replaces ``__init__`` of a mapped task whose trigger is created without it."""
 
 
 def _init_of(cls: type[Operator]) -> Callable[..., None]:
-    """Return ``__init__`` as it looks to a caller, without ``self``."""
+    """Return ``__init__`` with the signature a caller sees, without ``self``."""
     return functools.partial(cls.__init__, None)  # type: ignore[arg-type]  # never called
 
 
@@ -247,7 +254,7 @@ def _added(
         raise wrong(f"{cls.__name__}.{code.__name__} is an async generator; let it return a list")
     events = events_spec(cls, is_sensor=is_sensor, has_execute=cls.execute is not Operator.execute)
     if events is not None and events.method and code is Operator.execute:
-        code = getattr(cls, HANDLER)  # it starts from its trigger, and has nothing else
+        code = getattr(cls, HANDLER)  # it starts from its trigger, and has no other method
     node = Node(
         dag=dag,
         task_id=dag.grouped_task_id(task_id),
@@ -297,7 +304,7 @@ def _spread(
 
 
 def _starts(cls: type[Operator], fixed: Mapping[str, object], owner: str) -> bool:
-    """Return whether children wait straight from their start: as partial() says, or the class."""
+    """Return whether the children start deferred, as ``partial()`` or else the class says."""
     said = fixed.get(START, cls.start_from_trigger)
     if not isinstance(said, bool):
         raise wrong(f"{owner}: {START} is True or False, known while the DAG is written")

@@ -1,4 +1,4 @@
-"""What an author may say about a task besides its arguments, checked where it is written."""
+"""Options of tasks besides their arguments, validated where they are written."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ RuleName = Literal[
 class OperatorOptions(TypedDict, total=False):
     """Options of every task.
 
-    ``retries`` and ``retry_delay`` are Airflow's way to say ``retry``; ``pool_slots`` and
-    ``priority_weight`` are its names for ``slots`` and ``priority``, those that end in
+    ``retries`` and ``retry_delay`` are Airflow's form of ``retry``. ``pool_slots`` and
+    ``priority_weight`` are its names for ``slots`` and ``priority``, and names that end in
     ``_callback`` for ``on_success`` and the like.
     """
 
@@ -102,7 +102,7 @@ class TaskOptions(OperatorOptions, total=False):
 
 
 class SensorClassOptions(OperatorOptions, total=False):
-    """Options of sensors. The last six are Airflow's names; ``mode`` changes nothing here."""
+    """Options of sensors. The last six are Airflow's names; ``mode`` has no effect here."""
 
     interval: Duration
     timeout: Duration
@@ -139,7 +139,7 @@ _SAME = {
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one task, complete. ``retry`` and ``rule`` are ``None`` where not said."""
+    """The complete options of a task. ``retry`` and ``rule`` are ``None`` if not given."""
 
     retry: Retry | None = None
     rule: TriggerRule | None = None
@@ -165,10 +165,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_names(options: Mapping[str, object], *, is_sensor: bool, owner: str) -> None:
-    """Refuse options that do not exist, rather than doing something else than was meant.
+    """Raise if an option does not exist.
 
     Raises:
-        DagError: Naming the first.
+        DagError: Names the first unknown option.
     """
     known = SENSOR_NAMES if is_sensor else TASK_NAMES
     for name in options:
@@ -177,7 +177,7 @@ def check_names(options: Mapping[str, object], *, is_sensor: bool, owner: str) -
 
 
 def without_replaced(options: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop what ``by`` says in other words, so that laying it over ``options`` wins."""
+    """Drop options that ``by`` overrides under another name, so that the two can be merged."""
     kept = dict(options)
     if "trigger_rule" in by:
         kept.pop("min_success", None)
@@ -192,15 +192,15 @@ def without_replaced(options: Mapping[str, Any], by: Mapping[str, Any]) -> dict[
 
 
 def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Settings:
-    """Return the options of a task, checked.
+    """Return the validated options of a task.
 
     Args:
-        options: What the author wrote, defaults of the DAG below.
-        is_sensor: Whether it takes those of sensors, too.
+        options: The options of the task, merged with the DAG's defaults.
+        is_sensor: Whether options of sensors are allowed.
         owner: Names the task in the error.
 
     Raises:
-        DagError: If an option is unknown or its value makes no sense.
+        DagError: If an option is unknown or its value is invalid.
     """
     check_names(options, is_sensor=is_sensor, owner=owner)
     said = {_SAME.get(name, name): value for name, value in options.items()}
@@ -258,10 +258,10 @@ def _rule(said: Mapping[str, Any]) -> TriggerRule | None:
 
 
 def rule_of(rule: object, name: str) -> TriggerRule:
-    """Return the rule of this name.
+    """Return the trigger rule with this name.
 
     Raises:
-        ValueError: If there is none, naming the option ``name`` and those there are.
+        ValueError: If there is none; names the option ``name`` and the valid rules.
     """
     try:
         return TriggerRule(rule)  # type: ignore[arg-type]  # anything else is refused
@@ -301,7 +301,7 @@ def _sensor(said: Mapping[str, Any]) -> SensorSpec:
 
 
 def _values(said: Mapping[str, Any]) -> tuple[tuple[ValueKind, str], ...]:
-    """Return what it declares, each once."""
+    """Return the declared secrets, connections and variables, without duplicates."""
     return tuple(
         dict.fromkeys(of for kind in ValueKind for of in declared(kind, said.get(f"{kind}s", ())))
     )

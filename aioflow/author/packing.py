@@ -1,8 +1,8 @@
-"""Packing values as msgpack, with a limit on what it may cost and in as many slices as needed.
+"""Encodes values as msgpack, with a size limit and in small steps.
 
-Size and depth are counted while a value is packed, and nothing its author wrote is believed: not
-a length, nor that an iteration ends. What has been packed is kept as bytes, so that a value in
-progress takes its limit in memory and little more.
+Size and depth are measured while a value is packed. User code is not trusted: neither a length,
+nor that an iteration ends. Packed parts are stored as bytes, so that a value in progress needs
+little more memory than its limit.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from aioflow.errors import Unserializable, ValueTooLarge
 __all__ = ("DEPTH_LIMIT", "Packing")
 
 DEPTH_LIMIT = 64
-"""Containers inside each other. Deeper data is a mistake, or an attack on its reader."""
+"""Maximum nesting of containers. Deeper data is a mistake, or an attack on its reader."""
 
 _STEP = 16
-"""Containers, and values of authors' classes, that are packed in one step."""
+"""Containers, and values of user-defined classes, packed in one step."""
 
 _PATH_STEPS = 8
-"""Parts of a path in an error about size."""
+"""Maximum steps of the path in an error about size."""
 
 _LARGE = 16 * 1024
-"""Bytes of what is copied as seldom as can be."""
+"""Size in bytes from which values are copied as rarely as possible."""
 
 _PART = 256 * 1024
-"""Characters of long text that are encoded in one step, and bytes that are kept unencoded."""
+"""Characters of long text encoded in one step, and bytes of large values held unencoded."""
 
 _TINY = 256
 
@@ -71,16 +71,16 @@ _TEXT_CHUNK = 64 * 1024
 
 
 class Packing:
-    """One value on its way into msgpack.
+    """The encoding of one value as msgpack.
 
     Args:
-        value: What is to travel.
+        value: The value to encode.
         where: Names it in errors, such as ``the result of 'settle'``.
-        limit: Bytes it may take.
-        is_fields: It is a map of names, which errors name ``where.name``.
+        limit: Maximum size in bytes.
+        is_fields: Whether it is a map of names, which errors name ``where.name``.
 
     Attributes:
-        body: The msgpack, once all is packed.
+        body: The msgpack, after the last step.
     """
 
     __slots__ = (
@@ -109,11 +109,12 @@ class Packing:
         self._stack: list[Frame] = [root]
 
     def run(self) -> bool:
-        """Go one step; return whether all is packed.
+        """Run one step; return whether the value is complete.
 
         Raises:
-            ValueTooLarge: If it takes more than its limit.
-            Unserializable: If it, or something inside it, cannot travel; the error names it.
+            ValueTooLarge: If it is larger than the limit.
+            Unserializable: If it, or something inside it, cannot be serialized; the error names
+                the place.
         """
         stack = self._stack
         self._step = _STEP
@@ -138,7 +139,7 @@ class Packing:
     # ── containers ──────────────────────────────────────────────────────────────────────
 
     def _fill(self, frame: Frame) -> bool:
-        """Pack items until one is a container, or the step ends; return whether that was all."""
+        """Pack items until one is a container, or the step ends; return whether all are packed."""
         out, take = frame.out, self._take
         for item in frame.items:
             packed = take(item)
@@ -151,7 +152,7 @@ class Packing:
 
     def _fill_map(self, frame: Frame) -> bool:
         out, take = frame.out, self._take
-        # They are counted, as one name may come again and again.
+        # Counted here, as a faulty mapping may yield one key again and again.
         for count, (key, item) in enumerate(frame.items, 1):
             frame.key = NO_KEY
             name = self._short(key) if type(key) is str else take(key)
@@ -167,7 +168,7 @@ class Packing:
         return True
 
     def _fill_text(self, frame: Frame) -> bool:
-        """Encode one part of long text; return whether that was all."""
+        """Encode one part of a long text; return whether it was the last."""
         start = frame.count
         part = frame.value[start : start + _PART]
         frame.count += len(part)
@@ -183,7 +184,7 @@ class Packing:
         return not part
 
     def _scan(self, frame: Frame) -> bool:
-        """Look through the keys of a map, then begin it in this frame's place."""
+        """Scan the keys of a map, then replace this frame with that of the map."""
         for key in frame.items:
             if type(key) is not str:
                 break
@@ -200,7 +201,7 @@ class Packing:
         return False
 
     def _flush(self, frame: Frame) -> bool:
-        """Encode what a container has so far, which ends the step."""
+        """Encode the packed items of a container and end the step."""
         if self._left < 0:
             raise self._too_large()
         frame.flush()
@@ -242,7 +243,7 @@ class Packing:
         deeper: int = 1,
         kind: type[Frame] = Frame,
     ) -> Packed:
-        """Have the items of a container packed next."""
+        """Push a frame for a container, whose items are packed next."""
         left = self._left
         if left < 0:
             raise self._too_large()
@@ -282,7 +283,7 @@ class Packing:
     # ── values ──────────────────────────────────────────────────────────────────────────
 
     def _take(self, value: Any) -> Packed:
-        """Return a value as msgpack has it, or ``_BEGUN`` if what is inside it comes first."""
+        """Return the packed value, or ``_BEGUN`` if its contents must be packed first."""
         kind = type(value)
         if kind is str:
             size = len(value)
@@ -340,7 +341,7 @@ class Packing:
         return self._begin(value, (made,), [], unnamed, kind=Alone)
 
     def _encoded(self, value: Any, encode: Callable[[Any], object]) -> object:
-        """Return what a codec of the author makes of a value; it may hold others that have one."""
+        """Return the output of a user-defined codec. It may contain values with codecs again."""
         try:
             return encode(value)
         except Exception as exc:
@@ -397,7 +398,7 @@ class Packing:
         return size
 
     def _int(self, value: int) -> int | Ext:
-        """Pack one that msgpack does not have."""
+        """Pack an integer beyond the range of msgpack."""
         self._spend(value.bit_length() >> 3)
         return packed_int(value)
 
@@ -424,7 +425,7 @@ class Packing:
             self._note(cost)
 
     def _note(self, cost: int) -> None:
-        """Remember a large value; many of them are encoded soon."""
+        """Remember a large value. Once there are many of them, they are encoded early."""
         frame = self._stack[-1]
         frame.note(cost, frame.name())
         if self._left < 0:
@@ -434,13 +435,13 @@ class Packing:
             self._loose = 0
 
     def _refused(self, value_type: str, why: str) -> Unserializable:
-        """Return the error about the value being packed."""
+        """Return the error for the value being packed."""
         return Unserializable(
             path_of(self._where, [f.name() for f in self._stack]), value_type, why
         )
 
     def _too_large(self) -> ValueTooLarge:
-        """Return the error that names what most of the room went to."""
+        """Return the error that names the part that uses most of the limit."""
         steps: list[str] = []
         costs = [*(frame.left - self._left for frame in self._stack[1:]), 0]
         for frame, inside in zip(self._stack, costs, strict=True):

@@ -1,7 +1,7 @@
-"""Parameters that say what they may be, as a JSON schema: ``Param``.
+"""Parameters with a JSON schema: ``Param``.
 
-The schema is data. It is checked where the file is parsed, and again whatever a run is
-started with; the library for that is loaded only where there is a schema.
+The schema is data. It is checked when the file is parsed, and the conf of each run is validated
+against it. The JSON Schema library is loaded only if there is a schema.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from aioflow.author.source_location import wrong
 __all__ = ("JSON_LIMIT", "Param", "json_text", "misfit")
 
 JSON_LIMIT = 1024 * 1024
-"""Characters of a schema, and of a default."""
+"""Maximum characters of a schema, and of a default."""
 
 _MISSING: Any = object()
 _json = json.JSONEncoder(allow_nan=False)
 
 
-class Param(Any):  # type: ignore[misc]  # fits wherever its value does
-    """The default of a parameter, and what else it may be.
+class Param(Any):  # type: ignore[misc]  # usable wherever its value is
+    """The default of a parameter together with its JSON schema.
 
-    As in Airflow: in the options of a DAG, ``params={"n": Param(3, type="integer", minimum=1)}``;
-    also as the default of a parameter of a ``@dag`` function. Inside the DAG it is used as any
+    As in Airflow, in the options of a DAG: ``params={"n": Param(3, type="integer", minimum=1)}``.
+    Also as the default of a parameter of a ``@dag`` function. Inside the DAG it is used like any
     other parameter.
 
     Args:
-        default: A JSON value that fits; without it a run has to give one.
-        description: For people.
-        schema: Words of JSON Schema (draft 2020-12): ``type``, ``minimum``, ``enum`` ...; a
-            ``$ref`` stays within it.
+        default: A JSON value that matches the schema. Without it each run must supply a value.
+        description: A description for users.
+        schema: Keywords of JSON Schema (draft 2020-12): ``type``, ``minimum``, ``enum`` ...; a
+            ``$ref`` must stay within the schema.
 
     Raises:
-        DagError: If the schema is none, or the default does not fit it.
+        DagError: If the schema is invalid, or the default does not match it.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
@@ -60,8 +60,8 @@ def json_text(value: object) -> str:
     """Return a value as JSON.
 
     Raises:
-        ValueError: If it takes more than ``JSON_LIMIT`` characters, or holds itself or a NaN.
-        TypeError: If it is no JSON.
+        ValueError: If it takes more than ``JSON_LIMIT`` characters, or contains itself or a NaN.
+        TypeError: If it is not JSON-serializable.
     """
     parts: list[str] = []
     size = 0
@@ -74,10 +74,10 @@ def json_text(value: object) -> str:
 
 
 def misfit(schemas: Mapping[str, str], values: Mapping[str, Any]) -> str | None:
-    """Say which value does not fit its schema, and why; ``None`` if all of them do.
+    """Return an error message for the first value that violates its schema; ``None`` if none does.
 
-    May take long: a ``pattern`` can be such that matching it does. A value without a schema,
-    and a schema without a value, are passed over.
+    May take long: matching a ``pattern`` can be slow. A value without a schema, and a schema
+    without a value, are ignored.
     """
     for name, schema in schemas.items():
         if name in values and (why := _why_not(json.loads(schema), values[name])):
@@ -90,7 +90,7 @@ def _why_not(schema: Mapping[str, Any], value: Any) -> str | None:
     from jsonschema.exceptions import best_match
     from referencing import Registry
 
-    # With a registry of its own nothing is fetched, whatever a $ref says.
+    # An empty registry: nothing is fetched, whatever a $ref says.
     validator = Draft202012Validator(schema, registry=Registry(), format_checker=FormatChecker())
     problem = best_match(validator.iter_errors(value))
     if problem is None:

@@ -1,4 +1,4 @@
-"""The parameters of a DAG: what a run is started with."""
+"""The parameters of a DAG, whose values each run supplies."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ("Parameter", "ParameterRef", "parameter_values")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter.
+    """A parameter of a DAG.
 
     Attributes:
         annotation: A resolved type, ``Any`` if there is none.
-        default: A value of the file or of the run; ``None`` for a required one.
-        schema: JSON Schema, as JSON; empty for none.
+        default: A literal or a value of the run; ``None`` for a required parameter.
+        schema: A JSON Schema, as JSON; empty if there is none.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        """Whether a run must give it."""
+        """Whether each run must supply a value."""
         return self.default is None
 
 
 class ParameterRef(Unknown):
-    """A parameter inside the body of its DAG."""
+    """A reference to a parameter inside the body of its DAG."""
 
     def __init__(self, dag: object, name: str, keys: tuple[str | int, ...] = ()) -> None:
         self._dag = dag
@@ -54,7 +54,7 @@ class ParameterRef(Unknown):
 
     @property
     def dag(self) -> object:
-        """The DAG it belongs to; only ever compared."""
+        """The DAG it belongs to; only compared for identity."""
         return self._dag
 
     def __getitem__(self, key: str | int) -> ParameterRef:
@@ -67,18 +67,18 @@ class ParameterRef(Unknown):
 
     @property
     def binding(self) -> Binding:
-        """Where the value will come from."""
+        """The binding that resolves to the value."""
         return FromParameter(self._name, self._keys)
 
 
 def parameter_values(parameters: Mapping[str, Parameter], run: RunContext) -> dict[str, Any]:
-    """Return what the parameters are in one run; ``RunContext.params`` is made of it.
+    """Return the values of the parameters in one run, for ``RunContext.params``.
 
-    A value of the conf is restored by its annotation, and must fit it. What the conf holds
-    besides is handed on as it is.
+    A value in the conf is converted to its annotation. Keys of the conf that are not parameters
+    are passed on unchanged.
 
     Raises:
-        BadConf: If a required one is missing, or a value does not fit.
+        BadConf: If a required parameter is missing, or a value does not match.
     """
     values = dict(run.conf)
     why = misfit({name: p.schema for name, p in parameters.items() if p.schema}, values)

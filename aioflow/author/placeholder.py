@@ -1,4 +1,4 @@
-"""Values that do not exist while a DAG is written, and refuse to be used as if they did."""
+"""Placeholders for values that do not exist while a DAG is defined. Using one raises an error."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def _refused(operation: str) -> Callable[..., Any]:
 
 
 class Unknown:
-    """Base of all references. Passing it on is all one can do with it."""
+    """Base class of all references. They can only be passed on."""
 
     def _label(self) -> str:
-        """Return how the author calls it."""
+        """Return the author's name for it."""
         raise NotImplementedError
 
     @property
     def binding(self) -> Binding:
-        """Where the value will come from."""
+        """The binding that resolves to the value."""
         raise NotImplementedError
 
     def _refuse(self, operation: str) -> NoReturn:
@@ -38,7 +38,7 @@ class Unknown:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            # Python itself, dataclasses and copy ask for these to see what an object can do.
+            # Python itself, dataclasses and copy probe for such names.
             raise AttributeError(name)
         return self._refuse(f".{name}")
 

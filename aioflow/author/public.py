@@ -1,4 +1,4 @@
-"""What ``aioflow`` gives to DAG files, triggers and sensors: the public names, and nothing else."""
+"""The public names of ``aioflow`` for DAG files, triggers and sensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References to results that do not exist yet, and the edges they draw."""
+"""References to future results, and the dependencies they create."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ Other = TypeVar("Other", bound="Linked | Sequence[Linked]")
 
 
 class Linked:
-    """What stands for a task of a DAG: a reference to its result, or an operator."""
+    """Represents a task of a DAG: a reference to its result, or an operator."""
 
     @property
     def node(self) -> Node:
-        """The task it stands for."""
+        """The task it represents."""
         raise NotImplementedError
 
     @property
     def heads(self) -> Sequence[Node]:
-        """The tasks that run first where it is put after others."""
+        """The tasks that run first if this comes after others."""
         return (self.node,)
 
     @property
     def tails(self) -> Sequence[Node]:
-        """The tasks that others wait for where they are put after it."""
+        """The tasks that others wait for if they come after this."""
         return (self.node,)
 
     def after(
         self, *parents: Linked | Sequence[Linked], rule: RuleName | TriggerRule | None = None
     ) -> Self:
-        """Run after these tasks, without taking their results. Returns itself.
+        """Run after these tasks, without using their results. Returns itself.
 
         Args:
             parents: Tasks, or lists of them.
-            rule: Judge these parents together by this rule, apart from the others: the task runs
-                when every group says so, and the rule of the task leaves them out.
+            rule: Evaluate a separate trigger rule for these parents. The task runs if the rules of
+                all groups of parents allow it; the task's own rule excludes these parents.
         """
         _link(parents, [self])
         if rule is not None:
@@ -54,9 +54,9 @@ class Linked:
         return self
 
     def as_setup(self) -> Self:
-        """Make what other tasks need: none of them runs unless this has succeeded.
+        """Make this the setup of other tasks: they run only if it has succeeded.
 
-        Those are all that come after it and before its teardowns. Returns itself.
+        This applies to all tasks between this and its teardowns. Returns itself.
         """
         self.node.is_setup = True
         return self
@@ -67,10 +67,10 @@ class Linked:
         setups: Linked | Sequence[Linked] = (),
         on_failure_fail_dagrun: bool = False,
     ) -> Teardown:
-        """Run once everything between its setups and this has ended, however it did.
+        """Run after everything between its setups and this has ended, in whatever state.
 
-        A run does not care how it ends, unless ``on_failure_fail_dagrun``. In a ``with``, it
-        comes after the tasks that are made inside, and its setups before them.
+        Its failure does not fail the run, unless ``on_failure_fail_dagrun`` is set. As a context
+        manager it comes after the tasks that are created inside, and its setups before them.
         """
         self.node.become_teardown(_tails_of(setups), fails_run=on_failure_fail_dagrun)
         return Teardown(self.node)
@@ -93,7 +93,7 @@ class Linked:
 
 
 class Teardown(Linked):
-    """A task that takes away what its setups have made."""
+    """A task that cleans up after its setups."""
 
     def __init__(self, node: Node) -> None:
         self._of = node
@@ -101,7 +101,7 @@ class Teardown(Linked):
 
     @property
     def node(self) -> Node:
-        """The task it stands for."""
+        """The task it represents."""
         return self._of
 
     def __enter__(self) -> Self:
@@ -114,17 +114,17 @@ class Teardown(Linked):
             self._of.surround(self._of.dag.nodes[first:])
 
 
-# Deriving from Any makes it fit wherever the result itself is asked for.
+# Derived from Any, so that type checkers accept it in place of the result.
 class Ref(Linked, Items, Any, Generic[R_co]):  # type: ignore[misc]
     """The result of a task that has not run yet.
 
-    For type checkers it fits wherever the result does. Pass it to other tasks, take a part of
-    it with ``ref["key"]``, order tasks with ``.after(...)``, ``>>`` and ``<<``; anything else
-    raises ``ReferenceMisused`` with the line.
+    Type checkers accept it in place of the result. Pass it to other tasks, select a part of it
+    with ``ref["key"]``, order tasks with ``.after(...)``, ``>>`` and ``<<``. Any other use raises
+    ``ReferenceMisused`` with the line.
     """
 
     def __new__(cls, node: Node, keys: tuple[str | int, ...] = ()) -> Self:
-        return object.__new__(cls)  # the one of Any hands arguments on that object refuses
+        return object.__new__(cls)  # that of Any passes on arguments, which object refuses
 
     def __init__(self, node: Node, keys: tuple[str | int, ...] = ()) -> None:
         self._of = node
@@ -137,12 +137,12 @@ class Ref(Linked, Items, Any, Generic[R_co]):  # type: ignore[misc]
 
     @property
     def output(self) -> Self:
-        """Itself: a mapped operator is a reference, and reads like one that is not mapped."""
+        """Itself, so that a mapped operator can be used like one that is not mapped."""
         return self
 
     @property
     def keys_inside(self) -> tuple[str | int, ...]:
-        """What leads to the part of the result that is meant."""
+        """The keys that select a part of the result; empty for the whole."""
         return self._keys
 
     def __getitem__(self, key: str | int) -> Ref[Any]:
@@ -163,12 +163,12 @@ class Ref(Linked, Items, Any, Generic[R_co]):  # type: ignore[misc]
 
     @property
     def binding(self) -> FromTask:
-        """Where the value will come from."""
+        """The binding that resolves to the value."""
         return FromTask(self._of.position, self._keys)
 
 
 def _heads_of(value: object) -> list[Node]:
-    """Return the tasks that run first of references, operators, groups or lists of them."""
+    """Return the tasks that run first in references, operators, groups or lists of them."""
     return [node for item in _items(value) for node in item.heads]
 
 
@@ -199,13 +199,13 @@ def _rule(rule: RuleName | TriggerRule) -> TriggerRule:
 
 
 def chain(*items: Linked | Sequence[Linked]) -> None:
-    """Run tasks one after the other; a list stands for tasks side by side.
+    """Run tasks one after the other; a list contains tasks that run in parallel.
 
-    Two lists next to each other are linked item by item, as in Airflow, and so must be of the
+    Two lists next to each other are linked item by item, as in Airflow, so they must have the
     same length.
 
     Raises:
-        DagError: If they are not, or an item is no task.
+        DagError: If their lengths differ, or an item is no task.
     """
     for left, right in pairwise(items):
         if isinstance(left, list | tuple) and isinstance(right, list | tuple):

@@ -1,4 +1,4 @@
-"""When a failed try may run again, as authors say it."""
+"""The retry policy of a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _default_tries = 3
 
 
 def set_default_tries(tries: int) -> None:
-    """Tell this process what its daemon is set to; see the setting ``default_tries``."""
+    """Set the daemon's setting ``default_tries`` in this process."""
     global _default_tries  # noqa: PLW0603 - one setting of a process, set once before any user code
     _default_tries = tries
 
@@ -25,20 +25,21 @@ def _tries() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """How often and when a task is tried again.
+    """How often and when a failed task is retried.
 
     The delay before try n + 1 is ``delay * factor ** (n - 1)``, at most ``max_delay``. By default
-    jitter takes a random share of up to a half of it away, so ``delay="10s"`` waits 5 to 10 s.
+    jitter subtracts a random share of up to one half, so ``delay="10s"`` waits 5 to 10 s.
 
     Attributes:
-        tries: All of them, the first one too; 3, unless the daemon is set otherwise.
-        jitter: Whether a random share of the delay is taken away, so that tasks which fail
-            together do not all come back together. Without it a delay is exactly as long as said.
-        on: Only these errors are worth another try; empty for all.
-        unless: Errors for which it returns true are not.
+        tries: The maximum number of tries, including the first; 3, unless the daemon's setting
+            differs.
+        jitter: Whether a random share of the delay is subtracted, so that tasks that fail together
+            are not retried at the same moment. Without it, delays are exact.
+        on: Retry only these errors; empty for all.
+        unless: Do not retry errors for which it returns true.
 
     Raises:
-        ValueError: If a figure makes no sense.
+        ValueError: If a number is out of range.
         BadSchedule: If a delay is no duration.
     """
 
@@ -60,7 +61,7 @@ class Retry:
         self.policy()
 
     def policy(self) -> RetryPolicy:
-        """Return the part that the engine decides by."""
+        """Return the part of the policy that the engine evaluates."""
         return RetryPolicy(
             tries=self.tries,
             delay_us=microseconds(self.delay, "delay"),
@@ -72,7 +73,7 @@ class Retry:
         )
 
     def is_worth(self, error: BaseException) -> bool:
-        """Return whether another try may help. Runs ``unless``: user code, which may raise."""
+        """Return whether the error may be retried. Calls ``unless``: user code, which may raise."""
         if self.on and not isinstance(error, self.on):
             return False
         return self.unless is None or not self.unless(error)

@@ -1,4 +1,4 @@
-"""Values without items as msgpack has them, and the codes of what msgpack does not have."""
+"""The msgpack form of values without items, and the extension codes for other types."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ __all__ = (
 )
 
 INT_LOW, INT_HIGH = -(1 << 63), (1 << 64) - 1
-"""What msgpack has as integers."""
+"""The range of integers in msgpack."""
 
 BASES = (str, int, float, bytes, datetime, date, PurePath, Decimal)
-"""Instances of classes derived from these, such as a str of a template library, travel as them."""
+"""Instances of subclasses of these, such as the str of a template library, are encoded as these."""
 
-_DIGITS_PER_BYTE = 3  # it holds 19 in 8
+_DIGITS_PER_BYTE = 3  # a Decimal holds 19 digits in 8 bytes
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Misfit(Exception):
-    """A value cannot travel; the place is not known here.
+    """A value cannot be serialized; the caller adds its location.
 
     Attributes:
-        value_type: What it is.
-        why: What is wrong with it.
+        value_type: The name of its type.
+        why: The reason.
     """
 
     def __init__(self, value_type: str, why: str) -> None:
@@ -53,7 +53,7 @@ class Misfit(Exception):
 
 
 class Tag:
-    """Codes of the extensions. Stored for good: never change one, never use one again."""
+    """Codes of the msgpack extensions. They are stored: never change or reuse one."""
 
     INT = 1
     DATE = 2
@@ -73,7 +73,7 @@ def checked_float(value: float) -> float:
     """Return a finite number.
 
     Raises:
-        Misfit: If it is none.
+        Misfit: If it is infinite or NaN.
     """
     if not math.isfinite(value):
         raise Misfit("float", f"{value} is no number")
@@ -81,14 +81,14 @@ def checked_float(value: float) -> float:
 
 
 def packed_int(value: int) -> int | Ext:
-    """Return an integer; one that msgpack does not have as an extension."""
+    """Return an integer, as an extension if it is out of the range of msgpack."""
     if INT_LOW <= value <= INT_HIGH:
         return value
     return Ext(Tag.INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
 def has_more_digits(value: Decimal, count: int) -> bool:
-    """Whether the text of a finite number is longer than that; without making a long one."""
+    """Return whether the text of a finite number is longer than ``count``, without creating it."""
     if _DIGITS_PER_BYTE * Decimal.__sizeof__(value) <= count:
         return False
     context = Context(prec=max(1, min(count, MAX_PREC)), Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
@@ -97,7 +97,7 @@ def has_more_digits(value: Decimal, count: int) -> bool:
 
 
 def based(value: Any) -> Any:
-    """Return an instance of a derived class of text or a number as that, else itself."""
+    """Return an instance of a subclass of text or a number as the base type, else itself."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -114,7 +114,7 @@ def _decimal(value: Decimal) -> bytes:
 
 
 def _datetime(value: datetime) -> bytes:
-    """Keep the time on the wall, its zone by name if it has one, and which of two it is."""
+    """Encode the local time, the name of its zone if it has one, and the ``fold``."""
     zone = getattr(value.tzinfo, "key", None)
     if isinstance(value.tzinfo, ZoneInfo) and zone is not None:
         wall = datetime.isoformat(value.replace(tzinfo=None))
@@ -141,4 +141,4 @@ EXTENSIONS: tuple[tuple[type, int, Callable[[Any], bytes]], ...] = (
     (UUID, Tag.UUID, lambda value: value.bytes),
     (PurePath, Tag.PATH, lambda value: os.fsencode(str(value))),
 )
-"""Classes, their code, and what makes the bytes; a derived class stands before its base."""
+"""Classes, their codes, and their encoders; a subclass comes before its base class."""

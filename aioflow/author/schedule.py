@@ -1,4 +1,4 @@
-"""When runs start, as authors say it."""
+"""Schedules: the times at which runs start."""
 
 from __future__ import annotations
 
@@ -37,28 +37,27 @@ _DATES_AT_MOST = 10_000
 
 @dataclass(frozen=True)
 class Cron:
-    """Runs start when a cron expression says so, in the zone of the DAG.
+    """Starts runs by a cron expression, in the time zone of the DAG.
 
     Attributes:
-        expression: Five fields, or six, of which the first is the second; or ``@daily`` and the
-            like.
-        jitter: How much later than its slot a run may start, at most. How much it is follows
-            from the DAG and the slot alone, and is half the way to the next slot at most; the
-            logical date stays the slot.
+        expression: Five fields, or six with seconds first; or ``@daily`` and the like.
+        jitter: The maximum delay of a run after its fire time. The actual delay depends only on
+            the DAG and the fire time, and is at most half of the time until the next fire time.
+            The logical date is the fire time without the delay.
     """
 
     expression: str
     jitter: Duration = 0
 
     def next_after(self, moment: datetime, timezone: str = "UTC") -> datetime | None:
-        """Return the first tick later than ``moment``, in UTC, as a DAG would start by it.
+        """Return the first fire time after ``moment``, in UTC, as for a DAG with this schedule.
 
         ``None`` if there is none within fifty years.
 
         Raises:
-            BadSchedule: If the expression or the zone makes no sense, or ``moment`` has no zone.
+            BadSchedule: If the expression or the time zone is invalid, or ``moment`` has no zone.
         """
-        # The calendar is loaded where it is used: most children never ask.
+        # Imported late, as most processes never need the timetable.
         from aioflow.core.scheduling.timetable import next_slot
 
         if moment.tzinfo is None:
@@ -70,10 +69,10 @@ class Cron:
 
 @dataclass(frozen=True)
 class Every:
-    """Runs start at a fixed interval, counted from the DAG's ``start_date``; at least 1 s.
+    """Starts runs at a fixed interval, at least 1 s, counted from the DAG's ``start_date``.
 
     Attributes:
-        jitter: As of ``Cron``.
+        jitter: See ``Cron``.
     """
 
     interval: Duration
@@ -82,11 +81,11 @@ class Every:
 
 @dataclass(frozen=True)
 class Dates:
-    """Runs start at these instants; without a zone of their own they are in that of the DAG.
+    """Starts runs at the given times. Those without a time zone are in that of the DAG.
 
     Attributes:
-        dates: At most 10,000, in any order; a date is its midnight.
-        jitter: As of ``Cron``.
+        dates: At most 10,000, in any order; a date means midnight.
+        jitter: See ``Cron``.
     """
 
     dates: Sequence[datetime | date]
@@ -95,11 +94,11 @@ class Dates:
 
 @dataclass(frozen=True)
 class Continuous:
-    """A new run starts as soon as none of the DAG is left; ``@continuous`` is the same.
+    """Starts a new run as soon as the DAG has no active one; the same as ``@continuous``.
 
     Attributes:
-        gap: From the start of one to that of the next at least, so that runs which fail at
-            once do not follow each other without end; at least 1 s.
+        gap: The minimum time from the start of one run to that of the next, at least 1 s. It keeps
+            runs that fail immediately from following each other in a tight loop.
     """
 
     gap: Duration = 1
@@ -112,15 +111,15 @@ Schedule: TypeAlias = (
 
 
 def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Timestamp) -> ScheduleSpec | None:
-    """Return a schedule for the engine.
+    """Return a schedule in the form that the engine uses.
 
     Args:
-        schedule: What the author wrote.
-        timezone: Of dates that have none.
-        anchor: An instant from which an interval is counted.
+        schedule: The ``schedule`` of the DAG.
+        timezone: The time zone of dates without one.
+        anchor: The time from which an interval is counted.
 
     Raises:
-        BadSchedule: If it is none.
+        BadSchedule: If it is no valid schedule.
     """
     match schedule:
         case None:
@@ -148,7 +147,7 @@ def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Timestamp) -> Sc
 
 
 def _joined(schedule: Sequence[object], *, timezone: str, anchor: Timestamp) -> ScheduleSpec:
-    """Several schedules, or dates: what is a slot of one of them is a slot."""
+    """Combine several schedules, or dates: the fire times of any of them are fire times."""
     dates = [part for part in schedule if isinstance(part, date)]
     others = [part for part in schedule if not isinstance(part, date)]
     said: list[Schedule] = [*others, *([Dates(dates)] if dates or not others else [])]  # type: ignore[list-item]  # what is none is refused below
@@ -188,7 +187,7 @@ def zone(name: str) -> ZoneInfo:
     """Return a time zone by name.
 
     Raises:
-        BadSchedule: If there is none of that name.
+        BadSchedule: If there is no such time zone.
     """
     try:
         return ZoneInfo(name)
@@ -197,11 +196,12 @@ def zone(name: str) -> ZoneInfo:
 
 
 def instant(value: datetime | date | None, timezone: str, what: str) -> Timestamp | None:
-    """Return a date an author wrote, in the zone of the DAG unless it has one of its own.
+    """Return a date given by an author, in the DAG's time zone unless it has one of its own.
 
-    What no clock there shows is the first instant after it, as in a cron expression; what one
-    shows twice is the first of the two, unless ``fold`` says otherwise. What some time zone has
-    no date for, such as ``datetime.max``, is the earliest or the latest instant that all have.
+    A local time that the clock skips becomes the first moment after the gap, as in a cron
+    expression. A local time that occurs twice is the first one, unless ``fold`` says otherwise. A
+    date that does not exist in every time zone, such as ``datetime.max``, becomes the earliest or
+    latest time that does.
     """
     if value is None:
         return None
@@ -221,7 +221,7 @@ def _on_the_wall(wall: datetime, where: ZoneInfo) -> datetime:
     found = wall.replace(tzinfo=where).astimezone(UTC)
     if found.astimezone(where).replace(tzinfo=None, fold=wall.fold) == wall:
         return found
-    # The clock skips it. The calendar is loaded where it is used: most children never ask.
+    # The clock skips this time. Imported late, as most processes never need the timetable.
     from aioflow.core.scheduling.timetable import first_instant
 
     return first_instant(wall.replace(fold=0), where)

@@ -1,4 +1,4 @@
-"""What a task raises to say how it goes on. Flow control, not errors."""
+"""Exceptions with which a task controls what happens next. Flow control, not errors."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class TaskDeferred(BaseException):
-    """The task waits for a trigger; it resumes in a method of a new instance.
+    """Defers the task until a trigger fires; it resumes in a method of a new instance.
 
-    No ``Exception``, so that a broad ``except`` in a task does not swallow the wait.
+    Not an ``Exception``, so that a broad ``except`` in a task does not swallow it.
 
     Attributes:
-        method_name: Called with ``context``, ``event`` and ``kwargs``; of an operator that takes
-            its events in batches when there are no more, and ``None`` to call nothing then. Of
-            any other ``None`` means that the trigger ends the task.
-        timeout_us: How long it may wait; ``None`` for no limit.
-        on_timeout: Called instead of failing then; ``None`` to fail.
+        method_name: Called with ``context``, ``event`` and ``kwargs``. ``None`` means that the
+            trigger ends the task. An operator that handles its events in batches calls the
+            method after the last event; ``None`` calls nothing then.
+        timeout_us: How long to wait; ``None`` for no limit.
+        on_timeout: Called after the timeout instead of failing; ``None`` to fail.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class TaskDeferred(BaseException):
 
 
 class NotReady(Exception):
-    """A sensor found nothing yet.
+    """The condition of a sensor is not met yet.
 
     Attributes:
-        recheck_in_us: When to look again instead of after the sensor's interval.
+        recheck_in_us: When to check again, instead of after the sensor's interval.
     """
 
     def __init__(self, recheck_in: Duration | None = None) -> None:
@@ -68,18 +68,18 @@ class NotReady(Exception):
 
 
 class Skip(Exception):
-    """The task ends as skipped, and so does what depends on it."""
+    """Ends the task as skipped; the tasks that depend on it are skipped too."""
 
 
 class Fail(Exception):
-    """The task fails now, whatever tries are left."""
+    """Fails the task immediately, without using its remaining tries."""
 
 
 class RetryAfter(Exception):
-    """The try failed; the next one, if one is left, begins after this delay.
+    """Fails the try; the next try, if one is left, starts after this delay.
 
     Attributes:
-        delay_us: Instead of the delay of the task's retry policy.
+        delay_us: Replaces the delay of the task's retry policy.
     """
 
     def __init__(self, delay: Duration, message: str = "") -> None:
@@ -89,7 +89,7 @@ class RetryAfter(Exception):
 
 @dataclass(frozen=True)
 class PokeReturnValue(Generic[T_co]):
-    """What a sensor saw. ``xcom_value`` is its result once ``is_done``."""
+    """The result of a sensor's check. ``xcom_value`` is the sensor's result once ``is_done``."""
 
     is_done: bool
     xcom_value: T_co | None = None
@@ -99,7 +99,7 @@ class PokeReturnValue(Generic[T_co]):
 
 
 def sensor_saw(value: object) -> tuple[bool, Any]:
-    """Return whether a check was the last one, and the sensor's result if it was."""
+    """Return whether the condition is met, and the sensor's result if it is."""
     if isinstance(value, PokeReturnValue):
         return bool(value.is_done), value.xcom_value
     return bool(value), None

@@ -1,8 +1,7 @@
-"""Small values, packed in one go: nearly all values are.
+"""Encodes small values in a single step; nearly all values are small.
 
-A value with long text, many items or many levels is left to ``packing``, and so is one that an
-author's code has to be asked about. What passes takes less than a mebibyte, however often one item
-stands in it.
+Values with long text, many items or many levels are left to ``packing``, and so are values that
+need user code. The limits keep the result below 1 MiB, also if one object occurs many times.
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ from aioflow.author.scalars import (
 __all__ = ("SMALL_LEVELS", "packed_small", "packed_small_fields")
 
 SMALL_LEVELS = 8
-"""Containers inside each other."""
+"""Maximum nesting of containers."""
 
 _ROOM = 1024
-"""Items of all containers together, those in which one item stands many times included."""
+"""Maximum number of items in all containers together, counting repeated objects each time."""
 
 _SHORT = 64
-"""Text and bytes up to this length are one item; what is longer takes room for each of these."""
+"""Text and bytes up to this length count as one item, longer ones once more per this length."""
 
 _TEXT = 64 * 1024
-"""Length of text that is alone."""
+"""Maximum length of text outside of containers."""
 
 _DIGITS = 1024
 
 Room: TypeAlias = list[int]
-"""What is left of the room: one number."""
+"""The remaining number of items, in a list of one element."""
 
 
 def packed_small(value: object, levels: int = SMALL_LEVELS) -> bytes | None:
-    """Return a value as msgpack; ``None`` if it is not small, or nothing that can travel.
+    """Return a value as msgpack; ``None`` if it is not small, or cannot be serialized.
 
     Args:
-        value: What is to travel.
-        levels: Containers inside each other that are still small.
+        value: The value to encode.
+        levels: The maximum nesting of containers.
     """
     kind = type(value)
     try:
@@ -65,16 +64,16 @@ def packed_small(value: object, levels: int = SMALL_LEVELS) -> bytes | None:
 
 
 def packed_small_fields(named: Mapping[str, object]) -> bytes | None:
-    """Return named values as one map; ``None`` if they are not small, or one cannot travel."""
+    """Return named values as one map; ``None`` if they are not small or not serializable."""
     return packed_small(named) if type(named) is dict else None
 
 
 class _NotSmall(Exception):
-    """It takes more than is done here."""
+    """The value exceeds a limit, or needs the full encoder."""
 
 
 def _packed(value: Any, levels: int, room: Room) -> Any:
-    """Return a value in terms of msgpack; at most so many levels are inside it."""
+    """Return the msgpack form of a value that has at most ``levels`` of nesting."""
     if value is None or value is True or value is False:
         return value
     pack = _PACKERS.get(type(value))
@@ -117,7 +116,7 @@ def _text(value: Any, levels: int, room: Room) -> Any:
 
 
 def _derived(value: Any, levels: int, room: Room) -> Any:
-    """Pack what is not of a class that Python brings along."""
+    """Pack a value whose class is not built in."""
     kind = type(value)
     if codec_of(kind) is not None:
         raise _NotSmall
@@ -167,7 +166,7 @@ def _nested(tag: int) -> Callable[[Any, int, Room], Ext]:
 
 
 _names: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
-"""Fields of dataclasses that are nothing else besides."""
+"""Field names of classes that are dataclasses and nothing else, such as a container."""
 
 _AUTHORS_CONTAINERS = (Mapping, list, tuple, AbstractSet, Sequence)
 _encoder = msgspec.msgpack.Encoder()
@@ -175,7 +174,7 @@ _encoder = msgspec.msgpack.Encoder()
 _PACKERS: dict[type, Callable[[Any, int, Room], Any]] = {
     str: _text,
     bytes: _text,
-    int: lambda value, levels, room: value,  # a large one is refused by the encoder
+    int: lambda value, levels, room: value,  # the encoder refuses one that is too large
     float: lambda value, levels, room: checked_float(value),
     list: _items,
     dict: _map,

@@ -1,4 +1,4 @@
-"""Where in the author's own files something was written, for messages that can be acted on."""
+"""Source locations in the author's files, for error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioflow.errors import DagError, ReferenceMisused
 
 __all__ = ("Place", "here", "importing", "is_being_read", "misused", "wrong")
 
-# Generated code, such as the __init__ of a dataclass, belongs to nobody's file.
+# Generated code, such as the __init__ of a dataclass, has no file.
 _OURS = (str(Path(__file__).parent), "<string>")
 
 
@@ -27,7 +27,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def here() -> Place:
-    """Return the innermost line outside this package that led to the call."""
+    """Return the innermost line outside of this package in the call stack."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
@@ -37,9 +37,9 @@ def here() -> Place:
 
 
 def importing() -> Place | None:
-    """Return the line of the innermost module that is being imported, if one is.
+    """Return the line of the innermost module that is being imported, if any.
 
-    A DAG belongs to the file that asks for it, not to the one that keeps the factory.
+    A DAG belongs to the file that calls a factory, not to the one that defines the factory.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -52,9 +52,9 @@ def importing() -> Place | None:
 
 
 def is_being_read(file: str) -> bool:
-    """Return whether the top level of a file, or of a module that is imported, runs right now.
+    """Return whether the top level of a file, or of a module it imports, is being executed.
 
-    It does not where a function of the file is called later, such as a test.
+    False while a function of the file is called later, such as a test.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -65,16 +65,16 @@ def is_being_read(file: str) -> bool:
 
 
 def wrong(message: str) -> DagError:
-    """Return an error that names the author's line."""
+    """Return an error that includes the author's line."""
     return DagError(f"{message} ({here()})")
 
 
 def misused(name: str, operation: str) -> ReferenceMisused:
-    """Return the error for a reference used as if it were the value."""
+    """Return the error for a reference that is used as if it were the value."""
     return ReferenceMisused(name, operation, where=str(here()))
 
 
 def function_place(fn: Any) -> Place:
-    """Return where a function begins, its decorators included."""
+    """Return where a function starts, including its decorators."""
     code = fn.__code__
     return Place(code.co_filename, code.co_firstlineno)

@@ -1,4 +1,4 @@
-"""Tasks that wait straight from their start, and triggers that end them."""
+"""Tasks that start deferred, and events with which a trigger ends a task."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ __all__ = (
 )
 
 START = "start_from_trigger"
-"""Whether a task waits before anything of it runs: of its class, its instance, or ``partial``."""
+"""Whether a task starts deferred; set on the class or the instance, or given to ``partial``."""
 
 START_KWARGS = "trigger_kwargs"
-"""What a mapped task that starts from a trigger expands over."""
+"""The argument of a mapped, initially deferred task that holds the fields of its trigger."""
 
 
 @dataclass(kw_only=True)
 class StartTriggerArgs:
-    """What a task waits for before anything of it runs.
+    """The trigger for a task that starts deferred, and how the task resumes.
 
     Attributes:
         trigger_cls: A trigger class, or its path: ``module:Class`` or ``module.Class``.
-        trigger_kwargs: Its fields.
-        next_method: Where the task resumes with the event; ``None`` if the trigger ends the
-            task itself, with ``TaskSuccessEvent`` and the like. Of an operator that takes many
-            events in batches it is called at their end, if there is one.
-        next_kwargs: Handed to ``next_method``.
+        trigger_kwargs: The fields of the trigger.
+        next_method: The method that is called with the event; ``None`` if the trigger ends the
+            task itself, with ``TaskSuccessEvent`` and the like. For an operator that handles its
+            events in batches, the method, if any, is called after the last event.
+        next_kwargs: Arguments for ``next_method``.
         timeout: How long to wait before the try fails.
     """
 
@@ -61,7 +61,7 @@ class StartTriggerArgs:
 
     @property
     def class_path(self) -> str:
-        """``module:Qualname`` of the trigger."""
+        """``module:Qualname`` of the trigger class."""
         if not isinstance(self.trigger_cls, str):
             return class_path(self.trigger_cls)
         if ":" in self.trigger_cls:
@@ -70,12 +70,12 @@ class StartTriggerArgs:
 
 
 def end_result(payload: object, xcoms: Mapping[str, Any] | None) -> Any:
-    """Return what a task ends with: of several XComs the one that is its result, or all."""
+    """Return the result of a task: ``return_value`` among its XComs if there, else all of them."""
     return payload if xcoms is None else xcoms.get("return_value", dict(xcoms))
 
 
 class EndEvent(TriggerEvent[Any]):
-    """Ends the task; nothing of it is resumed.
+    """An event that ends the task without resuming it.
 
     Attributes:
         ends: ``success``, ``failed`` or ``skipped``.
@@ -90,37 +90,37 @@ class EndEvent(TriggerEvent[Any]):
 
     @property
     def result(self) -> Any:
-        """What the task ends with: its result, or why it failed."""
+        """The result of the task, or the reason of its failure."""
         return self.payload
 
 
 class TaskSuccessEvent(EndEvent):
-    """The task has succeeded. Its result is ``xcoms["return_value"]``, or all of ``xcoms``."""
+    """Ends the task as successful. Its result is ``xcoms["return_value"]``, or all of ``xcoms``."""
 
     ends = "success"
 
 
 class TaskFailedEvent(EndEvent):
-    """The try has failed, and is retried as its policy says. The payload says why."""
+    """Fails the try, which is retried by the task's policy. The payload gives the reason."""
 
     ends = "failed"
 
 
 class TaskSkippedEvent(EndEvent):
-    """The task is skipped, and so is what depends on it."""
+    """Ends the task as skipped; the tasks that depend on it are skipped too."""
 
     ends = "skipped"
 
 
 def start_spec(owner: Any) -> StartTriggerSpec:
-    """Return how a task waits from its start.
+    """Return how a task starts deferred.
 
     Args:
-        owner: Its instance, or its class where it is mapped.
+        owner: Its instance, or its class if it is mapped.
 
     Raises:
-        DagError: If it does not say for what, or that can never have an event.
-        Unserializable: If an argument cannot travel.
+        DagError: If it has no ``start_trigger_args``, or they are invalid.
+        Unserializable: If an argument cannot be serialized.
     """
     said = getattr(owner, "start_trigger_args", None)
     name = owner.__name__ if isinstance(owner, type) else type(owner).__name__
@@ -135,7 +135,7 @@ def start_spec(owner: Any) -> StartTriggerSpec:
     if getattr(owner, "many_events", False) and not method and not hasattr(owner, HANDLER):
         raise DagError(f"{name} has many_events = True, so it needs a next_method that takes each")
     for field, value in (said.trigger_kwargs or {}).items():
-        if inspect.isroutine(value):  # what else cannot travel may yet be made of a reference
+        if inspect.isroutine(value):  # other unserializable values may come from a reference
             codec.encode(value, f"{field!r} in trigger_kwargs of {name}", FIELDS_LIMIT)
     _check_class(said.trigger_cls, name)
     more = None
@@ -150,10 +150,10 @@ def start_spec(owner: Any) -> StartTriggerSpec:
 
 
 def _check_class(trigger_cls: object, name: str) -> None:
-    """Refuse what is no trigger, or can never have an event; a path is only known where it runs.
+    """Check the class of a trigger. A path cannot be checked here, only where it is imported.
 
     Raises:
-        DagError: If it is one.
+        DagError: If it is no trigger class, or its triggers can never yield an event.
     """
     if isinstance(trigger_cls, str):
         return

@@ -1,4 +1,4 @@
-"""Work in short steps: an event loop that others share may do something else between them."""
+"""Work in short steps, between which a shared event loop can run other tasks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ("Steps", "at_once", "begun")
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
-"""Yields after each step, and returns what the work came to."""
+"""Yields after each step, and returns the result of the work."""
 
 _FIRST_STEPS = 100
-"""Some milliseconds of them."""
+"""A few milliseconds of work."""
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Do the work of all steps; return what it came to."""
+    """Run all steps and return the result."""
     while True:
         try:
             next(steps)
@@ -26,7 +26,7 @@ def at_once(steps: Steps[T]) -> T:
 
 
 def begun(steps: Steps[T]) -> Steps[T]:
-    """Do the first steps now, which is all but for large values; return the others."""
+    """Run the first steps now and return the remaining ones. Only large values have any left."""
     for _ in range(_FIRST_STEPS):
         try:
             next(steps)

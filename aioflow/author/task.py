@@ -1,4 +1,4 @@
-"""Tasks made of functions: ``@task`` and ``@sensor``."""
+"""Tasks defined as functions: ``@task`` and ``@sensor``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ X = TypeVar("X")
 
 
 class TaskFunction(Generic[P, R_co]):
-    """A function that becomes a task where a DAG calls it.
+    """A function that adds a task when a DAG calls it.
 
     Attributes:
-        fn: The bare function, for tests and for calling it from another one.
+        fn: The bare function, for tests and for calls from another function.
     """
 
     def __init__(
@@ -67,28 +67,28 @@ class TaskFunction(Generic[P, R_co]):
         return f"<task {self.fn.__qualname__}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R_co]:
-        """Add a task to the DAG being written, and return its result to come.
+        """Add a task to the DAG that is being defined, and return a reference to its result.
 
         Raises:
-            DagError: If no DAG is being written, or the arguments do not fit.
+            DagError: If no DAG is being defined, or the arguments do not match.
         """
         dag = open_dag(f"{self.fn.__name__}()")
         taken = take(self.fn, args, kwargs, dag=dag, owner=f"{self.fn.__name__}()")
         return Ref(self._add(taken))
 
     def partial(self, **fixed: Any) -> PartialTask[R_co]:
-        """Give every child of a fan-out the same values for these arguments."""
+        """Fix the values of some arguments for all children of a mapped task."""
         return PartialTask(self._expanded, self._spread, fixed)
 
     def expand(self, **mapped: Mappable) -> Ref[Sequence[R_co]]:
-        """Add a task that runs once per item; with several lists once per combination.
+        """Add a task that runs once per item; with several lists, once per combination.
 
         Its result is a lazy sequence of the children's results in map order.
         """
         return self._expanded({}, mapped)
 
     def expand_kwargs(self, items: Items | Sequence[Mapping[str, Any]]) -> Ref[Sequence[R_co]]:
-        """Add a task that runs once per item, which gives its parameters by their names."""
+        """Add a task that runs once per item; each item is a mapping of its parameters."""
         return self._spread({}, items)
 
     def override(self, **options: Unpack[SensorOptions]) -> TaskFunction[P, R_co]:
@@ -97,7 +97,7 @@ class TaskFunction(Generic[P, R_co]):
         return TaskFunction(self.fn, merged, is_sensor=self._is_sensor, part=self._part)
 
     def as_part(self, part: Part) -> TaskFunction[P, R_co]:
-        """Return the same function as a task that plays another part."""
+        """Return the same function as a task with another role."""
         return TaskFunction(self.fn, self._options, is_sensor=self._is_sensor, part=part)
 
     def _expanded(
@@ -158,7 +158,7 @@ class _Spread(Protocol[R_co]):
 
 
 class PartialTask(Generic[R_co]):
-    """A task with some of its arguments; ``expand`` or ``expand_kwargs`` gives it the others."""
+    """A task with some of its arguments; ``expand`` or ``expand_kwargs`` supplies the others."""
 
     def __init__(
         self, expand: _Expand[R_co], spread: _Spread[R_co], fixed: Mapping[str, object]
@@ -188,12 +188,12 @@ class _TaskDecorator(Protocol):
 
 
 class TaskDecorator:
-    """Makes a task of a function; ``@task``.
+    """Makes a task from a function; ``@task``.
 
-    A ``def`` body runs in a worker process, an ``async def`` body on a shared event loop. What an
-    ``async def`` with a ``yield`` yields is its result, a list; a task that expands over it
-    begins with each item as it comes. Use it bare or with options; the same function may be
-    called in many DAGs.
+    A ``def`` body runs in a worker process, an ``async def`` body on a shared event loop. The
+    result of an ``async def`` with ``yield`` is the list of the yielded items; a task that expands
+    over it starts a child for each item as soon as it is yielded. Use it bare or with options. The
+    same function may be called in many DAGs.
     """
 
     @overload
@@ -209,10 +209,10 @@ class TaskDecorator:
     def __call__(self, /, **options: Unpack[TaskOptions]) -> _TaskDecorator: ...
 
     def __call__(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Make a task of a function.
+        """Make a task from a function.
 
         Raises:
-            DagError: If an option makes no sense.
+            DagError: If an option is invalid.
         """
         return _decorated(fn, options, is_sensor=False)
 
@@ -228,8 +228,8 @@ class TaskDecorator:
     def branch(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Make a task that returns which of its children run: a task id, several, or ``None``.
 
-        The id of a group stands for its first tasks. The other children are skipped, but for
-        those that come after a chosen one. An id that is no child fails the task.
+        The id of a group selects its first tasks. The other children are skipped, unless they also
+        come after a selected one. An id that is no child fails the task.
         """
         return _decorated(fn, options, is_sensor=False, part=Part.BRANCH)
 
@@ -252,10 +252,10 @@ class TaskDecorator:
         ignore_downstream_trigger_rules: bool = True,
         **options: Any,
     ) -> Any:
-        """Make a task whose false result skips everything that comes after it.
+        """Make a task that skips everything after it if its result is false.
 
-        Teardowns run nevertheless. With ``ignore_downstream_trigger_rules=False`` only its
-        children are skipped, and the rules of the others say what follows.
+        Teardowns still run. With ``ignore_downstream_trigger_rules=False`` only its children are
+        skipped, and the trigger rules of later tasks apply.
         """
         ignores = ignore_downstream_trigger_rules
         part = Part.SHORT_CIRCUIT if ignores else Part.GENTLE_SHORT_CIRCUIT
@@ -302,21 +302,21 @@ def sensor(**options: Unpack[SensorOptions]) -> _SensorDecorator: ...
 
 
 def sensor(fn: Callable[..., Any] | None = None, /, **options: Unpack[SensorOptions]) -> Any:
-    """Make a sensor of a function that says whether something is there yet.
+    """Make a sensor from a function that checks a condition.
 
     ``False`` or ``NotReady`` means not yet; ``True`` or a ``PokeReturnValue`` means done. An
-    ``async def`` holds no slot while it waits; a ``def`` borrows one for each look.
+    ``async def`` holds no slot while it waits; a ``def`` takes one for each check.
 
     Raises:
-        DagError: If an option makes no sense.
+        DagError: If an option is invalid.
     """
     return _decorated(fn, options, is_sensor=True)
 
 
 def setup(fn: Callable[P, R] | TaskFunction[P, R], /) -> TaskFunction[P, R]:
-    """Make a task that makes what others need; see ``Ref.as_setup``.
+    """Make a setup task, which other tasks require; see ``Ref.as_setup``.
 
-    Takes a function, or a task with its options: ``@setup`` above ``@task(...)``.
+    Accepts a function, or a task with its options: ``@setup`` above ``@task(...)``.
     """
     made = fn if isinstance(fn, TaskFunction) else TaskFunction[P, R](fn, {}, is_sensor=False)
     return made.as_part(Part.SETUP)
@@ -340,9 +340,9 @@ def teardown(
     *,
     on_failure_fail_dagrun: bool = False,
 ) -> Any:
-    """Make a task that takes away what its setups have made; see ``Ref.as_teardown``.
+    """Make a teardown task, which cleans up after its setups; see ``Ref.as_teardown``.
 
-    Its setups are those it comes after. Takes a function, or a task with its options.
+    Its setups are the setup tasks it comes after. Accepts a function, or a task with its options.
     """
     part = Part.TEARDOWN_THAT_MATTERS if on_failure_fail_dagrun else Part.TEARDOWN
 

@@ -1,4 +1,4 @@
-"""The texts that a task is given in its DAG file, and which of them are rendered as templates."""
+"""Texts among a task's arguments in the DAG file, and which of them are rendered as templates."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LIMIT = 200
 
 
 class Text(NamedTuple):
-    """One text in an argument.
+    """A text in an argument.
 
     Attributes:
-        field: Where it stands: ``filepath``, or ``env['DAY']`` for a text inside.
+        field: Its location: ``filepath``, or ``env['DAY']`` for a text inside.
         is_rendered: Whether the argument is a template field.
-        is_made: Whether ``__init__`` makes it, rather than the file giving it as an argument.
+        is_made: Whether ``__init__`` sets it, rather than the file passing it as an argument.
     """
 
     field: str
@@ -37,10 +37,10 @@ class Text(NamedTuple):
 
 
 def wrong_templates(node: Node) -> Iterator[DagError]:
-    """Yield what is wrong with the templates of a task: each that does not parse, with its place.
+    """Yield an error with its position for each template of a task that does not parse.
 
-    A task whose templates are wrong has a description all the same: a run that has begun with
-    one fails where it is rendered, and nowhere else.
+    Such a task still has a description: an existing run of it fails only when the template is
+    rendered.
     """
     cls = node.operator
     if cls is not None and isinstance(cls.template_fields, str):
@@ -55,10 +55,10 @@ def wrong_templates(node: Node) -> Iterator[DagError]:
 
 
 def odd_templates(node: Node) -> Iterator[str]:
-    """Return what is odd about templates of a task without a mistake, in words.
+    """Yield warnings about the templates of a task that parse.
 
-    Braces in a text that nothing renders, and names that no template knows. Of a function only
-    texts that name what templates know: it may well have templates of its own.
+    Reports braces in texts that are not rendered, and unknown names in templates. For a function,
+    only texts that use names of the context: other braces may be templates of its own.
     """
     for found in _texts_of(node):
         if found.is_rendered:
@@ -104,15 +104,15 @@ def _shown(text: str) -> str:
 
 
 def _texts_of(node: Node) -> list[Text]:
-    """Return the texts with braces that stand in the file, those of ``__init__`` last.
+    """Return the texts with braces in the file, those set by ``__init__`` last.
 
-    At most ``_LIMIT`` of them: a list of the file may have tens of thousands.
+    At most ``_LIMIT`` of each, as a list in the file may have tens of thousands.
     """
     fields = frozenset(getattr(node.operator, "template_fields", ()))
     found = chain(_arguments(node, fields), _items(node, fields), _start_fields(node, fields))
     given = list(islice(filter(_counts, found), _LIMIT))
     rendered = [one.text for one in given if one.is_rendered]
-    # What is made of an argument has its braces only until that is rendered.
+    # A text derived from an argument loses its braces when the argument is rendered.
     made = (one for one in _made(node, fields) if not any(text in one.text for text in rendered))
     return given + list(islice(filter(_counts, made), _LIMIT))
 
@@ -137,7 +137,7 @@ def _items(node: Node, fields: frozenset[str]) -> Iterator[Text]:
     for source in node.sources:
         name = source.parameter
         is_start = name == START_KWARGS and node.starts_from_trigger
-        # As in ``worker.arguments``: a mapping that a function makes or that travelled is none.
+        # As in ``worker.arguments``: items from a function or another task are not rendered.
         is_spread = SPREAD in node.arguments and not source.functions and not any(source.parents)
         by_name = SPREAD in node.arguments or (name == START_KWARGS and name not in fields)
         named = fields if is_start or is_spread else frozenset[str]()
@@ -149,14 +149,14 @@ def _items(node: Node, fields: frozenset[str]) -> Iterator[Text]:
 
 
 def _start_fields(node: Node, fields: frozenset[str]) -> Iterator[Text]:
-    """Yield the texts that its class gives the trigger it starts with."""
+    """Yield the texts that the class of a task passes to its start trigger."""
     said = getattr(node.operator, "start_trigger_args", None)
     if node.starts_from_trigger and isinstance(said, StartTriggerArgs):
         yield from _by_name(said.trigger_kwargs or {}, fields)
 
 
 def _made(node: Node, fields: frozenset[str]) -> Iterator[Text]:
-    """Yield the texts of template fields that ``__init__`` has set and the file has not given."""
+    """Yield the texts of template fields that ``__init__`` sets and the file does not pass."""
     own = {} if node.instance is None else vars(node.instance)
     for name in sorted(fields & own.keys() - node.arguments.keys()):
         for found in _below(name, own[name], is_rendered=False):
@@ -170,7 +170,7 @@ def _by_name(values: Any, fields: frozenset[str]) -> Iterator[Text]:
 
 
 def _below(field: str, value: object, *, is_rendered: bool) -> Iterator[Text]:
-    """Yield the texts in lists, tuples and dicts, each with its place."""
+    """Yield the texts in lists, tuples and dicts, each with its location."""
     match value:
         case str():
             yield Text(field, value, is_rendered)

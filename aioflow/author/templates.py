@@ -1,4 +1,4 @@
-"""Templates in texts of a DAG file: which text is one, where it is wrong, which names it uses."""
+"""Templates in texts of a DAG file: detection, errors, and the names they use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ("Mistake", "environment", "is_template", "mistake_in", "names_of")
 
 
 class Mistake(NamedTuple):
-    """Why a template cannot be rendered whatever the run, and where: both counted from 1."""
+    """A permanent error in a template, with its position, counted from 1."""
 
     message: str
     line: int
@@ -21,18 +21,18 @@ class Mistake(NamedTuple):
 
 
 def is_template(text: str) -> bool:
-    """Return whether a text of a templated field has anything to render."""
+    """Return whether a text contains template syntax."""
     return "{{" in text or "{%" in text or "{#" in text
 
 
 @cache
 def environment() -> Any:
-    """Return the sandbox that all templates are rendered in; loaded with the first of them."""
+    """Return the sandbox in which all templates are rendered. Created on first use."""
     from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Undefined(StrictUndefined):
-        """A name that is not there: whatever is done with it says what to write instead."""
+        """An unknown name: any use of it raises an error that names the replacement."""
 
         __slots__ = ()
 
@@ -50,15 +50,15 @@ def environment() -> Any:
 
 @lru_cache(maxsize=512)
 def mistake_in(text: str) -> Mistake | None:
-    """Return why a template does not parse, or names a filter or test that does not exist."""
+    """Return why a template does not compile, such as an unknown filter or test."""
     from jinja2 import TemplateSyntaxError
 
     try:
         environment().compile(text, raw=True)
     except TemplateSyntaxError as exc:
-        text = re.sub(r"\r\n?", "\n", text)  # as Jinja reads it
+        text = re.sub(r"\r\n?", "\n", text)  # Jinja normalizes newlines
         at = _offset(text)
-        if at is None:  # it parses: a filter is missing
+        if at is None:  # it parses, so a filter or test is unknown
             at = _offset_of_name(text, exc.lineno, exc.message or "")
         before = text[:at]
         line_start = before.rfind("\n") + 1
@@ -68,14 +68,14 @@ def mistake_in(text: str) -> Mistake | None:
 
 @lru_cache(maxsize=512)
 def names_of(text: str) -> frozenset[str]:
-    """Return the names that a template which parses takes from the run."""
+    """Return the names that a valid template reads from the context."""
     from jinja2 import meta
 
     return frozenset(meta.find_undeclared_variables(environment().parse(text)))
 
 
 def _offset(text: str) -> int | None:
-    """Return where parsing fails: Jinja itself knows the line alone."""
+    """Return the offset of a parse error. Jinja itself only reports the line."""
     from jinja2 import TemplateSyntaxError
     from jinja2.lexer import TokenStream
     from jinja2.parser import Parser
@@ -86,7 +86,7 @@ def _offset(text: str) -> int | None:
     def pieces() -> Iterator[tuple[int, str, str]]:
         nonlocal begin, end
         for line, kind, value in engine.lexer.tokeniter(text, None):
-            found = text.find(value, end)  # blanks beside a minus sign are left out
+            found = text.find(value, end)  # whitespace next to a minus sign is stripped
             begin = end if found < 0 else found
             end = begin + len(value)
             yield line, kind, value

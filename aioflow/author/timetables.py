@@ -1,7 +1,7 @@
-"""Authors' own timetables: hosted as triggers whose events are their slots.
+"""Custom timetables, which run as triggers that yield an event at each fire time.
 
-A timetable is code of its author, so the daemon never asks it anything. An object with a method
-``next_after(moment)`` is one; its fields are what is stored, as those of a trigger.
+A timetable is user code, so the daemon never calls it. Any object with a method
+``next_after(moment)`` is a timetable; its fields are stored like those of a trigger.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ __all__ = (
 _SET_BACK = timedelta(minutes=1)
 _LONGEST_SLEEP_SECONDS = 60.0
 _AT_ONCE = 100
-"""Slots asked for before others on the loop have their turn."""
+"""How many fire times are computed before the event loop gets control."""
 
 
 @runtime_checkable
 class Timetable(Protocol):
-    """When runs start, as an author works it out. It has to be a pure function of its fields."""
+    """A custom schedule, computed by user code. It must be a pure function of its fields."""
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """Return the first slot later than ``moment``, which is in UTC; ``None`` for none any more.
+        """Return the first fire time after ``moment``; ``None`` if there are no more.
 
-        With a time zone.
+        ``moment`` is in UTC. The result must have a time zone.
         """
         ...
 
 
 def is_timetable(schedule: object) -> bool:
-    """Return whether a schedule is an author's own timetable; ours the daemon works out itself."""
+    """Return whether a schedule is a custom timetable, rather than one of aioflow's."""
     is_ours = type(schedule).__module__.startswith("aioflow.")
     return not is_ours and not isinstance(schedule, type) and isinstance(schedule, Timetable)
 
 
 def is_timetable_class(found: object) -> bool:
-    """Return whether this is a class of such timetables."""
+    """Return whether an object is a class of custom timetables."""
     return isinstance(found, type) and hasattr(found, "next_after")
 
 
 def slot_trigger(
     schedule: Timetable, *, catchup: bool, begin: Timestamp | None, end: Timestamp | None
 ) -> SlotTrigger:
-    """Return the trigger that a timetable is hosted as.
+    """Return the trigger that runs a timetable.
 
     Raises:
-        Unserializable: If the timetable cannot be stored.
+        Unserializable: If the timetable cannot be serialized.
     """
     path, fields = serialize(cast("Trigger[Any]", schedule))
     return SlotTrigger(path, fields, _code_of(type(schedule)), catchup, begin, end)
 
 
 def _code_of(cls: type) -> str:
-    """Return a digest of the module of a timetable: with other code it is hosted anew."""
+    """Return a digest of a timetable's module: a code change restarts its trigger."""
     try:
         source = inspect.getsource(inspect.getmodule(cls) or cls)
     except (OSError, TypeError):
@@ -78,15 +78,15 @@ def _code_of(cls: type) -> str:
 
 @dataclass
 class SlotTrigger(Trigger[None]):
-    """Yields an event at each slot of a timetable; its key is the slot, microseconds since 1970.
+    """Yields an event at each fire time of a timetable; its key is the time in µs since 1970.
 
     Attributes:
         timetable: The class path of the timetable.
         fields: msgpack of its fields.
-        code: What its code was when it was written down.
-        catchup: Whether each slot that was missed counts, or only the latest.
-        begin: Before this there is no slot; ``None`` for when the trigger began.
-        end: Behind this there is none.
+        code: A digest of its code when the DAG file was parsed.
+        catchup: Whether every missed fire time counts, or only the latest.
+        begin: The earliest fire time; ``None`` for the time the trigger started.
+        end: The latest fire time.
     """
 
     timetable: str
@@ -97,22 +97,22 @@ class SlotTrigger(Trigger[None]):
     end: Timestamp | None = None
 
     def __post_init__(self) -> None:
-        """Until somebody wants to know, nobody is told what is waited for."""
+        """Set the callback for fire times, which does nothing by default."""
         self._tell: Callable[[datetime | None], None] = _nobody
 
     def load(self, find: Callable[[str], type]) -> None:
-        """Make the timetable itself, of the class that is found by its path."""
+        """Create the timetable from the class that ``find`` returns for its path."""
         cls = cast("type[Trigger[Any]]", find(self.timetable))
         self._made: Any = construct(cls, self.fields)
 
     def expect_by(self, tell: Callable[[datetime | None], None]) -> None:
-        """Have ``tell`` called with each slot that is waited for; ``None`` for none any more."""
+        """Call ``tell`` with each fire time that is waited for; ``None`` after the last one."""
         self._tell = tell
 
     async def foresee(self, after: datetime, count: int) -> list[datetime]:
-        """Return the slots behind ``after``, at most so many.
+        """Return the fire times after ``after``, at most ``count``.
 
-        Others on the loop have their turn after each.
+        Gives up control of the event loop after each of them.
         """
         if self.begin is not None:
             after = max(after, to_datetime(self.begin - 1))
@@ -124,8 +124,8 @@ class SlotTrigger(Trigger[None]):
         return slots
 
     async def run(self) -> AsyncIterator[TriggerEvent[None]]:
-        """Yield the slots, each when it has come."""
-        import asyncio  # a DAG file that only describes tasks does without
+        """Yield an event at each fire time."""
+        import asyncio  # imported late: a DAG file that only describes tasks does not need it
 
         after = self._begins_after()
         while (slot := await self._next(after)) is not None:
@@ -136,7 +136,7 @@ class SlotTrigger(Trigger[None]):
             else:
                 after = self._from_now_on()
         self._tell(None)
-        await asyncio.Event().wait()  # there is none any more, and nothing to begin again
+        await asyncio.Event().wait()  # no more fire times: ending would restart the trigger
 
     def _begins_after(self) -> datetime:
         if self.last is not None and self.last.key is not None:
@@ -153,9 +153,9 @@ class SlotTrigger(Trigger[None]):
         return self.end is not None and to_timestamp(moment) > self.end
 
     def _before_latest(self, first: datetime, since: datetime) -> datetime:
-        """Return an instant behind which the last slot up to ``since`` comes, and few before it.
+        """Return a time shortly before the last fire time up to ``since``.
 
-        ``since`` itself if there is none behind ``first``.
+        ``since`` itself if there is no fire time after ``first``.
         """
         reach, after = timedelta(minutes=1), since
         while after > first:
@@ -167,9 +167,9 @@ class SlotTrigger(Trigger[None]):
         return since
 
     async def _has_come(self, slot: datetime, after: datetime) -> bool:
-        """Return once a slot has come, or the clock was set back far behind ``after``.
+        """Wait for a fire time; return ``False`` if the clock was set back far before ``after``.
 
-        A clock that is set meanwhile costs a minute at most.
+        If the clock is changed meanwhile, the wait is at most a minute too long.
         """
         while (left := (slot - _now()) / timedelta(seconds=1)) > 0:
             if self._from_now_on() < after - _SET_BACK:
@@ -178,11 +178,11 @@ class SlotTrigger(Trigger[None]):
         return True
 
     def _from_now_on(self) -> datetime:
-        """Return where slots begin once the clock was set back; a known key has no second run."""
+        """Return where to continue after the clock was set back; known keys start no second run."""
         return _now() if self.begin is None else max(_now(), to_datetime(self.begin - 1))
 
     async def _next(self, after: datetime) -> datetime | None:
-        """Return the next slot that counts."""
+        """Return the next fire time that counts."""
         slot, asked = self._slot(after), 0
         while slot is not None and not self.catchup:
             following = self._slot(slot)
@@ -207,11 +207,11 @@ class SlotTrigger(Trigger[None]):
 
 
 def _nobody(_slot: datetime | None) -> None:
-    """Who is told where nobody asked."""
+    """Do nothing: the default callback."""
 
 
 async def until(moment: datetime) -> None:
-    """Return when a moment has come; a clock that is set meanwhile costs a minute at most."""
+    """Wait until a time; if the clock is changed, the wait is at most a minute too long."""
     while (left := (moment - _now()) / timedelta(seconds=1)) > 0:
         await _rest(min(left, _LONGEST_SLEEP_SECONDS))
 

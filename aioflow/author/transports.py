@@ -1,4 +1,4 @@
-"""Posts to webhooks and speaks SMTP. Imported when something is sent: it is slow to import."""
+"""Sends webhooks and e-mails. Imported on first use, because its imports are slow."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def post(
     timeout_seconds: float,
     tries: int,
 ) -> None:
-    """Post until it is taken; blocks.
+    """Post until the request is accepted. Blocks.
 
     Raises:
-        NotificationFailed: If it was not.
+        NotificationFailed: If it was not accepted.
     """
     for attempt in range(tries):
         signed = {**headers, **signature(key, body, signing_secret)}
@@ -69,7 +69,7 @@ def signature(key: str, body: bytes, signing_secret: str) -> dict[str, str]:
 def _post_once(
     url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float, *, is_last: bool
 ) -> float | None:
-    """Post once; return after how many seconds to do so again, 0 for whenever."""
+    """Post once. Return ``None`` if accepted, else the delay in seconds; 0 for the default."""
     request = urllib.request.Request(url, body, dict(headers), method="POST")  # noqa: S310 - checked
     try:
         with _opener.open(request, timeout=timeout_seconds) as answer:
@@ -90,7 +90,7 @@ def _post_once(
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would be followed as a GET, without the body, and perhaps to another host."""
+    """Follows no redirects: urllib would send a GET without the body, perhaps to another host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -100,13 +100,13 @@ _opener = urllib.request.build_opener(_NoRedirects)
 
 
 def _shown(url: str) -> str:
-    """Without its path, which may be a secret."""
+    """Return the URL without its path, which may be a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}"
 
 
 def _key_of(text: str) -> bytes:
-    """Return the key to sign with: as it stands, or of ``whsec_`` what follows in base64."""
+    """Return the signing key: the text itself, or, after ``whsec_``, its base64-decoded rest."""
     head, _, rest = text.partition("_")
     if head == "whsec":
         try:
@@ -130,17 +130,17 @@ def mail(
     key: str,
     timeout_seconds: float,
 ) -> None:
-    """Send a mail; blocks.
+    """Send an e-mail. Blocks.
 
     Raises:
-        NotificationFailed: If it was not taken, or not for all.
+        NotificationFailed: If it was not accepted, or not for all recipients.
     """
     message = _message(server, to, sender, subject, text, key)
     addresses = [address for _, address in getaddresses(to)]
     try:
         refused = _send(server, message, addresses, timeout_seconds)
     except smtplib.SMTPResponseException as exc:
-        may_pass = exc.smtp_code < _FIRST_OWN_BAD  # those from 500 on are for good
+        may_pass = exc.smtp_code < _FIRST_OWN_BAD  # codes from 500 on are permanent
         raise NotificationFailed(
             f"{server.host} answered {exc.smtp_code}", may_pass=may_pass
         ) from None
@@ -182,7 +182,7 @@ def _message(
 def _send(
     server: Connection, message: EmailMessage, to: Sequence[str], timeout_seconds: float
 ) -> Mapping[str, tuple[int, bytes]]:
-    """Hand it over; return for whom it was not taken, though it was for others."""
+    """Send the message; return the recipients that were refused while others were accepted."""
     context = ssl.create_default_context()
     if server.conn_type == "smtps":
         port = server.port or smtplib.SMTP_SSL_PORT
@@ -199,7 +199,7 @@ def _send(
             _log_in(smtp, server)
         refused = smtp.send_message(message, to_addrs=list(to))
         with contextlib.suppress(OSError, smtplib.SMTPException):
-            smtp.quit()  # whatever it says to that, it has taken the mail
+            smtp.quit()  # the mail is accepted, whatever the server answers
     finally:
         smtp.close()
     return refused
@@ -217,7 +217,7 @@ def _log_in(smtp: smtplib.SMTP, server: Connection) -> None:
     if (server.login + server.password).isascii():
         smtp.login(server.login, server.password)
         return
-    # The library can say it in ASCII alone.
+    # smtplib encodes credentials as ASCII only.
     if "PLAIN" not in smtp.esmtp_features.get("auth", "").upper().split():
         raise smtplib.SMTPNotSupportedError("it takes no login that is not ASCII (AUTH PLAIN)")
     said = base64.b64encode(f"\0{server.login}\0{server.password}".encode()).decode()

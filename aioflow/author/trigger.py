@@ -1,4 +1,4 @@
-"""What waits: small objects that are data at rest and a coroutine while they are hosted."""
+"""Triggers: stored as plain data, and run as coroutines in the triggerer."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ __all__ = (
 )
 
 FIELDS_LIMIT = 1024 * 1024
-"""Bytes of msgpack the fields of a trigger may have, and the arguments of the method behind it."""
+"""Limit for a trigger's fields, and for the arguments of the resume method, in bytes of msgpack."""
 
 T = TypeVar("T")
 
 
 class Trigger(Generic[T]):
-    """A wait. Derive a dataclass from it; its fields are what is stored.
+    """Waits for a condition. Derive a dataclass from it; its fields are stored.
 
-    A class with an ``__init__`` of its own defines ``serialize()``. ``T`` is the type of the
+    A class with its own ``__init__`` must define ``serialize()``. ``T`` is the type of the
     payloads.
     """
 
     public_fields: ClassVar[Sequence[str]] = ()
-    """Names of the fields that viewers may read; the others are masked."""
+    """Names of the fields that viewers may read; all others are masked."""
 
     _hosted_since: datetime | None = None
     _hosted_since_us: int | None = None
@@ -61,11 +61,11 @@ class Trigger(Generic[T]):
     _hosted_check: tuple[datetime, datetime | None, str] | None = None
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
-        """Refuse a field that cannot travel, or is of another type, on the line that wrote it.
+        """Check the fields, so that an invalid one raises on the author's line.
 
         Raises:
-            Unserializable: If one cannot; it is named.
-            WrongField: If one is not what it is annotated with.
+            Unserializable: If a field cannot be serialized; the error names it.
+            WrongField: If a field does not match its annotation.
         """
         is_written = not _is_restored.get()
         has_own = cls.serialize is not Trigger.serialize
@@ -74,10 +74,10 @@ class Trigger(Generic[T]):
         return super().__new__(cls)
 
     def run(self) -> AsyncIterator[TriggerEvent[T]]:
-        """Yield an event when what it waits for has come. Written ``async def`` with ``yield``.
+        """Yield an event when the condition is met. Written ``async def`` with ``yield``.
 
-        Ending without an event, or raising, fails the task. A class with ``share`` need not
-        have it.
+        Ending without an event, or raising, fails the task. Not required in a class with
+        ``share``.
         """
         share = self.share()
         if share is None:
@@ -85,74 +85,75 @@ class Trigger(Generic[T]):
         return alone(share)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return its class path, ``module.Name``, and the arguments that make an equal one.
+        """Return the class path, ``module.Name``, and the arguments that recreate the trigger.
 
-        Of a dataclass these are its fields. A class with an ``__init__`` of its own overrides it.
+        For a dataclass these are its fields. A class with its own ``__init__`` overrides this.
 
         Raises:
-            Unserializable: If such a class does not.
+            Unserializable: If such a class does not override it.
         """
         cls = type(self)
         return portable(f"{cls.__module__}.{cls.__qualname__}"), _fields(self)
 
     def share(self) -> Share | None:
-        """Return what this trigger waits for in a watch that it shares with others.
+        """Return the watch and the key that this trigger shares with others, or ``None``.
 
-        Then one event ends it, it is hosted as data, and ``run`` is not called. Asked once per
-        hosting; ``since`` is known. ``None``, as here, has ``run`` called; so has a stream.
+        If it returns a watch, the trigger is held as data, its first event ends it, and ``run`` is
+        not called. If it returns ``None``, the default, ``run`` is called; for a stream ``run`` is
+        always called. Called once each time the trigger starts in a process; ``since`` is set.
         """
         return None
 
     async def cleanup(self, reason: str) -> None:
-        """Let go of what ``run`` holds. Once per hosting; the time is limited.
+        """Release the resources of ``run``. Called once each time it ends, with a time limit.
 
         Args:
             reason: ``finished``, ``cancelled``, ``timeout``, ``reassigned``, ``paused`` or
-            ``shutdown``.
+                ``shutdown``.
         """
 
     async def on_kill(self) -> None:
-        """Undo what was started outside; called only when a person cancels the task."""
+        """Cancel work in external systems. Called only when a user cancels the task."""
 
     def describe(self) -> str:
-        """Say in a sentence what it waits for, for people: ``for the booking 4711``.
+        """Return a readable description of the condition, such as ``for the booking 4711``.
 
-        Shown by ``runs why``, ``triggers list``, the API and the page to all who may look, so
-        name no secret. Called on the event loop, and must not wait: each time somebody looks,
-        or once per hosting where the trigger shares a watch. Empty, as here: its class and its
-        public fields are shown.
+        Visible to everyone who may view the DAG, in ``runs why``, ``triggers list``, the API and
+        the UI, so it must not contain secrets. Called on the event loop, so it must not block:
+        each time it is displayed, or once per start if the trigger shares a watch. If empty, the
+        default, the class and its public fields are shown.
         """
         return ""
 
     def note_check(self, found: str = "", *, next_in: Duration | None = None) -> None:
-        """Note that it has looked just now, for people who ask what it waits for.
+        """Record that the condition was checked just now, to show users the progress.
 
         Args:
-            found: What there was, in a few words: ``1 of 2 found``. No secret.
-            next_in: How long until it looks again.
+            found: The result of the check in a few words: ``1 of 2 found``. No secrets.
+            next_in: The time until the next check.
         """
         now = datetime.now(UTC)  # noqa: TID251 - the time of the user's code, in its process
         following = None if next_in is None else now + as_timedelta(next_in, "next_in")
         object.__setattr__(self, "_hosted_check", (now, following, found))
 
     def series(self) -> str | None:
-        """Name what several waits of one task go through together, each event once.
+        """Return a name for a series of waits in one task, in which each event is used once.
 
-        A wait of the same class and name is made by ``behind``, with what the one before it in
-        the same ``async def`` task was given. ``None``: each wait is on its own.
+        If the previous wait of the same ``async def`` task has the same class and name, the next
+        one is made by ``behind``, from its payload. ``None``: waits are independent.
         """
         return None
 
     def behind(self, payload: T) -> Trigger[T]:
-        """Return the wait for what comes after this event; see ``series``."""
+        """Return the trigger that waits for what follows this event; see ``series``."""
         return self
 
     @property
     def since(self) -> datetime:
-        """When its task began to wait: the same after every re-hosting. UTC.
+        """When its task began to wait, in UTC; unchanged when the trigger restarts.
 
         Raises:
-            RuntimeError: Unless it is hosted.
+            RuntimeError: If the trigger is not running.
         """
         if self._hosted_since is None:
             raise RuntimeError("a trigger knows `since` only while it is hosted")
@@ -160,13 +161,13 @@ class Trigger(Generic[T]):
 
     @property
     def since_monotonic(self) -> float:
-        """As ``since``, by the clock of the event loop: measure lengths of time from this.
+        """Like ``since``, on the clock of the event loop. Use it to measure durations.
 
-        ``loop.time() - self.since_monotonic`` is how long its task has waited in seconds, after
-        a restart, too. A wall clock that is set does not change it.
+        ``loop.time() - self.since_monotonic`` is the number of seconds that its task has waited,
+        also after a restart. Changes of the wall clock do not affect it.
 
         Raises:
-            RuntimeError: Unless it is hosted.
+            RuntimeError: If the trigger is not running.
         """
         if self._hosted_since_us is None:
             raise RuntimeError("a trigger knows `since_monotonic` only while it is hosted")
@@ -174,15 +175,15 @@ class Trigger(Generic[T]):
 
     @property
     def last(self) -> TriggerEvent[T] | None:
-        """Its last stored event, from an earlier hosting too; only a stream has one.
+        """Its last stored event, also from before a restart; only a stream has one.
 
-        The payload is what it was, but for dataclasses and the like, which are dicts.
+        The payload is restored, except that dataclasses and the like are dicts.
         """
         return self._hosted_last
 
     @property
     def log(self) -> logging.Logger:
-        """Writes into the log of the waiting task."""
+        """A logger that writes to the log of the waiting task."""
         return logging.getLogger(f"aioflow.trigger.{type(self).__name__}")
 
 
@@ -194,13 +195,13 @@ def prepare(
     last: TriggerEvent[T] | None = None,
     number: TriggerNo | None = None,
 ) -> Trigger[T]:
-    """Tell a trigger what it may know while it is hosted, and return it.
+    """Set the run-time state of a trigger, and return the trigger.
 
     Args:
-        since_us: As ``since``, by the monotonic clock, in microseconds.
+        since_us: ``since`` on the monotonic clock, in microseconds.
     """
-    # Also a frozen dataclass is told: these are no fields of it. Nor is its dict asked for, which
-    # is not made until somebody does.
+    # Works for frozen dataclasses too, as these are not fields. Assigning through vars() would
+    # create the instance's __dict__, which is otherwise created only on demand.
     object.__setattr__(trigger, "_hosted_since", since)
     object.__setattr__(trigger, "_hosted_since_us", since_us)
     object.__setattr__(trigger, "_hosted_number", number)
@@ -210,15 +211,14 @@ def prepare(
 
 
 def note_last(trigger: Trigger[T], event: TriggerEvent[T]) -> None:
-    """Tell a trigger that an event of it is stored."""
+    """Set the last stored event of a trigger."""
     object.__setattr__(trigger, "_hosted_last", event)
 
 
 def shares(cls: type[Trigger[Any]]) -> bool:
     """Return whether triggers of a class take part in watches.
 
-    Not if the class has ``run`` from nearer than ``share``: whoever derives from a shared one
-    and writes a ``run`` means that.
+    False if a subclass overrides ``run`` of a class with ``share``: then its ``run`` is used.
     """
     for above in cls.__mro__:
         if "share" in vars(above):
@@ -229,9 +229,9 @@ def shares(cls: type[Trigger[Any]]) -> bool:
 
 
 def never_yields(cls: type[Trigger[Any]]) -> str:
-    """Return why triggers of a class can have no event, empty if they can.
+    """Return why triggers of a class can never yield an event; empty if they can.
 
-    A ``run`` that is a plain ``def`` may return who yields.
+    A ``run`` that is a plain ``def`` may return an async iterator.
     """
     if cls.run is Trigger.run and not shares(cls):
         return f"{cls.__name__} needs a method run()"
@@ -241,16 +241,16 @@ def never_yields(cls: type[Trigger[Any]]) -> str:
 
 
 MODULE_PREFIX = "aioflow_v_"
-"""Begins the package of modules without a name of their own in a process: see ``worker.loader``."""
+"""Prefix of the packages for modules loaded by version; see ``worker.loader``."""
 
 
 def portable(class_path: str) -> str:
-    """Return ``module:Qualname`` as another process finds it, which has other namespaces."""
+    """Return the path by which another process, with other package names, finds the class."""
     return class_path.partition(".")[2] if class_path.startswith(MODULE_PREFIX) else class_path
 
 
 def class_path(cls: type[object]) -> str:
-    """Return ``module:Qualname`` as any process that has the code finds it.
+    """Return ``module:Qualname``, by which any process with the code finds the class.
 
     Raises:
         Unserializable: If no other process could find the class.
@@ -263,19 +263,19 @@ def class_path(cls: type[object]) -> str:
 
 
 def serialize(trigger: Trigger[Any]) -> tuple[str, bytes]:
-    """Return a trigger as its class path and the msgpack of its fields.
+    """Return the class path of a trigger and the msgpack of its fields.
 
-    The way back is tried at once, so that what cannot be hosted fails where it was written.
+    Recreates the trigger as a check, so that an error is raised where the trigger was written.
 
     Raises:
-        ValueTooLarge: If the fields have more than ``FIELDS_LIMIT`` bytes.
-        Unserializable: If a field cannot travel, or no equal trigger can be made of them.
+        ValueTooLarge: If the fields exceed ``FIELDS_LIMIT`` bytes.
+        Unserializable: If a field cannot be serialized, or the trigger cannot be recreated.
     """
     return at_once(serialized(trigger))
 
 
 def serialized(trigger: Trigger[Any]) -> Steps[tuple[str, bytes]]:
-    """As ``serialize``, for a loop that has other things to do."""
+    """Serialize like ``serialize``, in steps that do not block the event loop for long."""
     cls = type(trigger)
     path = class_path(cls)
     written = getattr(trigger, "serialize", None)
@@ -292,10 +292,10 @@ def serialized(trigger: Trigger[Any]) -> Steps[tuple[str, bytes]]:
 
 
 def construct(cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
-    """Make a trigger from stored fields, each restored by its annotation.
+    """Create a trigger from stored fields, each converted to its annotation.
 
     Raises:
-        Unserializable: If the class does not take them (any more).
+        Unserializable: If the class does not accept the fields, perhaps since a code change.
     """
     name = cls.__name__
     annotations = _annotations.get(cls)
@@ -313,7 +313,7 @@ def construct(cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
 
 
 def _misfit(cls: type[Trigger[Any]], fields: Mapping[str, object]) -> str:
-    """Say what is missing. Asked once it has failed: it costs more than making a trigger does."""
+    """Return which field is missing. Called only after a failure, as it is slow."""
     try:
         inspect.signature(cls).bind(**fields)
     except (TypeError, ValueError) as exc:
@@ -322,14 +322,14 @@ def _misfit(cls: type[Trigger[Any]], fields: Mapping[str, object]) -> str:
 
 
 _is_restored: ContextVar[bool] = ContextVar("is_restored", default=False)
-"""Set while a trigger is made of stored fields: nobody has written them just now."""
+"""Set while a trigger is created from stored fields, to skip the checks of its fields."""
 
 _annotations: WeakKeyDictionary[type, Mapping[str, Any]] = WeakKeyDictionary()
-"""Looking them up costs ten times what making a trigger does, and thousands are of one class."""
+"""Cached, as resolving takes ten times as long as creating one of thousands of triggers."""
 
 
 def _annotations_of(cls: type[Trigger[Any]]) -> Mapping[str, Any]:
-    """Return the types of what a class is made of, as far as a stored value depends on them."""
+    """Return the annotations of a class for which restoring can change a stored value."""
     annotations = hints(cls.__init__)
     if dataclasses.is_dataclass(cls):
         annotations = hints(cls)

@@ -1,9 +1,8 @@
-"""Whether what a task is given is what it takes, as far as annotations say.
+"""Type checks of task arguments, as far as annotations are known.
 
-It is given results of other tasks, parameters of the DAG, and values of the file.
-
-Told apart are certain misfits and everything else: a value of the one type could never pass, nor
-be restored, as the other. Whatever may fit does.
+Arguments are results of other tasks, parameters of the DAG, and literal values. Only certain
+errors are reported: a value of the one type could never be used, or restored, as the other. In
+doubt an argument is accepted.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _NUMBERS = (int, float, Decimal, timedelta, Enum)
 
 
 def misfits(nodes: list[Node], parameters: Mapping[str, Parameter]) -> Iterator[EdgeMisfit]:
-    """Return the arguments that what they are given can never be."""
+    """Yield the arguments whose value can never match the annotation."""
     for node in nodes:
         if node.fn is None:
             continue
@@ -82,7 +81,7 @@ def _unfit_parameter(
 
 
 def _unfit_values(node: Node, name: str, binding: object) -> Iterator[EdgeMisfit]:
-    """Yield a misfit for each type of values of the file that is never the wanted one."""
+    """Yield an error for each type of literal value that never matches the annotation."""
     wanted, seen = node.annotations[name], set[type]()
     for value in _values(node, binding):
         if type(value) not in seen and not _value_fits(value, wanted, node, name):
@@ -92,7 +91,7 @@ def _unfit_values(node: Node, name: str, binding: object) -> Iterator[EdgeMisfit
 
 
 def _values(node: Node, binding: object) -> Iterator[object]:
-    """Yield the values of the file that an argument is, one for each child of a fan-out."""
+    """Yield the literal values of an argument: one, or one per child of a mapped task."""
     if isinstance(binding, Literal):
         yield binding.value
     elif isinstance(binding, FromSource) and not binding.keys:
@@ -103,7 +102,7 @@ def _values(node: Node, binding: object) -> Iterator[object]:
 
 
 def _value_fits(value: object, wanted: Any, node: Node, name: str) -> bool:
-    """Whether a value of the file may pass as a type. ``x: int = None`` takes ``None`` as well."""
+    """Return whether a literal matches a type. ``x: int = None`` accepts ``None`` as well."""
     if value is None and node.fn is not None:
         known = inspect.signature(node.fn).parameters.get(name)
         if known is not None and known.default is None:
@@ -112,7 +111,7 @@ def _value_fits(value: object, wanted: Any, node: Node, name: str) -> bool:
 
 
 def _without_items(node: Node, name: str, binding: object) -> Iterator[EdgeMisfit]:
-    """Yield the parents whose result an argument is expanded over, though it is never a list."""
+    """Yield the parents whose result is expanded over, although its type is never a list."""
     if not isinstance(binding, FromSource | Spread):
         return
     wanted = "Mapping" if isinstance(binding, Spread) else _name(node.annotations.get(name, Any))
@@ -127,7 +126,7 @@ def _without_items(node: Node, name: str, binding: object) -> Iterator[EdgeMisfi
 
 
 def _may_have_items(given: Any) -> bool:
-    """Whether something may be expanded over what is of this type; a mapping is refused."""
+    """Return whether a task can expand over a value of this type. A mapping is not accepted."""
     given = _bare(given)
     if _is_union(given):
         return any(_may_have_items(part) for part in get_args(given))
@@ -138,7 +137,7 @@ def _may_have_items(given: Any) -> bool:
 
 
 def _given(node: Node, binding: object, nodes: list[Node]) -> Iterator[tuple[Node, Any]]:
-    """Yield where an argument comes from and of what type it is, if that is known."""
+    """Yield the parents of an argument whose result type is known, with that type."""
     if isinstance(binding, FromTask) and not binding.keys:
         parent = nodes[binding.position]
         if _is_known(parent):
@@ -158,7 +157,7 @@ def _given(node: Node, binding: object, nodes: list[Node]) -> Iterator[tuple[Nod
 
 
 def _returned(parent: Node) -> Any:
-    """Return the type of a task's result; of a generator the list of what it yields."""
+    """Return the type of a task's result; for a generator, a sequence of what it yields."""
     given = parent.annotations["return"]
     if inspect.isasyncgenfunction(parent.fn):
         items = get_args(given)
@@ -176,7 +175,7 @@ def _is_known(parent: Node) -> bool:
 
 
 def _item(given: Any) -> Any:
-    """Return the type of the items of a list type, if it has one."""
+    """Return the item type of a list type, or ``None``."""
     origin, args = get_origin(given), get_args(given)
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
         return args[0]
@@ -186,7 +185,7 @@ def _item(given: Any) -> Any:
 
 
 def fits(given: Any, wanted: Any) -> bool:
-    """Whether a value of the one type may pass as the other; ``True`` where in doubt."""
+    """Return whether a value of type ``given`` may be used as ``wanted``; ``True`` in doubt."""
     given, wanted = _bare(given), _bare(wanted)
     if _is_open(given) or _is_open(wanted):
         return True
@@ -240,7 +239,7 @@ def _classes_fit(given: Any, wanted: Any) -> bool:
     if _is_record(one) or _is_record(other):
         return (_is_record(one) or _is_map(one)) and (_is_record(other) or _is_map(other))
     if str in {one, other} and (_is_list(one) or _is_list(other)):
-        return False  # a text is a sequence of texts to Python, but nobody means that
+        return False  # str is a Sequence[str] in Python, but passing it as one is a mistake
     if issubclass(one, other) or issubclass(other, one):
         return True
     if one is str:

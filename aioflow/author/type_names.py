@@ -1,7 +1,7 @@
-"""The types of a DAG's parameters as text: what a run is given can be checked without its code.
+"""The types of a DAG's parameters as text, so that a run's conf can be checked without its code.
 
-Plain types, lists, mappings, unions and literals have a text; a type of user code has none, but
-an enum, which is the literal of its values.
+Plain types, lists, mappings, unions and literals have a text. A user-defined type has none,
+except for an enum, which becomes the literal of its values.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _NAMES = {cls: name for name, cls in _NAMED.items()} | {type(None): "None"}
 _LISTS = (list, abc.Sequence, abc.Iterable, abc.Collection, abc.MutableSequence)
 _MAPS = (dict, abc.Mapping, abc.MutableMapping)
 ANY = "Any"
-"""The text of a type that has none."""
+"""The text of all other types."""
 _CONSTANTS = (str, int, bool, type(None))
 _TEXT_LIMIT = 4_000
 
 
 def type_name(annotation: Any) -> str:
-    """Return the text of a type; ``Any`` for what has none, and for its parts that have none."""
+    """Return the text of a type, with ``Any`` for a type, or a part of one, that has none."""
     text = _text(annotation)
     return text if len(text) <= _TEXT_LIMIT else ANY
 
@@ -84,10 +84,10 @@ def _literal(values: tuple[Any, ...]) -> str:
 
 
 def conf_misfit(named: Mapping[str, str], values: Mapping[str, Any]) -> str | None:
-    """Say which value is none of the type its parameter has; ``None`` if all of them are.
+    """Return an error message for the first value that has the wrong type; ``None`` if none has.
 
     Args:
-        named: The types of parameters, by what ``type_name`` has returned.
+        named: The texts of ``type_name``, by parameter.
     """
     for name, text in named.items():
         if name in values:

@@ -1,7 +1,7 @@
-"""Waits inside plain ``async def`` tasks, which survive a crash.
+"""Durable calls in plain ``async def`` tasks, which survive a crash.
 
-Each call is numbered and recorded. A task that was cut short runs again from the top, and
-what it had called before comes back from the record at once, in the same order.
+Each call is numbered and recorded. A task that was interrupted runs again from the top, and its
+earlier calls return their recorded results immediately, in the same order.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ T = TypeVar("T")
 WINDOW_LIMIT = 1_000
 
 TRIGGERS_LIMIT = 100
-"""Triggers one call may wait for."""
+"""Maximum number of triggers in one call."""
 
 
 @dataclass(frozen=True)
 class AnyOf(Generic[T]):
-    """Several triggers; the first event of any answers. Made by ``any_of``."""
+    """Several triggers, of which the first event is the result. Made by ``any_of``."""
 
     triggers: tuple[Trigger[T], ...]
 
 
 @dataclass(frozen=True)
 class AllOf(Generic[T]):
-    """Several triggers; an event of each is the answer. Made by ``all_of``."""
+    """Several triggers, of which each must have an event. Made by ``all_of``."""
 
     triggers: tuple[Trigger[T], ...]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A durable call, as it is compared when it is made again.
+    """A durable call, in the form that is compared with the record when it is made again.
 
     Attributes:
-        kind: ``wait``, ``any_of``, ``all_of``, ``sleep``, ``step``, ``now``, ``uuid``, ``emit``,
-            ``run_dag``.
+        kind: ``wait``, ``any_of``, ``all_of``, ``stream``, ``next``, ``sleep``, ``step``, ``now``,
+            ``uuid``, ``emit``, ``run_dag``, ``start_dag``.
         name: The trigger classes, the function or the DAG.
-        place: The line that made it.
+        place: The line that made the call.
     """
 
     kind: str
@@ -79,49 +79,49 @@ class Call:
 
 
 class Calls(Protocol):
-    """Records the durable calls of one task. The host provides it."""
+    """Records the durable calls of one task. Provided by the process that runs the task."""
 
     async def await_triggers(
         self, call: Call, triggers: tuple[Trigger[Any], ...], timeout_us: int | None
     ) -> Any:
-        """Park the task until the call is answered; return the answer, decoded."""
+        """Suspend the task until the call is answered; return the decoded answer."""
         ...
 
     async def open_stream(self, call: Call, trigger: Trigger[Any], window: int) -> int:
-        """Have a trigger hosted that goes on; return the number of this call."""
+        """Start a trigger that yields several events; return the number of this call."""
         ...
 
     async def next_event(self, call: Call, stream: int, timeout_us: int | None) -> tuple[Any, ...]:
-        """Return the payload of the next event of that stream, empty if it is over."""
+        """Return the payload of the stream's next event in a tuple, empty at the end."""
         ...
 
     async def record(
         self, call: Call, work: Callable[[], Any], annotation: Any, *, in_thread: bool
     ) -> Any:
-        """Return what ``work`` returned, from the record if it has run before."""
+        """Return the result of ``work``, from the record if it has run before."""
         ...
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
-        """Pack what goes along with a call; a large value does not hold up others meanwhile."""
+        """Encode the data of a call; a large value does not block the event loop for long."""
         ...
 
     async def emit(self, call: Call, name: str, key: str | None, data: bytes) -> None:
-        """Have a named event stored."""
+        """Store a named event."""
         ...
 
     async def run_dag(
         self, call: Call, dag_id: str, conf: bytes | None, *, waits: bool = True
     ) -> Any:
-        """Start a run and park the task until it has ended; return its outcome."""
+        """Start a run and suspend the task until the run has ended; return its outcome."""
         ...
 
 
 calls: ContextVar[Calls] = ContextVar("calls")
-"""Set by the host around each ``async def`` task."""
+"""Set around each ``async def`` task."""
 
 
-# Those that follow are plain functions which return what is to be awaited: the line that called
-# is known then, also where a task of asyncio does the awaiting.
+# The functions below are plain ones that return an awaitable: so the calling line is known, even
+# if a task of asyncio awaits it.
 
 
 @overload
@@ -138,15 +138,15 @@ def wait(
     """Wait for a trigger's event and return its payload. Holds no slot meanwhile.
 
     Args:
-        what: A trigger; or ``any_of(...)``, which gives ``(index, payload)`` of the first event;
-            or ``all_of(...)``, which gives the payloads of all, in order.
+        what: A trigger; or ``any_of(...)``, which returns ``(index, payload)`` of the first event;
+            or ``all_of(...)``, which returns the payloads of all, in order.
         timeout: How long to wait.
 
     Raises:
-        TimeoutError: If nothing came in time.
-        RuntimeError: Outside an ``async def`` task, or while another of its durable calls is
-            under way.
-        CallCutShort: After the task itself cancelled a durable call.
+        TimeoutError: If no event arrived in time.
+        RuntimeError: Outside an ``async def`` task, or while another durable call of the task is
+            in flight.
+        CallCutShort: After the task itself has cancelled a durable call.
     """
     limit = None if timeout is None else microseconds(timeout, "timeout")
     match what:
@@ -162,16 +162,16 @@ def wait(
 class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like `range`
     """Every event of a trigger, in order, each once: ``async for event in stream(trigger)``.
 
-    The trigger goes on while the task works on an event, at most ``window`` events ahead of
-    what is stored; stored ones wait for the task. It is let go when the task ends. After a
-    crash the events taken before come again from the record, each at its place.
+    The trigger continues while the task handles an event, at most ``window`` events ahead of the
+    store; stored events wait for the task. The trigger is stopped when the task ends. After a
+    crash, the events handled before are replayed from the record, each at its place.
 
     Args:
         timeout: How long to wait for each event.
-        window: 1 to 1,000; with 1 a ``yield`` of the trigger returns once its event is stored.
+        window: 1 to 1,000; with 1, a ``yield`` of the trigger returns once its event is stored.
 
     Raises:
-        TimeoutError: If no event came in time; the stream goes on after it.
+        TimeoutError: If no event arrived in time; the stream can still be continued.
     """
 
     def __init__(
@@ -187,11 +187,11 @@ class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like 
         self._ordinal = -1
 
     def __aiter__(self) -> Self:
-        """Iterate; a second time it goes on where the first left."""
+        """Return itself; a second loop continues where the first one stopped."""
         return self
 
     def __anext__(self) -> Coroutine[Any, Any, T]:
-        """Return the next event, to be awaited."""
+        """Return an awaitable for the next event."""
         return self._next(here())
 
     async def _next(self, place: Place) -> T:
@@ -211,7 +211,7 @@ def any_of(*triggers: Trigger[T]) -> AnyOf[T]: ...
 @overload
 def any_of(*triggers: Trigger[Any]) -> AnyOf[Any]: ...
 def any_of(*triggers: Trigger[Any]) -> AnyOf[Any]:
-    """Wait for the first event of any of these; the others are let go in the same commit."""
+    """Wait for the first event of any of these; the others are stopped in the same transaction."""
     return AnyOf(_several("any_of", triggers))
 
 
@@ -225,7 +225,7 @@ def all_of(*triggers: Trigger[Any]) -> AllOf[Any]:
 
 
 def sleep(duration: Duration) -> Coroutine[Any, Any, None]:
-    """Sleep through restarts: the length counts from the first call, whatever happens since.
+    """Sleep across restarts: the duration counts from the first time the call is made.
 
     Raises:
         BadSchedule: If it is no duration.
@@ -240,15 +240,15 @@ def step(
 @overload
 def step(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 def step(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
-    """Call a function once: its result is recorded, and it does not run again after that.
+    """Call a function once: its result is recorded, and replayed if the task runs again.
 
-    It may run again if the process dies between its end and its record. A ``def`` runs in a
-    thread. The result must be able to travel, at most 1 MiB, and comes back as its return
-    annotation says, whether it has just run or comes from the record. An exception is
-    recorded, too, and raised again; only ``Skip``, ``Fail``, ``RetryAfter`` pass unrecorded.
+    The function may run again if the process dies before the result is recorded. A ``def`` runs
+    in a thread. The result must be serializable and take at most 1 MiB; it is converted to the
+    function's return annotation, whether it is new or from the record. An exception is also
+    recorded, and raised again; only ``Skip``, ``Fail`` and ``RetryAfter`` are not recorded.
 
     Returns:
-        What it returned; of an ``async def``, what it came to.
+        The return value; for an ``async def``, the awaited one.
     """
     name = f"{getattr(fn, '__module__', '')}:{getattr(fn, '__qualname__', type(fn).__name__)}"
     in_thread = not inspect.iscoroutinefunction(fn)
@@ -258,12 +258,12 @@ def step(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutin
 
 
 def now() -> Coroutine[Any, Any, datetime]:
-    """Return the time in UTC, the same whenever this call is made again."""
+    """Return the time in UTC; recorded, so that it is the same when the task runs again."""
     return _record("now", "now", _utc_now, datetime, here())
 
 
 def uuid() -> Coroutine[Any, Any, UUID]:
-    """Return a random UUID, the same whenever this call is made again."""
+    """Return a random UUID; recorded, so that it is the same when the task runs again."""
     return _record("uuid", "uuid", uuid4, UUID, here())
 
 
@@ -302,11 +302,11 @@ async def _record(
 
 
 def current_calls(kind: str, *, instead: str = "a `def` task waits by Operator.defer()") -> Calls:
-    """Return what makes the durable calls of the task that runs this.
+    """Return the recorder of durable calls for the current task.
 
     Args:
-        kind: What was called, for the error.
-        instead: What to do elsewhere.
+        kind: The function that was called, for the error.
+        instead: The alternative to suggest elsewhere.
 
     Raises:
         RuntimeError: Outside an ``async def`` task.

@@ -1,7 +1,7 @@
-"""What many triggers look at together, so that each of them costs no more than its data.
+"""Watches: one poller for many triggers, so that each of them costs only its data.
 
-A trigger whose ``share()`` names a watch is hosted without a coroutine and without an instance:
-its host keeps what it wants of that watch, and one watch serves all who name the same.
+A trigger whose ``share()`` names a watch has neither a coroutine nor an instance of its own: the
+triggerer stores its key in that watch, and one watch serves all triggers that name the same.
 """
 
 from __future__ import annotations
@@ -19,69 +19,69 @@ T = TypeVar("T")
 
 
 class Watch(Generic[Wanted, T]):
-    """Looks at one thing for all triggers that wait for something in it.
+    """Polls one thing on behalf of all triggers that wait for something in it.
 
-    A host makes one for all triggers whose ``share()`` names the same class and the same
-    ``of``, which its ``__init__`` is given, and lets go of it with the last of them. ``Wanted``
-    is what one trigger waits for in it, ``T`` the type of the payloads. Everything is called on
-    the event loop.
+    The triggerer creates one watch for all triggers whose ``share()`` names the same class and the
+    same ``of``, which is passed to ``__init__``, and drops it with the last of them. ``Wanted`` is
+    the type of the keys that triggers wait for, ``T`` the type of the payloads. All methods are
+    called on the event loop.
     """
 
     _wanted: Collection[Wanted] = ()
 
     @property
     def wanted(self) -> Collection[Wanted]:
-        """What is waited for at this moment, each once however many triggers want it.
+        """The keys that triggers currently wait for, each once.
 
-        A view that the host keeps: asking whether something is in it costs nothing.
+        A live view maintained by the triggerer; membership tests are cheap.
         """
         return self._wanted
 
     def joined(self, wanted: Wanted) -> None:
-        """Learn that this is wanted now. Before ``run`` has begun too; must not wait.
+        """Handle a new key. Called before ``run`` starts, too. Must not block.
 
-        What it raises fails the triggers that want this.
+        An exception fails the triggers that wait for this key.
         """
 
     def left(self, wanted: Wanted) -> None:
-        """Learn that nobody wants this any more: it was found, or given up. Must not wait."""
+        """Handle the end of a key: it was found, or no trigger waits for it. Must not block."""
 
     def next_check(self) -> datetime | None:
-        """Return when it looks next, with a time zone; ``None`` where it is told instead.
+        """Return the time of the next check, with a time zone; ``None`` if it does not poll.
 
-        Shown to people, who ask from time to time. It may look sooner. Must not wait.
+        Shown to users from time to time. The check may happen earlier. Must not block.
         """
         return None
 
     def last_check(self) -> datetime | None:
-        """Return when it looked last, with a time zone; ``None`` where it is told instead.
+        """Return the time of the last check, with a time zone; ``None`` if it does not poll.
 
-        Shown to people, as ``next_check``. Must not wait.
+        Shown to users, like ``next_check``. Must not block.
         """
         return None
 
     def run(self) -> AsyncIterator[tuple[Wanted, TriggerEvent[T] | Exception]]:
-        """Yield what has come, with its event, or with what its triggers fail with.
+        """Yield keys that were found, each with its event or with the error its triggers fail with.
 
-        Written ``async def`` with ``yield``, and cancelled when nobody wants anything any more.
-        What is yielded is not wanted after that; to yield what nobody wants does no harm.
+        Written ``async def`` with ``yield``. Cancelled when no key is left. A yielded key is
+        removed from ``wanted``; yielding a key that is not wanted is harmless.
 
-        Where it raises, or ends, another watch is made after a short delay. Where that fails
-        soon, too, the triggers are divided among several, until the ones that want the thing no
-        watch survives are alone: only these fail. Yield the error of one instead: it is cheaper.
+        If it raises or ends, a new watch is started after a short delay. If that one fails soon as
+        well, the triggers are divided among several watches, repeatedly, until the triggers of
+        a key that makes every watch fail are alone: only these fail. To fail single triggers,
+        yield the error instead: it is cheaper.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method run()")
 
 
 class Share(NamedTuple):
-    """A trigger's share of a watch.
+    """A trigger's part in a watch.
 
     Attributes:
-        watch: The class that looks.
-        wanted: What this one waits for in it. Kept for each trigger: text, a number, something
-            small that can be a key.
-        of: What to look at, the arguments of ``watch``. Triggers that say the same have one
-            watch together.
+        watch: The class of the watch.
+        wanted: The key this trigger waits for. Stored per trigger, so use text, a number or
+            another small hashable value.
+        of: Arguments of ``watch``: the thing to poll. Triggers with equal values share a watch.
     """
 
     watch: type[Watch[Any, Any]]
@@ -90,12 +90,12 @@ class Share(NamedTuple):
 
 
 def show_wanted(watch: Watch[Wanted, T], wanted: Collection[Wanted]) -> None:
-    """Let a watch see what is wanted of it, now and from now on."""
-    watch._wanted = wanted  # noqa: SLF001 - hosts tell it, nobody else
+    """Set the live view of the keys that a watch serves."""
+    watch._wanted = wanted  # noqa: SLF001 - set by the triggerer only
 
 
 async def alone(share: Share) -> AsyncGenerator[TriggerEvent[Any], None]:
-    """Yield the event of one share whose watch serves nobody else."""
+    """Yield the event of one share, from a watch of its own."""
     watch = share.watch(*share.of)
     show_wanted(watch, {share.wanted})
     watch.joined(share.wanted)

@@ -84,8 +84,8 @@
         └── FanOutCapped
 
 ``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: retrying cannot
-help. A change that finds its row already moved is no error at all in ``core`` (it is late);
-in the store it is ``BatchRefused``. Flow control is not an error either: see
+help. If a row has changed state before a change to it is applied, ``core`` ignores the change
+as late; the store raises ``BatchRefused``. Flow control is not an error either: see
 ``aioflow.author.signals``.
 """
 
@@ -268,5 +268,6 @@ __all__ = (
 )
 
 for _name in __all__:
-    # What a failure is called is stored, and must outlive a move between the modules here.
+    # Stored failures name the class by this path, which must not change when a class moves between
+    # the modules of this package.
     globals()[_name].__module__ = __name__

@@ -1,4 +1,4 @@
-"""What is wrong with what an author wrote, or with a value that has to travel."""
+"""Errors in a DAG file, and values that cannot be serialized."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class DagError(AioflowError):
 
 
 class BadTemplate(DagError):
-    """A template in an argument of a task can never be rendered.
+    """A template in an argument of a task cannot be rendered.
 
     Attributes:
         task_id: The task.
-        field: The argument, and the place in it if it is a list or a dict.
-        line, column: Where in the text, counted from 1.
+        field: The argument, with the path inside it if it is a list or a dict.
+        line, column: The position in the template text, counted from 1.
     """
 
     code = "dag.template"
@@ -55,12 +55,13 @@ class BadTemplate(DagError):
 
 
 class AirflowImport(DagError, ModuleNotFoundError):
-    """A module or a name of Airflow is imported that does not exist here.
+    """An import of an Airflow module or name that aioflow does not provide.
 
-    Whoever catches an ``ImportError`` catches it.
+    Also an ``ImportError``, so code that guards optional imports with ``except ImportError``
+    works.
 
     Attributes:
-        name: The module it was looked for in.
+        name: The module that was imported, or imported from.
     """
 
     code = "dag.airflow_import"
@@ -70,10 +71,10 @@ class AirflowImport(DagError, ModuleNotFoundError):
 
 
 class CycleError(DagError):
-    """Tasks depend on each other in a circle.
+    """The dependencies between tasks form a cycle.
 
     Attributes:
-        path: Task names along the cycle; the first name is repeated at the end.
+        path: Task ids along the cycle; the first id is repeated at the end.
     """
 
     code = "dag.cycle"
@@ -84,10 +85,10 @@ class CycleError(DagError):
 
 
 class PoolTooNarrow(DagError):
-    """A task takes more slots of its pool than that has: it never starts.
+    """A task needs more slots than its pool has, so it would never start.
 
     Attributes:
-        task: With the name of its DAG.
+        task: The task, with the name of its DAG.
     """
 
     code = "dag.pool_too_narrow"
@@ -100,11 +101,11 @@ class PoolTooNarrow(DagError):
 
 
 class DuplicateDag(DagError):
-    """Two DAGs carry one name.
+    """Two DAGs have the same id.
 
     Attributes:
-        dag_id: The name.
-        first: Where it was seen first: a file, or ``file:line``.
+        dag_id: The duplicate id.
+        first: The place of the first definition: a file, or ``file:line``.
     """
 
     code = "dag.duplicate_dag"
@@ -116,7 +117,7 @@ class DuplicateDag(DagError):
 
 
 class DuplicateTask(DagError):
-    """Two tasks of one DAG carry one name."""
+    """Two tasks of one DAG have the same id."""
 
     code = "dag.duplicate_task"
 
@@ -130,7 +131,7 @@ class DuplicateTask(DagError):
 
 
 class UnknownParent(DagError):
-    """A task names a parent that its DAG does not have."""
+    """A task depends on a parent that is not part of its DAG."""
 
     code = "dag.unknown_parent"
 
@@ -144,7 +145,10 @@ class UnknownParent(DagError):
 
 
 class EdgeMisfit(DagError):
-    """A task takes what its parent, a parameter of the DAG or the file can never give it."""
+    """The annotation of an argument does not accept the value that is passed to it.
+
+    The value may be the result of a parent, a parameter of the DAG, or a literal in the file.
+    """
 
     code = "dag.edge"
 
@@ -173,16 +177,16 @@ class ReferenceMisused(DagError):
 
 
 class BadSchedule(DagError):
-    """A schedule, time zone or duration cannot be understood."""
+    """A schedule, time zone or duration is invalid."""
 
     code = "dag.schedule"
 
 
 class Unserializable(AioflowError):
-    """A value cannot travel between processes.
+    """A value cannot be serialized, so it cannot be stored or passed between processes.
 
     Attributes:
-        where: The field or argument that holds it, such as ``FileTrigger.path``.
+        where: The field or argument that holds the value, such as ``FileTrigger.path``.
     """
 
     code = "unserializable"
@@ -202,10 +206,10 @@ class Unserializable(AioflowError):
 
 
 class ValueTooLarge(Unserializable):
-    """A value takes more bytes than its place has.
+    """A serialized value exceeds its size limit.
 
     Attributes:
-        limit: The bytes.
+        limit: The limit in bytes.
     """
 
     code = "unserializable.too_large"
@@ -225,7 +229,7 @@ class ValueTooLarge(Unserializable):
 
 
 def in_words(size: int) -> str:
-    """Return a number of bytes as people write it, such as ``64 MiB``."""
+    """Return a number of bytes with its unit, such as ``64 MiB``."""
     for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit and size % unit == 0:
             return f"{size // unit} {name}"
@@ -233,7 +237,7 @@ def in_words(size: int) -> str:
 
 
 class WrongField(Unserializable):
-    """A field of a trigger is not what it is annotated with.
+    """The value of a trigger's field does not match the field's annotation.
 
     Attributes:
         wanted: The annotation.

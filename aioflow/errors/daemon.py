@@ -1,4 +1,4 @@
-"""Why a daemon cannot serve, or be reached."""
+"""Errors that keep a daemon from serving or from being reached."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class HomeBusy(AioflowError):
     """Another daemon serves this home, or this database.
 
     Args:
-        otherwise: What to do instead of stopping it.
-        is_draining: Whether it is about to end.
+        otherwise: The alternative to stopping the other daemon, quoted in the message.
+        is_draining: Whether the other daemon is draining and will exit.
     """
 
     code = "home.busy"
@@ -41,7 +41,7 @@ class HomeBusy(AioflowError):
 
 
 class HomeUnusable(AioflowError):
-    """A folder of the home cannot be made, or a file that the home needs cannot be used."""
+    """A folder of the home cannot be created, or a file that the home needs cannot be used."""
 
     code = "home.unusable"
 
@@ -52,7 +52,7 @@ class HomeUnusable(AioflowError):
 
 
 class PortInUse(AioflowError):
-    """The address of the web server is taken."""
+    """The address of the web server is already in use."""
 
     code = "web.port_in_use"
 
@@ -63,15 +63,15 @@ class PortInUse(AioflowError):
 
 
 class DaemonAway(AioflowError):
-    """No daemon answers for this home."""
+    """No daemon is running for this home."""
 
     code = "daemon.away"
 
     def __init__(self, home: str, database: str = "") -> None:
-        """Say for which home.
+        """Make the error for a home.
 
         Args:
-            database: The database that was looked for instead, and is not there.
+            database: The database that was tried as a fallback, and does not exist.
         """
         instead = f", and there is no database {database}" if database else ""
         super().__init__(f"no daemon runs for {home}{instead}; start it with `aioflow up`")
@@ -79,7 +79,10 @@ class DaemonAway(AioflowError):
 
 
 class DaemonStopping(AioflowError):
-    """The daemon ends, and decides nothing any more; what was asked last may be done or not."""
+    """The daemon is shutting down and executes no more requests.
+
+    The last request may or may not have been executed.
+    """
 
     code = "daemon.stopping"
 
@@ -90,12 +93,12 @@ class DaemonStopping(AioflowError):
 
 
 class SettingsError(AioflowError):
-    """A setting is unknown or has a wrong value."""
+    """A setting is unknown or has an invalid value."""
 
     code = "settings"
 
 
 class LinkClosed(AioflowError):
-    """The process at the other end of a link is gone."""
+    """The connection to another process was closed, or carried something invalid."""
 
     code = "link.closed"

@@ -1,4 +1,4 @@
-"""What a caller asked for and cannot be done."""
+"""Errors in a request: the caller asked for something that cannot be done."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ class RequestError(AioflowError):
 
 
 class UnknownDag(RequestError):
-    """No DAG of that name has been parsed."""
+    """No DAG with this id has been parsed."""
 
     code = "request.unknown_dag"
 
     def __init__(self, dag_id: str, *, is_reading: bool = False) -> None:
-        """Say which.
+        """Make the error for a DAG.
 
         Args:
-            is_reading: Whether DAG files are being read that may define it.
+            is_reading: Whether DAG files that may define it are still being parsed.
         """
         reason = "the DAG files are still being read" if is_reading else "see `aioflow dags list`"
         super().__init__(f"there is no DAG {dag_id!r}; {reason}")
@@ -70,13 +70,13 @@ class UnknownDag(RequestError):
 
 
 class BackfillRefused(RequestError):
-    """No such backfill can be made now."""
+    """The requested backfill cannot be created now."""
 
     code = "request.backfill"
 
 
 class UnknownBackfill(RequestError):
-    """No backfill of that number goes on."""
+    """No active backfill has this number."""
 
     code = "request.unknown_backfill"
 
@@ -86,7 +86,7 @@ class UnknownBackfill(RequestError):
 
 
 class UnknownEvent(RequestError):
-    """No event of that number is kept."""
+    """No stored event has this number."""
 
     code = "request.unknown_event"
 
@@ -96,7 +96,7 @@ class UnknownEvent(RequestError):
 
 
 class UnknownNode(RequestError):
-    """No node of that number listens here."""
+    """This daemon runs no node with this number."""
 
     code = "request.unknown_node"
 
@@ -106,7 +106,7 @@ class UnknownNode(RequestError):
 
 
 class UnknownTrigger(RequestError):
-    """No trigger of that number waits; it may have fired."""
+    """No waiting trigger has this number; it may have fired."""
 
     code = "request.unknown_trigger"
 
@@ -118,7 +118,7 @@ class UnknownTrigger(RequestError):
 
 
 class UnknownClass(RequestError):
-    """No trigger of that class has held up anything since the daemon began."""
+    """No trigger of this class has blocked its process since the daemon started."""
 
     code = "request.unknown_class"
 
@@ -130,7 +130,7 @@ class UnknownClass(RequestError):
 
 
 class UnknownVersion(RequestError):
-    """A DAG has no such version, or has it no more."""
+    """The DAG has no such version, or the version was deleted."""
 
     code = "request.unknown_version"
 
@@ -141,7 +141,7 @@ class UnknownVersion(RequestError):
 
 
 class UnknownRun(RequestError):
-    """No run of that id exists."""
+    """No run has this id."""
 
     code = "request.unknown_run"
 
@@ -151,7 +151,7 @@ class UnknownRun(RequestError):
 
 
 class UnknownTask(RequestError):
-    """The run's DAG has no such task, or the task has no such child or round."""
+    """The run has no such task, or the task has no such child or round."""
 
     code = "request.unknown_task"
 
@@ -166,7 +166,7 @@ class UnknownTask(RequestError):
 
 
 class UnknownRound(RequestError):
-    """The loop of a task has not begun that round."""
+    """The loop of a task has not started this round yet."""
 
     code = "request.unknown_round"
 
@@ -182,7 +182,7 @@ class UnknownRound(RequestError):
 
 
 class RunQuarantined(RequestError):
-    """The run cannot be gone on with: its rows are damaged, or the engine fails on them."""
+    """The run is quarantined: its rows are damaged, or the engine fails when it processes them."""
 
     code = "request.run_quarantined"
 
@@ -192,7 +192,7 @@ class RunQuarantined(RequestError):
 
 
 class RunExists(RequestError):
-    """A run of that id exists, made from another request."""
+    """A run with this id already exists, and was created by a different request."""
 
     code = "request.run_exists"
 
@@ -202,10 +202,10 @@ class RunExists(RequestError):
 
 
 class RunBeingDeleted(RequestError):
-    """The run of that id, or of that idempotency key, is being deleted: its rows have still to go.
+    """The run with this id or idempotency key is being deleted, and some of its rows still exist.
 
     Attributes:
-        key: The idempotency key, if that is what is taken.
+        key: The idempotency key that is still in use; empty if the id is.
     """
 
     code = "request.run_being_deleted"
@@ -221,31 +221,31 @@ class RunBeingDeleted(RequestError):
 
 
 class BadConf(RequestError):
-    """The conf of a run does not fit the DAG's parameters."""
+    """The conf of a run does not match the DAG's parameters."""
 
     code = "request.conf"
 
 
 class BadEvent(RequestError):
-    """A named event cannot be stored like that."""
+    """The name, key or data of a named event is invalid."""
 
     code = "request.event"
 
 
 class BadPool(RequestError):
-    """A pool cannot be made like that."""
+    """The definition of a pool is invalid."""
 
     code = "request.pool"
 
 
 class BadValue(RequestError):
-    """A secret, connection or variable cannot be kept like that."""
+    """A secret, connection or variable is invalid and was not stored."""
 
     code = "request.value"
 
 
 class NoSuchValue(RequestError):
-    """No secret, connection or variable of that name is kept."""
+    """No secret, connection or variable of this name is stored."""
 
     code = "request.unknown_value"
 
@@ -256,7 +256,7 @@ class NoSuchValue(RequestError):
 
 
 class DagPresent(RequestError):
-    """A DAG cannot be deleted whose file is there."""
+    """A DAG cannot be deleted while a file defines it."""
 
     code = "request.dag_present"
 
@@ -269,7 +269,7 @@ class DagPresent(RequestError):
 
 
 class DagRunning(RequestError):
-    """A DAG cannot be deleted of which runs go on."""
+    """A DAG cannot be deleted while runs of it are active."""
 
     code = "request.dag_running"
 
@@ -283,7 +283,7 @@ class DagRunning(RequestError):
 
 
 class DagBroken(RequestError):
-    """The DAG is known by name, but its file does not import and no good version is kept."""
+    """The DAG's file fails to import, and no earlier working version is stored."""
 
     code = "request.dag_broken"
 
@@ -294,10 +294,10 @@ class DagBroken(RequestError):
 
 
 class VersionDiffers(RequestError):
-    """The newest version of the DAG differs too much for a run to be moved to it.
+    """The run cannot be moved to the DAG's newest version, because that differs too much.
 
     Attributes:
-        version: The newest one.
+        version: The newest version.
     """
 
     code = "request.version_differs"
@@ -312,7 +312,7 @@ class VersionDiffers(RequestError):
 
 
 class TimetableAway(RequestError):
-    """The code of a timetable says when it fires next, and no process is up to ask it in."""
+    """Fire times come from a custom timetable, and no process is available to evaluate it."""
 
     code = "request.timetable_away"
 
@@ -325,10 +325,10 @@ class TimetableAway(RequestError):
 
 
 class TimetableFailed(RequestError):
-    """A timetable raised when it was asked for its slots, or what it gave are none.
+    """A custom timetable raised an exception, or returned invalid fire times.
 
     Attributes:
-        reason: What it did.
+        reason: What went wrong.
     """
 
     code = "request.timetable_failed"
@@ -343,10 +343,10 @@ class TimetableFailed(RequestError):
 
 
 class TimetableSilent(RequestError):
-    """A timetable did not answer in time, or took down the process it was asked in.
+    """A custom timetable did not answer in time, or crashed the process that evaluated it.
 
     Attributes:
-        reason: Which of the two.
+        reason: Which of the two happened.
     """
 
     code = "request.timetable_silent"
@@ -361,7 +361,10 @@ class TimetableSilent(RequestError):
 
 
 class KeyNotTaken(RequestError):
-    """A request came with an idempotency key where none is taken."""
+    """The request has an idempotency key, but this endpoint accepts none.
+
+    It stores only a digest of the secret, so a repeated request could not get the same answer.
+    """
 
     code = "request.key_not_taken"
 
@@ -373,13 +376,13 @@ class KeyNotTaken(RequestError):
 
 
 class AccountRefused(RequestError):
-    """A user, password or token cannot be like that."""
+    """The name, password or other property of a user or token is invalid."""
 
     code = "request.account"
 
 
 class AccountExists(RequestError):
-    """A user of that name is there already."""
+    """A user with this name already exists."""
 
     code = "request.account_exists"
 
@@ -389,7 +392,7 @@ class AccountExists(RequestError):
 
 
 class UnknownAccount(RequestError):
-    """No user has that name."""
+    """No user has this name."""
 
     code = "request.unknown_account"
 
@@ -399,7 +402,7 @@ class UnknownAccount(RequestError):
 
 
 class TokenExists(RequestError):
-    """A token of that name is good already."""
+    """A valid token with this name already exists."""
 
     code = "request.token_exists"
 
@@ -409,7 +412,7 @@ class TokenExists(RequestError):
 
 
 class UnknownToken(RequestError):
-    """No token has that number."""
+    """No token has this number."""
 
     code = "request.unknown_token"
 
@@ -419,7 +422,7 @@ class UnknownToken(RequestError):
 
 
 class UnknownLogin(RequestError):
-    """No session has that number; it may have ended."""
+    """No session has this number; it may have ended."""
 
     code = "request.unknown_session"
 
@@ -429,7 +432,7 @@ class UnknownLogin(RequestError):
 
 
 class LoginFailed(RequestError):
-    """Name and password do not belong together, or the user is disabled; nobody says which."""
+    """Login failed: wrong name or password, or a disabled user. The message does not say which."""
 
     code = "request.login"
 
@@ -438,7 +441,7 @@ class LoginFailed(RequestError):
 
 
 class WrongPassword(RequestError):
-    """The present password of who wants another is not that, or there is no such user."""
+    """A password change failed: the current password is wrong, or there is no such user."""
 
     code = "request.password"
 
@@ -447,10 +450,10 @@ class WrongPassword(RequestError):
 
 
 class TooManyLogins(RequestError):
-    """Too many logins have failed lately, or wait for their turn.
+    """Too many recent logins failed, or too many are waiting to be checked.
 
     Attributes:
-        again_seconds: When to try again.
+        again_seconds: How many seconds to wait before the next attempt.
     """
 
     code = "request.login_rate"
@@ -461,7 +464,7 @@ class TooManyLogins(RequestError):
 
 
 class Forbidden(RequestError):
-    """Whoever asks is known, and may not."""
+    """The caller is authenticated, but its role does not allow the request."""
 
     code = "request.forbidden"
 
@@ -472,7 +475,10 @@ class Forbidden(RequestError):
 
 
 class OutOfScope(RequestError):
-    """The token is good for other DAGs, or for DAGs alone; nobody says whether it is there."""
+    """The scopes of the token do not cover the request.
+
+    The same error is raised whether the requested object exists or not.
+    """
 
     code = "request.scope"
 

@@ -1,4 +1,4 @@
-"""What every error aioflow raises on purpose has."""
+"""The base class of the errors that aioflow raises on purpose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ("AioflowError",)
 
 
 class AioflowError(Exception):
-    """Base of everything aioflow raises on purpose.
+    """Base class of every error that aioflow raises on purpose.
 
     Attributes:
         code: Stable identifier for logs, the JSON API and exit messages. It never changes

@@ -1,4 +1,4 @@
-"""What a database did to us."""
+"""Errors of the database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = (
 
 
 class StoreError(AioflowError):
-    """The database failed us."""
+    """A database operation failed."""
 
     code = "store"
 
@@ -26,11 +26,12 @@ class StoreError(AioflowError):
 class StoreUnavailable(StoreError):
     """The database cannot be reached, or stays locked.
 
-    Nothing was written, or it cannot be known whether it was: the same batch may be
-    committed again, the fence tells the two apart.
+    Either nothing was written, or the outcome is unknown. The same batch may be committed again:
+    the fence detects a batch that was already written.
 
     Attributes:
-        may_pass: Whether it may be reached later without a change to its settings or ours.
+        may_pass: Whether the database may become reachable without a change to its
+            configuration or to aioflow's.
     """
 
     code = "store.unavailable"
@@ -39,20 +40,20 @@ class StoreUnavailable(StoreError):
 
 
 class SyncFailed(StoreError):
-    """The disk failed to sync the database: what was written since the last sync may be lost.
+    """Syncing the database to disk failed: data written since the last sync may be lost.
 
-    The system shows those bytes until the machine stops, and never syncs them again. So the
-    process ends; the next one writes them again.
+    The operating system may serve that data from memory until the machine stops, without writing
+    it to disk. The process therefore exits, and the next one writes the data again.
     """
 
     code = "store.sync"
 
 
 class StoreSlow(StoreError):
-    """A question takes too long, and was given up.
+    """A query exceeded its time limit and was abandoned.
 
     Attributes:
-        seconds: After which it was.
+        seconds: The time limit.
     """
 
     code = "store.slow"
@@ -66,30 +67,30 @@ class StoreSlow(StoreError):
 
 
 class BatchRefused(StoreError):
-    """The database refused a batch for its content. Nothing of it was written."""
+    """The database rejected the content of a batch. Nothing of the batch was written."""
 
     code = "store.refused"
 
 
 class Fenced(StoreError):
-    """Another node declared this one dead and took its work over."""
+    """Another node declared this one dead and took over its work."""
 
     code = "store.fenced"
 
 
 class StrangeDatabase(StoreError):
-    """The database is not the one this daemon knows. Nothing is written to it."""
+    """The database is not the one this daemon expects. Nothing is written to it."""
 
     code = "store.strange"
 
 
 class SchemaMismatch(StrangeDatabase):
-    """The schema is newer than this program, or half migrated."""
+    """The database schema is newer than this version of aioflow, or only partly migrated."""
 
     code = "store.schema"
 
 
 class ForeignDatabase(StrangeDatabase):
-    """The file or database exists, but aioflow did not make it, or it is damaged."""
+    """The file or database exists, but was not created by aioflow, or is damaged."""
 
     code = "store.foreign"

@@ -1,4 +1,4 @@
-"""What went wrong in user code: it ends one try, not the daemon."""
+"""Errors in user code: they end one try, not the daemon."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = (
 
 
 class TaskError(AioflowError):
-    """User code went wrong. Ends one try, not the daemon."""
+    """User code failed. Ends one try, not the daemon."""
 
     code = "task"
 
 
 class TaskTimeout(TaskError):
-    """A try, a wait or a sensor took longer than it was allowed to."""
+    """A try, a wait or a sensor exceeded its timeout."""
 
     code = "task.timeout"
 
 
 class StepFailed(TaskError):
-    """A recorded step had raised something that cannot be made again here.
+    """A recorded step failed with an exception that cannot be recreated in this process.
 
     Attributes:
-        type: The name of what it raised.
+        type: The name of the original exception's class.
     """
 
     code = "task.step_failed"
@@ -45,10 +45,10 @@ class StepFailed(TaskError):
 
 
 class CallCutShort(TaskError):
-    """A task cancelled a durable call of its own, or ended while one was under way.
+    """A task cancelled one of its own durable calls, or ended while one was in flight.
 
     Attributes:
-        called: The call, with its place.
+        called: The call, with its place in the source.
     """
 
     code = "task.call_cut_short"
@@ -62,11 +62,11 @@ class CallCutShort(TaskError):
 
 
 class CallMismatch(TaskError):
-    """A task that runs again makes another durable call than the one its record has.
+    """A re-run of a task made a different durable call than the one recorded at this position.
 
     Attributes:
-        recorded: What was called then, with its place.
-        called: What is called now.
+        recorded: The recorded call, with its place in the source.
+        called: The call that was made now.
     """
 
     code = "task.call_mismatch"
@@ -81,11 +81,11 @@ class CallMismatch(TaskError):
 
 
 class DagRunFailed(TaskError):
-    """A run that ``run_dag`` started has failed or was cancelled.
+    """A run started by ``run_dag`` has failed or was cancelled.
 
     Attributes:
-        dag_id: Of which DAG.
-        run_id: Which run.
+        dag_id: The DAG of the run.
+        run_id: The run.
         state: ``failed`` or ``cancelled``.
     """
 
@@ -99,16 +99,19 @@ class DagRunFailed(TaskError):
 
 
 class UnknownValue(TaskError):
-    """A secret, connection or variable is not there, not declared, or no key at hand opens it."""
+    """A secret, connection or variable is missing, undeclared, or cannot be decrypted.
+
+    Declare it on the task. Decryption fails if no available key matches.
+    """
 
     code = "task.value"
 
 
 class NotificationFailed(TaskError):
-    """A webhook or an e-mail was not taken.
+    """A webhook or an e-mail was not accepted.
 
     Attributes:
-        may_pass: Whether it may be, later.
+        may_pass: Whether a retry may succeed.
     """
 
     code = "task.notification"
@@ -119,13 +122,13 @@ class NotificationFailed(TaskError):
 
 
 class FanOutCapped(TaskError):
-    """A list is wider than the task it feeds may be mapped.
+    """A list has more items than the task that expands over it allows.
 
     Attributes:
-        count: Items in the list, where it says so; of what was counted item by item, such as a
-            generator, the one item above the limit.
+        count: The number of items in the list, if known. For a source that is counted item by
+            item, such as a generator, the number of the first item above the limit.
         limit: The ``map_limit`` of the mapped task.
-        is_whole: Whether ``count`` is that of all items.
+        is_whole: Whether ``count`` is the total number of items.
     """
 
     code = "task.fanout_cap"
@@ -142,10 +145,10 @@ class FanOutCapped(TaskError):
 
 
 class UnknownContextKey(TaskError, KeyError):
-    """A task asks its context for a key that it does not have.
+    """A task read a key that its context does not have.
 
     Attributes:
-        key: Which.
+        key: The missing key.
     """
 
     code = "task.context"

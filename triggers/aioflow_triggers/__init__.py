@@ -4,8 +4,8 @@ Every trigger, sensor and operator of its modules can be imported from the packa
 
     from aioflow_triggers import DateTimeTrigger, FileTrigger
 
-The module of a name is imported when the name is first used: who waits for files needs no HTTP
-client. A class keeps the path of its module, which is what is stored of a trigger that waits.
+A module is imported when one of its names is first used, so that waiting for files does not
+require an HTTP client. A class keeps the path of its module, which is stored with each trigger.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from aioflow_triggers.temporal import CronTrigger, DateTimeTrigger, TimeDeltaTrigger
 else:
-    # Hidden from type checkers: to them it would make every misspelt name a name of the package.
+    # Hidden from type checkers, which would otherwise accept every misspelt name of the package.
 
     def __getattr__(name: str) -> object:
         """Import the module that defines a name, once."""

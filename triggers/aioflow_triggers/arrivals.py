@@ -1,4 +1,4 @@
-"""Which files of a folder have come and are complete."""
+"""Detects which files of a folder are new and complete."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ("Arrivals", "is_over")
 
 
 class Arrivals:
-    """Which files have come and are complete.
+    """Tracks which files are new and complete.
 
     Attributes:
-        due_in: Seconds after the last look in which one may have rested long enough.
+        due_in: Seconds from the last poll until the next file may be complete.
     """
 
     def __init__(self, rest_seconds: float, horizon_ns: int) -> None:
@@ -24,7 +24,7 @@ class Arrivals:
         self._told: dict[str, tuple[int, int]] = {}
 
     def see(self, at: float, files: dict[str, Found]) -> list[tuple[str, Found]]:
-        """Return what has come to rest, in the order of the last changes."""
+        """Return the files that became complete, ordered by their last change."""
         self._told = {name: told for name, told in self._told.items() if name in files}
         resting: dict[str, tuple[Found, float]] = {}
         complete = []
@@ -50,6 +50,6 @@ def _version(found: Found) -> tuple[int, int]:
 
 
 def is_over(rested: float, wanted: float) -> bool:
-    """Return whether something has rested for as long as it is to."""
-    # Clocks are floats: what was meant to be one period apart may look shorter.
+    """Return whether a file has been unchanged for the required time."""
+    # Tolerates float errors: times one period apart may differ by slightly less.
     return rested >= wanted * 0.999

@@ -1,4 +1,4 @@
-"""Looks into JSON, and says as data what one hopes to find there."""
+"""Paths into JSON documents, and conditions on the values there."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ("JsonIs", "Nothing", "at_path")
 
 
 class Nothing:
-    """There is nothing at a path; a ``null`` there is something."""
+    """Marks a path without a value; a ``null`` is a value."""
 
 
 def at_path(value: Any, path: str) -> Any:
-    """Return what stands at a path: names of fields and numbers of items, dots between.
+    """Return the value at a path of field names and list indexes, separated by dots.
 
     Returns:
-        ``Nothing`` if there is nothing; ``value`` itself for the empty path.
+        ``Nothing`` if there is no such value; ``value`` itself for the empty path.
     """
     for part in path.split(".") if path else ():
         if isinstance(value, dict) and part in value:
@@ -35,14 +35,14 @@ def _is_index(part: str) -> bool:
 
 @dataclass(frozen=True)
 class JsonIs:
-    """Something to find in a JSON document.
+    """A condition on a JSON document.
 
     Attributes:
-        path: Where: names and numbers with dots between, such as ``jobs.0.state``; ``""`` is
-            the whole.
-        equals: What stands there.
-        one_of: Or one of these.
-        exists: Or, with neither: whether there is anything at all.
+        path: Names and indexes separated by dots, such as ``jobs.0.state``; ``""`` is the whole
+            document.
+        equals: The expected value.
+        one_of: Alternatively, several accepted values.
+        exists: Without ``equals`` and ``one_of``: whether there must be any value.
 
     Raises:
         ValueError: If ``equals`` and ``one_of`` are both given.
@@ -56,11 +56,11 @@ class JsonIs:
     def __post_init__(self) -> None:
         if self.equals is not None and self.one_of:
             raise ValueError("give equals or one_of, not both")
-        # A list that was written comes back as another kind of sequence: be equal all the same.
+        # A list may be restored as another kind of sequence; the two must compare equal.
         object.__setattr__(self, "one_of", tuple(self.one_of))
 
     def holds(self, document: Any) -> bool:
-        """Return whether it is so."""
+        """Return whether the document meets the condition."""
         found = at_path(document, self.path)
         wanted = list(self.one_of) if self.equals is None else [self.equals]
         if not wanted:

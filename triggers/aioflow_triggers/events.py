@@ -1,4 +1,4 @@
-"""Triggers that wait for what somebody emits under a name."""
+"""A trigger that waits for named events."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from aioflow import (
 __all__ = ("Emissions", "Emitted", "EventTrigger")
 
 _Wanted: TypeAlias = tuple[str | None, int]
-"""A key, or any if it is ``None``, and the ``id`` behind which an event counts."""
+"""A key, or ``None`` for any, and the ``id`` that an event must exceed."""
 
 
 _LENGTH = 250
-"""Characters that ``emit`` takes."""
+"""Maximum length that ``emit`` accepts, in characters."""
 
 
 class Emitted(TypedDict):
-    """A named event. ``id`` grows with each event, and no two have the same."""
+    """A named event. ``id`` is unique, and grows with each event."""
 
     name: str
     key: str | None
@@ -40,26 +40,25 @@ class Emitted(TypedDict):
 
 @dataclass(frozen=True)
 class EventTrigger(Trigger[Emitted]):
-    """Fires when somebody emits an event of this name: a task, a person, a webhook.
+    """Fires when an event of this name is emitted: by a task, a user, or a webhook.
 
-    Events that were stored since the run began count, so nothing is missed between the start of
-    the run and the wait. Within one ``async def`` task each wait for the same name and key goes
-    on behind the event that the one before it was given; a retry that begins at the top gets
-    them again, like everything it does again.
+    Events stored since the run was created count, so that none is missed between the start of the
+    run and the wait. Within one ``async def`` task, each wait for the same name and key continues
+    after the event of the previous wait. A retry that starts from the top gets the events again.
 
     Attributes:
-        name: Of the events.
-        key: Only those of this key; ``None`` for all.
-        after: Only those behind this ``id``. Waits of an ``async def`` task see to it themselves;
-            an operator that defers twice passes on the ``id`` it was given.
+        name: The name of the events.
+        key: Only events with this key; ``None`` for all.
+        after: Only events with a larger ``id``. Waits of an ``async def`` task set it
+            automatically; an operator that defers twice must pass on the ``id`` it received.
 
     Events:
-        One, or each of them to ``stream``, in the order they were stored. ``payload`` is
-        ``{"name": str, "key": str | None, "data": ..., "id": int}``; ``key`` is the ``id``, so a
-        stream has each of them once.
+        One, or all of them for ``stream``, in the order they were stored. ``payload`` is
+        ``{"name": str, "key": str | None, "data": ..., "id": int}``; ``key`` is the ``id``, so that
+        a stream yields each event once.
 
     Raises:
-        ValueError: If no event can have the name, or the key: 1 to 250 printable characters.
+        ValueError: If no event can have the name or key: they are 1 to 250 printable characters.
 
     Errors:
         None of its own.
@@ -80,12 +79,12 @@ class EventTrigger(Trigger[Emitted]):
                 )
 
     def share(self) -> Share:
-        """All who wait for one event of a name are in one watch."""
+        """Share one watch between all waits for a single event of a name."""
         after = run_start_id() if self.after is None else self.after
         return Share(Emissions, (self.key, after), of=(self.name,))
 
     async def run(self) -> AsyncIterator[TriggerEvent[Emitted]]:
-        """Yield the events, without end: for a stream."""
+        """Yield the events without end, for a stream."""
         after = self.after if self.last is None else self.last.payload["id"]
         events = named_events(self.name, key=self.key, after=after)
         try:
@@ -95,16 +94,16 @@ class EventTrigger(Trigger[Emitted]):
             await events.aclose()
 
     def series(self) -> str:
-        """Waits for the same name and key go through the same events."""
+        """Return the name and key: waits for the same ones go through the same events."""
         return repr((self.name, self.key))
 
     def behind(self, payload: Emitted) -> EventTrigger:
-        """Return the wait for the events after this one."""
+        """Return the trigger for the events after this one."""
         return EventTrigger(self.name, self.key, payload["id"])
 
 
 class Emissions(Watch[_Wanted, Emitted]):
-    """The events of a name; wanted is the first behind an ``id``, of a key if there is one."""
+    """The events of a name. A wanted key is an optional event key with the ``id`` to exceed."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -113,19 +112,19 @@ class Emissions(Watch[_Wanted, Emitted]):
         self._stirred = asyncio.Event()
 
     def joined(self, wanted: _Wanted) -> None:
-        """Ask for it."""
+        """Subscribe to the event."""
         if self._events is None:
             self._events = NamedEvents(self._name, self._hear)
         key, after = wanted
         self._events.ask(wanted, key=key, after=after)
 
     def left(self, wanted: _Wanted) -> None:
-        """Ask no more."""
+        """Cancel the subscription."""
         if self._events is not None:
             self._events.forget(wanted)
 
     async def run(self) -> AsyncIterator[tuple[_Wanted, TriggerEvent[Emitted] | AioflowError]]:
-        """Yield each when it is stored. Nothing is polled: the daemon tells of it."""
+        """Yield each event when it is stored. Does not poll: the daemon sends them."""
         while True:
             await self._stirred.wait()
             self._stirred.clear()

@@ -26,13 +26,13 @@ from aioflow_triggers.instants import instant_of, signed_timedelta
 __all__ = ("RunEnded", "RunTrigger", "RunsEnding", "TasksEnded", "TasksTrigger")
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-"""Where a run is named it does not matter since when."""
+"""Used with a ``run_id``, where the start time does not matter."""
 
 
 class RunEnded(TypedDict):
     """How the run, or its task, ended.
 
-    ``result`` is that of the task, if one was named and its result is small, else ``None``.
+    ``result`` is the result of the task, if one was named and its result is small, else ``None``.
     """
 
     state: str
@@ -41,9 +41,9 @@ class RunEnded(TypedDict):
 
 
 class TasksEnded(TypedDict):
-    """How some tasks of a run ended; the run itself stands under ``""``.
+    """The final states of tasks of a run; that of the run itself has the key ``""``.
 
-    Only those that had ended by the time one of them ended badly.
+    If one of them ended in a state that is not good, tasks that had not ended are missing.
     """
 
     run_id: str
@@ -52,26 +52,26 @@ class TasksEnded(TypedDict):
 
 @dataclass(frozen=True)
 class RunTrigger(Trigger[RunEnded]):
-    """Fires when a run of another DAG, or one task of it, has reached its final state.
+    """Fires when a run of another DAG, or one task of it, has reached a final state.
 
-    Which run: the one named by ``run_id``; else the one for ``logical_date``, which need not
-    exist yet; else the first that ends after the task began to wait.
+    The run is the one named by ``run_id``; else the one with ``logical_date``, which may not exist
+    yet; else the first one that ends after the task began to wait.
 
     Attributes:
-        dag: The name of the other DAG.
-        task: Wait for this task only; a mapped one has ended with its last child.
-        run_id: This very run.
-        logical_date: The run that stands for this instant; with a time zone. Text is ISO 8601.
-        offset: Added to ``logical_date``; negative for an earlier run, also as text: ``"-1d"``.
+        dag: The id of the other DAG.
+        task: Wait only for this task; a mapped task has ended when its last child has.
+        run_id: Wait for the run with this id.
+        logical_date: Wait for the run with this logical date; with a time zone. Text is ISO 8601.
+        offset: Added to ``logical_date``; negative for an earlier run. Also as text: ``"-1d"``.
 
     Raises:
         ValueError: If ``run_id`` and ``logical_date`` are both given, if ``logical_date`` has no
-            time zone, or if there is an ``offset`` but nothing to add it to.
+            time zone, or if there is an ``offset`` without a ``logical_date``.
 
     Events:
         One. ``payload`` is ``{"state": str, "run_id": str, "result": ...}`` for any final state,
-        ``failed`` and ``cancelled`` too; ``key`` is the run's id, and the task's if one is
-        named.
+        including ``failed`` and ``cancelled``; ``key`` is the id of the run, and of the task if one
+        is named.
 
     Errors:
         A DAG or task that does not exist fails the waiting task.
@@ -98,7 +98,7 @@ class RunTrigger(Trigger[RunEnded]):
         signed_timedelta(self.offset, "offset")
 
     def share(self) -> Share:
-        """All runs of a DAG are in one watch; one that is not named is known by what it is."""
+        """Share one watch between all waits for a DAG; its keys are run ids or times."""
         if self.run_id is not None:
             return Share(RunsEnding, self.run_id, of=(self.dag, self.task))
         slot = self._slot()
@@ -113,11 +113,11 @@ class RunTrigger(Trigger[RunEnded]):
 
 
 class RunsEnding(Watch[str | datetime, RunEnded]):
-    """Runs of a DAG, or one task in each of them; wanted are ids of runs, or instants.
+    """Runs of a DAG, or one task in each of them. Wanted keys are run ids or times.
 
     Args:
-        instants: What an instant means: the run that stands ``for`` it, or the
-            ``first since`` then to end.
+        instants: The meaning of a time: ``for`` selects the run with this logical date, ``first
+            since`` the first run that ends from then on.
     """
 
     def __init__(self, dag: str, task: str | None, instants: str = "for") -> None:
@@ -129,20 +129,20 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
         self._stirred = asyncio.Event()
 
     def joined(self, wanted: str | datetime) -> None:
-        """Ask for it, in the name of the task that waits: so a cycle of waits is found."""
+        """Subscribe in the name of the waiting task, so that a cycle of waits is detected."""
         if self._endings is None:
             self._endings = RunEndings(self._hear)
         self._ask(self._endings, wanted)
 
     def left(self, wanted: str | datetime) -> None:
-        """Have it forgotten, here and in the daemon, if it was given up."""
+        """Cancel the subscription, here and in the daemon."""
         if self._endings is not None:
             self._endings.forget(wanted)
 
     async def run(
         self,
     ) -> AsyncIterator[tuple[str | datetime, TriggerEvent[RunEnded] | AioflowError]]:
-        """Yield each when it has ended. Nothing is polled: the daemon tells of it."""
+        """Yield each ending when it happens. Does not poll: the daemon reports them."""
         while True:
             await self._stirred.wait()
             self._stirred.clear()
@@ -172,21 +172,20 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
 
 @dataclass(frozen=True)
 class TasksTrigger(Trigger[TasksEnded]):
-    """Fires when several tasks of a run of another DAG have ended, or the first of them badly.
+    """Fires when several tasks of another run have ended, or the first of them in a bad state.
 
     Attributes:
-        dag: The name of the other DAG.
-        logical_date: The run that stands for this instant, which need not exist yet; with a time
-            zone.
-        tasks: Which; none stands for the run as a whole.
+        dag: The id of the other DAG.
+        logical_date: The logical date of the run, which may not exist yet; with a time zone.
+        tasks: The tasks; if empty, the run as a whole.
         good: The final states that are not bad.
 
     Raises:
-        ValueError: If ``logical_date`` has no time zone, or no state is good.
+        ValueError: If ``logical_date`` has no time zone, or ``good`` is empty.
 
     Events:
-        One. ``payload`` is ``{"run_id": str, "states": {task: state}}``, the run itself under
-        ``""``; ``key`` is the run's id and the tasks.
+        One. ``payload`` is ``{"run_id": str, "states": {task: state}}``, with ``""`` as the key of
+        the run itself; ``key`` is the ids of the run and the tasks.
 
     Errors:
         A DAG or task that does not exist fails the waiting task.
@@ -211,7 +210,7 @@ class TasksTrigger(Trigger[TasksEnded]):
         yield TriggerEvent(ended, key="/".join([ended["run_id"], *self.tasks]))
 
     async def ended(self) -> TasksEnded:
-        """Wait for what ``run`` waits for and return its payload."""
+        """Wait until the condition of ``run`` is met, and return the payload."""
         return await _endings(self.dag, self.tasks, self.logical_date, good=self.good)
 
 
@@ -220,7 +219,7 @@ async def _endings(
 ) -> TasksEnded:
     """Wait until all of these tasks have ended, or one of them in a state that is not good.
 
-    Without tasks the run as a whole counts. Nothing is polled: the daemon tells of the endings.
+    Without tasks, wait for the run as a whole. Does not poll: the daemon reports the endings.
     """
     ended: dict[str, RunEnding] = {}
     refused: list[AioflowError] = []
@@ -231,7 +230,7 @@ async def _endings(
                 dag, task_id=task, logical_date=logical_date, since=logical_date
             )
         except AioflowError as exc:
-            refused.append(exc)  # alone, not in a group: it is what the author reads
+            refused.append(exc)  # raised alone, not in an exception group, as the author reads it
             group.cancel_scope.cancel()
             return
         ended[task or ""] = ending

@@ -1,4 +1,4 @@
-"""What of the catalogue needs a package that aioflow itself does not."""
+"""Checks for optional packages that parts of the catalogue require."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ("require",)
 
 
 def require(owner: str, module: str, extra: str) -> None:
-    """Say where it is written that a trigger cannot work here.
+    """Check that a required package is installed, so that the error is raised in the DAG file.
 
     Args:
-        owner: Who needs it.
-        module: What it imports.
-        extra: What of aioflow brings it.
+        owner: The class that requires it.
+        module: The required module.
+        extra: The extra of aioflow that installs it.
 
     Raises:
         DagError: If the module is not installed.

@@ -33,36 +33,36 @@ T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _COARSEST_CLOCK_NS = 2_000_000_000
-"""Some file systems know no smaller unit than two seconds, and none is exact to the instant."""
+"""Some file systems store times in units of two seconds, and none is exact."""
 
 _SKEW_NS = 60_000_000_000
-"""How far the clocks of machines that write into one folder may be apart."""
+"""Maximum difference between the clocks of machines that write into one folder."""
 
 
 class FileSeen(TypedDict):
-    """The file that was waited for."""
+    """A file that was found."""
 
     path: str
     size_bytes: int
 
 
 class FilesSeen(TypedDict):
-    """The files that were waited for; ``size_bytes`` of all together."""
+    """Files that were found; ``size_bytes`` is the total."""
 
     paths: list[str]
     size_bytes: int
 
 
 class FileGone(TypedDict):
-    """The path at which there is nothing any more."""
+    """A path at which nothing exists any more."""
 
     path: str
 
 
 class NewFile(TypedDict):
-    """A file that has come.
+    """A new file.
 
-    ``changed_ns`` is when it was last changed, its name included, by the clock of the file
+    ``changed_ns`` is the time of its last change, including renames, by the clock of the file
     system: nanoseconds since 1970.
     """
 
@@ -76,20 +76,21 @@ class NewFile(TypedDict):
 class FileTrigger(Trigger[FileSeen]):
     """Fires once a file exists and has stopped growing.
 
-    A folder of that name counts, as in Airflow; it rests while names in it neither come nor go,
-    whatever is written into its files. For a folder that is filled, wait for a marker in it.
+    A folder at the path counts too, as in Airflow. It counts as unchanged while no names are added
+    or removed in it, even if its files are being written. To wait until a folder is filled, wait
+    for a marker file in it.
 
-    "Stopped growing" means that two looks, at least ``stable`` apart, found the same size and
-    time of writing. A producer that pauses longer than that mid-write needs a marker file.
+    "Stopped growing" means that two polls, at least ``stable`` apart, found the same size and
+    modification time. If the producer may pause for longer while it writes, use a marker file.
 
     Attributes:
-        path: Absolute path, as text or ``Path``, as the trigger host's machine sees it, which
-            need not be the machine the task runs on.
-        poll_seconds: Seconds between two looks; at least 0.1. All waits on one folder with
-            the same figure share one look, however many they are. Where the kernel tells of
-            changes, it is looked at sooner.
-        stable: How long it must not have changed; ``0`` fires as soon as it exists. One period
-            if it is ``None``.
+        path: Absolute path, as text or ``Path``, on the machine of the triggerer, which may differ
+            from the machine on which the task runs.
+        poll_seconds: Seconds between two polls; at least 0.1. All waits on one folder with the
+            same value share one poll, however many they are. Where the kernel reports changes,
+            the folder is polled sooner.
+        stable: How long the file must not have changed; ``0`` fires as soon as it exists. ``None``
+            means one period.
 
     Raises:
         ValueError: If ``path`` is relative or names no file, or ``poll_seconds`` is below 0.1.
@@ -97,12 +98,12 @@ class FileTrigger(Trigger[FileSeen]):
 
     Events:
         One. ``payload`` is ``{"path": str, "size_bytes": int}``; ``key`` is the path and size,
-        so that two hosts that see the same file yield the same key.
+        so that two processes that see the same file yield the same key.
 
     Errors:
-        ``PermissionError`` and other errors of the file system that concern this path fail the
-        waiting task, and no other that waits in the folder. A missing file or folder is not an
-        error: it is what the trigger waits out.
+        ``PermissionError`` and other file system errors for this path fail the waiting task, but
+        no other wait in the same folder. A missing file or folder is not an error: the trigger
+        waits for it.
     """
 
     public_fields = ("path", "poll_seconds", "stable")
@@ -116,13 +117,13 @@ class FileTrigger(Trigger[FileSeen]):
         _rest_seconds(self.stable, _checked_poll(self.poll_seconds))
 
     def share(self) -> Share:
-        """All files of a folder that are looked for in the same way are in one watch."""
+        """Share one watch between all files of a folder with the same options."""
         before, name = parted(self.path)
         rest = _rest_seconds(self.stable, self.poll_seconds)
         return Share(RestingFiles, name, of=(before, self.poll_seconds, rest))
 
     async def look(self) -> FileSeen | None:
-        """Return the file if it is there and does not change for ``stable``, else ``None``."""
+        """Return the file if it exists and does not change for ``stable``, else ``None``."""
         folder, name = os.path.split(self.path)
         rest = _rest_seconds(self.stable, self.poll_seconds)
         with watching(folder, name, self.poll_seconds) as seat:
@@ -131,12 +132,12 @@ class FileTrigger(Trigger[FileSeen]):
 
 
 class RestingFiles(Watch[str, FileSeen]):
-    """Files of one folder that are to come and to rest; wanted are their names.
+    """Files of one folder that must exist and be unchanged. Wanted keys are their names.
 
-    Nothing is kept of those that are not there.
+    Holds no state for files that do not exist.
 
     Args:
-        before: What stands before a name in its path.
+        before: The part of the path before the name.
     """
 
     def __init__(self, before: str, poll_seconds: float, rest_seconds: float) -> None:
@@ -147,24 +148,24 @@ class RestingFiles(Watch[str, FileSeen]):
         self._seat: Seat | None = None
 
     def joined(self, wanted: str) -> None:
-        """Have it looked for."""
+        """Poll the folder soon for the new name."""
         if self._seat is not None:
             self._seat.stir()
 
     def left(self, wanted: str) -> None:
-        """Forget what was seen of it."""
+        """Forget the state of the file."""
         self._resting.pop(wanted, None)
 
     def next_check(self) -> datetime | None:
-        """Return when the folder is looked at in any case."""
+        """Return the time of the next regular poll."""
         return None if self._seat is None else self._seat.next_check()
 
     def last_check(self) -> datetime | None:
-        """Return when the folder was looked at last."""
+        """Return the time of the last poll."""
         return None if self._seat is None else self._seat.last_check()
 
     async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileSeen] | Exception]]:
-        """Yield each once it is complete, or with the reason why it cannot be looked up."""
+        """Yield each file once it is complete, or with the error for which it cannot be read."""
         folder, _ = os.path.split(self._before)
         self._seat = Seat(folder, Crowd(self.wanted), self._poll_seconds)
         try:
@@ -180,10 +181,10 @@ class RestingFiles(Watch[str, FileSeen]):
             self._seat.leave()
 
     def _rested(self, look: Look) -> list[str]:
-        """Return which have not changed for long enough."""
+        """Return the files that have been unchanged for long enough."""
         resting: dict[str, tuple[Found, float]] = {}
         for name, found in look.files.items():
-            if name in self.wanted:  # others may look at the folder too
+            if name in self.wanted:  # others may poll the folder too
                 before, since = self._resting.get(name, (found, look.at))
                 resting[name] = (found, since if before == found else look.at)
         self._resting = resting
@@ -201,18 +202,19 @@ class RestingFiles(Watch[str, FileSeen]):
 
 @dataclass(frozen=True)
 class FilesTrigger(Trigger[FilesSeen]):
-    """Fires once enough files fit a pattern and none of them changes any more.
+    """Fires once enough files match a pattern and none of them changes any more.
 
     Attributes:
-        pattern: Absolute path with ``*``, ``?`` or ``[...]`` in its last part. As in a shell a
-            hidden file does not fit unless the pattern begins with a dot. Folders do not count.
-        at_least: How many; at least 1.
-        poll_seconds: As of ``FileTrigger``.
-        stable: How long none of them may have changed, come or gone; as of ``FileTrigger``.
+        pattern: Absolute path with ``*``, ``?`` or ``[...]`` in its last part. As in a shell, a
+            hidden file matches only if the pattern starts with a dot. Folders do not count.
+        at_least: The minimum number of files; at least 1.
+        poll_seconds: See ``FileTrigger``.
+        stable: How long no matching file may have changed, appeared or disappeared; see
+            ``FileTrigger``.
 
     Raises:
-        ValueError: If the pattern is relative, or its folder has one of those signs, or a
-            number is too small.
+        ValueError: If the pattern is relative, its folder contains a wildcard, or a number is too
+            small.
         DagError: If ``stable`` is no duration.
 
     Events:
@@ -237,14 +239,14 @@ class FilesTrigger(Trigger[FilesSeen]):
             raise ValueError(f"at_least must be at least 1, got {self.at_least}")
 
     async def run(self) -> AsyncIterator[TriggerEvent[FilesSeen]]:
-        """Yield one event once they are complete."""
+        """Yield one event once the files are complete."""
         seen = await self._seen(patient=True)
         if seen is not None:
             key = f"{in_key(self.pattern)}:{len(seen['paths'])}:{seen['size_bytes']}"
             yield TriggerEvent(seen, key=key)
 
     async def look(self) -> FilesSeen | None:
-        """Return them if they are there and do not change for ``stable``, else ``None``."""
+        """Return the files if enough exist and do not change for ``stable``, else ``None``."""
         return await self._seen(patient=False)
 
     async def _seen(self, *, patient: bool) -> FilesSeen | None:
@@ -268,17 +270,17 @@ class FilesTrigger(Trigger[FilesSeen]):
 
 @dataclass(frozen=True)
 class FileGoneTrigger(Trigger[FileGone]):
-    """Fires once there is nothing at a path, as when a marker has been removed.
+    """Fires once nothing exists at a path, for example after a marker was removed.
 
     Attributes:
-        path: As of ``FileTrigger``. A missing folder holds nothing.
-        poll_seconds: As of ``FileTrigger``.
+        path: See ``FileTrigger``. A missing folder counts as empty.
+        poll_seconds: See ``FileTrigger``.
 
     Raises:
         ValueError: As ``FileTrigger``.
 
     Events:
-        One, at once if there is nothing. ``payload`` is ``{"path": str}``; ``key`` is the path.
+        One, immediately if nothing exists. ``payload`` is ``{"path": str}``; ``key`` is the path.
 
     Errors:
         Those of ``FileTrigger``.
@@ -294,16 +296,16 @@ class FileGoneTrigger(Trigger[FileGone]):
         _checked_poll(self.poll_seconds)
 
     def share(self) -> Share:
-        """All that is to go from a folder is in one watch."""
+        """Share one watch between all waits for a folder's files to disappear."""
         before, name = parted(self.path)
         return Share(GoneFiles, name, of=(before, self.poll_seconds))
 
 
 class GoneFiles(Watch[str, FileGone]):
-    """Files of one folder that are to go; wanted are their names.
+    """Files of one folder that must disappear. Wanted keys are their names.
 
     Args:
-        before: What stands before a name in its path.
+        before: The part of the path before the name.
     """
 
     def __init__(self, before: str, poll_seconds: float) -> None:
@@ -313,26 +315,26 @@ class GoneFiles(Watch[str, FileGone]):
         self._seat: Seat | None = None
 
     def joined(self, wanted: str) -> None:
-        """Have it looked for; who came before the first look needs no word."""
+        """Poll the folder soon for the new name; not needed before the first poll."""
         if self._leaving is not None and self._seat is not None:
             self._leaving.join(wanted)
             self._seat.stir()
 
     def left(self, wanted: str) -> None:
-        """Forget it."""
+        """Forget the name."""
         if self._leaving is not None:
             self._leaving.leave(wanted)
 
     def next_check(self) -> datetime | None:
-        """Return when the folder is looked at in any case."""
+        """Return the time of the next regular poll."""
         return None if self._seat is None else self._seat.next_check()
 
     def last_check(self) -> datetime | None:
-        """Return when the folder was looked at last."""
+        """Return the time of the last poll."""
         return None if self._seat is None else self._seat.last_check()
 
     async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileGone] | Exception]]:
-        """Yield each once there is nothing of its name; or why it cannot be looked up."""
+        """Yield each name once nothing exists there, or with the error that occurred."""
         folder, _ = os.path.split(self._before)
         leaving = self._leaving = Leaving(self.wanted)
         self._seat = Seat(folder, leaving, self._poll_seconds)
@@ -342,7 +344,7 @@ class GoneFiles(Watch[str, FileGone]):
                 for name, problem in look.errors.items():
                     yield name, problem
                 for name in leaving.missing(look):
-                    # It may have been given up, and be wanted again, while others were told.
+                    # While others were notified, the name may have left and joined again.
                     if not leaving.is_late(name, look):
                         path = self._before + name
                         yield name, TriggerEvent(FileGone(path=path), key=f"{in_key(path)}:gone")
@@ -353,33 +355,32 @@ class GoneFiles(Watch[str, FileGone]):
 
 @dataclass(frozen=True)
 class NewFiles(Trigger[NewFile]):
-    """Fires for every file that comes into a folder: a stream without end.
+    """Fires for every new file in a folder: a stream without end.
 
-    New is what was made, moved there or written since the task began to wait; or up to two
-    seconds before, because some file systems know no smaller unit. A file that is written again
-    is a new one. One that came and went while nobody looked is missed.
+    A file is new if it was created, moved there or written since the task began to wait, or up to
+    two seconds before, because some file systems have no finer time. A file that is written again
+    is new again. A file that appears and disappears between two polls is missed.
 
     Attributes:
-        pattern: As of ``FilesTrigger``.
-        stable: How long a file must not have changed; as of ``FileTrigger``.
-        existing: Whether what was there before counts too.
-        poll_seconds: As of ``FileTrigger``.
+        pattern: See ``FilesTrigger``.
+        stable: How long a file must not have changed; see ``FileTrigger``.
+        existing: Whether files that existed before count too.
+        poll_seconds: See ``FileTrigger``.
 
     Raises:
         ValueError: As ``FilesTrigger``.
         DagError: If ``stable`` is no duration.
 
     Events:
-        Many; of one look in the order of their last changes. ``payload`` is ``{"path": str,
+        Many; those of one poll are ordered by their last change. ``payload`` is ``{"path": str,
         "size_bytes": int, "modified": datetime, "changed_ns": int}``; ``key`` is the path, size and
-        time of writing, so that each file comes once. Hosted again, the trigger leaves out what
-        was last changed a minute or more before the file of its last event, and leaves it to
-        the key to drop the rest.
+        modification time, so that each file is yielded once. After a restart, the trigger omits
+        files that were last changed a minute or more before the file of its last event; other
+        duplicates are dropped by their key.
 
     Errors:
-        Those of ``FileTrigger``, of the folder. A file that cannot be looked up is left out,
-        with a warning in the log, such as a link that leads to itself; so is one whose name is
-        no valid text.
+        Those of ``FileTrigger``, for the folder. A file that cannot be read, such as a link to
+        itself, is omitted with a warning in the log; so is one whose name is not valid text.
     """
 
     public_fields = ("pattern", "stable", "existing", "poll_seconds")
@@ -394,7 +395,7 @@ class NewFiles(Trigger[NewFile]):
         _rest_seconds(self.stable, _checked_poll(self.poll_seconds))
 
     async def run(self) -> AsyncIterator[TriggerEvent[NewFile]]:
-        """Yield an event for each."""
+        """Yield an event for each new file."""
         folder, glob = os.path.split(self.pattern)
         arrivals = Arrivals(_rest_seconds(self.stable, self.poll_seconds), self._horizon_ns())
         left_out: frozenset[str] = frozenset()
@@ -419,7 +420,7 @@ class NewFiles(Trigger[NewFile]):
     def _note_left_out(
         self, look: Look, folder: str, glob: str, before: frozenset[str]
     ) -> frozenset[str]:
-        """Warn of files that cannot be looked up, each once; return which there are."""
+        """Log a warning for each file that newly cannot be read; return all such files."""
         left_out = frozenset(name for name in look.errors if matches(name, glob))
         for name in sorted(left_out - before):
             path = os.path.join(folder, name)  # noqa: PTH118
@@ -427,13 +428,13 @@ class NewFiles(Trigger[NewFile]):
         return left_out
 
     def _horizon_ns(self) -> int:
-        """Return since when a file must have been changed to count."""
+        """Return the earliest time of the last change of files that count."""
         horizon = 0
         if not self.existing:
             horizon = (self.since - _EPOCH) // timedelta(microseconds=1) * 1000 - _COARSEST_CLOCK_NS
         if self.last is not None:
-            # Whatever was changed before it rested before it, and was told before it; but the
-            # clocks of others may be wrong.
+            # A file that was changed earlier was yielded earlier, except that the clocks of other
+            # machines may differ.
             horizon = max(horizon, self.last.payload["changed_ns"] - _SKEW_NS)
         return horizon
 
@@ -442,7 +443,7 @@ def _arrival(path: str, found: Found) -> TriggerEvent[NewFile]:
     """Return the event of a file.
 
     Raises:
-        ValueError: If no event can tell of it.
+        ValueError: If its name or time cannot be represented in an event.
     """
     key = f"{in_key(path)}:{found.size_bytes}:{found.modified_ns}"
     try:
@@ -461,10 +462,11 @@ def _arrival(path: str, found: Found) -> TriggerEvent[NewFile]:
 async def _rested(
     seat: Seat, rest_seconds: float, state_of: Callable[[Look], T | None], *, patient: bool
 ) -> T | None:
-    """Return what ``state_of`` found once it has stayed the same for long enough.
+    """Return the result of ``state_of`` once it has been the same for long enough.
 
     Args:
-        patient: Wait for that; else return ``None`` as soon as it is not so.
+        patient: Whether to wait for that. If not, return ``None`` as soon as the result is
+            ``None`` or changes.
     """
     look = await seat.look()
     state, since = state_of(look), look.at

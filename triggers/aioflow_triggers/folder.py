@@ -1,4 +1,4 @@
-"""One folder, looked at once per period for everyone who waits for something in it."""
+"""One folder, polled once per period for all waits on it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from aioflow_triggers.waking import Waking
 __all__ = ("Folder", "LoopShare")
 
 _SHORTEST_GAP_SECONDS = 0.05
-"""Between two looks at a folder, however much happens in it; more where looks take long."""
+"""Minimum time between two polls of a folder, even if it changes often; more if polls are slow."""
 _GAP_PER_LOOK = 4.0
 
 _SHORTAGE_SECONDS = 5.0
-"""Until the next look where the last one found this machine short of something."""
+"""Delay after a poll that failed because the machine is short of a resource."""
 
 _logger = logging.getLogger("aioflow.trigger.folders")
 
 
 class _Waiter:
-    """A waiter for a look.
+    """A wait for a poll.
 
     Attributes:
-        due_at: A look that begins then or later is theirs.
+        due_at: The wait is served by a poll that begins at this time or later.
     """
 
     __slots__ = ("due_at", "look", "wanted")
@@ -41,10 +41,10 @@ class _Waiter:
 
 
 class LoopShare:
-    """What the folders of one loop share.
+    """State shared by the folders of one event loop.
 
     Attributes:
-        watches: The folders, by path and seconds of a period.
+        watches: The folders, by path and period in seconds.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class LoopShare:
 
 
 class Folder:
-    """One folder, looked at once per period however many wait for something in it.
+    """One folder, polled once per period however many waits there are on it.
 
-    The periods are those of the loop's clock, so that everyone has the same look. There is one
-    look at a time: a file system that hangs holds up one thread, however many wait.
+    Periods are aligned to the clock of the event loop, so that all waits share each poll. There is
+    one poll at a time: a file system that hangs blocks a single thread.
     """
 
     def __init__(self, shared: LoopShare, folder: str, poll_seconds: float) -> None:
@@ -79,20 +79,20 @@ class Folder:
         self._is_short = False
         self._hinted_at: dict[Sought, float] = {}
         self._later: dict[Sought, dict[_Waiter, None]] = {}
-        self._next_at = math.inf  # the first of those becomes due
-        self._due: dict[_Waiter, None] = {}  # the next look is theirs
-        self._sharing: dict[_Waiter, None] = {}  # so is the one under way
+        self._next_at = math.inf  # when the first of them becomes due
+        self._due: dict[_Waiter, None] = {}  # served by the next poll
+        self._sharing: dict[_Waiter, None] = {}  # served by the poll in flight
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
 
     def join(self, wanted: Sought) -> None:
-        """One more waits for this."""
+        """Register one more wait for this."""
         self.wanted[wanted] += 1
         if not wanted.is_one:
             self._many.add(wanted)
 
     def leave(self, wanted: Sought) -> None:
-        """One less does."""
+        """Remove one wait for this."""
         self.wanted[wanted] -= 1
         if not self.wanted[wanted]:
             del self.wanted[wanted]
@@ -107,8 +107,8 @@ class Folder:
             self._under_way.cancel()
 
     async def look(self, wanted: Sought) -> Look:
-        """Return the look of this period at ``wanted``; who comes first takes it."""
-        # Who comes in a crowd shares a look with it, though each waits for another name.
+        """Return the poll of this period for ``wanted``; the period's first wait triggers it."""
+        # Waits that arrive together share a poll, although each is for another name.
         if wanted in self._looked_for and self._period(self._began) == self._period():
             if self._look is not None:
                 return self._look
@@ -119,11 +119,11 @@ class Folder:
         return (self._loop.time() if at is None else at) // self._poll_seconds
 
     async def next_look(self, wanted: Sought, within: float) -> Look:
-        """Return a newer look: of the next period, or sooner.
+        """Return a newer result: of the next period, or sooner.
 
         Args:
-            wanted: What the caller waits for; a change of it leads to a look at once.
-            within: Seconds after which a look is wanted in any case.
+            wanted: What the caller waits for; a change of it triggers an immediate poll.
+            within: Seconds after which a poll is required in any case.
         """
         if self._hinted_at.get(wanted, -math.inf) >= self._began:
             return await self._handed(wanted, self._loop.time(), self._due)
@@ -131,24 +131,24 @@ class Folder:
         return await self._handed(wanted, due_at, self._later.setdefault(wanted, {}))
 
     def _longest(self, within: float) -> float:
-        """Return after how many seconds there is a look for one who wants it within these."""
+        """Return the seconds until the poll that serves a request for one within this time."""
         return min(self.seconds_left(), within)
 
     def seconds_left(self) -> float:
-        """Return how long this period still lasts."""
+        """Return the seconds until the end of this period."""
         return self._poll_seconds - self._loop.time() % self._poll_seconds
 
     def seconds_since(self) -> float | None:
-        """Return how long ago the last look began; ``None`` before the first."""
+        """Return the seconds since the last poll began; ``None`` before the first."""
         return None if self._began == -math.inf else self._loop.time() - self._began
 
     def hint(self, name: str | None) -> None:
-        """Have those look who wait for ``name``, or everybody if it is ``None``."""
+        """Poll soon for the waits for ``name``, or for all waits if it is ``None``."""
         for wanted in self._concerned(name):
             self.stir(wanted)
 
     def stir(self, wanted: Sought) -> None:
-        """Have those look who wait for this."""
+        """Poll soon for the waits for this."""
         self._hinted_at[wanted] = self._loop.time()
         self._due.update(self._later.pop(wanted, {}))
         self._schedule()
@@ -160,10 +160,10 @@ class Folder:
         found: list[Sought] = [plain] if plain in self.wanted else []
         return found + [many for many in self._many if many.is_fit_by(name)]
 
-    # ── who waits for which look ────────────────────────────────────────────────────────
+    # ── which poll serves which wait ────────────────────────────────────────────────────────
 
     async def _handed(self, wanted: Sought, due_at: float, among: dict[_Waiter, None]) -> Look:
-        """Wait among these for the look that is due then."""
+        """Wait, as part of ``among``, for the poll that is due then."""
         waiter = _Waiter(self._loop.create_future(), wanted, due_at)
         among[waiter] = None
         if among is not self._due and among is not self._sharing:
@@ -184,11 +184,11 @@ class Folder:
                 del self._later[waiter.wanted]
 
     def _schedule(self) -> None:
-        """Have a look taken when the next one is due, unless one is under way."""
+        """Schedule a poll for when the next one is due, unless one is in flight."""
         if self._under_way is not None or not (self._due or self._later):
             return
         wanted_at = self._loop.time() if self._due else self._next_at
-        # What changes all the time is not looked at all the time.
+        # Limits the rate of polls of a folder that changes all the time.
         at = max(wanted_at, self._began + self._gap)
         if self._timer is not None:
             if self._timer_at <= at:
@@ -207,7 +207,7 @@ class Folder:
             self._schedule()
 
     def _pick_due(self) -> None:
-        """Have those take part whose time has come, and find out whose comes next."""
+        """Move the waits that are due to the next poll; compute when the next of the others is."""
         now, self._next_at = self._loop.time(), math.inf
         for wanted, waiters in list(self._later.items()):
             for waiter in list(waiters):
@@ -219,7 +219,7 @@ class Folder:
             if not waiters:
                 del self._later[wanted]
 
-    # ── a look ──────────────────────────────────────────────────────────────────────────
+    # ── one poll ────────────────────────────────────────────────────────────────────────────
 
     def _take(self) -> None:
         began = self._began = self._loop.time()
@@ -253,7 +253,7 @@ class Folder:
         self._schedule()
 
     def _note_shortage(self, problem: BaseException) -> None:
-        """Look again later: no name and no pattern is the cause of this."""
+        """Delay the next poll: the shortage is not caused by any name or pattern."""
         self._gap = max(self._gap, min(_SHORTAGE_SECONDS, self._poll_seconds))
         if not self._is_short:
             self._is_short = True
@@ -261,6 +261,6 @@ class Folder:
 
 
 def _look(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel) -> Look:
-    # Before looking, so that nothing can happen unnoticed in between.
+    # Before the poll, so that no change in between is missed.
     kernel.follow(folder)
     return take_look(at, folder, wanted)

@@ -1,8 +1,8 @@
-"""Looks at folders, once per period for everyone who waits for something in them.
+"""Polls folders, once per period for all waits on them.
 
-What a look finds is the truth. Where the kernel tells of changes, the next look comes sooner;
-where it does not, the same is found at the end of the period. In a simulation the kernel is not
-asked, see ``simulated``.
+The result of a poll is authoritative. Where the kernel reports changes, the next poll happens
+sooner; elsewhere the change is found at the end of the period. In a simulation the kernel is not
+used, see ``simulated``.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopShare] = (
 _lookers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lookers[Look]] = (
     weakref.WeakKeyDictionary()
 )
-"""Kept after the last waiter has left: a look that hangs must be known to the next one."""
+"""Outlives the last wait, so that the next one knows of a poll that hangs."""
 
 
 def _share_of(loop: asyncio.AbstractEventLoop) -> LoopShare:
-    """Return what is shared on a loop on which no folder is looked at yet."""
+    """Return the shared state for an event loop on which no folder is polled yet."""
     if pauses_of(loop) is not None:
         return LoopShare(loop, Kernel(loop, is_silent=True), SimulatedLookers())
     return LoopShare(loop, Kernel(loop), _lookers.setdefault(loop, Lookers()))
 
 
 class Seat:
-    """One who takes part in the looks at a folder, until ``leave``.
+    """A participant in the polls of a folder, until ``leave``.
 
-    All who share the folder and the period share the looks.
+    All participants with the same folder and period share the polls.
 
     Args:
-        wanted: What one waits for in the folder.
+        wanted: The names to wait for in the folder.
     """
 
     __slots__ = ("_key", "_loop", "_shared", "_wanted", "_watch")
@@ -70,35 +70,35 @@ class Seat:
         self._wanted = wanted
         watch.join(wanted)
 
-    # No coroutine of its own in between: there are tens of thousands of these.
+    # Returns coroutines of the folder instead of wrapping them: there are tens of thousands.
 
     def look(self) -> Coroutine[Any, Any, Look]:
-        """See ``Watch``."""
+        """See ``Folder.look``."""
         return self._watch.look(self._wanted)
 
     def next_look(self, within: float = math.inf) -> Coroutine[Any, Any, Look]:
-        """See ``Watch``."""
+        """See ``Folder.next_look``."""
         return self._watch.next_look(self._wanted, within)
 
     def next_check(self) -> datetime:
-        """Return when the next period begins, and with it the next look."""
+        """Return when the next period begins, and with it the next poll."""
         return datetime.now(UTC) + timedelta(seconds=self._watch.seconds_left())
 
     def last_check(self) -> datetime | None:
-        """Return when the last look began; ``None`` before the first."""
+        """Return when the last poll began; ``None`` before the first."""
         since = self._watch.seconds_since()
         return None if since is None else datetime.now(UTC) - timedelta(seconds=since)
 
     def seconds_left(self) -> float:
-        """Return how long it is until the next period."""
+        """Return the seconds until the next period."""
         return self._watch.seconds_left()
 
     def stir(self) -> None:
-        """Have a look taken soon, at what is wanted by then."""
+        """Poll soon for what is wanted by then."""
         self._watch.stir(self._wanted)
 
     def leave(self) -> None:
-        """Take part no more. Once."""
+        """Stop participating. Must be called once."""
         self._watch.leave(self._wanted)
         if not self._watch.wanted:
             del self._shared.watches[self._key]
@@ -111,10 +111,10 @@ class Seat:
 def watching(
     folder: str, name: str, poll_seconds: float, *, is_glob: bool = False
 ) -> Iterator[Seat]:
-    """Take a seat and leave it; see ``Seat``.
+    """Participate in the polls of a folder for the length of a ``with``; see ``Seat``.
 
     Args:
-        name: What one waits for; with ``is_glob`` all names that fit it.
+        name: The name to wait for; with ``is_glob``, all names that match it.
     """
     seat = Seat(folder, Wanted(name, is_glob), poll_seconds)
     try:

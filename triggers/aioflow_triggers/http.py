@@ -1,4 +1,4 @@
-"""Triggers that wait for what a web server says."""
+"""A trigger that waits for the response of a web server."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _sleep = asyncio.sleep
 
 
 class HttpAnswer(TypedDict):
-    """What the server said. ``body`` is JSON as what it stands for, or text.
+    """The response of the server. ``body`` is the decoded JSON, or text.
 
-    ``url`` is without user information, and the values of its query are masked.
+    ``url`` has no user information, and the values of its query are masked.
     """
 
     status: int
@@ -37,45 +37,45 @@ class HttpAnswer(TypedDict):
 
 
 class HttpUnexpected(Exception):
-    """The server said what no waiting can change."""
+    """A response that will not change by waiting."""
 
 
 @dataclass(frozen=True)
 class HttpTrigger(Trigger[HttpAnswer]):
-    """Fires when a web server answers as hoped.
+    """Fires when a web server gives the expected response.
 
-    It asks once per ``interval``. Where an answer had an ``ETag`` or ``Last-Modified``, a ``GET``
-    or ``HEAD`` asks for a newer one, and "not modified" counts as the same answer: not yet.
-    ``Retry-After`` puts off the next question, for at most a day.
+    It sends one request per ``interval``. If a response had an ``ETag`` or ``Last-Modified``, the
+    next ``GET`` or ``HEAD`` is conditional, and "not modified" counts as the same response: not
+    yet. ``Retry-After`` delays the next request, by at most a day.
 
     Attributes:
-        url: Whom to ask, ``http`` or ``https``. Redirects are followed within its origin, or to
-            its secured twin.
+        url: The URL, ``http`` or ``https``. Redirects are followed within its origin, or from
+            ``http`` to ``https`` of the same host.
         method: Such as ``GET``.
-        headers: Sent along. They are stored, sealed, with the other fields.
-        body: Sent along, as text.
-        status: The status, or several, of the answer waited for.
-        until: What its JSON must say besides.
-        fail_if: What of its JSON means that waiting is in vain.
-        interval: Between two questions: a timedelta, seconds, or text; at least 0.1 s.
-        timeout: For connecting, sending, and the whole answer, each.
-        body_limit: Bytes of an answer, decompressed; at most 512 KiB.
+        headers: Request headers. They are stored encrypted, like the other fields.
+        body: Request body, as text.
+        status: The expected status, or several.
+        until: An additional condition on the JSON of the response.
+        fail_if: A condition on the JSON that makes waiting pointless.
+        interval: Time between two requests: a timedelta, seconds, or text; at least 0.1 s.
+        timeout: The timeout for each of connecting, sending, and the whole response.
+        body_limit: Maximum size of a response in bytes, decompressed; at most 512 KiB.
 
     Raises:
-        ValueError: If ``url``, ``method``, ``status`` or ``body_limit`` make no sense.
+        ValueError: If ``url``, ``method``, ``status`` or ``body_limit`` are invalid.
         DagError: If ``interval`` or ``timeout`` are no durations, or the package ``httpx2`` is not
-            installed, which the extra ``http`` brings.
+            installed; the extra ``http`` installs it.
 
     Events:
-        One. ``payload`` is ``{"status": int, "url": str, "headers": {...}, "body": ...}``, names of
-        headers in lower case, without ``Set-Cookie``; ``key`` is the URL and what tells the
-        answer from others: its ``ETag``, or a digest of its body.
+        One. ``payload`` is ``{"status": int, "url": str, "headers": {...}, "body": ...}``, with
+        lower-case header names and without ``Set-Cookie``; ``key`` is the URL and the ``ETag``, or
+        else a digest of the body.
 
     Errors:
-        No connection, none in time, 404, 408, 409, 410, 423, 425, 429, any 5xx and any other
-        success are "not yet". Any other status fails the waiting task: a wrong token does not
-        mend itself. So do an answer that is too large, one that calls itself JSON and is none,
-        a redirect elsewhere, and a link-local address.
+        A failed or timed-out connection, 404, 408, 409, 410, 423, 425, 429, any 5xx and any other
+        success mean "not yet". Any other status fails the waiting task, such as that for a wrong
+        token. So do a response that is too large, one that is declared as JSON but is not, a
+        redirect to another origin, and a link-local address.
     """
 
     public_fields = ("url", "method", "status", "interval", "timeout", "body_limit")
@@ -104,12 +104,12 @@ class HttpTrigger(Trigger[HttpAnswer]):
             raise ValueError(f"body_limit must be at most {_BODY_LIMIT}, got {self.body_limit}")
 
     async def run(self) -> AsyncIterator[TriggerEvent[HttpAnswer]]:
-        """Yield one event when the answer is as hoped."""
+        """Yield one event for the expected response."""
         answer, key = await self._hoped_for()
         yield TriggerEvent(answer, key=key)
 
     async def look(self) -> HttpAnswer | None:
-        """Ask once and return the answer if it is as hoped, else ``None``."""
+        """Send one request and return the response if it is the expected one, else ``None``."""
         async with Line(type(self).__name__) as line:
             try:
                 answer = await line.ask(self._request())
@@ -153,7 +153,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
         return [self.status] if isinstance(self.status, int) else self.status
 
     def _judged(self, answer: Answer) -> tuple[HttpAnswer, str] | None:
-        """Return the event of an answer, ``None`` if it means "not yet"."""
+        """Return the event for a response; ``None`` if it means "not yet"."""
         if answer.status not in self._statuses():
             _check_not_yet(answer)
             return None
@@ -172,7 +172,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
 
 
 def _check_not_yet(answer: Answer) -> None:
-    """Say that an answer may be another one later.
+    """Check that a response may still change.
 
     Raises:
         HttpUnexpected: If it will not.
@@ -183,7 +183,7 @@ def _check_not_yet(answer: Answer) -> None:
 
 
 def _condition(answer: Answer) -> dict[str, str]:
-    """Return what asks for an answer only if it is another than this one."""
+    """Return the headers of a conditional request that skips a response equal to this one."""
     asked = {
         "if-none-match": answer.headers.get("etag"),
         "if-modified-since": answer.headers.get("last-modified"),

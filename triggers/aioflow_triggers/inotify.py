@@ -1,7 +1,7 @@
-"""What the kernel tells of changes in folders: a hint to look sooner, never the truth.
+"""Change notifications for folders from the kernel: hints to poll sooner, never authoritative.
 
-Network file systems tell nothing, the kernel forgets when too much happens, and its watches are
-counted per user. Whoever asks here keeps looking by itself, and finds the same without us.
+Network file systems send none, the kernel drops some if there are too many, and the number of
+watches per user is limited. Users of this module keep polling, and find the same without it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ OnChange: TypeAlias = Callable[[str | None], None]
 
 
 class Kernel:
-    """Tells about changes in folders on one loop, through one inotify and a watch per folder.
+    """Reports changes in folders on one event loop, with one inotify and a watch per folder.
 
-    Once the kernel has refused a watch for want of room, no more is asked for until everybody
-    has left; that is said once.
+    Once the kernel has refused a watch because a limit is reached, no more are requested until
+    all listeners have left; this is logged once.
 
     Args:
-        is_silent: Ask for no watch at all: nothing is ever told.
+        is_silent: Request no watches, so that nothing is reported.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, is_silent: bool = False) -> None:
@@ -43,16 +43,16 @@ class Kernel:
         self._is_refused = False
 
     def listen(self, folder: str, on_change: OnChange) -> None:
-        """Have ``on_change`` called from the loop with the name that changed in a folder.
+        """Call ``on_change`` from the event loop with the changed name in a folder.
 
-        ``None`` stands for any name. Nothing is told before ``follow``.
+        ``None`` stands for any name. Nothing is reported before ``follow``.
         """
         self._listeners.setdefault(folder, []).append(on_change)
         if self._inotify is None and not self._is_refused:
             self._open()
 
     def leave(self, folder: str, on_change: OnChange) -> None:
-        """Tell no more; the last one out closes the inotify."""
+        """Stop reporting; the last listener closes the inotify."""
         listeners = self._listeners[folder]
         listeners.remove(on_change)
         if not listeners:
@@ -62,9 +62,9 @@ class Kernel:
             self._close()
 
     def follow(self, folder: str) -> None:
-        """Ask the kernel for a watch if there is none. May block: called in threads.
+        """Request a watch from the kernel if there is none. May block: called in threads.
 
-        Whatever is in the way, such as a folder that is not there, is left to who looks.
+        Errors, such as a missing folder, are ignored here: the poll finds them.
         """
         inotify = self._inotify
         if inotify is None or self._is_refused or folder in self._watches:
@@ -120,19 +120,19 @@ class Kernel:
         if watch is not None and not sharing and self._inotify is not None:
             self._folders.pop(watch, None)
             with contextlib.suppress(OSError, ValueError, AttributeError):
-                self._inotify.rm_watch(watch)  # fails where the folder itself is gone
+                self._inotify.rm_watch(watch)  # fails if the folder itself was deleted
 
     def _read(self) -> None:
         from asyncinotify import Mask
 
         while self._inotify is not None and (event := self._inotify.sync_get()) is not None:
-            if event.watch is None:  # too much happened, or a folder nobody waits for any more
+            if event.watch is None:  # queue overflow, or a folder without listeners
                 for folder in list(self._listeners):
                     self._tell(folder, None)
                 continue
             folders = list(self._folders.get(event.watch, ()))
             if event.mask & (Mask.IGNORED | Mask.MOVE_SELF | Mask.DELETE_SELF):
-                self._forget(event.watch)  # the path may mean another folder from now on
+                self._forget(event.watch)  # the path may now mean another folder
             for folder in folders:
                 self._tell(folder, None if event.name is None else str(event.name))
 
@@ -140,7 +140,7 @@ class Kernel:
         for folder in self._folders.pop(watch, ()):
             self._watches.pop(folder, None)
         with contextlib.suppress(OSError, ValueError):
-            self._inotify.rm_watch(watch)  # fails if it is the kernel that dropped it
+            self._inotify.rm_watch(watch)  # fails if the kernel dropped it
 
     def _tell(self, folder: str, name: str | None) -> None:
         for on_change in list(self._listeners.get(folder, ())):

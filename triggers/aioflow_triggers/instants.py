@@ -1,4 +1,4 @@
-"""Instants and lengths of time as the author of a DAG writes them: also as text."""
+"""Times and durations as authors write them, also as text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ("instant_of", "signed_timedelta")
 
 
 def instant_of(value: datetime | str, name: str) -> datetime:
-    """Return an instant that may be given as ISO 8601 text, such as ``current.ts``.
+    """Return a time that may be given as ISO 8601 text, such as ``current.ts``.
 
     Args:
-        name: What the field is called, for the error.
+        name: The name of the field, for the error.
 
     Raises:
-        ValueError: If it is none, has no time zone, or lies outside of the calendar in UTC.
+        ValueError: If it is invalid, has no time zone, or is out of range in UTC.
     """
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     if moment.tzinfo is None:
@@ -29,10 +29,10 @@ def instant_of(value: datetime | str, name: str) -> datetime:
 
 
 def signed_timedelta(value: Duration, name: str) -> timedelta:
-    """Return a duration that may be negative: ``-3600`` and ``"-1h"``, too.
+    """Return a duration that may be negative, such as ``-3600`` or ``"-1h"``.
 
     Raises:
-        DagError: If it is none.
+        DagError: If it is no duration.
     """
     if isinstance(value, timedelta):
         return value

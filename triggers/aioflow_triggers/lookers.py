@@ -1,7 +1,7 @@
-"""Runs looks at folders in threads; a look that hangs frees its turn.
+"""Runs polls of folders in threads; a poll that hangs does not block the others.
 
-A folder on a server that is away may hold up a look for hours. It has one thread at a time, and
-after some seconds that thread does not count any more among the few that look at once.
+A poll of a folder on an unreachable server may hang for hours. It uses one thread at a time, and
+after some seconds that thread no longer counts towards the limit of concurrent polls.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ("HANGS_AFTER_SECONDS", "Lookers")
 HANGS_AFTER_SECONDS = 5.0
 AT_ONCE = 4
 _THREADS = 64
-"""Those that hang included; where all do, what is behind them waits."""
+"""Includes threads that hang; if all of them do, further polls wait."""
 
 T = TypeVar("T")
 
 _logger = logging.getLogger("aioflow.trigger.folders")
 
-# Threads of our own: a file system that hangs must not take the loop's other threads with it.
+# An executor of its own: a file system that hangs must not use up the loop's default threads.
 _threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="aioflow-folders")
 
 
 class _Job(Generic[T]):
-    """A look that is to be taken, or under way."""
+    """A poll that is queued or running."""
 
     __slots__ = ("done", "folder", "hangs", "timer", "work")
 
@@ -43,17 +43,17 @@ class _Job(Generic[T]):
 
 
 class Lookers(Generic[T]):
-    """Takes looks in threads, for one loop, which it does not keep alive."""
+    """Runs polls in threads for one event loop, without holding a reference to the loop."""
 
     def __init__(self) -> None:
         self._queue: deque[_Job[T]] = deque()
-        self._behind: dict[str, deque[_Job[T]]] = {}  # those whose folder is being looked at
+        self._behind: dict[str, deque[_Job[T]]] = {}  # polls queued behind one of the same folder
         self._running = 0
 
     def look(self, folder: str, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Have ``work`` done in a thread, after whatever looks at this folder already.
+        """Run ``work`` in a thread, after any running poll of this folder.
 
-        Cancel the future when the result is no longer needed.
+        Cancel the future if the result is no longer needed.
         """
         job = _Job(folder, work, asyncio.get_running_loop().create_future())
         behind = self._behind.get(folder)
@@ -76,7 +76,7 @@ class Lookers(Generic[T]):
             taken.add_done_callback(partial(self._taken, job))
 
     def _give_up(self, job: _Job[T]) -> None:
-        """Let others look while this one hangs."""
+        """Stop counting a poll that hangs, so that others can start."""
         job.hangs = True
         self._running -= 1
         _logger.warning(

@@ -1,7 +1,7 @@
-"""One look at a folder: what is wanted of it, and what was found.
+"""One poll of a folder: what is wanted in it, and what was found.
 
-What one subscriber asks for costs only that subscriber: a name that cannot be looked up has an
-error of its own, and so has a pattern in a folder that cannot be listed.
+The waits are isolated from each other: a name that cannot be read has an error of its own, and so
+has a pattern in a folder that cannot be listed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = (
     "take_look",
 )
 
-_SINGLY = 64  # so many names are looked up one by one; more are cheaper in one listing
+_SINGLY = 64  # up to this number, names are looked up singly; for more, one listing is cheaper
 
 _SHORTAGES = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS}
@@ -37,11 +37,11 @@ _SHORTAGES = frozenset(
 
 
 class Found(NamedTuple):
-    """A file, as a look found it.
+    """A file, as a poll found it.
 
     Attributes:
         modified_ns: When its content was last written.
-        changed_ns: When its name, content or rights were last changed, by the clock of the
+        changed_ns: When its name, content or permissions were last changed, by the clock of the
             file system.
     """
 
@@ -53,15 +53,14 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at a folder found.
+    """The result of one poll of a folder.
 
     Attributes:
-        at: Seconds on the loop's clock, when it began.
-        files: By name, of those that somebody waits for and that exist.
-        missing: Names at which there is nothing, by who waits for just that.
-        errors: Names that could not be looked up, with the reason. They are in neither of the
-            others.
-        unlisted: Why the folder could not be listed; names were looked up all the same.
+        at: When it began, in seconds on the loop's clock.
+        files: By name: wanted files that exist.
+        missing: Names at which nothing exists, for each group of waits for that.
+        errors: Names that could not be read, with the reason. They are in neither of the others.
+        unlisted: Why the folder could not be listed. Single names were looked up nevertheless.
     """
 
     at: float
@@ -71,17 +70,17 @@ class Look:
     unlisted: Exception | None = None
 
     def find(self, name: str) -> Found | None:
-        """Return the file of this name.
+        """Return the file with this name.
 
         Raises:
-            OSError: If it could not be looked up.
+            OSError: If it could not be read.
         """
         if name in self.errors:
             raise self.errors[name]
         return self.files.get(name)
 
     def fitting(self, glob: str) -> dict[str, Found]:
-        """Return the files that fit a pattern; one that could not be looked up is none.
+        """Return the files that match a pattern, without those that could not be read.
 
         Raises:
             OSError: If the folder could not be listed.
@@ -92,26 +91,26 @@ class Look:
 
 
 class Wanted(NamedTuple):
-    """What somebody waits for in a folder: a name, or all names that fit a glob."""
+    """What a wait looks for in a folder: a name, or all names that match a glob."""
 
     text: str
     is_glob: bool
 
     @property
     def is_one(self) -> bool:
-        """Whether that is one name."""
+        """Whether it is a single name."""
         return not self.is_glob
 
     def is_fit_by(self, name: str) -> bool:
-        """Return whether a file of this name is meant."""
+        """Return whether it includes a name."""
         return matches(name, self.text) if self.is_glob else name == self.text
 
 
 class Crowd:
-    """Names that many wait for, in a collection that changes while they do.
+    """Many wanted names, in a collection that changes meanwhile.
 
     Attributes:
-        few: The names themselves, as of the last look, if they were few.
+        few: The names at the start of the last poll, if they were few.
     """
 
     is_one = False
@@ -121,19 +120,19 @@ class Crowd:
         self.few: tuple[str, ...] | None = None
 
     def is_fit_by(self, name: str) -> bool:
-        """Return whether somebody waits for this name."""
+        """Return whether a name is wanted."""
         return name in self.names
 
     def begin(self, at: float) -> None:
-        """See who is there as a look begins. Not in a thread, where names may come meanwhile."""
+        """Copy the names as a poll begins. Not in a thread, where names may be added meanwhile."""
         self.few = tuple(self.names) if len(self.names) <= _SINGLY else None
 
 
 class Leaving:
-    """Names of which many wait that there be nothing, in a collection that changes meanwhile.
+    """Many names that must disappear, in a collection that changes meanwhile.
 
     Attributes:
-        sought: The names themselves, as of the last look.
+        sought: The names at the start of the last poll.
     """
 
     is_one = False
@@ -141,32 +140,32 @@ class Leaving:
     def __init__(self, names: Collection[str]) -> None:
         self.sought: tuple[str, ...] = ()
         self._names = names
-        self._latecomers: dict[str, float] = {}  # with when the first look at each began
+        self._latecomers: dict[str, float] = {}  # with the time of the first poll for each
 
     def is_fit_by(self, name: str) -> bool:
-        """Return whether somebody waits that this goes."""
+        """Return whether a name is wanted."""
         return name in self._names
 
     def join(self, name: str) -> None:
-        """A name is waited for from now on: what has not been looked for cannot be missing."""
+        """Add a name. It cannot be missing before a poll has looked for it."""
         self._latecomers[name] = math.inf
 
     def leave(self, name: str) -> None:
-        """It is not waited for any more."""
+        """Remove a name."""
         self._latecomers.pop(name, None)
 
     def begin(self, at: float) -> None:
-        """See who is there as a look begins."""
+        """Copy the names as a poll begins."""
         self.sought = tuple(self._names)
         for name, first in self._latecomers.items():
             self._latecomers[name] = min(first, at)
 
     def is_late(self, name: str, look: Look) -> bool:
-        """Return whether somebody has come for this name since the look began."""
+        """Return whether a name was added since the poll began."""
         return self._latecomers.get(name, -math.inf) > look.at
 
     def missing(self, look: Look) -> list[str]:
-        """Return the names that a look has looked for and not found."""
+        """Return the names that a poll has looked for and not found."""
         late = {name: first for name, first in self._latecomers.items() if first > look.at}
         self._latecomers = late
         return [name for name in look.missing.get(self, ()) if name not in late]
@@ -176,7 +175,7 @@ Sought: TypeAlias = Wanted | Crowd | Leaving
 
 
 def matches(name: str, glob: str) -> bool:
-    """Return whether a name fits a glob; as in a shell, a hidden one only if it begins so."""
+    """Return whether a name matches a glob; a hidden one only if the glob starts with a dot."""
     if name.startswith(".") and not glob.startswith("."):
         return False
     return _compiled(glob).match(name) is not None
@@ -188,7 +187,7 @@ def _compiled(glob: str) -> re.Pattern[str]:
 
 
 def is_shortage(problem: BaseException) -> bool:
-    """Return whether this process or machine is short of something, whatever was asked for."""
+    """Return whether an error means that the process or machine is short of a resource."""
     if isinstance(problem, OSError):
         return problem.errno in _SHORTAGES
     return isinstance(problem, MemoryError)
@@ -198,10 +197,10 @@ def is_shortage(problem: BaseException) -> bool:
 
 
 def take_look(at: float, folder: str, wanted: Collection[Sought]) -> Look:
-    """Look at a folder. Blocks.
+    """Poll a folder. Blocks.
 
     Raises:
-        OSError: If this machine is short of something; see ``is_shortage``.
+        OSError: If the machine is short of a resource; see ``is_shortage``.
     """
     names: set[str] = set()
     many: list[Sought] = []
@@ -224,7 +223,7 @@ def take_look(at: float, folder: str, wanted: Collection[Sought]) -> Look:
 
 
 class _Looking:
-    """A look under way.
+    """A poll in progress.
 
     Attributes:
         missing: Names awaited to disappear; those that exist are removed.
@@ -242,16 +241,16 @@ class _Looking:
         self._missing = missing
 
     def all_names(self) -> set[str]:
-        """Return every name that is asked for as such."""
+        """Return every single name that is wanted."""
         return self._names.union(*self._missing)
 
     def look_up(self, names: Iterable[str]) -> None:
-        """Look names up one by one."""
+        """Look up names one by one."""
         for name in names:
             self._look_up(name, os.path.join(self._folder, name))  # noqa: PTH118
 
     def list(self) -> None:
-        """Find what is wanted in a listing of the folder; names alone where there is none."""
+        """Find what is wanted in a listing of the folder; if it cannot be listed, look up names."""
         try:
             with os.scandir(self._folder) as entries:
                 names, many, missing = self._names, self._many, self._missing
@@ -267,7 +266,7 @@ class _Looking:
             self._refuse(exc)
             self.unlisted = exc
             crowds = [sought for sought in self._many if isinstance(sought, Crowd)]
-            # A copy: names may come while they are looked up.
+            # A copy, as names may be added during the lookup.
             self.look_up(self.all_names().union(*(tuple(crowd.names) for crowd in crowds)))
 
     def _strike(self, entry: os.DirEntry[str]) -> None:
@@ -275,7 +274,7 @@ class _Looking:
         for left in self._missing:
             if name not in left:
                 continue
-            # There may be nothing behind a link; of others no more than the name is asked.
+            # A link may be dangling, so it is followed; for other entries the name is enough.
             if entry.is_symlink():
                 self._look_up(name, entry.path)
             else:
@@ -298,6 +297,6 @@ class _Looking:
             left.discard(name)
 
     def _refuse(self, problem: Exception) -> None:
-        """Let no subscriber be charged for what this machine is short of."""
+        """Raise if the machine is short of a resource, so that no single wait gets the error."""
         if is_shortage(problem):
             raise problem

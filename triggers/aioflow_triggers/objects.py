@@ -1,7 +1,7 @@
 """Triggers that wait for objects in S3, Google Cloud Storage and Azure.
 
-All who wait for the same object, or in the same folder, with the same period share one question
-per period. An object exists as a whole or not at all, so there is nothing to wait for but that.
+All waits for the same object, or in the same folder, with the same period share one request per
+period. An object exists completely or not at all, so its existence is all there is to wait for.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _SHORTEST_SECRET = 5
 
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _REFUSALS = {"401": "UnauthenticatedError", "403": "PermissionDeniedError"}
-"""What the driver raises where it asks for one object; for a listing it has no name for them."""
+"""Exceptions of the driver for a single object; for a listing it raises a generic error."""
 
 _COARSEST_CLOCK = timedelta(seconds=2)
-"""Stores tell the second, rounded as they like."""
+"""Stores report times in seconds, with unspecified rounding."""
 _LATE = timedelta(minutes=1)
-"""A store may list an object this much later than it says the object was written."""
+"""A store may list an object this much later than its modification time."""
 
 
 class ObjectSeen(TypedDict):
-    """An object that was waited for. ``modified`` is by the store's clock."""
+    """An object that was found. ``modified`` is by the store's clock."""
 
     url: str
     size_bytes: int
@@ -65,28 +65,28 @@ class ObjectTrigger(Trigger[ObjectSeen]):
 
     Attributes:
         url: Such as ``s3://bucket/folder/name``, ``gs://...``, ``az://...``, ``abfss://...``. The
-            name may have ``*``, ``?`` or ``[...]``: then any that fits will do, the first by name;
-            the folder is listed for that, without those below it.
-        interval: Between two looks: a timedelta, seconds, or text; at least 0.1 s.
-        options: Of the store, as its driver calls them: ``region``, ``endpoint``,
-            ``access_key_id``, ``skip_signature`` ... They are stored, sealed, with the other
-            fields. What is missing is taken from the environment of the trigger host, and
-            from what the machine itself is allowed.
+            name may contain ``*``, ``?`` or ``[...]``: then the first matching object by name is
+            taken. For that the folder is listed, without its subfolders.
+        interval: Time between two polls: a timedelta, seconds, or text; at least 0.1 s.
+        options: Options of the store, as its driver names them: ``region``, ``endpoint``,
+            ``access_key_id``, ``skip_signature`` ... They are stored encrypted, like the other
+            fields. Missing ones are taken from the triggerer's environment and the permissions of
+            its machine.
 
     Raises:
-        ValueError: If ``url`` is none of these or names nothing, or ``interval`` is too short.
-        DagError: If ``interval`` is no duration, or the package ``obstore`` is not installed, which
-            the extra ``objects`` brings.
+        ValueError: If ``url`` has another scheme or no name, or ``interval`` is too short.
+        DagError: If ``interval`` is no duration, or the package ``obstore`` is not installed; the
+            extra ``objects`` installs it.
 
     Events:
         One. ``payload`` is ``{"url": str, "size_bytes": int, "etag": str, "modified": datetime}``;
         ``key`` is the URL and the ETag.
 
     Errors:
-        An object, folder or bucket that is not there is waited for. So is a store that does not
-        answer, or in a way its driver has no name for, with a warning in the log each time.
-        Anything else fails the waiting task: when the store denies access (401, 403), and when an
-        option is none of the store's, or has a value that the store cannot have.
+        The trigger waits for a missing object, folder or bucket. It also waits if the store does
+        not respond, or with an error that its driver does not classify, and logs a warning each
+        time. Any other error fails the waiting task: if the store denies access (401, 403), or if
+        an option is unknown to the store or has an invalid value.
     """
 
     public_fields = ("url", "interval")
@@ -99,41 +99,42 @@ class ObjectTrigger(Trigger[ObjectSeen]):
         _check(self)
 
     async def run(self) -> AsyncIterator[TriggerEvent[ObjectSeen]]:
-        """Yield one event when it is there."""
+        """Yield one event when the object exists."""
         while (seen := await self.look()) is None:
             self.note_check("not there", next_in=_shared().seconds_left(_seconds(self.interval)))
             await _shared().next_period(_seconds(self.interval))
         yield TriggerEvent(seen, key=f"{in_key(seen['url'])}:{seen['etag'][:64]}")
 
     async def look(self) -> ObjectSeen | None:
-        """Look once and return the object if it is there, else ``None``."""
+        """Poll once and return the object if it exists, else ``None``."""
         found = await _found(self)
         return min(found, key=lambda seen: seen["url"], default=None)
 
 
 @dataclass(frozen=True)
 class NewObjects(Trigger[ObjectSeen]):
-    """Fires for every object that comes into a folder: a stream without end.
+    """Fires for every new object in a folder: a stream without end.
 
-    New is what was written since the task began to wait, by the clock of the store; or up to two
-    seconds before, because stores tell no more than the second. An object that is written again
-    is a new one. One that came and went while nobody looked is missed.
+    An object is new if it was written since the task began to wait, by the clock of the store, or
+    up to two seconds before, because stores report whole seconds. An object that is written again
+    is new again. An object that appears and disappears between two polls is missed.
 
     Attributes:
-        url: A folder's URL and a name with ``*``, ``?`` or ``[...]``, as of ``ObjectTrigger``.
-        existing: Whether what was there before counts too.
-        interval: As of ``ObjectTrigger``.
-        options: As of ``ObjectTrigger``.
+        url: The URL of a folder, and a name with ``*``, ``?`` or ``[...]``; see ``ObjectTrigger``.
+        existing: Whether objects that existed before count too.
+        interval: See ``ObjectTrigger``.
+        options: See ``ObjectTrigger``.
 
     Raises:
         ValueError: As ``ObjectTrigger``.
         DagError: As ``ObjectTrigger``.
 
     Events:
-        Many; of one look in the order they were written. ``payload`` is that of ``ObjectTrigger``;
-        ``key`` is the URL, the ETag and when it was written, so that each comes once. Hosted
-        again, the trigger leaves out what was written a minute or more before the object of
-        its last event, and leaves it to the key to drop the rest.
+        Many; those of one poll are ordered by modification time. ``payload`` is that of
+        ``ObjectTrigger``; ``key`` is the URL, the ETag and the modification time, so that each
+        object is yielded once. After a restart, the trigger omits objects that were written a
+        minute or more before the object of its last event; other duplicates are dropped by their
+        key.
 
     Errors:
         Those of ``ObjectTrigger``.
@@ -150,7 +151,7 @@ class NewObjects(Trigger[ObjectSeen]):
         _check(self)
 
     async def run(self) -> AsyncIterator[TriggerEvent[ObjectSeen]]:
-        """Yield an event for each."""
+        """Yield an event for each new object."""
         horizon = self._horizon()
         told: dict[str, str] = {}
         while True:
@@ -166,7 +167,7 @@ class NewObjects(Trigger[ObjectSeen]):
             await _shared().next_period(_seconds(self.interval))
 
     def _horizon(self) -> datetime:
-        """Return since when an object must have been written to count."""
+        """Return the earliest modification time of objects that count."""
         horizon = datetime(1970, 1, 1, tzinfo=UTC)
         if not self.existing:
             horizon = self.since - _COARSEST_CLOCK
@@ -205,7 +206,7 @@ def _seconds(interval: Duration) -> float:
 
 
 async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
-    """Return what there is now; nothing where the store does not answer."""
+    """Return the objects that exist now; none if the store does not respond."""
     import obstore.exceptions
 
     folder, _, name = trigger.url.rpartition("/")
@@ -232,7 +233,7 @@ async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
         trigger.log.warning("%s cannot be looked at: %s", masked_url(trigger.url), why)
         return []
     except obstore.exceptions.BaseError as exc:
-        raise type(exc)(masked_urls(str(exc))) from None  # the URL it asked may be a signed one
+        raise type(exc)(masked_urls(str(exc))) from None  # the URL may be a signed one
     return [
         _seen(folder, meta["path"], meta)
         for meta in listed["objects"]
@@ -247,16 +248,16 @@ def _seen(folder: str, name: str, meta: Mapping[str, Any]) -> ObjectSeen:
 
 
 def _made(folder: str, options: _Options) -> Any:
-    """Make the store of a folder's URL, which asks nothing of it yet.
+    """Create the store for a folder's URL; this sends no request yet.
 
     Raises:
-        ValueError: If the store has no such option, or an option has no such value.
+        ValueError: If the store has no such option, or an option has an invalid value.
     """
     import obstore.exceptions
     from obstore.store import from_url
 
     plain = any(value.startswith("http://") for _, value in options)
-    make: Any = from_url  # which options there are depends on the store; it checks them
+    make: Any = from_url  # the valid options depend on the store, which checks them
     try:
         return make(
             folder,
@@ -280,7 +281,7 @@ def _made(folder: str, options: _Options) -> Any:
 
 
 def _without_values(why: str, options: _Options) -> str:
-    """Name an option where the driver quotes its value, which may be a secret."""
+    """Replace values of options, which may be secrets, by the options' names in an error."""
     for name, value in options:
         if len(value) >= _SHORTEST_SECRET:
             why = why.replace(value, f"<{name}>")
@@ -288,7 +289,7 @@ def _without_values(why: str, options: _Options) -> str:
 
 
 def _panics(make: Any, folder: str, name: str, value: str) -> bool:
-    """Return whether the driver panics over an option, whose name its panic does not say."""
+    """Return whether an option makes the driver panic; the panic does not name the option."""
     try:
         make(folder, config={name: value})
     except BaseException as exc:
@@ -299,12 +300,12 @@ def _panics(make: Any, folder: str, name: str, value: str) -> bool:
 
 
 def _is_panic(exc: BaseException) -> bool:
-    """Return whether the driver panicked; the class of that cannot be imported."""
+    """Return whether the driver panicked; the class of the exception cannot be imported."""
     return type(exc).__name__ == "PanicException"
 
 
 class _Asked:
-    """One question, and how many wait for its answer."""
+    """One request, and the waits for its response."""
 
     def __init__(self, period: float, answer: asyncio.Future[Any]) -> None:
         self.period = period
@@ -313,7 +314,7 @@ class _Asked:
 
 
 class _Shared:
-    """What those on one loop share: connections to stores, and what was asked this period."""
+    """State shared on one event loop: connections to stores, and the requests of this period."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -323,7 +324,7 @@ class _Shared:
         self._resting: dict[float, dict[asyncio.Future[None], None]] = {}
 
     def store(self, folder: str, options: _Options) -> Any:
-        """Return the store of a folder's URL; names are relative to it.
+        """Return the store for a folder's URL; names are relative to it.
 
         Raises:
             ValueError: As ``_made``.
@@ -336,7 +337,7 @@ class _Shared:
         return self._stores[key]
 
     async def once(self, what: object, seconds: float, fetch: Callable[[], Awaitable[T]]) -> T:
-        """Return what was fetched in this period; who comes first fetches it."""
+        """Return the result of ``fetch`` in this period; only the first caller runs it."""
         key, period = (what, seconds), self._loop.time() // seconds
         asked = self._asked.get(key)
         if asked is None or asked.period != period:
@@ -346,7 +347,7 @@ class _Shared:
         if asked.answer.done():
             found: T = asked.answer.result()
             return found
-        # One that is cancelled must not take the answer from the others.
+        # Each caller has its own future, so that cancelling one does not affect the others.
         waiting: asyncio.Future[T] = self._loop.create_future()
         asked.waiting[waiting] = None
         try:
@@ -364,11 +365,11 @@ class _Shared:
             self._waking.wake(waiting, None if problem else answer.result(), problem)
 
     def seconds_left(self, seconds: float) -> float:
-        """Return how long it is until the next period."""
+        """Return the seconds until the next period."""
         return seconds - self._loop.time() % seconds
 
     async def next_period(self, seconds: float) -> None:
-        """Sleep until the next period, which is common to all: so they look together."""
+        """Sleep until the next period. Periods are aligned, so that all polls happen together."""
         resting = self._resting.get(seconds)
         if resting is None:
             resting = self._resting[seconds] = {}

@@ -1,4 +1,4 @@
-"""Ready operators, for those who write tasks as classes."""
+"""Ready-made operators."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ _OURS = "AIOFLOW_"
 
 
 class EmptyOperator(Operator):
-    """Does nothing; a place where edges meet."""
+    """Does nothing; joins dependencies."""
 
     def execute(self, context: Context) -> None:
         """Do nothing."""
 
 
 class TriggerDagRun(Operator):
-    """Starts a run of another DAG, and waits for its end if it is to. Holds no slot meanwhile.
+    """Starts a run of another DAG, and optionally waits for its end. Holds no slot meanwhile.
 
-    It is one run, however often this task is cut short. A further try of the task starts a new one
-    where the run before ended badly. The run goes on if this task is cancelled.
+    There is exactly one run, however often this task is interrupted. Another try of the task starts
+    a new run if the previous one ended badly. The run continues if this task is cancelled.
 
     Args:
-        dag: The DAG, or its name.
-        conf: Its parameters, as after ``--conf``.
-        wait: Whether to wait for its end; else the result is its id.
-        allowed: Final states of the run this task succeeds with. Its result is the state and id.
+        dag: The DAG, or its id.
+        conf: Its parameters, as with ``--conf``.
+        wait: Whether to wait for its end; if not, the result is the run's id.
+        allowed: Final states of the run with which this task succeeds. Its result is the state and
+            id of the run.
 
     Raises:
         DagRunFailed: If the run ends in another state; retries apply.
-        UnknownDag: If there is no DAG of that name.
-        BadConf: If the parameters do not fit it.
+        UnknownDag: If there is no DAG with this id.
+        BadConf: If the parameters do not match the DAG's.
     """
 
     template_fields: Sequence[str] = ("dag", "conf")
@@ -66,7 +67,7 @@ class TriggerDagRun(Operator):
         self.allowed = (allowed,) if isinstance(allowed, str) else tuple(allowed)
 
     async def execute(self, context: Context) -> RunOutcome | str:
-        """Start it."""
+        """Start the run."""
         if not self.wait:
             return await start_dag(self.dag_id, **self.conf)
         try:
@@ -81,10 +82,10 @@ class TriggerDagRun(Operator):
 
 
 class BashFailed(Exception):
-    """A command ended badly.
+    """A command failed.
 
     Attributes:
-        exit_code: Of bash; negative for the signal that killed it.
+        exit_code: The exit code of bash; the negative signal number if a signal killed it.
     """
 
     def __init__(self, exit_code: int, last_line: str) -> None:
@@ -96,24 +97,25 @@ class BashFailed(Exception):
 class BashOperator(Operator):
     """Runs a command in bash; its output goes to the log, its last line is the result.
 
-    The command has a process group of its own. When bash has ended, what is left of the group is
-    killed. When the try is cut short, by its ``execution_timeout`` or because somebody cancels
-    it, everything it has started is killed at once, without a signal to clean up by.
+    The command has its own process group. When bash has ended, remaining processes of the group are
+    killed. If the try is interrupted by its ``execution_timeout`` or cancelled, all processes that
+    the command has started are killed at once, without a signal that allows a cleanup.
 
     Args:
-        bash_command: The command, as after ``bash -c``; a template, as ``env`` and ``cwd``. What
-            ``{{ params.name }}`` brings is read by bash as part of the command. So give what
-            others may choose by ``env``: ``env={"NAME": "{{ params.name }}"}`` and ``"$NAME"``.
+        bash_command: The command, as with ``bash -c``. A template, like ``env`` and ``cwd``. The
+            value of ``{{ params.name }}`` is interpreted by bash as part of the command. So pass
+            untrusted values through ``env``: ``env={"NAME": "{{ params.name }}"}`` and ``"$NAME"``.
             ``AIRFLOW_CTX_DAG_ID``, ``_TASK_ID``, ``_DAG_RUN_ID``, ``_LOGICAL_DATE`` and
-            ``_TRY_NUMBER`` are set as Airflow sets them. ``${#x}`` needs ``{% raw %}`` around it.
-        env: The environment instead of the worker's; ``PATH`` too.
-        append_env: Add ``env`` to the worker's instead.
-        cwd: The folder to run in; the worker's if it is ``None``.
+            ``_TRY_NUMBER`` are set as in Airflow. ``${#x}`` needs ``{% raw %}`` around it.
+        env: The whole environment, including ``PATH``, instead of the worker's.
+        append_env: Add ``env`` to the worker's environment instead of replacing it.
+        cwd: The working directory; by default that of the worker.
         skip_on_exit_code: Exit codes that skip the task.
-        output_encoding: What cannot be decoded becomes a replacement character.
+        output_encoding: The encoding of the output. Bytes that cannot be decoded become a
+            replacement character.
 
     Raises:
-        BashFailed: If it ends with another exit code than 0; retries apply.
+        BashFailed: If the command ends with another exit code than 0; retries apply.
     """
 
     template_fields: Sequence[str] = ("bash_command", "env", "cwd")
@@ -138,7 +140,7 @@ class BashOperator(Operator):
         self.output_encoding = output_encoding
 
     def execute(self, context: Context) -> str:
-        """Run it and return the last line it wrote."""
+        """Run the command and return the last line of its output."""
         said = _Said(self.output_encoding)
         exit_code = _run(self.bash_command, self._environment(context), self.cwd, said)
         last_line = said.end()
@@ -157,7 +159,7 @@ class BashOperator(Operator):
     def _environment(self, context: Context) -> dict[str, str]:
         mine = dict(os.environ)
         if self.env is not None and not self.append_env:
-            # Ours stay: by them what a command leaves behind is found and killed.
+            # aioflow's own variables stay: they identify leftover processes, which are killed.
             mine = {name: value for name, value in mine.items() if name.startswith(_OURS)}
         return mine | _told_as_airflow_does(context) | dict(self.env or {})
 
@@ -174,7 +176,7 @@ def _told_as_airflow_does(context: Context) -> dict[str, str]:
 
 
 class _Said:
-    """Passes on what a command says, and keeps its last line."""
+    """Forwards the output of a command, and stores its last line."""
 
     def __init__(self, encoding: str) -> None:
         self._decoder = codecs.getincrementaldecoder(encoding)("replace")
@@ -182,7 +184,7 @@ class _Said:
         self._last = ""
 
     def take(self, data: bytes, *, final: bool = False) -> None:
-        """Pass on a piece."""
+        """Forward a piece of output."""
         text = self._decoder.decode(data, final)
         sys.stdout.write(text)
         *lines, rest = (self._line + text).split("\n")
@@ -198,7 +200,7 @@ class _Said:
 
 
 def _run(command: str, environment: Mapping[str, str], cwd: str | Path | None, said: _Said) -> int:
-    """Run a command to its end and return its exit code. Nothing of its group survives."""
+    """Run a command and return its exit code. No process of its group survives."""
     process = subprocess.Popen(
         ["bash", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -212,14 +214,14 @@ def _run(command: str, environment: Mapping[str, str], cwd: str | Path | None, s
         try:
             _listen(process, said)
         finally:
-            # Not waited for yet, bash keeps the number of its group from being used again.
+            # bash is not reaped yet, so that its group id cannot be reused.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     return process.returncode
 
 
 def _listen(process: subprocess.Popen[bytes], said: _Said) -> None:
-    """Pass on what is said until bash has ended, whoever else still holds its output."""
+    """Forward output until bash has ended, even if other processes still hold the pipe."""
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     output = process.stdout.fileno()
     os.set_blocking(output, False)
@@ -233,15 +235,15 @@ def _listen(process: subprocess.Popen[bytes], said: _Said) -> None:
                 if not _pass_on(output, said) and output in ready:
                     selector.unregister(output)
                 if handle in ready:
-                    return  # what it has said before has been passed on
+                    return  # all earlier output has been forwarded
     finally:
         os.close(handle)
 
 
 def _pass_on(output: int, said: _Said) -> bool:
-    """Pass on what is there; return whether more may come.
+    """Forward the available output; return whether more may follow.
 
-    Bounded, for those who write faster than we read; more than a pipe can hold.
+    Limited to more than a pipe can hold, in case the command writes faster than this reads.
     """
     for _ in range(_PIECES):
         try:

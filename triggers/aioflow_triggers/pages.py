@@ -1,4 +1,4 @@
-"""A trigger that reads an API page by page, as one stream."""
+"""A trigger that reads a paginated API as one stream."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _sleep = asyncio.sleep
 
 
 class PageItems(TypedDict):
-    """Items of one page: one of them, or all that are new.
+    """Items of one page: a single one, or all new ones.
 
-    ``page`` is the URL of the page; from there the stream goes on after a restart. What stands in
-    the query, or before the host, of the trigger's own ``url`` is masked in it.
+    ``page`` is the URL of the page, from which the stream resumes after a restart. Credentials in
+    it, that is the query values and the user information of the trigger's own ``url``, are masked.
     """
 
     items: list[Any]
@@ -42,45 +42,46 @@ class PageItems(TypedDict):
 
 @dataclass(frozen=True)
 class HttpPagesTrigger(Trigger[PageItems]):
-    """Fires for every item of an API that gives them page by page: one stream.
+    """Fires for every item of a paginated API: one stream.
 
-    It goes from page to page, and at the end looks at the last page again, once per
-    ``interval``: for items that have come to it, and pages behind it. Where the next page is
-    stands in ``next_link``, ``next_cursor`` or ``page_parameter``, exactly one of them.
+    It reads page after page. At the end it polls the last page once per ``interval``, for new items
+    on it and new pages after it. Exactly one of ``next_link``, ``next_cursor`` and
+    ``page_parameter`` says where the next page is.
 
     Attributes:
         url: The first page.
-        items: Where in a page its list of items is, as in ``JsonIs``; ``""`` if it is the page.
-        key: Where in an item what tells it from the others is; ``""`` for the item as a whole.
-        next_link: Where in a page the URL of the next one is; ``"link"`` for the header ``Link``
+        items: The path of the list of items in a page, as in ``JsonIs``; ``""`` if the page is the
+            list.
+        key: The path of an item's unique key in the item; ``""`` for the whole item.
+        next_link: The path of the next page's URL in a page; ``"link"`` for the header ``Link``
             with ``rel="next"``.
-        next_cursor: Where in a page the cursor of the next one is. It is sent as the parameter
-            ``cursor_parameter``.
-        page_parameter: The parameter that counts pages. The first page has ``first_page``; one
-            without items is the end.
-        per: ``item`` for an event each, ``page`` for one with all that are new on a page.
-        interval: Between two looks at the last page, at least 0.1 s. The stream never ends so, and
-            what waits for its end, as a fan-in behind it does, waits as long; ``None`` ends the
-            stream at the last page.
-        timeout: As of ``HttpTrigger``.
-        body_limit: Bytes of a page; at most 8 MiB.
+        next_cursor: The path of the next page's cursor in a page. The cursor is sent as the
+            parameter ``cursor_parameter``.
+        page_parameter: The parameter with the page number. The first page has ``first_page``; a
+            page without items is the end.
+        per: ``item`` for one event per item, ``page`` for one event with all new items of a page.
+        interval: Time between two polls of the last page, at least 0.1 s. Such a stream never ends,
+            so a task that needs its end, such as a fan-in, never starts. ``None`` ends the stream
+            at the last page.
+        timeout: See ``HttpTrigger``.
+        body_limit: Maximum size of a page in bytes; at most 8 MiB.
 
     Raises:
-        ValueError: If ``url`` or ``body_limit`` make no sense, or it is not said, or said twice,
-            where the next page is.
+        ValueError: If ``url`` or ``body_limit`` are invalid, or not exactly one of the fields for
+            the next page is given.
         DagError: As ``HttpTrigger``.
 
     Events:
         Many, in the order of the API. ``payload`` is ``{"items": [...], "page": str}``; ``key`` is
-        that of the item, or of the last one of the page. Hosted again, the trigger goes on on the
-        page of its last event, behind the item of that event; if that is no longer on it, with
-        the whole page.
+        that of the item, or of the last item of the page. After a restart, the trigger resumes on
+        the page of its last event, after the item of that event; if the item is no longer on the
+        page, it yields the whole page.
 
     Errors:
-        No connection, none in time, 408, 425, 429, any 5xx: it asks again, as late as
-        ``Retry-After`` says. 404 is the end of a count of pages. Anything else fails the waiting
-        task, and so do a page or an item without what the fields name, and a next page of
-        another origin, which would be shown the headers.
+        For a failed or timed-out connection, 408, 425, 429 and any 5xx, the request is retried,
+        not earlier than ``Retry-After`` says. With ``page_parameter``, 404 is the end. Any other
+        status fails the waiting task. So do a page or an item without the values that the fields
+        name, and a next page of another origin, which would receive the headers.
     """
 
     public_fields = (
@@ -137,7 +138,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
                 if self.interval is None:
                     return
                 if before is not None and not page.items:
-                    place, before = before, None  # the last that had items may get more
+                    place, before = before, None  # the last page with items may get more
                     place.was_last = True
                 self.note_check(next_in=self.interval)
                 await _sleep(checked_interval(self.interval))
@@ -145,7 +146,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
             await line.close()
 
     def _counted(self, place: _Place) -> _Place | None:
-        """Return the page before the next one, if the next one need not stand for all of it."""
+        """Return the page, to be read again when the next one has items, if pages are numbered."""
         return None if self.page_parameter is None else place
 
     def _start(self) -> _Place:
@@ -159,7 +160,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
     # ── one page ────────────────────────────────────────────────────────────────────────
 
     async def _page(self, line: Line, url: str) -> _Page:
-        """Return a page; patient with a server that is away or asks to be left alone."""
+        """Return a page, with retries while the server is unreachable or overloaded."""
         seconds = _FIRST_DELAY_SECONDS
         timeout = as_timedelta(self.timeout, "timeout").total_seconds()
         request = Request(
@@ -244,12 +245,12 @@ class HttpPagesTrigger(Trigger[PageItems]):
 
 @dataclass
 class _Place:
-    """A page, and what of it has been told.
+    """The position in the stream: a page, and which of its items were yielded.
 
     Attributes:
-        behind: The item it goes on behind, by its key, after a re-hosting.
-        size: Items at the last look.
-        was_last: The page behind it was empty once.
+        behind: After a restart: the key of the item after which the stream resumes.
+        size: The number of items in the last response.
+        was_last: Whether the page after it was empty once.
     """
 
     url: str
@@ -259,13 +260,13 @@ class _Place:
     was_last: bool = False
 
     def may_have_grown(self, widest: int) -> bool:
-        """Return whether items may have come to it before the next page began."""
+        """Return whether items may have been added to it before the next page began."""
         return self.was_last or self.size < widest
 
 
 @dataclass(frozen=True)
 class _Page:
-    """A page as it came; ``link`` is the header of that name."""
+    """A page as received; ``link`` is the header of that name."""
 
     document: Any
     items: list[Any]

@@ -1,4 +1,4 @@
-"""Paths of files, and patterns of them, as the author of a DAG writes them: text or ``Path``."""
+"""Validates paths and patterns of files, given as text or ``Path``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 __all__ = ("absolute", "in_key", "in_one_folder", "parted")
 
 _LONGEST_IN_KEY = 900
-"""Bytes of a path that stands in the key of an event, which has at most 1,024."""
+"""Maximum bytes of a path in the key of an event, which is limited to 1,024."""
 
 
 def absolute(path: str | Path) -> str:
-    """Return a path as text.
+    """Return an absolute path as text.
 
     Raises:
-        ValueError: If it is relative, names no file, or no file can be called so.
+        ValueError: If it is relative, names no file, or is not a possible file name.
     """
     text = str(path)
     if not text.startswith("/") or not os.path.basename(text):  # noqa: PTH119
@@ -25,11 +25,11 @@ def absolute(path: str | Path) -> str:
 
 
 def in_one_folder(pattern: str | Path) -> str:
-    """Return a pattern as text, whose last part alone may stand for several files.
+    """Return a pattern as text; only its last part may have wildcards.
 
     Raises:
-        ValueError: If it is relative, names no file, stands for several folders, or no file can
-            be called so.
+        ValueError: If it is relative, names no file, has wildcards in its folder, or is not a
+            possible file name.
     """
     text = str(pattern)
     folder, glob = os.path.split(text)
@@ -41,23 +41,23 @@ def in_one_folder(pattern: str | Path) -> str:
 
 
 def parted(path: str | Path) -> tuple[str, str]:
-    """Return what stands before the name, with its slash, and the name."""
+    """Return the part of a path before the name, with its slash, and the name."""
     text = str(path)
     name = os.path.basename(text)  # noqa: PTH119
     return text.removesuffix(name), name
 
 
 def in_key(path: str | Path) -> str:
-    """Return what a path is called in a key: itself, or a digest if it is too long for that."""
+    """Return a path for use in a key: itself, or a digest if it is too long."""
     text = str(path)
     if 4 * len(text) <= _LONGEST_IN_KEY:
-        return text  # however it is encoded
+        return text  # short enough in any encoding
     data = text.encode("utf-8", "surrogatepass")
     return text if len(data) <= _LONGEST_IN_KEY else hashlib.sha256(data).hexdigest()
 
 
 def _possible(text: str) -> str:
-    """Refuse what no file system has: a NUL, or text that cannot be encoded."""
+    """Raise for a NUL, or text that the file system encoding does not have."""
     try:
         is_possible = b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:

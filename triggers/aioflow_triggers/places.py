@@ -1,8 +1,8 @@
-"""Limits connections per origin, per DAG, and in total, with a time limit on the wait for one.
+"""Limits connections per origin, per DAG, and in total, with a timeout for the wait.
 
-One server that does not answer has its own places taken, and no others; a DAG that asks a hundred
-such servers has those of a DAG taken. Where all are taken the next one is for the DAG that has
-the fewest.
+A server that does not respond can only use up the connections of its origin, and a DAG that calls
+a hundred such servers only those of the DAG. If all are in use, the next free one goes to the DAG
+with the fewest.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ = ("ALL", "PER_DAG", "PER_ORIGIN", "NoPlace", "Places")
 PER_ORIGIN = 20
 PER_DAG = 60
 ALL = 400
-"""A process has some hundred descriptors for everything."""
+"""A process has some hundred file descriptors for everything."""
 
 _Queue: TypeAlias = deque[asyncio.Future[None]]
 
 
 class NoPlace(Exception):
-    """No place was free in time."""
+    """No connection slot became free in time."""
 
 
 class Places:
-    """The places of one loop."""
+    """The connection slots of one event loop."""
 
     def __init__(self) -> None:
         self._all = 0
@@ -38,13 +38,13 @@ class Places:
 
     @asynccontextmanager
     async def place(self, dag: str, origin: str, seconds: float) -> AsyncIterator[None]:
-        """Have a place for as long as this lasts.
+        """Hold a connection slot within a ``with``.
 
         Args:
             seconds: How long to wait for it.
 
         Raises:
-            NoPlace: If there was none in time.
+            NoPlace: If none became free in time.
         """
         if self._has_room(dag, origin):
             self._take(dag, origin)
@@ -74,7 +74,7 @@ class Places:
         self._hand_on()
 
     async def _wait(self, dag: str, origin: str, seconds: float) -> None:
-        """Wait until a place is handed over; it has been taken then."""
+        """Wait until a slot is handed over; it counts as taken then."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue = self._waiting.setdefault(dag, {}).setdefault(origin, deque())
         queue.append(turn)
@@ -83,7 +83,7 @@ class Places:
                 await turn
         except BaseException as exc:
             if turn.done() and not turn.cancelled():
-                self._give_back(dag, origin)  # handed over as the time ran out
+                self._give_back(dag, origin)  # handed over at the moment of the timeout
             else:
                 self._forget(dag, origin, turn)
             if isinstance(exc, TimeoutError):
@@ -97,7 +97,7 @@ class Places:
             self._tidy(dag, origin)
 
     def _hand_on(self) -> None:
-        """Hand free places to those who wait: first of the DAG that has the fewest."""
+        """Hand free slots to waiters, starting with the DAG that has the fewest."""
         while (chosen := self._next()) is not None:
             dag, origin = chosen
             turn = self._waiting[dag][origin].popleft()
@@ -114,7 +114,7 @@ class Places:
         return None
 
     def _tidy(self, dag: str, origin: str) -> None:
-        """Drop an empty queue; move one that was served behind the others."""
+        """Drop an empty queue; move a queue that was served behind the others."""
         queue = self._waiting[dag].pop(origin)
         if queue:
             self._waiting[dag][origin] = queue

@@ -1,12 +1,12 @@
-"""Ready sensors over the triggers, for those who write tasks as classes.
+"""Ready-made sensors based on the triggers.
 
-All take the options of sensors, Airflow's names among them: ``poke_interval``, ``timeout``,
-``soft_fail``, ``mode`` ... With ``deferrable=True`` a sensor waits as its trigger: it hears of
-what comes at once where the trigger does, and looks as often as the trigger looks. Otherwise it
-looks once per ``poke_interval``. Neither holds a slot, and both see the same. Where
-``deferrable`` is not given it does, unless the setting ``operators.default_deferrable`` is false.
+All accept the options of sensors, including Airflow's names: ``poke_interval``, ``timeout``,
+``soft_fail``, ``mode`` ... With ``deferrable=True`` a sensor waits as its trigger: it is notified
+immediately if the trigger is, and polls as often as the trigger does. Otherwise it pokes once per
+``poke_interval``. Neither holds a slot, and both detect the same. The default is to defer, unless
+the setting ``operators.default_deferrable`` is false.
 
-``template_fields`` of a class are those of the class in Airflow that has its name, by the names
+``template_fields`` of a class are those of Airflow's class of that name, under the names that
 their arguments have here: ``FileSensor(filepath="/drop/{{ ds }}.csv", ...)``.
 """
 
@@ -51,15 +51,15 @@ _BAD = ("failed", "upstream_failed", "cancelled")
 
 
 class Looking(Protocol[T_co]):
-    """A trigger that can also look once."""
+    """A trigger that can also check once."""
 
     async def look(self) -> T_co | None:
-        """Return what it waits for if it is there."""
+        """Check once: return the payload if the condition is met, else ``None``."""
         ...
 
 
 class _Deferrable(Sensor):
-    """A sensor that defers to a trigger, or looks by itself."""
+    """A sensor that either defers to a trigger or polls by itself."""
 
     def __init__(self, *, deferrable: bool | None, **options: Any) -> None:
         super().__init__(**options)
@@ -67,11 +67,11 @@ class _Deferrable(Sensor):
         self.every: Duration = options.get("interval", options.get("poke_interval", 60.0))
 
     def _wait_as(self, trigger: Trigger[Any]) -> NoReturn:
-        # Its deadline is the sensor's: the time of a sensor goes on while it is deferred.
+        # No timeout of its own: that of the sensor continues while it is deferred.
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """Return what the trigger saw."""
+        """Return the payload of the trigger."""
         return event
 
 
@@ -81,14 +81,14 @@ async def _seen(trigger: Looking[Any]) -> PokeReturnValue[Any]:
 
 
 class FileSensor(_Deferrable):
-    """Waits until a file exists, and does not change any more if ``stable`` says so.
+    """Waits until a file exists and, with ``stable``, does not change any more.
 
     Its result is the payload of ``FileTrigger``, or of ``FilesTrigger`` for a pattern.
 
     Args:
-        filepath: Absolute; its last part may have ``*``, ``?`` or ``[...]``.
-        stable: How long it must not have changed; 0 for a file that exists.
-        deferrable: Wait as the trigger, which is told of changes by the kernel.
+        filepath: Absolute path; its last part may contain ``*``, ``?`` or ``[...]``.
+        stable: How long the file must not have changed; with 0 it only has to exist.
+        deferrable: Wait as the trigger, which the kernel notifies of changes.
     """
 
     template_fields: Sequence[str] = ("filepath",)
@@ -112,7 +112,7 @@ class FileSensor(_Deferrable):
         return FileTrigger(path, stable=self.stable)
 
     async def poke(self, context: Context) -> PokeReturnValue[Any]:
-        """Look once."""
+        """Check once."""
         trigger = self._trigger()
         if self.deferrable:
             self._wait_as(trigger)
@@ -120,15 +120,15 @@ class FileSensor(_Deferrable):
 
 
 class HttpSensor(_Deferrable):
-    """Waits until a web server answers as hoped.
+    """Waits until a web server gives the expected response.
 
     Its result is the payload of ``HttpTrigger``, whose rules apply.
 
     Args:
-        url: Whom to ask. This, ``method``, ``headers``, ``body``, ``status``, ``until`` and
+        url: The URL. This, ``method``, ``headers``, ``body``, ``status``, ``until`` and
             ``fail_if`` are those of ``HttpTrigger``.
         request_timeout: The ``timeout`` of ``HttpTrigger``; ``timeout`` is that of the sensor.
-        deferrable: Wait as the trigger, which asks for changes only.
+        deferrable: Wait as the trigger, which sends conditional requests.
     """
 
     template_fields: Sequence[str] = ("url", "headers", "body")
@@ -158,7 +158,7 @@ class HttpSensor(_Deferrable):
         self.request_timeout = request_timeout
 
     async def poke(self, context: Context) -> PokeReturnValue[Any]:
-        """Ask once."""
+        """Send one request."""
         trigger = HttpTrigger(
             self.url,
             self.method,
@@ -181,9 +181,9 @@ class ObjectSensor(_Deferrable):
     Its result is the payload of ``ObjectTrigger``.
 
     Args:
-        url: As of ``ObjectTrigger``; its name may be a pattern.
+        url: See ``ObjectTrigger``; the name may be a pattern.
         store_options: The ``options`` of ``ObjectTrigger``.
-        deferrable: Wait as the trigger, which shares its looks with all others.
+        deferrable: Wait as the trigger, which shares its polls with all others.
     """
 
     template_fields: Sequence[str] = ("url",)
@@ -201,7 +201,7 @@ class ObjectSensor(_Deferrable):
         self.store_options = store_options
 
     async def poke(self, context: Context) -> PokeReturnValue[Any]:
-        """Look once."""
+        """Check once."""
         trigger = ObjectTrigger(self.url, self.every, self.store_options or {})
         if self.deferrable:
             self._wait_as(trigger)
@@ -209,10 +209,10 @@ class ObjectSensor(_Deferrable):
 
 
 class DateTimeSensor(_Deferrable):
-    """Waits until an instant; looks exactly then, whatever its interval.
+    """Waits until a point in time; checks exactly then, whatever its interval.
 
     Args:
-        target_time: When; with a time zone. Text is ISO 8601.
+        target_time: The time, with a time zone. Text is ISO 8601.
         deferrable: Wait as ``DateTimeTrigger``.
     """
 
@@ -229,22 +229,22 @@ class DateTimeSensor(_Deferrable):
         return datetime.fromisoformat(target) if isinstance(target, str) else target
 
     async def poke(self, context: Context) -> PokeReturnValue[datetime]:
-        """Look at the clock."""
+        """Compare the target with the current time."""
         trigger = DateTimeTrigger(self._moment(context))
         if self.deferrable:
             self._wait_as(trigger)
         left = (trigger.moment - _now()) / timedelta(seconds=1)
         if left > 0:
-            # A clock that is set while we sleep must not cost more than a minute.
+            # If the clock is changed meanwhile, the wait is at most a minute too long.
             raise NotReady(recheck_in=min(left, _LONGEST_SLEEP_SECONDS))
         return PokeReturnValue(is_done=True, xcom_value=trigger.moment.astimezone(UTC))
 
 
 class TimeDeltaSensor(DateTimeSensor):
-    """Waits until a length of time after the end of the run's data interval.
+    """Waits for a duration after the end of the run's data interval.
 
     Args:
-        delta: How long: a timedelta, seconds, or text.
+        delta: The duration: a timedelta, seconds, or text.
         deferrable: Wait as ``DateTimeTrigger``.
     """
 
@@ -260,23 +260,23 @@ class TimeDeltaSensor(DateTimeSensor):
 
 
 class ExternalTaskSensor(_Deferrable):
-    """Waits until a run of another DAG, or tasks of it, have ended well.
+    """Waits until a run of another DAG, or tasks of it, have ended successfully.
 
-    A run that does not exist yet is waited for; a DAG or task that does not exist fails the try
-    now. Nothing is polled in either mode: the daemon tells of the ending. The result is
-    ``{"run_id": str, "states": {task: state}}``, the run as a whole under ``""``.
+    It waits for a run that does not exist yet; a DAG or task that does not exist fails the try
+    immediately. Neither mode polls: the daemon reports the ending. The result is
+    ``{"run_id": str, "states": {task: state}}``, with ``""`` as the key of the run as a whole.
 
     Args:
         external_dag_id: The other DAG.
         external_task_id: One task of it ...
         external_task_ids: ... or several; with neither, the run as a whole.
-        allowed_states: Final states that let this pass; ``partial`` too only if it is named.
+        allowed_states: Final states that let this task succeed; ``partial`` only if named.
         skipped_states: Final states that skip this task.
-        failed_states: Final states that fail it at once, without another try, or skip it with
-            ``soft_fail``. So does any other final state that is not allowed: the run is over.
-        execution_delta: The other run stands for an instant this much before this one's.
-        logical_date: Or for this very instant; with a time zone. A run that was started by hand
-            without a logical date fails at once where this is not given.
+        failed_states: Final states that fail this task without further tries, or skip it with
+            ``soft_fail``. Any other final state that is not allowed does the same.
+        execution_delta: How much earlier the other run's logical date is than this run's.
+        logical_date: Alternatively, the other run's logical date, with a time zone. Without it,
+            a run that was started manually without a logical date fails immediately.
         deferrable: Wait as ``TasksTrigger``; else as a coroutine of the sensor.
     """
 
@@ -316,7 +316,7 @@ class ExternalTaskSensor(_Deferrable):
         return PokeReturnValue(is_done=True, xcom_value=self.execute_complete(context, ended))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """Judge the ending."""
+        """Evaluate the ending."""
         states: Mapping[str, str] = event["states"]
         for task, state in states.items():
             if state not in self.allowed_states and state not in self.skipped_states:
@@ -344,7 +344,7 @@ class ExternalTaskSensor(_Deferrable):
         if self.logical_date is not None:
             return self.logical_date
         mine: datetime | None = context["run_logical_date"]
-        if mine is None:  # what stands in its place is when the run was made: nobody else's
+        if mine is None:  # the fallback is the time of creation, which no other run shares
             raise Fail(
                 f"run {context['run_id']} has no logical date, so no run of "
                 f"{self.external_dag_id!r} stands for the same; give the sensor a logical_date, "

@@ -1,9 +1,9 @@
-"""Looks at folders in a simulation, where time jumps and nothing changes while it does.
+"""Polls folders in a simulation, where time jumps and nothing changes during a jump.
 
-The loop of a simulation, ``aioflow.testing.loop``, has a list of what to look at before it lets
-time pass. A folder is looked at there, however long the jump that follows. So a change is found
-at the instant at which it was made, as the kernel tells of it outside of a simulation, and a
-wait of three days costs no look per period.
+The event loop of a simulation, ``aioflow.testing.loop``, calls a list of functions before it lets
+time pass. They poll the folders, however long the following jump is. So a change is found at the
+time it was made, as with notifications of the kernel outside of a simulation, and a wait of three
+days does not need one poll per period.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from aioflow_triggers.looks import Look, Wanted, take_look
 __all__ = ("SimulatedFolder", "SimulatedLookers", "pauses_of")
 
 Pauses: TypeAlias = dict[Callable[[], bool], None]
-"""Called in order before time passes; each returns whether it made anything happen."""
+"""Called in order before time passes; each returns whether it caused any activity."""
 
 
 def pauses_of(loop: asyncio.AbstractEventLoop) -> Pauses | None:
-    """Return what a loop calls before it lets time pass; ``None`` if its time is real."""
+    """Return the functions a loop calls before it lets time pass; ``None`` if its time is real."""
     found: Pauses | None = getattr(loop, "pauses", None)
     return found
 
 
 class SimulatedLookers(Lookers[Look]):
-    """Takes looks right here: threads would make the order of events depend on the machine."""
+    """Polls synchronously: with threads, the order of events would depend on the machine."""
 
     def look(self, folder: str, work: Callable[[], Look]) -> asyncio.Future[Look]:
         """See ``Lookers``."""
@@ -43,10 +43,10 @@ class SimulatedLookers(Lookers[Look]):
 
 
 class SimulatedFolder(Folder):
-    """A folder that is looked at whenever time is about to pass.
+    """A folder that is polled whenever time is about to pass.
 
-    Those who wait are handed a look that differs from the last one all of them have seen, or
-    that they asked for by ``within``; no other.
+    Waits receive a result only if it differs from the last one that all of them have seen, or if
+    they asked for it with ``within``.
     """
 
     def __init__(self, shared: LoopShare, folder: str, poll_seconds: float, pauses: Pauses) -> None:
@@ -66,7 +66,7 @@ class SimulatedFolder(Folder):
             self._pauses.pop(self._look_before_time_passes, None)
 
     def seconds_since(self) -> float | None:
-        """Return how long ago the period began: a look then found what the last one did."""
+        """Return the seconds since the period began: a poll then would have found the same."""
         since = super().seconds_since()
         return None if since is None else min(since, self._loop.time() % self._poll_seconds)
 
@@ -83,10 +83,10 @@ class SimulatedFolder(Folder):
         if is_seen_by_all:
             self._seen_by_all = self._look
         elif not _is_same(self._look, self._seen_by_all):
-            self._seen_by_all = None  # those who did not share it have yet to see it
+            self._seen_by_all = None  # waits that did not share it have yet to see it
 
     def _look_before_time_passes(self) -> bool:
-        """Have a look taken for all who wait if something has changed; return whether it has."""
+        """Start a poll for all waits if the folder has changed; return whether it has."""
         if self._under_way is not None or self._due or not self._later:
             return False
         if _is_same(self._find(), self._seen_by_all):
@@ -99,7 +99,7 @@ class SimulatedFolder(Folder):
         return True
 
     def _find(self) -> Look | None:
-        """Look, for the loop alone; ``None`` if it cannot be looked at."""
+        """Poll for the comparison alone; ``None`` if the folder cannot be read."""
         now = self._loop.time()
         for many in self._many:
             if not isinstance(many, Wanted):
@@ -111,7 +111,7 @@ class SimulatedFolder(Folder):
 
 
 def _is_same(look: Look | None, other: Look | None) -> bool:
-    """Return whether two looks found the same."""
+    """Return whether two polls found the same."""
     if look is None or other is None:
         return False
     return (

@@ -1,4 +1,4 @@
-"""Triggers that wait for time to pass: for an instant, a length of time, the ticks of a cron."""
+"""Triggers that wait for a point in time, a duration, or the fire times of a cron expression."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class DateTimeTrigger(Trigger[datetime]):
-    """Fires at an instant, or at once if it has passed.
+    """Fires at a point in time, or immediately if it has passed.
 
-    It goes by the wall clock: where that is set, forward or back, the trigger follows within a
+    It follows the wall clock: if that is changed, forward or back, the trigger follows within a
     minute.
 
     Attributes:
-        moment: When; with a time zone. Text is ISO 8601.
+        moment: The time, with a time zone. Text is ISO 8601.
 
     Raises:
-        ValueError: If ``moment`` is no instant, has no time zone, or is in no year from 1 to 9999
-            in UTC.
+        ValueError: If ``moment`` is invalid, has no time zone, or is not in the years 1 to 9999 in
+            UTC.
 
     Events:
         One. ``payload`` is ``moment``, in UTC; ``key`` is the same as text.
@@ -52,26 +52,26 @@ class DateTimeTrigger(Trigger[datetime]):
         object.__setattr__(self, "moment", instant_of(self.moment, "moment"))
 
     def share(self) -> Share:
-        """All instants are in one watch."""
+        """Share one watch between all points in time."""
         return Share(Instants, _microseconds(self.moment))
 
 
 @dataclass(frozen=True)
 class TimeDeltaTrigger(Trigger[datetime]):
-    """Fires once a length of time has passed since its task began to wait.
+    """Fires once a duration has passed since its task began to wait.
 
-    The count continues while nobody hosts it: an hour is an hour, also across a restart of the
-    daemon, and when the wall clock is set. Time in which the machine is suspended does not count.
+    The time also counts while the trigger is not running: an hour is an hour, across a restart of
+    the daemon and changes of the wall clock. Time in which the machine is suspended does not count.
 
     Attributes:
-        delta: How long: a timedelta, seconds, or text such as ``"90s"`` and ``"1h30m"``.
+        delta: The duration: a timedelta, seconds, or text such as ``"90s"`` and ``"1h30m"``.
 
     Raises:
         DagError: If ``delta`` is no duration, negative, or longer than a hundred years.
 
     Events:
-        One. ``payload`` is the instant at which the time was over, in UTC, as a clock shows it
-        that has not been set since the trigger was hosted; ``key`` is the same as text.
+        One. ``payload`` is the time at which the duration was over, in UTC, by a clock that has not
+        been changed since the trigger started; ``key`` is the same as text.
 
     Errors:
         None.
@@ -85,7 +85,7 @@ class TimeDeltaTrigger(Trigger[datetime]):
         as_timedelta(self.delta, "delta")
 
     def share(self) -> Share:
-        """All lengths are in one watch, as long as the wall clock is not set."""
+        """Share one watch between all durations, as long as the wall clock is not changed."""
         since = _microseconds(self.since)
         ahead = since - round(self.since_monotonic * 1e6)
         return Share(Lengths, since + as_timedelta(self.delta, "delta") // _MICROSECOND, (ahead,))
@@ -93,25 +93,26 @@ class TimeDeltaTrigger(Trigger[datetime]):
 
 @dataclass(frozen=True)
 class CronTrigger(Trigger[datetime]):
-    """Fires at every tick of a cron expression: a stream without end.
+    """Fires at every fire time of a cron expression: a stream without end.
 
-    What an expression means when clocks change is the rule of schedules. Ticks that passed while
-    nobody hosted the trigger come at once, in order, none left out. Where the wall clock is set
-    back by more than a minute the ticks from then on come, but for those that came before.
+    Changes between standard and daylight saving time are handled as in schedules. Fire times that
+    passed while the trigger was not running are yielded immediately, in order, with none left out.
+    If the wall clock is set back by more than a minute, the fire times from then on follow, except
+    those that were yielded before.
 
     Attributes:
         expression: Five fields, or a name such as ``@daily``.
-        timezone: What the clock on the wall shows; a name such as ``Asia/Kolkata``.
+        timezone: The time zone of the expression; a name such as ``Asia/Kolkata``.
 
     Raises:
-        DagError: If the expression cannot be understood or never fires, or there is no such zone.
+        DagError: If the expression is invalid or never fires, or the time zone is unknown.
 
     Events:
-        Many: the first is the first tick after the task began to wait. ``payload`` is the tick,
-        in UTC; ``key`` is the same as text.
+        Many: the first is the first fire time after the task began to wait. ``payload`` is the fire
+        time, in UTC; ``key`` is the same as text.
 
     Errors:
-        None. Where no tick follows within fifty years the trigger ends.
+        None. If there is no fire time within fifty years, the trigger ends.
     """
 
     public_fields = ("expression", "timezone")
@@ -124,7 +125,7 @@ class CronTrigger(Trigger[datetime]):
             raise DagError(f"the cron expression {self.expression!r} never fires")
 
     async def run(self) -> AsyncIterator[TriggerEvent[datetime]]:
-        """Yield an event at each tick."""
+        """Yield an event at each fire time."""
         cron = Cron(self.expression)
         after = self.since if self.last is None else _instant(self.last)
         while (tick := cron.next_after(after, self.timezone)) is not None:
@@ -137,54 +138,54 @@ class CronTrigger(Trigger[datetime]):
 
 
 class Instants(Watch[int, datetime]):
-    """One heap of instants, in microseconds since 1970, and one timer: for the first of them."""
+    """A heap of times, in microseconds since 1970, with a single timer for the first of them."""
 
     def __init__(self) -> None:
         self._heap: list[int] = []
         self._sleep: asyncio.Future[None] | None = None
 
     def joined(self, wanted: int) -> None:
-        """Sleep no longer than until then.
+        """Add a time and, if it is the first, shorten the sleep.
 
         Raises:
-            OverflowError: If no calendar has it.
+            OverflowError: If it is out of the range of ``datetime``.
         """
         if not _FIRST <= wanted <= _LAST:
-            raise OverflowError(f"no calendar has {wanted} µs")  # the others are not to suffer
+            raise OverflowError(f"no calendar has {wanted} µs")  # here, to fail this trigger only
         heappush(self._heap, wanted)
         if self._heap[0] == wanted:
             _wake(self._sleep)
 
     def left(self, wanted: int) -> None:
-        """Forget those that were given up, as soon as they are the most."""
+        """Rebuild the heap once most of its times are no longer wanted."""
         if len(self._heap) > 2 * len(self.wanted) + _FEW:
             self._heap = list(self.wanted)
             heapify(self._heap)
 
     def next_check(self) -> datetime | None:
-        """Return the first of them."""
+        """Return the first of the times."""
         return _moment(self._heap[0]) if self._heap else None
 
     async def run(self) -> AsyncIterator[tuple[int, TriggerEvent[datetime]]]:
-        """Yield each instant when it has come."""
+        """Yield each time when it is reached."""
         while True:
             now = self._time()
             while self._heap and self._heap[0] <= now:
                 due = heappop(self._heap)
-                if due in self.wanted:  # else it was given up, or is in the heap twice
+                if due in self.wanted:  # else it was cancelled, or is in the heap twice
                     moment = _moment(due)
                     yield due, TriggerEvent(moment, key=moment.isoformat())
             await self._rest(now)
 
     def _time(self) -> int:
-        """Return the present instant."""
+        """Return the current time."""
         return _microseconds(_now())
 
     async def _rest(self, now: int) -> None:
-        """Sleep until the first of them may have come."""
+        """Sleep until the first of the times may be reached."""
         seconds = _LONGEST_SLEEP_SECONDS
         if self._heap:
-            # To the next millisecond: a loop knows no smaller unit, and would turn and turn.
+            # Rounded up to a millisecond, the resolution of the loop, to avoid a busy loop.
             seconds = min(seconds, -(-(self._heap[0] - now) // 1000) / 1000)
         loop = asyncio.get_running_loop()
         self._sleep = loop.create_future()
@@ -197,10 +198,10 @@ class Instants(Watch[int, datetime]):
 
 
 class Lengths(Instants):
-    """As ``Instants``, by a clock that nobody sets.
+    """Like ``Instants``, on a clock that is never changed.
 
     Args:
-        ahead: By how much that is ahead of the clock of the loop.
+        ahead: The difference of this clock to the clock of the event loop, in microseconds.
     """
 
     def __init__(self, ahead: int) -> None:
@@ -225,16 +226,16 @@ def _moment(microseconds: int) -> datetime:
 
 
 def _instant(event: TriggerEvent[datetime]) -> datetime:
-    """Return the tick of a stored event; its key is text whatever became of the payload."""
+    """Return the fire time of a stored event, from its key, which is always text."""
     return event.payload if event.key is None else datetime.fromisoformat(event.key)
 
 
 async def _has_come(moment: datetime, after: datetime) -> bool:
-    """Return once ``moment`` has come, or the clock was set back far behind ``after``."""
+    """Wait for ``moment``; return ``False`` if the clock was set back far before ``after``."""
     while (left := (moment - _now()) / timedelta(seconds=1)) > 0:
         if _now() < after - _SET_BACK:
             return False
-        # A clock that is set while we sleep must not cost more than a minute.
+        # If the clock is changed meanwhile, the wait is at most a minute too long.
         await asyncio.sleep(min(left, _LONGEST_SLEEP_SECONDS))
     return True
 

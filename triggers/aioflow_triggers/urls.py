@@ -1,4 +1,4 @@
-"""What a trigger stores of a URL whose parts may be credentials, and the way back to it."""
+"""Removes credentials from URLs before they are stored, and restores them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HIDDEN = "***"
 
 
 def bare(url: str, own: str) -> str:
-    """Return a URL without what of it stands in ``own``, which may hold credentials."""
+    """Return a URL with the user information and query values of ``own`` masked."""
     parts, ours = urlsplit(url), urlsplit(own)
     secret = set(parse_qsl(ours.query))
     pairs = parse_qsl(parts.query, keep_blank_values=True)
@@ -25,7 +25,7 @@ def bare(url: str, own: str) -> str:
 
 
 def whole(url: str, own: str) -> str:
-    """Return the URL that ``bare`` was given."""
+    """Return the URL that was passed to ``bare``."""
     parts, ours = urlsplit(url), urlsplit(own)
     known = dict(parse_qsl(ours.query))
     netloc, query = parts.netloc, parts.query

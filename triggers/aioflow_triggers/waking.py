@@ -1,4 +1,4 @@
-"""Wakes waiters of one result in slices, so that the loop is never blocked."""
+"""Wakes many waiters of one result in slices, so that the event loop is never blocked."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 __all__ = ("SLICE_SECONDS", "Waking")
 
 SLICE_SECONDS = 0.01
-"""How long those who are woken together may keep the loop; measured, and aimed at."""
+"""Target duration of a slice; the size of slices is adapted to the measured time."""
 
 _FIRST = 16
 _MOST = 100
-"""The next ones may have much more to do than those whose time was measured."""
+"""Limited, as the next waiters may have much more to do than the measured ones."""
 
 
 class Waking:
-    """Sets futures of one loop, some at a time; the loop comes round in between.
+    """Sets futures of one event loop in slices; the loop runs other tasks in between.
 
-    How many go together follows from how long the last ones kept the loop. There is one of these
-    per loop: what comes from several places is still woken one slice after another.
+    The size of a slice follows from how long the last one took. There is one instance per loop, so
+    that results from several sources are also delivered slice by slice.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -37,7 +37,7 @@ class Waking:
         result: object,
         problem: BaseException | None = None,
     ) -> None:
-        """Set futures soon: all to a result, or to a problem if there is one."""
+        """Schedule the futures to be set: all to a result, or to an exception if given."""
         self._queue.extend((future, result, problem) for future in waiting)
         if self._queue and not self._is_waking:
             self._is_waking = True
@@ -54,7 +54,7 @@ class Waking:
                 future.set_result(result)
             else:
                 future.set_exception(problem)
-        # Called behind those who have just been woken. The clock of the loop may stand still.
+        # Runs after the woken tasks. Not by the loop's clock, which may be simulated.
         self._loop.call_soon(self._measure, time.perf_counter())
 
     def _measure(self, woken_at: float) -> None:

@@ -1,10 +1,10 @@
-"""Asks other machines over HTTP: one client per loop, and what is safe to follow.
+"""HTTP requests: one client per event loop, and rules for redirects.
 
-How many connections there may be per origin and per DAG is the matter of ``places``.
+``places`` limits the connections per origin and per DAG.
 
-Redirects are followed within one origin, or from ``http`` to ``https`` of the same host; a
-credential never travels further than where the author sent it. A connection to a link-local
-address, behind which clouds keep the keys of the machine, is closed before anything is sent.
+Redirects are followed within one origin, or from ``http`` to ``https`` of the same host;
+credentials are never sent further than where the author sent them. A connection to a link-local
+address, where clouds serve the credentials of the machine, is closed before anything is sent.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ _LONGEST_RETRY_AFTER_SECONDS = 86_400.0
 
 
 class Away(Exception):
-    """There was no answer: no connection, or none in time. Later there may be one."""
+    """There was no response: the connection failed, or timed out. A retry may succeed."""
 
 
 class Forbidden(Exception):
-    """An answer leads where the author did not send us."""
+    """A response leads to another origin, or the address is not allowed."""
 
 
 class AnswerTooLarge(Exception):
-    """An answer has a longer body than is allowed."""
+    """The body of a response exceeds the limit."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked, the same each time.
+    """A request, which may be sent repeatedly.
 
     Attributes:
-        timeout_seconds: For connecting, sending, and the whole answer, each.
-        body_limit: Bytes of the answer, decompressed.
+        timeout_seconds: The timeout for each of connecting, sending, and the whole response.
+        body_limit: Maximum size of the response in bytes, decompressed.
     """
 
     url: str
@@ -75,11 +75,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back.
+    """A response.
 
     Attributes:
-        url: The server that answered in the end, masked for display.
-        headers: By their names in lower case.
+        url: The URL after redirects, masked for display.
+        headers: By lower-case name.
     """
 
     status: int
@@ -88,17 +88,17 @@ class Answer:
     content: bytes
 
     def body(self) -> Any:
-        """Return JSON as what it stands for, anything else as text.
+        """Return the decoded JSON, or the body as text.
 
         Raises:
-            ValueError: If it calls itself JSON and is none.
+            ValueError: If it is declared as JSON but is not.
         """
         if "json" in self.headers.get("content-type", "").partition(";")[0]:
             return json.loads(self.content) if self.content else None
         return self.content.decode("utf-8", "replace")
 
     def retry_after_seconds(self, now: datetime) -> float:
-        """Return how long it asks to be left alone: 0 if it does not, at most a day."""
+        """Return the delay requested by ``Retry-After`` in seconds: 0 if none, at most a day."""
         text = self.headers.get("retry-after", "").strip()
         if text.isdecimal():
             seconds = float(text)
@@ -114,12 +114,12 @@ class Answer:
 
 
 class Line:
-    """A share in the loop's pool of connections. ``async with``, around as many questions.
+    """A share in the loop's connection pool. Use ``async with`` around any number of requests.
 
-    The pool is closed when nobody has a share in it any more.
+    The pool is closed with its last share.
 
     Args:
-        owner: Who asks; named if the package for it is missing.
+        owner: The class that sends requests; named in the error if the package is missing.
     """
 
     def __init__(self, owner: str) -> None:
@@ -131,7 +131,7 @@ class Line:
         return self
 
     def open(self) -> None:
-        """Take the share; for those who cannot write ``async with``."""
+        """Take the share, where ``async with`` cannot be used."""
         loop = asyncio.get_running_loop()
         pool = _pools.get(loop)
         if pool is None:
@@ -148,7 +148,7 @@ class Line:
         await self.close()
 
     async def close(self) -> None:
-        """Give the share back; a second time does nothing."""
+        """Return the share. Idempotent."""
         pool, self._pool = self._pool, None
         if pool is None:
             return
@@ -161,12 +161,12 @@ class Line:
             await client.aclose()
 
     async def ask(self, request: Request, more_headers: Mapping[str, str] | None = None) -> Answer:
-        """Ask once and return the answer, whatever its status.
+        """Send one request, follow its redirects, and return the response, whatever its status.
 
         Raises:
-            Away: If there was none in time.
-            Forbidden: If it leads elsewhere, or the address is link-local.
-            AnswerTooLarge: If its body is longer than allowed.
+            Away: If there was no response in time.
+            Forbidden: If it leads to another origin, or the address is link-local.
+            AnswerTooLarge: If its body exceeds the limit.
         """
         pool = self._pool
         assert pool is not None  # noqa: S101 - the share has been taken
@@ -206,7 +206,7 @@ class Line:
 
 
 def _dag_id() -> str:
-    """Return for which DAG is asked; empty in a plain script."""
+    """Return the DAG for which the request is sent; empty in a plain script."""
     try:
         return own_dag_id()
     except RuntimeError:
@@ -216,14 +216,14 @@ def _dag_id() -> str:
 async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
     token = _is_asking.set(True)
     try:
-        # Connecting and sending have a limit each, a head that drips has none.
+        # Connecting and sending have a timeout each, but reading the response's head has none.
         async with asyncio.timeout(3 * request.timeout_seconds):
             response = await client.send(wanted, stream=True)
     finally:
         _is_asking.reset(token)
     try:
         content = bytearray()
-        # Each piece has a time limit of its own: one that drips would never reach it.
+        # The client's timeout is per chunk, which a slow trickle of data never exceeds.
         async with asyncio.timeout(request.timeout_seconds):
             async for piece in response.aiter_bytes():
                 content += piece
@@ -237,12 +237,12 @@ async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
 
 
 class _Pool:
-    """The connections of one loop, and how many have a share in them.
+    """The connections of one event loop, and the number of shares in them.
 
     Attributes:
-        places: Who may have one.
-        client: Made in a thread: to import it and to read the certificates takes a quarter of a
-            second, for which nothing else on the loop would go on.
+        places: Limits the connections.
+        client: Created in a thread: importing it and reading the certificates takes a quarter of a
+            second, which would block the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -255,7 +255,7 @@ _is_asking: ContextVar[bool] = ContextVar("is_asking", default=False)
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Keep the client from writing whole URLs of ours into logs; what others ask is theirs."""
+    """Filter out the client's log records with our URLs; those of other users of it stay."""
     return not _is_asking.get()
 
 
@@ -276,10 +276,10 @@ _pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = weakref.We
 
 
 def check_url(url: str) -> None:
-    """Refuse what is no address of a web server.
+    """Check that a URL is that of a web server.
 
     Raises:
-        ValueError: Saying why.
+        ValueError: If it is not.
     """
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
@@ -304,7 +304,7 @@ def _followed(url: Any, location: str) -> Any:
 
 
 def may_follow(url: str, target: str) -> bool:
-    """Return whether ``target`` is of the origin of ``url``, or its secured twin."""
+    """Return whether ``target`` has the origin of ``url``, or is the ``https`` form of it."""
     import httpx2
 
     ours, theirs = httpx2.URL(url), httpx2.URL(target)
@@ -321,7 +321,10 @@ def _port(url: Any) -> int:
 
 
 async def _refuse_link_local(event: str, info: Mapping[str, Any]) -> None:
-    """Look at whom we are connected to: what a name meant a moment ago proves nothing."""
+    """Close a connection to a link-local address.
+
+    The connected address is checked, as the name may have resolved differently before.
+    """
     if event != "connection.connect_tcp.complete":
         return
     stream = info["return_value"]
@@ -337,7 +340,7 @@ async def _refuse_link_local(event: str, info: Mapping[str, Any]) -> None:
 _METADATA = tuple(
     map(ipaddress.ip_network, ("fd00:ec2::/32", "fd20:ce::254/128", "100.100.100.200/32"))
 )
-"""Where clouds answer about a machine, besides the link-local addresses of IPv4."""
+"""Metadata services of clouds outside of the link-local addresses of IPv4."""
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
