@@ -82,8 +82,10 @@ except SystemExit:
 
 OURS = {
     *("aioflow", "aioflow.cli", "aioflow.errors", "aioflow.model", "aioflow.settings"),
-    *("aioflow.protocol.requests", "aioflow.model.access", "aioflow.model.backfill"),
-    *("aioflow.model.dag_triggers", "aioflow.model.schedule"),
+    *("aioflow.protocol", "aioflow.protocol.requests"),
+    *("aioflow.model.access", "aioflow.model.backfill", "aioflow.model.dag"),
+    *("aioflow.model.dag_triggers", "aioflow.model.ids", "aioflow.model.schedule"),
+    *("aioflow.model.states", "aioflow.model.timestamps"),
 }
 HEAVY = {
     *(

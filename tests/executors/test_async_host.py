@@ -236,7 +236,7 @@ async def test_a_coroutine_may_ask_about_its_own_run_only(tmp_path):
         [(child, asked)] = n.asked
         assert asked == Query(1, 7, "results", b"")
         child.send([Reply(1, b"yes")])
-        n.start(2, "reply(order, [(o.question, o.error) for o in orders if isinstance(o, Answer)])")
+        n.start(2, "reply(order, [(o.question, o.error) for o in orders if isinstance(o, Reply)])")
         answers = await n.value(2)
 
     assert [question for question, _ in answers] == [2, 1]

@@ -268,7 +268,7 @@ def test_code_of_an_edit_keeps_the_lines_of_what_it_replaces():
 PROGRAM = """
 import subprocess, sys
 from aioflow.core.callbacks import _EVENTS
-from aioflow.model import TaskState
+from aioflow.model.states import TaskState
 print(_EVENTS[TaskState.RETRYING], flush=True)
 if len(sys.argv) == 1:
     subprocess.run([sys.executable, "-P", "-c", sys.stdin.read(), "child"])
