@@ -85,7 +85,8 @@ def _timed_out(run: Run) -> Failure:
 def cancel_tasks(run: Run, tx: Transaction, slots: Slots, now: Timestamp | None = None) -> None:
     """End the active and cleared tasks of a run that has ended; other pending tasks need no row.
 
-    Triggers are told ``cancelled``, which undoes the work they started, unless the run timed out.
+    Triggers are stopped as ``cancelled``, which undoes the work they started; after a timeout
+    of the run they are stopped as ``timeout``, which does not.
 
     Args:
         now: Lower bound of the current steady time.

@@ -1,4 +1,4 @@
-"""Check the conf of a run against the parameters of a version of its DAG."""
+"""Validation of a run's conf against the parameters of its DAG version."""
 
 from __future__ import annotations
 

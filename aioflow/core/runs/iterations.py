@@ -3,7 +3,7 @@
 The map index is the iteration. All tasks of a loop have as many children as iterations have
 started, and stay open until the decider ends in the last iteration. If it succeeds and asks for
 another iteration, the same commit adds a child to each. Any other end closes the loop. Iterations
-that a person took back (see ``tasks.rewind``) reuse their rows.
+that a person has undone (see ``tasks.rewind``) reuse their rows when they start again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def go_round(run: Run, decider: int, tx: Transaction, slots: Slots) -> list[Mapp
 
 
 def _take_up(group: MappedTask, tx: Transaction) -> None:
-    """Reuse the row of the last child, if this iteration was taken back before."""
+    """Reuse the row of the last child, if this iteration was undone before."""
     run, index = group.run, group.width - 1
     task_no = group.first_task_no + index
     start_no = run.removed.pop(task_no, None)
@@ -108,7 +108,7 @@ def close(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
 def reopen(run: Run, tx: Transaction) -> None:
     """Reopen closed loops whose deciding task never ran and is pending again.
 
-    Such a loop is in its first round. A mark that would keep further rounds of it is refused.
+    Such a loop is in its first iteration. A mark that would keep further ones is refused.
     """
     for group in list(run.groups.values()):
         mapped = run.spec.tasks[group.position].mapped
