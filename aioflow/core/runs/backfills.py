@@ -1,9 +1,9 @@
-"""Backfills: runs for the slots of a range, a few at a time, beside those of the schedule.
+"""Backfills: runs for the fire times of a date range, alongside those of the schedule.
 
-How many of them are live at once is the backfill's own limit, and what they need begins after
-whatever else is live: a backfill never keeps a run of today from its slots. Each slot is dealt
-with once, because where the next begins is stored together with the runs for those before. What
-the schedule still owes is left to it.
+A backfill has its own limit of live runs, and its tasks queue behind all other live runs, so it
+never delays a current run. Each fire time is processed once, because the next one is stored in
+the same commit as the runs before it. Fire times that the schedule has yet to create runs for
+are left to the schedule.
 """
 
 from __future__ import annotations
@@ -44,20 +44,22 @@ __all__ = (
 )
 
 SLOTS_AT_ONCE = 50
-"""Slots looked at in one turn; the others follow in later ones."""
+"""Maximum fire times processed in one turn; the others follow in later turns."""
 
 BACK_AT_ONCE = 10
-"""The same of one that goes back."""
+"""The same limit for a reverse backfill."""
 
 _BAD = frozenset({RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED})
 
 
 def start(request: StartBackfill, tx: Transaction) -> tuple[int, bool]:
-    """Begin a backfill. Returns its number, and whether it is new: the same twice is one.
+    """Start a backfill. Return its number, and whether it is new.
+
+    A request for an active backfill that is the same returns that one.
 
     Raises:
-        RequestError: If there is no such DAG, the conf does not fit it, or another backfill of
-            it goes on, or there is nothing that could be filled.
+        RequestError: If the DAG does not exist, the conf does not fit it, another backfill of it is
+            active, or there is nothing to fill.
     """
     before = _keyed(request, tx.memory)
     if before is not None:
@@ -91,7 +93,7 @@ def start(request: StartBackfill, tx: Transaction) -> tuple[int, bool]:
 
 
 def keys(inputs: Iterable[Input]) -> list[tuple[str, str]]:
-    """Return the DAGs and idempotency keys of the requests among inputs that begin one."""
+    """Return the DAGs and idempotency keys of the inputs that request a backfill."""
     asked = (entry.request for entry in inputs if isinstance(entry, RequestReceived))
     begun = (request for request in asked if isinstance(request, StartBackfill))
     return [(request.dag_id, request.key) for request in begun if request.key is not None]
@@ -107,10 +109,11 @@ def _keyed(request: StartBackfill, memory: Memory) -> int | None:
 
 
 def refuse_order(row: BackfillRow, spec: DagSpec) -> None:
-    """Look whether the runs of a DAG may be made in another order, or once more.
+    """Check that the order and reprocessing of a backfill are possible for its DAG.
 
     Raises:
-        BackfillRefused: If a task waits for the run before, and they are to be.
+        BackfillRefused: If a task depends on the previous run, and the backfill is in reverse order
+            or repeats runs.
     """
     is_in_line = any(task.depends_on_past or task.wait_for_downstream for task in spec.tasks)
     if is_in_line and (row.is_reverse or row.reprocess != "none"):
@@ -121,7 +124,7 @@ def refuse_order(row: BackfillRow, spec: DagSpec) -> None:
 
 
 def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Timestamp) -> BackfillRow:
-    """Return a backfill as it would begin, without a number; nothing of it is in the future."""
+    """Return the backfill that a request would start, without a number and limited to the past."""
     last = min(request.last, now)
     owed = _owed(row, spec, now)
     if owed is not None:
@@ -142,7 +145,7 @@ def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Timestamp)
 
 
 def _owed(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | None:
-    """Return the first slot that has passed and of which the schedule has still to make a run."""
+    """Return the first past fire time whose run the schedule has yet to create, or ``None``."""
     cursor, schedule = row.next_run_at, spec.schedule
     if schedule is None or cursor is None or cursor > now:
         return None
@@ -162,14 +165,14 @@ def _owed(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | None:
 
 
 def _is_same(known: BackfillRow, wished: BackfillRow) -> bool:
-    """Whether the same has been asked for again; a range that ends today has grown since."""
+    """Return whether a request repeats a backfill; a range that ends today has grown since."""
     fields = ("first", "reprocess", "max_active", "is_reverse", "conf")
     is_alike = all(getattr(known, name) == getattr(wished, name) for name in fields)
     return is_alike and known.last <= wished.last
 
 
 def slots_of(row: BackfillRow, spec: DagSpec, limit: int) -> list[Timestamp]:
-    """Return the next slots that have not been dealt with, in the order of the backfill."""
+    """Return the next unprocessed fire times, in the order of the backfill."""
     schedule = spec.schedule
     if row.next_at is None or schedule is None:
         return []
@@ -189,7 +192,7 @@ def slots_of(row: BackfillRow, spec: DagSpec, limit: int) -> list[Timestamp]:
 
 
 def is_wanted(found: RunRow | None, reprocess: Reprocess) -> bool:
-    """Whether a slot gets a run, by the newest one that it has."""
+    """Return whether a fire time needs a run, given its newest run."""
     if found is None:
         return True
     if found.ended_at is None:
@@ -200,10 +203,10 @@ def is_wanted(found: RunRow | None, reprocess: Reprocess) -> bool:
 def wanted(
     inputs: Iterable[Input], memory: Memory
 ) -> Iterator[tuple[BackfillRow, list[Timestamp]]]:
-    """Yield each backfill of which a turn needs to know what runs its next slots have.
+    """Yield the active backfills of these inputs with their next fire times.
 
-    What there is has to be given to ``found`` before the inputs are taken. The last of the slots
-    is where the next turn begins, if there are as many as are looked at in one and one more.
+    The newest runs of these must be passed to ``found`` before the inputs are handled. If there is
+    one fire time more than a turn processes, the next turn starts there.
     """
     for number in dict.fromkeys(e.backfill_no for e in inputs if isinstance(e, ContinueBackfill)):
         row = memory.backfills.get(number)
@@ -215,27 +218,30 @@ def wanted(
 def found(
     row: BackfillRow, slots: Iterable[Timestamp], runs: Iterable[RunRow], memory: Memory
 ) -> None:
-    """The newest runs of these slots are known, for this turn and this version of the DAG."""
+    """Record the newest runs of these fire times, for this turn and this version of the DAG."""
     known: dict[Timestamp, RunRow | None] = dict.fromkeys(slots)
     known |= {run.logical_date: run for run in runs if run.logical_date is not None}
     memory.found_slots[row.backfill_no] = memory.dags[row.dag_id].version, known
 
 
 def _at_once(row: BackfillRow) -> int:
-    """Looking back for a slot takes as long as looking forward for fifty."""
+    """Return how many fire times a turn processes.
+
+    Ten backward searches cost as much as fifty forward ones.
+    """
     return BACK_AT_ONCE if row.is_reverse else SLOTS_AT_ONCE
 
 
 def go_on(entry: ContinueBackfill, tx: Transaction, slots: Slots) -> None:
-    """Make the next runs of a backfill, as many as it may have; or it is done."""
+    """Create the next runs of a backfill up to its limit, or end it."""
     row = tx.memory.backfills.get(entry.backfill_no)
     spec = None if row is None else tx.memory.newest(row.dag_id)
     looked = tx.memory.found_slots.pop(entry.backfill_no, None)
     if row is None or spec is None or looked is None:
-        return  # it is over; or its DAG is gone; or this has been said twice in one turn
+        return  # the backfill or its DAG is gone, or the input was repeated in one turn
     version, slots_found = looked
     if version != tx.memory.dags[row.dag_id].version:
-        tx.effects.append(entry)  # a turn that knows the other one has to look
+        tx.effects.append(entry)  # a turn that knows the new version must repeat the query
         return
     if spec.schedule is None:
         _end(row, "failed", tx, failure="the DAG has no schedule any more")
@@ -255,10 +261,10 @@ def go_on(entry: ContinueBackfill, tx: Transaction, slots: Slots) -> None:
 def _fill(
     row: BackfillRow, looked: Mapping[Timestamp, RunRow | None], tx: Transaction, slots: Slots
 ) -> BackfillRow:
-    """Deal with the next slots while there is room.
+    """Process the next fire times while the limit allows it.
 
     Raises:
-        RequestError: If the DAG no longer takes such a run; then it takes none of them.
+        RequestError: If the DAG no longer accepts such a run; then it accepts none of them.
     """
     upcoming = list(looked)
     count = 0
@@ -284,10 +290,10 @@ def _room(row: BackfillRow, memory: Memory) -> int:
 
 
 def cancel_backfill(backfill_no: int, tx: Transaction, slots: Slots) -> None:
-    """Have a backfill make no more runs, and cancel those that go on.
+    """Stop creating runs for a backfill, and cancel its live ones.
 
     Raises:
-        UnknownBackfill: If none of that number goes on.
+        UnknownBackfill: If there is no active backfill with this number.
     """
     row = tx.memory.backfills.get(backfill_no)
     if row is None:
@@ -299,7 +305,7 @@ def cancel_backfill(backfill_no: int, tx: Transaction, slots: Slots) -> None:
 
 
 def fail(backfill_no: int, reason: str, tx: Transaction) -> None:
-    """It cannot go on, through a defect; its runs do."""
+    """End a backfill that cannot continue because of a defect. Its runs continue."""
     row = tx.memory.backfills.get(backfill_no)
     if row is not None:
         _end(row, "failed", tx, failure=reason[:1_000])

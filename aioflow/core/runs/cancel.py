@@ -1,6 +1,6 @@
-"""Ending a run before its tasks have: a person cancels or marks it, or it took too long.
+"""Ending a run before its tasks have ended: it is cancelled, marked, or timed out.
 
-Its own state comes first, so that nothing starts in between, then its tasks.
+The run changes state first, so that nothing starts in between; then its tasks are ended.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ("cancel", "cancel_tasks", "mark_ended", "mark_live", "run_due")
 
 
 def cancel(run: Run, tx: Transaction, slots: Slots) -> RunState:
-    """Cancel a run; a second time changes nothing.
+    """Cancel a run. Idempotent.
 
-    It has ended when the last of its tasks has, which may take several turns.
+    The run has ended when the last of its tasks has, which may take several turns.
     """
     if run.state.is_live:
         _cut_short(run, RunState.CANCELLED, tx, slots)
@@ -36,17 +36,17 @@ def cancel(run: Run, tx: Transaction, slots: Slots) -> RunState:
 
 
 def mark_live(run: Run, state: RunState, tx: Transaction, slots: Slots) -> RunState:
-    """Have a run that goes on be over; one that is being ended stays as it is."""
+    """End a live run in this state; a run that is already ending is left alone."""
     if run.state.is_live:
         _cut_short(run, state, tx, slots)
     return run.state
 
 
 def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_told: bool) -> None:
-    """Have a run that had ended have ended otherwise; its tasks stay as they are.
+    """Change the final state of an ended run; its tasks are left alone.
 
     Args:
-        is_told: Whether its author is called back.
+        is_told: Whether the callbacks of its author are called.
     """
     if run.state is not state:
         for step in (RunState.QUEUED, RunState.RUNNING, state):
@@ -54,7 +54,7 @@ def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_told: bool) -> 
 
 
 def run_due(run_no: RunNo, at: Timestamp, tx: Transaction, slots: Slots) -> None:
-    """An instant of a run has come: a deadline, or the end of the time it may take."""
+    """Handle a timer of a run: a deadline or its timeout."""
     deadline_alerts.told(run_no, at, tx)
     run = tx.memory.runs.get(run_no)
     if run is None or not deadline_alerts.is_timed_out(run, at, tx.memory):
@@ -70,7 +70,7 @@ def _cut_short(
     if was is RunState.QUEUED and state is not RunState.CANCELLED:
         tx.change_run(run, state=RunState.RUNNING)
     execution.give_up(run, tx)
-    tx.change_run(run, state=state, is_told=at is not None)  # a person knows
+    tx.change_run(run, state=state, is_told=at is not None)  # a person needs no callback
     create.run_ended(run, was=was, tx=tx, slots=slots)
     child_runs.ended(run, tx, slots)
     cancel_tasks(run, tx, slots, at)
@@ -83,12 +83,13 @@ def _timed_out(run: Run) -> Failure:
 
 
 def cancel_tasks(run: Run, tx: Transaction, slots: Slots, now: Timestamp | None = None) -> None:
-    """End what is live, as its run has ended; a task without a row ends with its run.
+    """End the active and cleared tasks of a run that has ended; other pending tasks need no row.
 
-    Only a person's word undoes what triggers have started; time that is over lets go of them.
+    Triggers are stopped as ``cancelled``, which undoes the work they started; after a timeout
+    of the run they are stopped as ``timeout``, which does not.
 
     Args:
-        now: At least this late is it, in steady time.
+        now: Lower bound of the current steady time.
     """
     state = TaskState.SUCCESS if run.state is RunState.SUCCESS else TaskState.CANCELLED
     for task in run.active_tasks.values():
@@ -103,7 +104,7 @@ def cancel_tasks(run: Run, tx: Transaction, slots: Slots, now: Timestamp | None 
         task.try_number, task.ended_at = 0, tx.now
         if state is TaskState.SUCCESS:
             task.failure = marked(state)
-        has_children = map_index < 0 and position in run.groups  # it was to be expanded anew
+        has_children = map_index < 0 and position in run.groups  # it was to be expanded again
         tx.move(task, TaskState.REMOVED if has_children else state)
         if has_children:
             run.removed[task.task_no] = task.start_no
@@ -114,7 +115,7 @@ def cancel_tasks(run: Run, tx: Transaction, slots: Slots, now: Timestamp | None 
         tx.task_over(run, position)  # some may have ended well while others were stopped
     tx.change_run(run, ended_at=tx.now)
     tx.memory.drop_run(run)
-    tx.held_dags.add(run.row.dag_id)  # another run may be the first of its line now
+    tx.held_dags.add(run.row.dag_id)  # another run may be the first in order now
     tx.effects.append(ForgetRun(run.run_no))
 
 
@@ -127,11 +128,11 @@ def _stop(
         task.failure = _timed_out(run)
     else:
         lifecycle.stop(task, "cancelled", tx, slots)
-        stream_consumer.cancel(task, tx)  # what its streams started is to be undone
+        stream_consumer.cancel(task, tx)  # work that its streams started is to be undone
         if run.state is not RunState.CANCELLED:
             task.failure = marked(state)
     if state is TaskState.SUCCESS:
         if task.state is TaskState.RETRYING:
-            task.start_no += 1  # the last one failed, and has its row
-        tx.move(task, TaskState.PENDING)  # nothing of what it was about has come to an end
+            task.start_no += 1  # the last start failed, and has its row
+        tx.move(task, TaskState.PENDING)  # none of its outputs counts as complete
     end(task, state, tx, slots)

@@ -1,4 +1,4 @@
-"""Check the conf of a run against the parameters of a version of its DAG."""
+"""Validation of a run's conf against the parameters of its DAG version."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ __all__ = ("require_fit",)
 
 
 def require_fit(spec: DagSpec, conf: bytes | None) -> None:
-    """Refuse a conf that lacks a required parameter, or has one that the DAG has not.
+    """Check a conf against the parameters of a DAG.
 
     Raises:
-        BadConf: If so, or if it is no mapping.
+        BadConf: If the conf is not a mapping, lacks a required parameter, or has one that the DAG
+            does not define.
     """
     try:
         given: object = {} if conf is None else msgspec.msgpack.decode(conf)

@@ -1,4 +1,4 @@
-"""What a DAG is owed: the runs that are due or asked for, and the limit across them."""
+"""Creation of runs, scheduled or requested, and the limit of active runs per DAG."""
 
 from __future__ import annotations
 
@@ -49,31 +49,31 @@ __all__ = (
 )
 
 MISSED_SLOTS_AT_ONCE = 10
-"""Runs made in one turn for slots that were missed; the rest follow in later turns."""
+"""Maximum runs created in one turn for missed fire times; the rest follow in later turns."""
 
 QUEUED_RUNS = 32
-"""Runs of one DAG that may wait for ``max_active_runs`` before its schedule holds back."""
+"""Runs of one DAG that may wait for ``max_active_runs`` before its schedule is delayed."""
 
 _MADE_ID = re.compile(r".*\.[0-9]{8}T[0-9]{6}Z\.[0-9]+")
-"""The form of the ids made here: nobody may take one before it is made."""
+"""Form of generated run ids, which requests may not choose."""
 
 
 def set_paused(dag_id: str, *, paused: bool, tx: Transaction) -> bool:
     """Pause or resume a DAG's schedule.
 
     Raises:
-        UnknownDag: If there is none of that name.
+        UnknownDag: If the DAG does not exist.
     """
     row = tx.memory.dags.get(dag_id)
     if row is None:
         raise UnknownDag(dag_id)
     if row.paused != paused:
-        # What comes late because people had it rest is late for nobody.
+        # A delay caused by a pause is not reported as late.
         told = row.told_late if paused else tx.now
         row = msgspec.structs.replace(row, paused=paused, told_late=told)
         put_dag(row, tx)
         arm_schedule(row, tx)
-        tx.held_dags.add(dag_id)  # what events have started meanwhile may begin
+        tx.held_dags.add(dag_id)  # runs that events created meanwhile may start
     return paused
 
 
@@ -81,11 +81,11 @@ def set_paused(dag_id: str, *, paused: bool, tx: Transaction) -> bool:
 
 
 def create_run(request: CreateRun, tx: Transaction, slots: Slots) -> tuple[str, bool]:
-    """Make a run for a person. Returns its id and whether it is new.
+    """Create a run for a request. Return its id and whether it is new.
 
     Raises:
-        RequestError: If there is no such DAG, or the conf does not fit it, or the id is
-            taken by a run of something else, or that run is being deleted.
+        RequestError: If the DAG does not exist, the conf does not fit it, the id belongs to another
+            run, or the run with that id is being deleted.
     """
     same = same_run(request, tx)
     if same is not None:
@@ -104,14 +104,15 @@ def make_run(
     caller: TriggerNo | None = None,
     backfill: int | None = None,
 ) -> Run:
-    """Make a run that nobody has asked for before.
+    """Create a run without a check for an existing one.
 
     Args:
         cause: See ``model.rows.RunRow``, as for ``caller`` and ``backfill``.
 
     Raises:
-        RequestError: If there is no such DAG, the conf does not fit it, or no calendar has its
-            logical date. Nothing has changed.
+        RequestError: If the DAG does not exist, the conf does not fit it, or the logical date is
+            out
+            of range. Nothing has changed.
     """
     _check_date(request.logical_date)
     return _add_run(
@@ -129,7 +130,7 @@ def make_run(
 
 
 def find(dag_id: str, memory: Memory) -> tuple[DagRow, DagVersion]:
-    """Return a DAG as the newest version of its file has it.
+    """Return a DAG and its newest version.
 
     Raises:
         RequestError: If no file defines it.
@@ -143,7 +144,7 @@ def find(dag_id: str, memory: Memory) -> tuple[DagRow, DagVersion]:
 
 
 def check_conf(request: CreateRun, tx: Transaction) -> DagVersion:
-    """Return what a run would be made of, if it could be.
+    """Check that a run could be created, and return its DAG version.
 
     Raises:
         RequestError: As ``make_run``.
@@ -204,13 +205,13 @@ def _add_run(
 
 
 def _run_id(dag_id: str, at: Timestamp, run_no: int) -> str:
-    """Readable, and unique over all DAGs because of the row's number."""
+    """Return a readable run id, which the row number makes unique over all DAGs."""
     moment = to_datetime(at)
     return f"{dag_id}.{moment.year:04}{moment:%m%dT%H%M%SZ}.{run_no}"
 
 
 def count_runs(memory: Memory) -> None:
-    """Count the runs of all DAGs anew."""
+    """Rebuild the run queues and the counts of active runs."""
     memory.queued_runs.clear()
     memory.active_runs.clear()
     for dag_version, count in memory.runs.dag_versions.counts():
@@ -221,10 +222,10 @@ def count_runs(memory: Memory) -> None:
 
 
 def _remember_run(run: Run, memory: Memory) -> None:
-    """Count a run into its DAG: among those that run, or that wait to."""
+    """Add a run to its queue, or to the count of active runs."""
     queue = run.queue
     if run.clearing is not None and run.state is RunState.QUEUED:
-        return  # it has its turn when all has been cleared
+        return  # it is queued when the clear is complete
     if run.state is RunState.QUEUED:
         memory.queued_runs.setdefault(queue, deque()).append(run)
     elif run.state is RunState.RUNNING:
@@ -232,7 +233,7 @@ def _remember_run(run: Run, memory: Memory) -> None:
 
 
 def run_ended(run: Run, *, was: RunState, tx: Transaction, slots: Slots) -> None:
-    """A run of the DAG ended: the next that waits may begin."""
+    """Update counts and schedule after the end of a run, and start the next queued run."""
     memory, dag_id = tx.memory, run.row.dag_id
     if was is RunState.RUNNING:
         memory.active_runs[run.queue] -= 1
@@ -248,16 +249,16 @@ def run_ended(run: Run, *, was: RunState, tx: Transaction, slots: Slots) -> None
         return
     is_continuous = _is_continuous(row, memory)
     if row.next_run_at > tx.now and not is_continuous:
-        return  # most ends: when the run of the slot would start takes a calendar
+        return  # true of most ends; computing the start time takes a calendar
     at = slot_starts_at(row, memory, tx.now)
     if at is not None and at <= tx.now:
-        slot_due(dag_id, row.next_run_at, tx, slots)  # it had to wait for room
+        slot_due(dag_id, row.next_run_at, tx, slots)  # too many runs were queued before
     elif at is not None and is_continuous:
         arm_schedule(row, tx)
 
 
 def step_back(run: Run, tx: Transaction) -> None:
-    """Take a run out of the queue of its DAG, if it is there."""
+    """Remove a run from the queue of its DAG, if it is there."""
     waiting = tx.memory.queued_runs.get(run.queue, deque())
     if run in waiting:
         waiting.remove(run)
@@ -265,16 +266,16 @@ def step_back(run: Run, tx: Transaction) -> None:
 
 
 def run_reopened(run: Run, tx: Transaction, slots: Slots) -> None:
-    """A run whose tasks were cleared is to go on: it waits behind those that wait already."""
+    """Queue a run again whose tasks were cleared, behind those already waiting."""
     _remember_run(run, tx.memory)
     begin_queued(run.queue, tx, slots)
 
 
 def begin_queued(queue: str, tx: Transaction, slots: Slots) -> None:
-    """Begin the oldest waiting runs of a DAG, as many as its limit admits.
+    """Start the oldest queued runs, as many as the limit of the DAG allows.
 
-    And one more, where those that are active wait for it. Those of a backfill all begin: no more
-    are made than it may have.
+    One more is started if active runs depend on it and could never end otherwise. All runs of a
+    backfill are started, because it creates no more than its limit.
     """
     memory = tx.memory
     waiting = memory.queued_runs.get(queue, deque())
@@ -291,7 +292,7 @@ def begin_queued(queue: str, tx: Transaction, slots: Slots) -> None:
 
 
 def rests(run: Run, memory: Memory) -> bool:
-    """Whether a run waits until its DAG is resumed: what events start while it is paused."""
+    """Return whether a queued run that an event started waits because its DAG is paused."""
     row = memory.dags.get(run.row.dag_id)
     is_waiting = run.state is RunState.QUEUED and run.row.cause == BY_EVENT
     return is_waiting and row is not None and row.paused
@@ -310,13 +311,13 @@ def _begin(run: Run, tx: Transaction, slots: Slots) -> None:
 
 
 def slot_due(dag_id: str, at: Timestamp, tx: Transaction, slots: Slots) -> None:
-    """A slot of a schedule has come: make its run, arm the next.
+    """Create the run of a fire time that has come, and arm the next.
 
-    While too many runs of the DAG wait already nothing is made; the end of a run asks again.
+    Nothing is created while too many runs of the DAG are queued; the end of a run tries again.
     """
     row = tx.memory.dags.get(dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != at:
-        return  # armed for another slot
+        return  # armed for another fire time
     dag_version = tx.memory.dag_versions[row.version, dag_id]
     schedule = dag_version.graph.spec.schedule
     if schedule is None:
@@ -341,9 +342,9 @@ def slot_due(dag_id: str, at: Timestamp, tx: Transaction, slots: Slots) -> None:
 def _make_due(
     row: DagRow, dag_version: DagVersion, limit: int, tx: Transaction, slots: Slots
 ) -> None:
-    """Make the runs of slots that have come, as the DAG says of those that were missed."""
+    """Create the runs of fire times that have come, as the DAG's policy for missed ones says."""
     spec, cursor = dag_version.graph.spec, row.next_run_at
-    assert spec.schedule is not None  # noqa: S101 - the caller has looked
+    assert spec.schedule is not None  # noqa: S101 - checked by the caller
     assert cursor is not None  # noqa: S101
     due, following = [cursor], None
     if not spec.schedule.once:
@@ -382,11 +383,11 @@ def _put_made(
 
 
 def make_slots(entry: CreateMissingRuns, tx: Transaction, slots: Slots) -> None:
-    """Make the runs of slots that were due, but for those that had one."""
+    """Create the runs of due fire times, except those that already have one."""
     row = tx.memory.dags.get(entry.dag_id)
     known = tx.memory.found_ahead.get(entry.dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != entry.cursor or known is None:
-        return  # its cursor was moved, and whatever did so has armed the next slot
+        return  # its cursor was moved, which has armed the next fire time
     dag_version = tx.memory.dag_versions[row.version, entry.dag_id]
     due = [slot for slot in entry.slots if slot not in known]
     _put_made(row, dag_version, due, entry.following, entry.slots[-1], tx, slots)
@@ -395,12 +396,12 @@ def make_slots(entry: CreateMissingRuns, tx: Transaction, slots: Slots) -> None:
 def _run_on(
     row: DagRow, dag_version: DagVersion, gap_us: int, tx: Transaction, slots: Slots
 ) -> None:
-    """Make the next run of a DAG of which one follows the other, if none is left of it."""
+    """Create the next run of a DAG with a continuous schedule, unless one is active or queued."""
     memory, end = tx.memory, dag_version.graph.spec.end_date
-    assert row.next_run_at is not None  # noqa: S101 - the caller has looked
+    assert row.next_run_at is not None  # noqa: S101 - checked by the caller
     slot = max(row.next_run_at, tx.now)
     if is_running(row.dag_id, memory):
-        return  # the end of it asks again
+        return  # the end of that run tries again
     if (end is not None and slot > end) or _has_run_enough(row, memory):
         return
     row = msgspec.structs.replace(row, next_run_at=slot + gap_us, last_slot=slot)
@@ -410,7 +411,7 @@ def _run_on(
 
 
 def is_running(dag_id: str, memory: Memory) -> bool:
-    """Whether a run of a DAG goes on or waits for its turn; those of backfills do not count."""
+    """Return whether a run of a DAG is active or queued, not counting backfills."""
     return bool(memory.active_runs.get(dag_id) or memory.queued_runs.get(dag_id))
 
 
@@ -421,13 +422,13 @@ def _is_continuous(row: DagRow, memory: Memory) -> bool:
 
 
 def _has_run_enough(row: DagRow, memory: Memory) -> bool:
-    """Whether a daemon that ends when it is idle has had its one run of a DAG without an end."""
+    """Return whether a daemon that exits when idle has had its one run of a continuous DAG."""
     rests, last = memory.rests_after, row.last_slot
     return rests is not None and last is not None and last >= rests
 
 
 def has_slot_due(memory: Memory, now: Timestamp) -> bool:
-    """Whether the run of some slot is still to be made that should have started by now."""
+    """Return whether the run of a fire time should have started by now and has not been created."""
     return any(
         at <= now and not (_is_continuous(row, memory) and _has_run_enough(row, memory))
         for row in memory.dags.values()

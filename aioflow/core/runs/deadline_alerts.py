@@ -1,10 +1,10 @@
-"""By when a run, or a task of it, should have ended; and how long a run may take at most.
+"""Deadlines of runs and their tasks, and the timeout of runs.
 
-A deadline ends nothing: people are told. It is owed from the commit that makes its run, as a
-row of the outbox that waits for its instant; the commit in which that has come puts the word
-to people in its place. So none is lost, and none is told twice. The rows of a run go when it ends.
+A deadline ends nothing; it causes an alert. The commit that creates the run adds an outbox row
+for it. The commit in which it is reached replaces this row by the alert. So no alert is lost and
+none is repeated. The rows of a run are deleted when it ends.
 
-How long a run may take needs no row: its start and its version say when that is over.
+A run timeout needs no row: it follows from the start of the run and its DAG version.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FEW = 1_000
 
 
 def owe(run: Run, tx: Transaction) -> None:
-    """A run is made: its deadlines begin to be owed, one row for those of one instant."""
+    """Schedule the deadline alerts of a new run: one outbox row per distinct deadline."""
     lengths = {task.deadline_us for task in run.spec.tasks} | {run.spec.deadline_us}
     for length in sorted(length for length in lengths if length is not None):
         at = tx.steady + length
@@ -42,7 +42,7 @@ def owe(run: Run, tx: Transaction) -> None:
 
 
 def index(memory: Memory) -> None:
-    """Learn from what is owed which deadlines are."""
+    """Rebuild the pending deadlines from the outbox."""
     memory.deadlines.clear()
     for number, (kind, body) in memory.outbox.items():
         if kind == DEADLINE:
@@ -51,26 +51,26 @@ def index(memory: Memory) -> None:
 
 
 def arm(tx: Transaction) -> None:
-    """After a restart: have all that are owed come, at once where they have passed."""
+    """Arm timers for all pending deadlines after a restart; past ones fire at once."""
     for run_no, deadlines in tx.memory.deadlines.items():
         for owed in deadlines.values():
             tx.effects.append(WakeAt(TimerFired(owed.at, run_no=run_no)))
 
 
 def arm_timeout(run: Run, tx: Transaction) -> None:
-    """Arm the time limit of a run that has started, was restored, or was cleared.
+    """Arm the timeout of a run that has started, was restored, or was cleared.
 
-    A second call for the same start leaves that start at the same instant of steady time.
+    A second call for the same start does not change that start in steady time.
     """
     length, began = run.spec.run_timeout_us, run.row.started_at
     if length is None:
-        tx.memory.run_ends.pop(run.run_no, None)  # an earlier version of the DAG had one
+        tx.memory.run_ends.pop(run.run_no, None)  # an earlier version of the DAG had a timeout
     elif began is not None:
         ends = tx.memory.run_ends
         known = ends.get(run.run_no)
         if known is not None and known.began == began:
             started = known.started
-        else:  # its row has wall time, which may have stepped before a restart
+        else:  # the row has wall time, which may have stepped before a restart
             started = min(began - tx.at.shift, tx.steady)
         at = started + length
         ends[run.run_no] = RunEnd(began, started, at)
@@ -81,23 +81,20 @@ def arm_timeout(run: Run, tx: Transaction) -> None:
 
 
 def is_timed_out(run: Run, at: Timestamp, memory: Memory) -> bool:
-    """Whether the instant that has come is the one at which a run has taken too long."""
+    """Return whether a timer that fired is the timeout of a running run."""
     is_running = run.state is RunState.RUNNING and run.row.quarantine is None
     end = memory.run_ends.get(run.run_no)
     return is_running and end is not None and end.at == at
 
 
 def is_over(run: Run, steady: Timestamp, memory: Memory) -> bool:
-    """Whether a run has had all the time it may take."""
+    """Return whether the timeout of a run has passed."""
     end = memory.run_ends.get(run.run_no)
     return end is not None and end.at <= steady
 
 
 def told(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
-    """The instant of a deadline has come: owe people a word about what has not ended by then.
-
-    A second time it changes nothing.
-    """
+    """Queue alerts for everything unfinished at its deadline. Idempotent."""
     memory = tx.memory
     owed = memory.deadlines.get(run_no, {})
     run = memory.runs.get(run_no)
@@ -105,7 +102,7 @@ def told(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
         del owed[number]
         tx.outbox.write_off(number)
         if run is not None and run.state.is_live:
-            # One that an earlier version has stored does not say its length.
+            # Rows of an earlier program version do not say the length.
             _tell(run, due.length_us or at - run.row.created_at, tx)
 
 
@@ -126,6 +123,6 @@ def _call_back(run: Run, position: int, tx: Transaction) -> None:
 
 
 def write_off(run_no: RunNo, tx: Transaction) -> None:
-    """A run has ended: what is owed for its deadlines is not any more."""
+    """Delete the pending deadlines of a run that has ended."""
     for number in tx.memory.deadlines.pop(run_no, {}):
         tx.outbox.write_off(number)

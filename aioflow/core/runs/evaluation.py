@@ -1,7 +1,7 @@
-"""What the rules of a task say while its parents stand as they do, of the whole or of one child.
+"""Evaluation of trigger rules for a task, or for one of its children.
 
-Parents are counted in tallies, and never looked at. Only those whose children a task goes along
-with, index by index, are looked up: they are few, and of each one child at a time.
+Parents are counted in tallies and not visited. The exceptions are mapped parents that the
+children follow index by index; of those, one child at a time is looked up.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from aioflow.model.states import TaskState
 __all__ = ("WHOLE", "instances", "verdict")
 
 WHOLE = -1
-"""In place of a map index: a task that is not mapped, or one before it has expanded."""
+"""Map index of a task that is not mapped, or not expanded yet."""
 
 
 def verdict(run: Run, position: int, index: int = WHOLE) -> Verdict:
-    """Return what the rules say, also of a stream that has begun as if it had ended well."""
+    """Return the verdict of the trigger rules.
+
+    A task over a stream that has yielded items runs if it would run after a success of the stream.
+    """
     if stream_expand.has_begun(run, position):
         source = stream_expand.source_of(run, position)
         if _judged(run, position, index, source) is Verdict.RUN:
@@ -34,12 +37,12 @@ def verdict(run: Run, position: int, index: int = WHOLE) -> Verdict:
 
 
 def instances(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
-    """Yield the states of those instances of a parent that one child of a task goes along with."""
+    """Yield the states of the parent's instances that one child of a task depends on."""
     group = run.groups.get(parent)
     if group is None:
         yield run.states[parent]
     elif index == WHOLE:
-        yield TaskState.PENDING  # each child is judged by itself
+        yield TaskState.PENDING  # each child is evaluated by itself
     else:
         for number in _indexes(run, position, parent, index):
             yield group.states[number]
@@ -47,7 +50,7 @@ def instances(run: Run, position: int, parent: int, index: int) -> Iterator[int]
 
 def _indexes(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
     mapped = run.spec.tasks[position].mapped
-    assert mapped is not None  # noqa: S101 - only mapped tasks go along with others
+    assert mapped is not None  # noqa: S101 - only mapped tasks follow others
     if parent in mapped.along:
         yield index
         return
@@ -58,12 +61,12 @@ def _indexes(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
         return
     picks = pick(mapped, index, lockstep.widths)
     pairs = zip(leaves(mapped.sources), picks, strict=True)
-    # One that it takes twice is one instance all the same.
+    # An instance that the child uses twice counts once.
     yield from {number for leaf, number in pairs if leaf.position == parent and number >= 0}
 
 
 def _judged(run: Run, position: int, index: int, assumed: int = -1) -> Verdict:
-    """Return it, taking one parent for ended well."""
+    """Return the verdict, with one parent assumed to have succeeded."""
     looks = run.graph.judged[position]
     if len(looks) == 1:
         return _look(run, position, looks[0], index, assumed)

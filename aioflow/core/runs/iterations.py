@@ -1,9 +1,9 @@
-"""Loops: tasks that go round together until one of them, which decides, says that it is good.
+"""Loops: tasks that repeat together until one of them, the decider, ends them.
 
-A round is a map index. All tasks of a loop are as wide as rounds have begun, and open until the
-one that decides has ended in the last of them: well and for another round, then all of them have
-a child more, in the commit that ends it; or in any other way, then none is added any more. What a
-person took back, see ``rewinding``, begins again with its own rows.
+The map index is the iteration. All tasks of a loop have as many children as iterations have
+started, and stay open until the decider ends in the last iteration. If it succeeds and asks for
+another iteration, the same commit adds a child to each. Any other end closes the loop. Iterations
+that a person has undone (see ``tasks.rewind``) reuse their rows when they start again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ("begun", "close", "exhausted", "go_round", "groups_of", "is_decided",
 
 
 def begun(run: Run, position: int) -> tuple[int, bool]:
-    """Return how many rounds the loop of a task has begun, and whether others may follow."""
+    """Return how many iterations the loop of a task has started, and whether more may follow."""
     mapped = run.spec.tasks[position].mapped
     assert mapped is not None  # noqa: S101 - only mapped tasks are in loops
     group = run.groups.get(mapped.until)
@@ -31,7 +31,7 @@ def begun(run: Run, position: int) -> tuple[int, bool]:
 
 
 def groups_of(run: Run, decider: int) -> Iterator[MappedTask]:
-    """Yield the tasks of a loop that have expanded."""
+    """Yield the expanded tasks of a loop."""
     mapped = run.spec.tasks[decider].mapped
     assert mapped is not None  # noqa: S101 - see ``begun``
     for position in sorted((decider, *mapped.along)):
@@ -41,7 +41,7 @@ def groups_of(run: Run, decider: int) -> Iterator[MappedTask]:
 
 
 def exhausted(task: TaskInstance) -> Failure | None:
-    """Return why a loop does not go round again though it should; ``None`` if it may."""
+    """Return the failure of a loop that needs another iteration beyond its limit, or ``None``."""
     limit = task.spec.map_limit
     if task.map_index + 1 < limit:
         return None
@@ -50,9 +50,10 @@ def exhausted(task: TaskInstance) -> Failure | None:
 
 
 def go_round(run: Run, decider: int, tx: Transaction, slots: Slots) -> list[MappedTask]:
-    """Begin another round; return the fan-outs that have to be judged, or their new children.
+    """Add an iteration. Return the mapped tasks that must be evaluated, or whose new children must.
 
-    What stands before a loop may have been marked since: then its next round is none any more.
+    A task before the loop may have been marked since; then the new iteration may not be allowed to
+    run.
     """
     grown = []
     for group in groups_of(run, decider):
@@ -71,7 +72,7 @@ def go_round(run: Run, decider: int, tx: Transaction, slots: Slots) -> list[Mapp
 
 
 def _take_up(group: MappedTask, tx: Transaction) -> None:
-    """The task of a round that was taken back has a row, and begins with that."""
+    """Reuse the row of the last child, if this iteration was undone before."""
     run, index = group.run, group.width - 1
     task_no = group.first_task_no + index
     start_no = run.removed.pop(task_no, None)
@@ -85,14 +86,14 @@ def _take_up(group: MappedTask, tx: Transaction) -> None:
 
 
 def is_decided(run: Run, position: int, map_index: int) -> bool:
-    """Whether a loop has ended with this task, the one that decides, of its last round."""
+    """Return whether a task is the decider of the last iteration."""
     if run.spec.tasks[position].chooses is not Chooses.ROUNDS:
         return False
     return map_index < 0 or map_index + 1 == run.groups[position].width
 
 
 def close(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
-    """No round follows. Yield what may be judged now."""
+    """Close a loop. Yield the tasks to evaluate now."""
     for group in groups_of(run, decider):
         if not group.is_open:
             continue
@@ -107,7 +108,7 @@ def close(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
 def reopen(run: Run, tx: Transaction) -> None:
     """Reopen closed loops whose deciding task never ran and is pending again.
 
-    Such a loop is in its first round. A mark that would keep further rounds of it is refused.
+    Such a loop is in its first iteration. A mark that would keep further ones is refused.
     """
     for group in list(run.groups.values()):
         mapped = run.spec.tasks[group.position].mapped

@@ -1,4 +1,4 @@
-"""What follows in the run behind when a task ends: whatever had waited for it goes on."""
+"""Release of tasks in the next run that wait for a task of the previous one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ("looked_back", "settle")
 
 
 def settle(tx: Transaction, slots: Slots) -> None:
-    """Let go on what waited for the tasks that have ended, run by run."""
+    """Evaluate the tasks that waited for tasks ended in this turn, and start queued runs."""
     while tx.ended_tasks or tx.held_dags:
         while tx.ended_tasks:
             run, position = tx.ended_tasks.pop()
@@ -26,7 +26,7 @@ def settle(tx: Transaction, slots: Slots) -> None:
 
 
 def _pass_on(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
-    """Judge what may go on in the run behind this one, which may have ended meanwhile."""
+    """Evaluate the dependent tasks in the next run. This run may have ended meanwhile."""
     memory, order = tx.memory, run_key(run.row)
     line = memory.run_sequences.get(run.row.dag_id)
     number = None if line is None or order is None else line.behind(order)
@@ -39,7 +39,7 @@ def _pass_on(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
 
 
 def looked_back(entry: PreviousRunLoaded, tx: Transaction, slots: Slots) -> None:
-    """It is known what comes before a run: judge what waited for that."""
+    """Evaluate the waiting tasks of a run whose previous run is now known."""
     run = tx.memory.runs.get(entry.run_no)
     if run is not None and _goes_on(run):
         _judge(run, tuple(sorted(run.graph.past)), tx, slots)
@@ -52,5 +52,5 @@ def _goes_on(run: Run) -> bool:
 def _judge(run: Run, positions: tuple[int, ...], tx: Transaction, slots: Slots) -> None:
     pending = [at for at in positions if run.states[at] == TaskState.PENDING]
     if pending:
-        tx.runs[run.run_no] = run  # also one that does no more than expand is taken back
+        tx.runs[run.run_no] = run  # so that the run is restored if the turn is rolled back
         step(run, pending, tx, slots)

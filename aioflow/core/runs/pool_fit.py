@@ -1,7 +1,7 @@
-"""Which DAGs have a task that never starts, because it takes more of its pool than there is.
+"""Detection of tasks that can never start because they need more slots than their pool has.
 
-Said of their file, where it is parsed and whenever a pool changes; the DAG stays active, since
-tasks beside that one may run, and a pool is set in a moment.
+It is reported for the DAG file when it is parsed and whenever a pool changes. The DAG stays
+active, because its other tasks may run, and the pool can be resized.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ("pools_changed", "too_wide")
 
 
 def too_wide(specs: Iterable[DagSpec], pools: Mapping[str, PoolRow]) -> PoolTooNarrow | None:
-    """Return the first task that its pool never has room for."""
+    """Return the error for the first task that never fits into its pool, or ``None``."""
     for spec in specs:
         for task in spec.tasks:
             pool = pools.get(task.pool)
@@ -31,7 +31,7 @@ def too_wide(specs: Iterable[DagSpec], pools: Mapping[str, PoolRow]) -> PoolTooN
 
 
 def pools_changed(tx: Transaction, pools: Mapping[str, PoolRow]) -> None:
-    """Say it of each file anew; whatever else is wrong with a file is said before this."""
+    """Update this finding of each file. Any other error of a file takes precedence."""
     memory = tx.memory
     specs: dict[str, list[DagSpec]] = {}
     for row in memory.dags.values():

@@ -1,4 +1,4 @@
-"""Whether the run before lets a task run: ``depends_on_past`` and ``wait_for_downstream``."""
+"""Dependencies on the previous run: ``depends_on_past`` and ``wait_for_downstream``."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = (
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """What holds a task up: a task of the run before.
+    """A task of the previous run that another task waits for.
 
     Attributes:
-        run_id: Empty while nobody knows which run that is.
-        live: The number of that run, if it has not ended.
+        run_id: Previous run; empty while it is not known.
+        live: Number of that run, if it has not ended.
     """
 
     run_id: str = ""
@@ -44,15 +44,16 @@ class Holder(msgspec.Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether the run before has been found."""
+        """Whether the previous run is known."""
         return bool(self.run_id)
 
 
 def holder(run: Run, position: int, memory: Memory) -> Holder | None:
-    """Return what of the run before keeps a task from starting; ``None`` if nothing does.
+    """Return the task of the previous run that blocks a task, or ``None``.
 
-    The first run of a DAG has nothing before it, nor has one without a logical date. A task that
-    the run before did not have holds nothing up.
+    The first run of a DAG has no previous run, nor has a run without a logical date. A task that
+    the
+    previous run did not have blocks nothing.
     """
     order = run_key(run.row)
     if order is None or position not in run.graph.past:
@@ -90,7 +91,10 @@ def _held_by_live(before: Run, task_id: str) -> Holder | None:
 
 
 def admits(run: Run, position: int, tx: Transaction) -> bool:
-    """Whether a task whose rule says run may do so; whoever holds it up lets it go on later."""
+    """Return whether the previous run allows a task to run.
+
+    If not, the task is evaluated again when the task that blocks it has ended.
+    """
     found = holder(run, position, tx.memory)
     if found is None:
         return True
@@ -102,9 +106,9 @@ def admits(run: Run, position: int, tx: Transaction) -> bool:
 
 
 def _waits_for_live(run: Run, memory: Memory) -> bool:
-    """Whether a task of a run waits for nothing but a live run before its own."""
+    """Return whether a task of a run waits for nothing but an earlier live run."""
     if run.clearing is not None:
-        return False  # that is judged when it goes on
+        return False  # its tasks are evaluated when the clear is complete
     for position in run.graph.past:
         if run.states[position] == TaskState.PENDING and verdict(run, position) is Verdict.RUN:
             found = holder(run, position, memory)
@@ -114,9 +118,9 @@ def _waits_for_live(run: Run, memory: Memory) -> bool:
 
 
 def needed_run(dag_id: str, memory: Memory) -> Run | None:
-    """Return the queued run that has to begin however many are active, if there is one.
+    """Return the queued run that must start regardless of the limit of active runs, or ``None``.
 
-    It comes before all others, and one of those is active and held up: neither would ever end.
+    It is the first in order, and an active run waits for it: otherwise neither would ever end.
     """
     line = memory.run_sequences.get(dag_id)
     first = None if line is None else line.first
@@ -131,13 +135,13 @@ def needed_run(dag_id: str, memory: Memory) -> Run | None:
             needs = run.state is RunState.RUNNING and _waits_for_live(run, memory)
             return memory.runs.get(first) if needs else None
         order = run_key(run.row)
-        assert order is not None  # noqa: S101 - it stands in the line
+        assert order is not None  # noqa: S101 - it is in the sequence
         number = line.behind(order)
     return None
 
 
 def forget(dag_id: str, order: RunKey, tx: Transaction) -> None:
-    """A run that had ended is gone: the one before that counts now."""
+    """Record that an ended run was deleted, and query the new previous run of the next one."""
     line = tx.memory.run_sequences.get(dag_id)
     behind = None if line is None else line.forget(order)
     if behind is not None:
@@ -145,9 +149,9 @@ def forget(dag_id: str, order: RunKey, tx: Transaction) -> None:
 
 
 def came_before(run: Run, tx: Transaction) -> None:
-    """A run is made before others: the one behind it waits for this one now.
+    """Re-evaluate the run after a new one, which is its previous run now.
 
-    Where that is of another version, it may have nothing to wait for there.
+    Only needed if their versions differ, since it may then have nothing to wait for.
     """
     line, order = tx.memory.run_sequences.get(run.row.dag_id), run_key(run.row)
     behind = None if line is None or order is None else line.behind(order)
@@ -156,9 +160,9 @@ def came_before(run: Run, tx: Transaction) -> None:
 
 
 def doubt(dag_ids: Iterable[str], memory: Memory) -> list[PreviousRunLoaded]:
-    """A turn over runs of these DAGs was taken back: return what has to be asked anew.
+    """Drop what is known of ended runs after a rollback. Return the queries to repeat.
 
-    What memory knew of ended runs may not be so. One pass over the live runs of each.
+    This takes one pass over the live runs of each DAG.
     """
     asking = []
     for dag_id in sorted(memory.run_sequences.keys() & set(dag_ids)):
@@ -175,18 +179,18 @@ def _may_wait(run_no: RunNo, memory: Memory) -> bool:
     )
 
 
-# ── asking the database ─────────────────────────────────────────────────────────────────
+# ── database queries ────────────────────────────────────────────────────────────────────
 
 
 def asked(inputs: Iterable[Input]) -> list[RunNo]:
-    """Return the runs before which nobody knows what comes."""
+    """Return the runs whose previous run these inputs need."""
     return [entry.run_no for entry in inputs if isinstance(entry, PreviousRunLoaded)]
 
 
 def wanted(inputs: Sequence[Input], memory: Memory) -> Iterator[tuple[str, list[RunKey]]]:
-    """Yield for each DAG the places in its line before which the database is to look.
+    """Yield for each DAG the run keys whose previous run must be queried.
 
-    What that says is to be given to ``RunSequence.learn`` before the inputs are taken.
+    The results must be passed to ``RunSequence.learn`` before the inputs are handled.
     """
     found: dict[str, set[RunKey]] = {}
     for run_no in asked(inputs):

@@ -1,7 +1,7 @@
-"""What a restart goes on with: every process of the last incarnation is gone, only rows are left.
+"""Recovery after a restart: all processes of the last incarnation have ended, only rows are left.
 
-Where that is refused, it is repeated in parts, so that one run which cannot go on keeps no
-other from it.
+If a restart is refused, it is repeated in parts, so that a run that cannot continue does not
+block the others.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ("damage_found", "give_up", "in_parts", "restarted", "set_aside", "sto
 
 
 def restarted(entry: Restarted, tx: Transaction, slots: Slots) -> None:
-    """Go on from what the rows say; a second time changes nothing."""
+    """Continue from the rows. Idempotent."""
     memory = tx.memory
     if entry.runs is None or not entry.runs:
         _sweep(tx)
         deadline_alerts.index(memory)
-        create.count_runs(memory)  # if this is repeated, they were counted before
+        create.count_runs(memory)  # a repeated restart has counted them before
         _suspect(tx, has_crashed=entry.has_crashed)
     numbers = memory.runs if entry.runs is None else entry.runs
     for run in [memory.runs[number] for number in numbers if number in memory.runs]:
@@ -49,17 +49,17 @@ def restarted(entry: Restarted, tx: Transaction, slots: Slots) -> None:
 
 
 def in_parts(entry: Input, memory: Memory) -> Iterable[Input]:
-    """Return an input as those that can be taken one by one."""
+    """Split a restart into inputs that can be handled one by one."""
     if not isinstance(entry, Restarted) or entry.runs is not None:
         return [entry]
     return [replace(entry, runs=()), *(Restarted((number,)) for number in memory.runs)]
 
 
 def give_up(row: RunRow, reason: str, memory: Memory, *, is_damaged: bool) -> None:
-    """A run cannot be made of its rows: hold it still, and forget what was made of it.
+    """Isolate a run that could not be restored from its rows, and remove it from memory.
 
     Args:
-        is_damaged: Whether one of its rows is: then none of them is written to.
+        is_damaged: Whether one of its rows is damaged; then none of them is written to.
     """
     was_told = row.quarantine is not None
     _forget(row, memory)
@@ -69,14 +69,14 @@ def give_up(row: RunRow, reason: str, memory: Memory, *, is_damaged: bool) -> No
 
 
 def tell(row: RunRow, tx: Transaction) -> None:
-    """Have the row of a run that was given up say why, and alert."""
+    """Store the quarantine reason of an isolated run, and alert."""
     change = (row.run_no, row.state, row.state, row.started_at, row.ended_at, row.quarantine)
     tx.batch.run_changes.append(RunChange(*change))
     tx.outbox.alert_of(row, "quarantined", row.quarantine or "")
 
 
 def damage_found(damage: Damage, tx: Transaction) -> None:
-    """Alert people to a damaged row: which table, which row, and whose it is."""
+    """Alert about a damaged row, with its table, key, run and DAG."""
     memory, run_no = tx.memory, damage.run_no
     row = None if run_no is None else memory.isolated.get(run_no)
     if row is None and run_no is not None and run_no in memory.runs:
@@ -87,7 +87,7 @@ def damage_found(damage: Damage, tx: Transaction) -> None:
 
 
 def set_aside(run: Run, reason: str, memory: Memory) -> None:
-    """Go on as if a run were not there, until the next start."""
+    """Remove a run from memory and isolate it until the next restart."""
     run.is_forgotten = True
     memory.drop_run(run)
     _forget(run.row, memory)
@@ -95,7 +95,7 @@ def set_aside(run: Run, reason: str, memory: Memory) -> None:
 
 
 def stop_trigger(one: DagTrigger) -> None:
-    """Have the trigger of a DAG hosted no more until the next start: as if no key opened it."""
+    """Stop a DAG's trigger until the next restart, as if it could not be decrypted."""
     one.row = replace(one.row, kwargs=None)
     one.unhost()
 
@@ -117,7 +117,7 @@ def _forget(row: RunRow, memory: Memory) -> None:
 
 
 def _sweep(tx: Transaction) -> None:
-    """Rows of triggers that nobody hosts any more, and nobody waits for."""
+    """Delete rows of triggers that no task needs and no host has."""
     memory = tx.memory
     tx.strays, memory.stray_triggers = memory.stray_triggers, []
     for stray in tx.strays:
@@ -132,13 +132,13 @@ def _sweep(tx: Transaction) -> None:
 
 
 def _suspect(tx: Transaction, *, has_crashed: bool) -> None:
-    """Find out what ran when the daemon died, and what may have."""
+    """Find the tasks and triggers that were running, or may have been, when the daemon died."""
     memory = tx.memory
     lives = [task for task in memory.active_tasks.objects.values() if task.run.state.is_live]
     running = [task for task in lives if task.state is TaskState.RUNNING]
     hosted = chain(assignment.hosted_before(memory), dag_triggers.hosted_before(memory))
     crash_trials.crashed(crash_trials.DAEMON, running, tx, hosted if has_crashed else ())
-    crash_trials.wake(tx)  # also of one that stands as it did
+    crash_trials.wake(tx)  # also for a trial that has not changed
     for task in lives:
         has_begun = task.resumed is not None or task.recorded
         if task.state is TaskState.QUEUED and task.start_no and not has_begun:
@@ -155,7 +155,7 @@ def _go_on(run: Run, tx: Transaction, slots: Slots) -> None:
     for task_no, at in tx.memory.packing.instants(run):
         tx.effects.append(WakeAt(TimerFired(at, task_no)))
     for number, failure in crash_trials.guilty_triggers(tx.memory):
-        wait = tx.memory.waits.get(number)  # which unfolds it, with the instants above
+        wait = tx.memory.waits.get(number)  # this unpacks it; its timers are armed above
         if wait is not None and wait.run is run:
             lifecycle.charge(wait, failure, tx, slots)
     if run.clearing is not None:

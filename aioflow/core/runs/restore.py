@@ -1,7 +1,7 @@
-"""Runs made of their rows again, a page of them at a time.
+"""Restoring of runs from their rows, one page at a time.
 
-What only waits is folded as its rows come, and never was an object: a restart with a hundred
-thousand of them takes little more room than they do. Nothing is decided here.
+Tasks that only wait are packed as their rows are read and never become objects. So a restart with
+a hundred thousand of them needs little more memory than they take. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ("Restoring", "restore")
 _decode = msgspec.msgpack.Decoder(TaskRow).decode
 
 _CLEARED = frozenset({TaskState.PENDING, TaskState.REMOVED})
-"""A row in such a state stands for a task that begins anew, or is not there any more."""
+"""States of rows whose task was reset, or no longer exists."""
 
 
 def restore(rows: LiveRun, memory: Memory) -> Run:
-    """Build a run from all of its rows and remember it.
+    """Build a run from all of its rows and add it to memory.
 
     Raises:
-        KeyError: If its version is not known; the engine loads those first.
+        KeyError: If its version is not loaded; the engine loads versions first.
     """
     restoring = Restoring(rows, memory)
     restoring.take(rows)
@@ -42,10 +42,10 @@ def restore(rows: LiveRun, memory: Memory) -> Run:
 
 
 class Restoring:
-    """One run being built: all its tasks first, then their triggers, then its end.
+    """A run being restored: first all tasks, then their triggers, then ``finish``.
 
     Args:
-        rows: What it has besides these.
+        rows: The run and its rows other than tasks and triggers.
 
     Raises:
         KeyError: As ``restore``.
@@ -72,7 +72,7 @@ class Restoring:
             self._events[event.trigger_no].append(event)
 
     def take(self, rows: LiveRun) -> None:
-        """Take tasks, or triggers, or both."""
+        """Add rows of tasks, of triggers, or of both."""
         retry_budget.recount(self.run, rows.tasks)
         for task in rows.tasks:
             if task.state in _CLEARED:
@@ -91,10 +91,10 @@ class Restoring:
                 self._take_trigger(trigger)
 
     def finish(self) -> Run:
-        """Remember the run, complete; nothing of it comes after that.
+        """Complete the run and add it to memory. No more rows may follow.
 
         Raises:
-            ValueError: If a task waits for nothing, or a trigger is of no task that waits.
+            ValueError: If a deferred task has no trigger, or a trigger belongs to no waiting task.
         """
         run, memory = self.run, self._memory
         for task_no in self._deferred:
@@ -105,14 +105,14 @@ class Restoring:
             _restore_progress(run, progress)
         memory.packing.loose.update(run.active_tasks.objects)
         memory.packing.runs.loose[run.run_no] = run
-        memory.packing.fold(with_runs=False)  # it has yet to go on
+        memory.packing.fold(with_runs=False)  # the run has yet to continue
         return run
 
     def take_ended(self, rows: LiveRun) -> None:
-        """Take tasks of a run that has ended. Whose hosts have not let go of it keep its triggers.
+        """Add task rows of an ended run. Triggers that hosts have yet to release are not affected.
 
         Raises:
-            ValueError: If one of them has not.
+            ValueError: If a task has not ended.
         """
         retry_budget.recount(self.run, rows.tasks)
         for task in rows.tasks:
@@ -125,19 +125,22 @@ class Restoring:
                 self._note_end(task)
 
     def look_back(self) -> Run:
-        """Return the run as its tasks say it stands. All that one which has ended needs."""
+        """Compute tallies and mapped tasks from the task states, and return the run.
+
+        An ended run needs nothing else.
+        """
         for expansion in self._expansions:
             stream_expand.restore(self.run, expansion)
         recount(self.run)
         return self.run
 
     def _take_cleared(self, row: TaskRow) -> None:
-        """Take a task that is pending again, or in whose place others are, or will be."""
+        """Add a task row that was reset, or whose task was replaced or removed."""
         run, group = self.run, None
         if row.map_index >= 0:
             group = run.groups.get(row.position)
             if group is None or row.task_no - group.first_task_no != row.map_index:
-                return  # it was expanded anew
+                return  # it was expanded again
         if row.state is TaskState.PENDING:
             run.cleared.put(row.task_no, row.start_no)
             return
@@ -170,16 +173,16 @@ class Restoring:
         self.run.active_tasks[row.task_no] = task
         self._memory.active_tasks[row.task_no] = task
         if task.spec.streams:
-            self._memory.backpressured[row.task_no] = task  # what it was told last is not known
+            self._memory.backpressured[row.task_no] = task  # confirmed items are not known
 
     def _take_trigger(self, row: TriggerRow) -> None:
-        """Fold it with its task, if it is the first of that and only waits."""
+        """Add a trigger, packed with its task if it is the task's first and both only wait."""
         memory = self._memory
         body = self._deferred.take(row.task_no)
         if body is not None:
             task = _decode(body)
             streams = self.run.spec.tasks[task.position].streams
-            # What is known is made whole: a host may have it.
+            # A trigger already in memory is not packed, because a host may have it.
             if _only_waits(row) and not streams and row.trigger_no not in memory.waits:
                 progress = self._progress.get(row.task_no)
                 memory.packing.lay(self.run, task, row, progress, memory.shift)
@@ -221,13 +224,13 @@ def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Mem
 
 def _restore_progress(run: Run, progress: Progress) -> None:
     task = run.active_tasks.objects.get(progress.task_no)
-    if task is None:  # it has ended, or lies folded with its progress
+    if task is None:  # it has ended, or is packed with its progress
         return
     task.recorded = progress.count
     task.first_failed = progress.first_failed
     task.open_kind = progress.open_kind
     handled = next((wait for wait in task.waits if wait.is_handled), None)
-    if handled is not None and task.open_kind:  # what takes its events waits in a call of its own
+    if handled is not None and task.open_kind:  # its operator waits in a durable call
         task.waits, task.resumed = tuple(w for w in task.waits if w is not handled), handled
     opened = _stream_of(progress.open_name)
     if opened in task.streams:
@@ -235,6 +238,6 @@ def _restore_progress(run: Run, progress: Progress) -> None:
 
 
 def _stream_of(name: str) -> int:
-    """Return which call opened the stream that a recorded call takes an event of; -1 if none."""
+    """Return the ordinal of the call that opened the stream of a recorded call; -1 for none."""
     _, mark, ordinal = name.rpartition("#")
     return int(ordinal) if mark else -1

@@ -1,8 +1,8 @@
-"""One run in memory: what follows when one of its tasks ends.
+"""Progress of a run when one of its tasks ends.
 
-``end`` writes an end down, tells the children's tallies, and steps: each child whose rule
-can now be judged is made ready, expanded, skipped or failed, and so on down the graph with
-a list, never by recursion.
+``end`` records the end, updates the tallies of the children, and steps: each child whose rule can
+be decided now is made ready, expanded, skipped or failed, and so on down the graph, with a queue
+instead of recursion.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ __all__ = (
 )
 
 AT_HAND_BYTES = 1024
-"""Results up to this size stay in memory for the tasks that take them as arguments."""
+"""Results up to this size stay in memory for tasks that take them as arguments."""
 
 JUDGED_CHILDREN = 2_000
-"""Children that are judged for the first time in one turn at most; others wait for the next."""
+"""Maximum children evaluated for the first time in one turn; the others follow in later turns."""
 
 _FAILURE_AWAITED = frozenset(
     {TriggerRule.ONE_SUCCESS, TriggerRule.ONE_DONE, TriggerRule.ONE_FAILED, TriggerRule.ALL_FAILED}
 )
-"""Rules that provide for a failed parent: their runs are no ``partial`` for it."""
+"""Rules that expect a failed parent; such a failure does not make the run ``partial``."""
 
 
 def begin(run: Run, tx: Transaction, slots: Slots) -> None:
-    """Start a queued run: whatever waits for nobody becomes ready."""
+    """Start a queued run: tasks that wait for no parent become ready."""
     tx.change_run(run, state=RunState.RUNNING, started_at=tx.now)
     deadline_alerts.arm_timeout(run, tx)
     if run.cleared or any(run.states):
@@ -71,9 +71,9 @@ def _waits_for_nobody(graph: Graph, position: int) -> bool:
 
 
 def resume(run: Run, tx: Transaction, slots: Slots) -> None:
-    """Judge everything of a restored run again that had not been decided.
+    """Evaluate all undecided tasks of a restored run.
 
-    Between two rounds of a loop nothing of it has to be: the next one asks its rules.
+    Loops between two iterations are not evaluated; the next iteration is.
     """
     for position, group in run.groups.items():
         if group.is_between_rounds:
@@ -100,22 +100,23 @@ def end(
 
     Args:
         at: When it ended; now by default.
-        skips: Tasks that are skipped by it unless they have begun, before any rule is judged; by
-            a child, those at its own index.
-        again: The loop it decides over goes round again.
+        skips: Tasks to skip before any rule is evaluated, unless they have started. If the task is
+            a
+            mapped child, their children at its own index are skipped.
+        again: The loop that it decides continues with another iteration.
     """
     if task.state is TaskState.RETRYING:
-        task.run.retried -= 1  # it ends before it has run again
+        task.run.retried -= 1  # it ends before that retry has run
     tx.move(task, state)
     ended_at = tx.now if at is None else at
-    task.ended_at = max(ended_at, task.started_at or ended_at)  # the clock may have been set
+    task.ended_at = max(ended_at, task.started_at or ended_at)  # the clock may have been set back
     task.due_at = task.ends_at = None
-    if task.spec.sensor is None:  # that of a sensor is part of its story
+    if task.spec.sensor is None:  # a sensor's deadline remains visible
         task.deadline_at = None
     run = task.run
     leave(task, tx, slots)
     if task.task_no in run.items and not task.spec.streams:
-        tx.batch.gone_items.append(task.task_no)  # its result has them all
+        tx.batch.gone_items.append(task.task_no)  # its result includes all items
         del run.items[task.task_no]
     if run.state is RunState.RUNNING:
         grown = iterations.go_round(run, task.position, tx, slots) if again else []
@@ -126,12 +127,12 @@ def end(
             follows += _skip(run, position, task.map_index, tx)
         _step(run, follows, tx, slots)
         slots.unblock(task)
-    elif task.map_index < 0:  # it is cut short: nothing follows but in the run behind
+    elif task.map_index < 0:  # its run was cut short: only tasks of the next run may follow
         run.states[task.position] = state
 
 
 def _skip(run: Run, position: int, map_index: int, tx: Transaction) -> list[Entry]:
-    """Skip a task that has not begun, or the child at the index of whoever says so."""
+    """Skip a task, or its child at this index, unless it has started."""
     if map_index >= 0:
         group = run.groups.get(position)
         if group is None or not one_to_one.may_skip(group, map_index):
@@ -144,7 +145,7 @@ def _skip(run: Run, position: int, map_index: int, tx: Transaction) -> list[Entr
 
 
 def leave(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
-    """Nothing of a task goes on: it has no place, waits for nothing, and has made no calls."""
+    """Release everything that a task holds: its slot, triggers and durable calls."""
     slots.release(task)
     task.run.active_tasks.pop(task.task_no, None)
     tx.memory.active_tasks.pop(task.task_no, None)
@@ -174,7 +175,7 @@ def end_unstarted(
     failure: Failure | None = None,
     map_index: int = WHOLE,
 ) -> None:
-    """Write the row of a task, or of a child, that ends before it ever was ready."""
+    """Write the row of a task or child that ends before it was ready."""
     task = fresh(run, position, map_index)
     task.try_number = 0
     task.ended_at = tx.now
@@ -185,10 +186,10 @@ def end_unstarted(
 
 
 def outcome(run: Run) -> RunState:
-    """Return how a run ends whose tasks all have.
+    """Return the final state of a run whose tasks have all ended.
 
-    Its leaves decide. Where they went well though something failed that no rule was
-    waiting for, the run is ``partial``.
+    The leaves decide. If they went well although a task failed that no rule expected to fail, the
+    run is ``partial``.
     """
     bad = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
     if any(run.states[leaf] in bad for leaf in run.graph.leaves):
@@ -204,7 +205,7 @@ def outcome(run: Run) -> RunState:
 
 
 def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
-    """Whether the rule a child asks of this parent provides for its failure."""
+    """Return whether a rule of the child expects a failure of this parent."""
     return any(
         look.rule in _FAILURE_AWAITED and look.min_success is None and parent in look.parents
         for look in graph.judged[child]
@@ -214,7 +215,7 @@ def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
 def _ended(
     run: Run, position: int, map_index: int, state: TaskState, tx: Transaction
 ) -> list[Entry]:
-    """Write one ended instance down; return what may now be judged."""
+    """Record the end of one instance; return the tasks to evaluate."""
     judges = run.graph.judges[position]
     if map_index < 0:
         run.count_ended(position, state)
@@ -238,13 +239,13 @@ def _ended(
 
 
 def step(run: Run, first: Iterable[int], tx: Transaction, slots: Slots) -> None:
-    """Judge these tasks, and all that follows from it."""
+    """Evaluate these tasks, and all that follow from them."""
     _step(run, [(position, WHOLE) for position in first], tx, slots)
 
 
 def _step(run: Run, first: Iterable[Entry], tx: Transaction, slots: Slots) -> None:
     if run.clearing is not None:
-        return  # all is judged when that is done
+        return  # all tasks are evaluated when the clear is complete
     agenda = deque(first)
     while agenda:
         position, index = agenda.popleft()
@@ -261,7 +262,7 @@ def _step(run: Run, first: Iterable[Entry], tx: Transaction, slots: Slots) -> No
 
 
 def _judge(run: Run, position: int, tx: Transaction, slots: Slots) -> list[Entry]:
-    """Judge a task as a whole; return what may be judged next."""
+    """Evaluate a task as a whole; return the tasks to evaluate next."""
     said = verdict(run, position)
     ended: TaskState | None
     if said is Verdict.RUN or (said is Verdict.WAIT and _may_open(run, position)):
@@ -289,7 +290,7 @@ def _may_open(run: Run, position: int) -> bool:
 
 
 def _judge_children(group: MappedTask, tx: Transaction, slots: Slots) -> list[Entry]:
-    """Judge those that have not been, since it expanded; return what may be judged next."""
+    """Evaluate the children that were not since the expansion; return the next tasks."""
     entries: list[Entry] = []
     lockstep = group.lockstep if group.run.clearing is None else None
     while lockstep is not None and lockstep.judged < group.width:
@@ -323,17 +324,17 @@ def _judge_child(
 
 
 def go_on(run: Run, tx: Transaction, slots: Slots) -> None:
-    """Judge the children that a turn had no room for."""
+    """Evaluate the children for which an earlier turn had no capacity."""
     for group in list(run.groups.values()):
         if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:
             step(run, [group.position], tx, slots)
-        is_judged = run.states[group.position] == TaskState.RUNNING  # else its task has yet to be
+        is_judged = run.states[group.position] == TaskState.RUNNING  # else the task comes first
         if group.lockstep is not None and is_judged and run.state is RunState.RUNNING:
             _step(run, _judge_children(group, tx, slots), tx, slots)
 
 
 def _lacks_a_list(run: Run, position: int) -> bool:
-    """Whether a mapped task may run by its rule, and a list it expands over is still to come."""
+    """Return whether a list that a mapped task expands over has yet to be produced."""
     mapped = run.spec.tasks[position].mapped
     if mapped is None or stream_expand.source_of(run, position) >= 0:  # a stream may begin empty
         return False
@@ -343,7 +344,7 @@ def _lacks_a_list(run: Run, position: int) -> bool:
 
 
 def _make_ready(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskState | None:
-    """Queue a task, or expand it; return a state if it ended at once instead."""
+    """Queue a task, or expand it; return its final state if it ended at once instead."""
     if run.spec.tasks[position].mapped is not None:
         return _expand(run, position, tx, slots)
     run.states[position] = TaskState.QUEUED
@@ -357,15 +358,15 @@ def _make_ready(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskS
 
 
 def _end_children(run: Run, position: int, state: TaskState, tx: Transaction) -> list[Entry]:
-    """End the children of a fan-out that were cleared, and will not run again."""
+    """End the cleared children of a mapped task that will not run again."""
     group = run.groups[position]
     run.states[position] = TaskState.RUNNING
-    entries: dict[Entry, None] = {}  # each has followers of its own
+    entries: dict[Entry, None] = {}  # a child has followers of its own
     index = group.pending_from(0)
     while index < group.width:
         if tx.is_full or tx.judged >= JUDGED_CHILDREN:
             tx.put_off(run)
-            run.states[position] = TaskState.PENDING  # the others are judged with their task again
+            run.states[position] = TaskState.PENDING  # the others follow with their task
             break
         tx.judged += 1
         end_unstarted(run, position, state, tx, map_index=index)
@@ -381,7 +382,7 @@ def _expand(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskState
             slots.offer(run.groups[position])
         return None
     spec = run.spec.tasks[position]
-    assert spec.mapped is not None  # noqa: S101 - the caller looked
+    assert spec.mapped is not None  # noqa: S101 - checked by the caller
     stream = stream_expand.source_of(run, position)
     if stream >= 0 and run.states[stream] < TaskState.SUCCESS:
         stream_expand.open_group(run, position, tx, slots)
@@ -416,7 +417,10 @@ def _expand(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskState
 
 
 def _make_group(run: Run, position: int, width: int, tx: Transaction) -> MappedTask:
-    """Expand a task. One of a loop has as many children as rounds have begun, and may have more."""
+    """Expand a task.
+
+    In a loop, it has as many children as iterations have started, and may stay open.
+    """
     spec, is_open = run.spec.tasks[position], False
     numbers = width
     if spec.mapped is not None and spec.mapped.until >= 0:
@@ -439,13 +443,13 @@ def _make_group(run: Run, position: int, width: int, tx: Transaction) -> MappedT
 
 
 def _without_source(parent: int) -> TaskState:
-    """What becomes of a mapped task whose list nobody made: a success without was marked so."""
+    """Return the state of a mapped task without a list. A success without a list was marked."""
     if parent in {TaskState.SKIPPED, TaskState.SUCCESS}:
         return TaskState.SKIPPED
     return TaskState.UPSTREAM_FAILED
 
 
 def alert(run: Run, position: int, failure: Failure, tx: Transaction) -> None:
-    """Owe the people on call a word about a task, or at -1 about the run."""
+    """Queue an alert about a task, or about the run for position -1."""
     task_id = run.spec.tasks[position].task_id if position >= 0 else ""
     tx.outbox.alert_of(run.row, failure.reason, failure.message, task_id)

@@ -1,10 +1,9 @@
-"""Slots of a schedule whose runs are not made in time: people are told, once.
+"""Alerts for schedules whose runs are created late, one for all fire times that are late together.
 
-That is so where the daemon was down, or the database away, where so many runs of the DAG wait
-already that no more are made, or where one is refused again and again. It is once for all slots
-that are late together: until the schedule is in time again nothing more is said of it. What
-people have let rest, by pausing the DAG or taking its file away, is not late, nor what was over
-when the DAG came to be known.
+This happens when the daemon was down, the database was unavailable, too many runs of the DAG are
+queued, or a run is refused repeatedly. There is no further alert until the schedule is on time
+again. Fire times are not late if they passed while the DAG was paused or its file was missing, or
+before the DAG was known.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ("REASON", "cannot_be_made", "held_back", "told")
 REASON: Final = "schedule_late"
 
 _COUNTED = 10
-"""Late slots are counted up to here."""
+"""Late fire times are counted up to this number."""
 
 _WHAT_RUNS = {
     "all": "all of them are made up for",
@@ -36,10 +35,10 @@ _WHAT_RUNS = {
 
 
 def told(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> DagRow:
-    """Return the row of a DAG whose next slot is made now, after people were told if it is late.
+    """Alert if the next run of a DAG is created late. Return the DAG's row.
 
     Args:
-        starts: When the run of that slot was to start.
+        starts: When the run should have started.
     """
     if not _is_late(starts, tx):
         return row
@@ -49,7 +48,7 @@ def told(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> DagR
 
 
 def held_back(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> None:
-    """The next slot has to wait: tell people when it is late, or see to that then."""
+    """Alert if the next run, which is blocked, is late; else set a timer for when it will be."""
     after = tx.memory.late_after_us
     if _is_known(row) or after is None or row.next_run_at is None:
         return
@@ -61,7 +60,7 @@ def held_back(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) ->
 
 
 def cannot_be_made(dag_id: str, reason: str, tx: Transaction) -> None:
-    """The next slot was refused, and will be tried again: tell people where it is late."""
+    """Alert if the next run, which was refused and will be tried again, is late."""
     row = tx.memory.dags.get(dag_id)
     if row is None or row.next_run_at is None or _is_known(row):
         return
@@ -81,7 +80,7 @@ def _is_known(row: DagRow) -> bool:
 
 
 def _tell(row: DagRow, spec: DagSpec, what_follows: str, tx: Transaction) -> None:
-    assert spec.schedule is not None  # noqa: S101 - one without has no slots
+    assert spec.schedule is not None  # noqa: S101 - without a schedule there are no fire times
     assert row.next_run_at is not None  # noqa: S101
     until = tx.now if spec.end_date is None else min(tx.now, spec.end_date)
     count = len(

@@ -1,4 +1,4 @@
-"""How many tasks of a run stand where: read off what is kept of them, however many there are."""
+"""Number of tasks of a run by state, computed from counts and not per task."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ("counted", "fresh_queued")
 
 
 def counted(run: Run) -> list[tuple[int, TaskState, int]]:
-    """Return ``(position, state, count)``; of those that have no row, too.
+    """Return ``(position, state, count)``, including tasks without a row.
 
-    Children that wait for a slot alone are queued, though their rows do not exist yet.
+    Children that wait for nothing but a slot count as queued, although they have no row yet.
     """
     of_groups = [
         (group.position, state, count)
@@ -29,7 +29,7 @@ def counted(run: Run) -> list[tuple[int, TaskState, int]]:
 
 
 def fresh_queued(group: MappedTask) -> int:
-    """Return how many children wait for a slot to start first, and for nothing else."""
+    """Return how many children wait for nothing but a slot for their first start."""
     window = group.spec.window
     if not still_waits(group) or (window is not None and group.unfinished >= window):
         return 0
@@ -47,4 +47,4 @@ def _state(run: Run, position: int) -> TaskState:
     if state is TaskState.PENDING or not state.is_live:
         return state
     task = run.active_tasks.objects.get(run.task_no(position, -1))
-    return TaskState.DEFERRED if task is None else task.state  # folded, it only waits
+    return TaskState.DEFERRED if task is None else task.state  # packed, so it only waits

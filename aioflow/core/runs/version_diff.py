@@ -1,8 +1,8 @@
-"""Compare two versions of a DAG: may the rows that a run has under one be those of the other?
+"""Comparison of two DAG versions: whether a run of one can continue with the other.
 
-The rows of a run refer to tasks by position, and its mapped children to items by index. So a run
-can go on with another version only if that has the same tasks at the same positions, connected
-and mapped alike. Code, retries, pools, limits and timeouts may differ.
+The rows of a run refer to tasks by position, and its mapped children to items by index. So both
+versions need the same tasks at the same positions, with the same edges and expansions. Code,
+retries, pools, limits and timeouts may differ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ALIKE: tuple[tuple[str, Callable[[TaskSpec], object]], ...] = (
 
 
 def differences(old: DagSpec, new: DagSpec) -> list[str]:
-    """Return why a run of one version cannot go on with another, in the order of the tasks."""
+    """Return why a run of one version cannot continue with another, in the order of the tasks."""
     was, now = ([task.task_id for task in spec.tasks] for spec in (old, new))
     missing = [f"task {task_id!r} is gone" for task_id in was if task_id not in set(now)]
     added = [f"task {task_id!r} is new" for task_id in now if task_id not in set(was)]
@@ -50,13 +50,13 @@ def _of_task(old: Sequence[TaskSpec], new: Sequence[TaskSpec], position: int) ->
         if part(was) != part(now):
             yield f"task {was.task_id!r} {reason}"
     if was.map_limit != now.map_limit and _grows(old, was):
-        # The rows of its children are numbered within what was reserved when it began.
+        # Its children have the row numbers that were reserved when it expanded.
         limit = "max_rounds" if was.mapped is not None and was.mapped.until >= 0 else "map_limit"
         yield f"task {was.task_id!r} has another {limit}"
 
 
 def _grows(tasks: Sequence[TaskSpec], task: TaskSpec) -> bool:
-    """Return whether the task is in a loop, or follows a stream."""
+    """Return whether the task is in a loop or expands over a stream."""
     if task.mapped is None:
         return False
     made = (leaf.position for leaf in leaves(task.mapped.sources))

@@ -1,8 +1,8 @@
-"""Move a run to the newest version of its DAG while tasks of it are being cleared.
+"""Upgrade of a run to the newest version of its DAG while its tasks are cleared.
 
-A run has one version. What has ended keeps its rows and results, and everything that has yet to
-begin runs the newest code. So nothing may be under way that is not cleared with the same request:
-half of it would have run in one version, and half in another.
+A run has one version. Ended tasks keep their rows and results; all others run the newest code.
+So every active task must be cleared in the same request, since else it would run partly in one
+version and partly in the other.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _FEW = 5
 
 
 def newest(run: Run, memory: Memory) -> DagVersion | None:
-    """Return the newest version that a run may be moved to; ``None`` if it has that already.
+    """Return the newest version that a run may be upgraded to; ``None`` if it already has it.
 
     Raises:
-        RequestError: If no file defines the DAG now, or it differs in more than its code.
+        RequestError: If no file defines the DAG now, or the versions are not compatible.
     """
     dag_id = run.row.dag_id
     row = memory.dags.get(dag_id)
@@ -57,13 +57,13 @@ def newest(run: Run, memory: Memory) -> DagVersion | None:
 
 
 def check_idle(run: Run, dag_version: DagVersion, cleared: Collection[TaskNo]) -> None:
-    """Refuse to move a run of which something is under way that is not cleared.
+    """Check that all active tasks of a run are cleared.
 
     Args:
-        cleared: The tasks under way that are cleared in the turn of the request.
+        cleared: Active tasks that are cleared in the turn of the request.
 
     Raises:
-        VersionDiffers: If there is such a task.
+        VersionDiffers: If another task is active.
     """
     found: dict[str, None] = {}
     for position, state in enumerate(run.states):
@@ -86,9 +86,9 @@ def check_idle(run: Run, dag_version: DagVersion, cleared: Collection[TaskNo]) -
 
 
 def move(run: Run, dag_version: DagVersion, tx: Transaction) -> None:
-    """Give a run another version. Nothing of it is under way, and it is held still.
+    """Change the version of a run that has no active tasks and whose clear is in progress.
 
-    The processes forget the run, and are told of it again with the next task they start.
+    Child processes forget the run, and receive it again with the next task they start.
     """
     old = run.row.version
     tx.batch.run_versions.append((run.run_no, old, dag_version.version))
@@ -99,7 +99,7 @@ def move(run: Run, dag_version: DagVersion, tx: Transaction) -> None:
     run.async_role = async_role(run.spec)
     run.durations = dag_version.durations
     run.info = run_info(run.row, run.spec.file)
-    run.tallies = array("q", bytes(8 * TALLY * run.graph.tallies))  # counted when it goes on
+    run.tallies = array("q", bytes(8 * TALLY * run.graph.tallies))  # counted when the run continues
     for group in list(run.groups.values()):
         tx.expansions.take_over(renewed(group))
 

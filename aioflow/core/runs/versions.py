@@ -1,7 +1,7 @@
-"""Which version of a DAG is the newest, which file it is from, and when its schedule begins.
+"""Newest versions of DAGs, the files that define them, and the start of their schedules.
 
-A name belongs to the file that had it first. Another file that defines it too is told so,
-and inherits it when the first one lets it go.
+A DAG name belongs to the first file that defined it. Another file with the same name gets an
+error, and takes the name over when the first file drops it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ("arm_schedule", "file_broken", "file_gone", "file_parsed", "put_dag",
 
 
 def file_parsed(parsed: FileParsed, tx: Transaction, pools: Mapping[str, PoolRow]) -> None:
-    """Make a file's DAGs the newest; those it no longer has start no more runs."""
+    """Adopt the DAGs of a parsed file. DAGs that it no longer defines start no more runs."""
     failures = [(failure.reason, failure.message) for failure in parsed.failures]
     mine = []
     _forget_refused(parsed.file, tx)
@@ -71,7 +71,7 @@ def file_parsed(parsed: FileParsed, tx: Transaction, pools: Mapping[str, PoolRow
 
 
 def file_broken(broken: FileBroken, tx: Transaction) -> None:
-    """A file gives nothing; its last good version stays active."""
+    """Record that a file could not be parsed; its last good version stays active."""
     known = tx.memory.files.get(broken.file)
     if known is not None and known.version is not None and known.reason is None:
         message = f"{broken.file} gives nothing any more, its DAGs go on as they were"
@@ -89,7 +89,7 @@ def file_broken(broken: FileBroken, tx: Transaction) -> None:
 
 
 def file_gone(gone: FileDeleted, tx: Transaction) -> None:
-    """A file was deleted. Live runs of its DAGs go on."""
+    """Remove a deleted file. Live runs of its DAGs continue."""
     if tx.memory.files.pop(gone.file, None) is not None:
         tx.batch.gone_files.append(gone.file)
     _forget_refused(gone.file, tx)
@@ -97,14 +97,14 @@ def file_gone(gone: FileDeleted, tx: Transaction) -> None:
 
 
 def arm_schedule(row: DagRow, tx: Transaction) -> None:
-    """Have the next slot come, unless the schedule rests or has ended."""
+    """Arm the timer of the next fire time, unless the schedule is paused or has ended."""
     at = slot_starts_at(row, tx.memory, tx.now)
     if at is not None and row.next_run_at is not None:
         tx.wake_dag(row.dag_id, row.next_run_at, at)
 
 
 def slot_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp | None:
-    """Return when the run of the next slot starts; ``None`` where a schedule rests or has ended."""
+    """Return when the next scheduled run starts; ``None`` if paused or ended."""
     dag_version, slot = memory.dag_versions.get((row.version, row.dag_id)), row.next_run_at
     if row.gone or row.paused or slot is None or dag_version is None:
         return None
@@ -112,14 +112,14 @@ def slot_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp | N
     if spec.schedule is None or (spec.end_date is not None and slot > spec.end_date):
         return None
     if spec.schedule.gap_us is not None:
-        # It follows from a run that was, and the clock may have been set back since.
+        # It depends on an earlier run, and the clock may have been set back since.
         soon = min(slot, now + spec.schedule.gap_us)
         return soon if spec.start_date is None else max(soon, spec.start_date)
     return timetable.starts_at(spec.schedule, spec.timezone, slot, salt=spec.dag_id)
 
 
 def put_dag(row: DagRow, tx: Transaction) -> None:
-    """Write a DAG's row. Where its triggers stop with that, or need not any more, they do."""
+    """Write a DAG's row, and pause or resume its triggers if that has changed."""
     was = is_stopped(row.dag_id, tx.memory)
     tx.memory.dags[row.dag_id] = row
     tx.batch.dags.append(row)
@@ -155,7 +155,7 @@ def _keep_version(parsed: FileParsed, tx: Transaction) -> None:
 
 
 def _without_fields(spec: DagSpec) -> DagSpec:
-    """Return a DAG as it may lie open: the fields of its trigger lie sealed in a row."""
+    """Return a DAG without the fields of its trigger, which are stored encrypted in a row."""
     if spec.trigger is None:
         return spec
     return msgspec.structs.replace(spec, trigger=msgspec.structs.replace(spec.trigger, kwargs=None))
@@ -166,7 +166,7 @@ def _adopt(spec: DagSpec, file: str, version: str, tx: Transaction) -> None:
     known = memory.dags.get(spec.dag_id)
     begun = known or DagRow(dag_id=spec.dag_id, file=file, version=version)
     has_rested = known is None or slot_starts_at(known, memory, tx.now) is None
-    told = tx.now if has_rested else None  # what is late by that is late for nobody
+    told = tx.now if has_rested else None  # delays before now are not reported as late
     if spec.schedule is not None and not (known and _is_unchanged(spec, known, tx)):
         begun = _begin_schedule(spec, spec.schedule, begun, tx.now)
     _tell_isolated(spec, tx)
@@ -183,7 +183,7 @@ def _adopt(spec: DagSpec, file: str, version: str, tx: Transaction) -> None:
 
 
 def _tell_isolated(spec: DagSpec, tx: Transaction) -> None:
-    """Log why a DAG has hosts of its own from now on, unless its author asked for that."""
+    """Log why a DAG gets hosts of its own, unless its author asked for them."""
     reasons = tuple(reason for reason in spec.isolated if reason != ASKED_FOR)
     known = tx.memory.newest(spec.dag_id)
     if reasons and (known is None or known.isolated != spec.isolated):
@@ -192,7 +192,7 @@ def _tell_isolated(spec: DagSpec, tx: Transaction) -> None:
 
 
 def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Timestamp) -> DagRow:
-    """Where a new schedule begins: never at a slot that was dealt with, whatever was edited."""
+    """Set the first fire time of a new schedule, after all processed ones, whatever was edited."""
     dealt = row.last_slot
     if dealt is None and row.next_run_at is not None:
         dealt = row.next_run_at - 1
@@ -217,7 +217,7 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Tim
 def _first_after(
     spec: DagSpec, schedule: ScheduleSpec, now: Timestamp, *, is_new: bool
 ) -> Timestamp:
-    """Return after which instant the first slot is sought that a schedule makes a run for."""
+    """Return the timestamp after which the first fire time of a schedule is searched."""
     start = spec.start_date
     if spec.catchup:
         if start is not None:
@@ -226,7 +226,7 @@ def _first_after(
     if start is None:
         return now
     if is_new and spec.missed == "latest":
-        # As in Airflow: the latest slot that was missed before the DAG was known.
+        # As in Airflow, run the latest fire time that was missed before the DAG was known.
         latest = timetable.latest_slot(schedule, spec.timezone, after=start - 1, until=now)
         if latest is not None:
             return latest - 1
@@ -241,13 +241,13 @@ def _is_unchanged(spec: DagSpec, known: DagRow, tx: Transaction) -> bool:
     if slot is not None and spec.start_date != old.start_date:
         begins = spec.start_date is None or spec.start_date <= slot
         if slot > tx.now or not begins:
-            return False  # it may come sooner now, or has to wait
+            return False  # it may be due sooner now, or must wait
     is_once = spec.schedule is not None and spec.schedule.once
     return old.schedule == spec.schedule and (is_once or old.timezone == spec.timezone)
 
 
 def _retire(file: str, kept: set[str], tx: Transaction) -> None:
-    """Let go of the names a file no longer has. The cursor stays, for when one comes back."""
+    """Mark DAGs that a file no longer defines. Their cursors stay in case they return."""
     for row in list(tx.memory.dags.values()):
         if row.file == file and row.dag_id not in kept and not row.gone:
             put_dag(msgspec.structs.replace(row, gone=True), tx)
@@ -255,7 +255,7 @@ def _retire(file: str, kept: set[str], tx: Transaction) -> None:
 
 
 def _inherit(dag_id: str, tx: Transaction) -> None:
-    """Give a free name to the first of the files that were refused it."""
+    """Give a free DAG name to the first of the files that were refused it."""
     heirs = tx.refused.pop(dag_id, {})
     if not heirs:
         return
@@ -276,7 +276,7 @@ def _forget_refused(file: str, tx: Transaction) -> None:
 
 
 def _prune_plans(tx: Transaction) -> None:
-    """Keep the plans that a new run or a live one may ask for."""
+    """Drop DAG versions that neither a live run nor a new one can need."""
     memory = tx.memory
     needed = {(row.version, row.dag_id) for row in memory.dags.values()}
     needed |= {(run.row.version, run.row.dag_id) for run in memory.runs.objects.values()}

@@ -1,1 +1,1 @@
-"""What the engine's memory holds: runs, tasks, triggers, the outbox, accounts."""
+"""The engine's memory: runs, tasks, triggers, the outbox, accounts."""

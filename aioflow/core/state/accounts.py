@@ -1,6 +1,6 @@
-"""Who is let in, as the engine remembers it: accounts, tokens and sessions; and the audit's end.
+"""Accounts, API tokens and sessions in the engine's memory, and the head of the audit log.
 
-They are few: each kind has a limit, which ``core.access`` keeps.
+Each kind is small: ``core.access`` enforces a limit on its number.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ("AccountUpdates", "Accounts")
 
 
 class Accounts:
-    """What is stored of them, and what this turn has changed.
+    """Stored accounts, tokens and sessions.
 
     Attributes:
-        accounts, tokens, logins: By number.
-        head: Where the audit ends.
+        accounts, tokens, logins: Rows by number.
+        head: Head of the audit log.
     """
 
     def __init__(self) -> None:
@@ -33,22 +33,22 @@ class Accounts:
         self.head = AuditHead()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Know what is stored."""
+        """Load everything from a recovery snapshot."""
         self.accounts = {row.account_no: row for row in snapshot.accounts}
         self.tokens = {row.token_no: row for row in snapshot.tokens}
         self.logins = {row.login_no: row for row in snapshot.logins}
         self.head = snapshot.audit_head
 
     def account(self, name: str) -> AccountRow | None:
-        """Return the account of that name."""
+        """Return the account with this name, or ``None``."""
         return next((row for row in self.accounts.values() if row.name == name), None)
 
 
 class AccountUpdates:
-    """What a turn changes of them, and the lines it puts into the audit.
+    """Changes that one transaction makes to accounts and sessions, and its audit entries.
 
     Args:
-        take: Gives row numbers.
+        take: Returns the next free row number.
     """
 
     def __init__(self, admitted: Accounts, take: Callable[[], int]) -> None:
@@ -60,39 +60,39 @@ class AccountUpdates:
         self._is_resealed = False
 
     def put_account(self, row: AccountRow) -> None:
-        """An account is made, or changed."""
+        """Add or update an account."""
         self._put("accounts", row.account_no, row)
 
     def put_token(self, row: TokenRow) -> None:
-        """A token is made, or changed."""
+        """Add or update a token."""
         self._put("tokens", row.token_no, row)
 
     def put_login(self, row: LoginRow) -> None:
-        """A session is begun."""
+        """Add or update a session."""
         self._put("logins", row.login_no, row)
 
     def drop_account(self, row: AccountRow) -> None:
-        """An account goes."""
+        """Delete an account."""
         self._put("accounts", row.account_no, None)
 
     def drop_token(self, row: TokenRow) -> None:
-        """A token goes that is good for nothing."""
+        """Delete a token that is no longer usable."""
         self._put("tokens", row.token_no, None)
 
     def drop_login(self, row: LoginRow) -> None:
-        """A session ends."""
+        """Delete a session."""
         self._put("logins", row.login_no, None)
 
     def note(self, line: AuditEntry) -> None:
-        """Put a line into the audit."""
+        """Add an entry to the audit log."""
         self._lines.append(line)
 
     def reseal(self) -> None:
-        """What is sealed is to be sealed anew."""
+        """Request that the audit head be encrypted again, even if it is unchanged."""
         self._is_resealed = True
 
     def close(self, batch: Batch, now: Timestamp) -> None:
-        """Say what of it is to be stored."""
+        """Add the changed rows, the chained audit entries and the audit head to the batch."""
         for (kind, number), before in self._before.items():
             row = getattr(self._admitted, kind).get(number)
             if row is None and before is not None:
@@ -111,12 +111,12 @@ class AccountUpdates:
             self._head = batch.audit_head = head
 
     def settle(self) -> None:
-        """It is durable."""
+        """Adopt the new audit head: the batch is committed."""
         if self._head is not None:
             self._admitted.head = self._head
 
     def put_back(self) -> None:
-        """None of it ever was."""
+        """Roll back all changes to the rows in memory."""
         for (kind, number), before in self._before.items():
             rows = getattr(self._admitted, kind)
             rows.pop(number, None)

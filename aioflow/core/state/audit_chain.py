@@ -1,6 +1,6 @@
-"""The lines of the audit, each bound to the one before: one that is changed or gone shows.
+"""The hash chain of the audit log: a changed or missing entry is detectable.
 
-That the last ones are gone shows by its head, which is sealed: who has no key makes none.
+Missing entries at the end are detected by the encrypted head, which requires the key to forge.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("BEGINNING", "LOST", "chained", "check_chain", "check_head", "grown", "shortened")
 
 BEGINNING = b""
-"""What the first line of all is bound to."""
+"""Digest that precedes the first entry ever."""
 
 LOST = b"lost"
-"""What the next line is bound to where nobody can say which was the last: that shows, too."""
+"""Digest that precedes the next entry if the last one is unknown. This is detectable, too."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def chained(number: int, at: Timestamp, noted: AuditEntry, *, previous: bytes) -> AuditRow:
-    """Return a line, bound to the digest of the line before."""
+    """Return an audit row that is chained to the digest of its predecessor."""
     said = (previous, number, at, *msgspec.structs.astuple(noted))
     digest = hashlib.sha256(_encode(said)).digest()
     return AuditRow(audit_no=number, at=at, noted=noted, previous=previous, digest=digest)
 
 
 def check_chain(rows: Iterable[AuditRow], *, before: AuditRow | None = None) -> list[str]:
-    """Return what is wrong with lines by number; nothing if all is well.
+    """Verify the hash chain and return one message per broken entry.
 
-    What is kept begins anywhere: its first line is believed to follow one that has gone.
+    The first entry is trusted: its predecessor may have been removed by retention.
 
     Args:
-        before: The last line of the page before.
+        rows: Entries in ascending order of number.
+        before: Last entry of the previous page.
     """
     faults = []
     for row in rows:
@@ -51,7 +52,7 @@ def check_chain(rows: Iterable[AuditRow], *, before: AuditRow | None = None) -> 
 
 
 def grown(head: AuditHead, rows: Sequence[AuditRow]) -> AuditHead:
-    """Return where the audit ends with these lines."""
+    """Return the audit head after these entries were appended."""
     if not rows:
         return head
     written = None if head.written is None else head.written + len(rows)
@@ -59,7 +60,10 @@ def grown(head: AuditHead, rows: Sequence[AuditRow]) -> AuditHead:
 
 
 def shortened(head: AuditHead, numbers: Iterable[int]) -> AuditHead:
-    """Return it without these, its oldest lines; one that has gone before counts once."""
+    """Return the audit head after its oldest entries were deleted.
+
+    Numbers that were deleted before are not counted again.
+    """
     gone = [number for number in numbers if number > head.erased_until]
     if not gone:
         return head
@@ -67,11 +71,11 @@ def shortened(head: AuditHead, numbers: Iterable[int]) -> AuditHead:
 
 
 def check_head(head: AuditHead, numbers: Sequence[int], last: bytes) -> list[str]:
-    """Return what is wrong with the audit's ends.
+    """Verify the audit head and return the problems found.
 
     Args:
-        numbers: Of all its lines, in order.
-        last: The digest of the last one; ``BEGINNING`` if there is none.
+        numbers: Numbers of all entries, ascending.
+        last: Digest of the last entry; ``BEGINNING`` if there is none.
     """
     if head.last == LOST:
         return ["where the audit ended is not known: that is gone, or no key of this home opens it"]

@@ -1,8 +1,8 @@
-"""The roles of the processes that host coroutines and triggers, and whose code each of them runs.
+"""Roles of the child processes that run coroutines and triggers.
 
 All DAGs share ``async``, ``triggers`` and ``quarantine``. A DAG whose specification says
-``isolated`` has its coroutines in ``async:<dag_id>`` and its triggers in ``triggers:<dag_id>``:
-hosts of its own, which run while they have something to do.
+``isolated`` runs its coroutines in ``async:<dag_id>`` and its triggers in ``triggers:<dag_id>``.
+These hosts of its own run only while they have work.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = (
 ASYNC, TRIGGERS, QUARANTINE = "async", "triggers", "quarantine"
 
 ASKED_FOR = "its file says isolated=True"
-"""Why a DAG has hosts of its own whose author wants that."""
+"""Reason shown for a DAG whose author asked for hosts of its own."""
 
 _MARK = ":"
 
 
 def own_role(kind: str, dag_id: str) -> str:
-    """Return the role of the host that runs things of one kind for one DAG only."""
+    """Return the role of the host that runs one kind of code for a single DAG."""
     return f"{kind}{_MARK}{dag_id}"
 
 
@@ -40,15 +40,15 @@ def is_own(role: str) -> bool:
 
 
 def dag_of(role: str) -> str:
-    """Return the DAG that a host serves; empty if that is every DAG."""
+    """Return the DAG that a host serves, or ``""`` if it serves all DAGs."""
     return role.partition(_MARK)[2]
 
 
 def kind_of(role: str) -> str:
-    """Return what a host of this role runs: the role that its process plays."""
+    """Return the kind of code that a host of this role runs, without the DAG."""
     return role.partition(_MARK)[0]
 
 
 def async_role(spec: DagSpec) -> str:
-    """Return the role of the host that runs the coroutines of a version of a DAG."""
+    """Return the role of the host that runs the coroutines of a DAG version."""
     return own_role(ASYNC, spec.dag_id) if spec.isolated else ASYNC

@@ -1,4 +1,4 @@
-"""Pending tasks of a run that have a row, since they were cleared."""
+"""Pending tasks of a run that have a row because they were cleared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Held = TypeVar("Held")
 
 
 class ClearedTasks(Generic[Held]):
-    """The numbers of their last starts; until it is stored that one was cleared, the task."""
+    """Cleared tasks with their last ``start_no``, or with the task until the clear is committed."""
 
     __slots__ = ("_held", "_stored")
 
@@ -29,25 +29,25 @@ class ClearedTasks(Generic[Held]):
         return bool(self._held) or bool(self._stored)
 
     def hold(self, task_no: TaskNo, task: Held) -> None:
-        """A task may go on in the turn that has cleared it."""
+        """Add a task that this turn cleared. It may start in the same turn."""
         self._held[task_no] = task
 
     def put(self, task_no: TaskNo, start_no: StartNo) -> None:
-        """It is stored that a task was cleared."""
+        """Record the last ``start_no`` of a cleared task: its clear is committed."""
         self._held.pop(task_no, None)
         self._stored.put(task_no, start_no)
 
     def take(self, task_no: TaskNo) -> Held | StartNo | None:
-        """Forget one that does not wait any more; return what is known of it."""
+        """Remove a task that is no longer pending. Return its task or ``start_no``, or ``None``."""
         held = self._held.pop(task_no, None)
         return self._stored.take(task_no) if held is None else held
 
     def between(self, first: int, end: int) -> Iterator[TaskNo]:
-        """Yield the numbers from ``first`` on, ``end`` excluded, in order."""
+        """Yield the task numbers in ``[first, end)``, ascending."""
         held = [number for number in self._held if first <= number < end]
         stored = self._stored.between(first, end)
         return iter(sorted({*held, *stored})) if held else stored
 
     def items(self) -> Iterator[tuple[TaskNo, StartNo]]:
-        """Yield what is stored."""
+        """Yield the committed entries."""
         return self._stored.items()

@@ -1,4 +1,4 @@
-"""The triggers that start runs of DAGs, in memory: what is stored of them, and where they live."""
+"""Triggers that start runs of DAGs: their rows and the state of their hosts, in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _decode = msgspec.msgpack.Decoder(AssetCondition).decode
 
 
 class PendingAssetEvent(NamedTuple):
-    """An event of an asset that waits for others."""
+    """An asset event that waits until the condition over other assets is met."""
 
     event_no: int
     sequence: int
@@ -36,21 +36,21 @@ class DagTrigger:
     """The trigger of one DAG.
 
     Attributes:
-        row: What is stored.
-        hosting: The present one; 0 for none.
-        role: Of its host.
-        version: Whose code it is hosted as.
-        made_of: Class and fields it is hosted with.
-        leaving: Why it was told to end; empty if it was not.
-        has_room: Its host has taken it.
-        index: The event of this hosting that comes next.
-        taken: Up to which the host was told that its events are stored.
-        is_refusing: No run could be made of its last event, and people were told.
-        failures: Hostings that ended by themselves since there was an event.
-        failure: Why the last of them did; ``None`` where it had come to its end.
-        retry_at: When it is hosted again; ``None`` if nothing has to pass before.
-        looks_at: The instant that is armed to look after the event it holds, if it holds one.
-        pending: Of one that is a condition over assets: what it holds, by asset.
+        row: Stored row.
+        hosting: Number of the current assignment to a host; 0 for none.
+        role: Role of its host.
+        version: DAG version whose code its host runs.
+        made_of: Class and fields that its host was given.
+        leaving: Reason given when its host was asked to stop it; empty if not asked.
+        has_room: Whether its host has room for it, as last reported.
+        index: Index of the next event of this assignment.
+        taken: Events below this index were confirmed to the host as stored.
+        is_refusing: No run could be created for its last event, and this was reported.
+        failures: Assignments that ended by themselves since the last event.
+        failure: Reason the last of them failed; ``None`` if the trigger returned.
+        retry_at: When it is assigned again; ``None`` if no delay is needed.
+        looks_at: Time of the armed timer that re-checks the event it holds, if it holds one.
+        pending: Events held by a condition over assets, by asset.
     """
 
     __slots__ = (
@@ -90,19 +90,19 @@ class DagTrigger:
 
     @property
     def condition(self) -> AssetCondition | None:
-        """The condition over assets that it is, if it is one."""
+        """The condition over assets; ``None`` if this is another kind of trigger."""
         row = self.row
         return _decode(row.kwargs) if row.class_path == ASSETS and row.kwargs is not None else None
 
     def unhost(self) -> None:
-        """No host has it."""
+        """Record that no host runs the trigger."""
         self.hosting = 0
         self.leaving = ""
         self.has_room = True
 
 
 class DagTriggers:
-    """All of them, by number and by DAG."""
+    """The triggers of all DAGs, by number, by DAG and by asset."""
 
     def __init__(self) -> None:
         self._by_number: dict[TriggerNo, DagTrigger] = {}
@@ -120,24 +120,24 @@ class DagTriggers:
         return number in self._by_number
 
     def get(self, number: TriggerNo) -> DagTrigger | None:
-        """Return the one of that number."""
+        """Return the trigger with this number, or ``None``."""
         return self._by_number.get(number)
 
     def of(self, dag_id: str) -> DagTrigger | None:
-        """Return that of a DAG."""
+        """Return the trigger of a DAG, or ``None``."""
         return self._by_dag.get(dag_id)
 
     def takers(self, asset: str) -> list[DagTrigger]:
-        """Return those that go by an asset."""
+        """Return the triggers whose condition names the asset."""
         return list(self._takers.get(asset, {}).values())
 
     def add(self, one: DagTrigger) -> None:
-        """Know another one."""
+        """Add a trigger."""
         self._by_number[one.row.trigger_no] = self._by_dag[one.row.dag_id] = one
         self.index(one)
 
     def index(self, one: DagTrigger) -> None:
-        """It goes by other assets than before, or by none."""
+        """Update the asset index after the condition of a trigger may have changed."""
         number, condition = one.row.trigger_no, one.condition
         for known in self._indexed.pop(number, ()):
             del self._takers[known][number]
@@ -149,14 +149,14 @@ class DagTriggers:
                 self._takers.setdefault(asset, {})[number] = one
 
     def remove(self, one: DagTrigger) -> None:
-        """Forget one."""
+        """Remove a trigger."""
         one.row = msgspec.structs.replace(one.row, class_path="")
         self.index(one)
         del self._by_number[one.row.trigger_no]
         del self._by_dag[one.row.dag_id]
 
     def restore(self, rows: Iterable[DagTriggerRow], held: Iterable[DagEventRow] = ()) -> None:
-        """Know those of these rows, and what they hold; no host has them."""
+        """Load triggers and their held asset events from rows, without a host."""
         for row in rows:
             self.add(DagTrigger(row))
         for event in held:
@@ -168,7 +168,7 @@ class DagTriggers:
 
 
 class DagTriggerUpdates:
-    """What a turn changes of them."""
+    """Changes that one transaction makes to the triggers of DAGs."""
 
     def __init__(self, standing: DagTriggers) -> None:
         self._standing = standing
@@ -176,22 +176,22 @@ class DagTriggerUpdates:
         self._whole: set[TriggerNo] = set()
 
     def add(self, one: DagTrigger) -> None:
-        """One begins to exist."""
+        """Add a trigger."""
         self._standing.add(one)
         self._before[one.row.trigger_no] = None
 
     def note(self, one: DagTrigger) -> None:
-        """It is about to change."""
+        """Save a copy of a trigger before its first change, for the batch and for a rollback."""
         if one.row.trigger_no not in self._before:
             self._before[one.row.trigger_no] = copy(one)
 
     def write_anew(self, one: DagTrigger) -> None:
-        """All of its row is to be written, whether it changes or not."""
+        """Request that the whole row be written, even if it is unchanged."""
         self.note(one)
         self._whole.add(one.row.trigger_no)
 
     def close(self, changes: DagTriggerChanges) -> None:
-        """Say what of it is to be stored."""
+        """Add the changed rows to the batch."""
         for number, before in self._before.items():
             one = self._standing.get(number)
             if one is None:
@@ -203,7 +203,7 @@ class DagTriggerUpdates:
                 changes.moved.append(one.row)
 
     def put_back(self) -> None:
-        """None of it ever was."""
+        """Roll back all changes in memory."""
         for number, before in self._before.items():
             one = self._standing.get(number)
             if one is not None and before is None:

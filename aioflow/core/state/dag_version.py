@@ -1,4 +1,4 @@
-"""A version of a DAG as its runs share it: its graph, and what was learnt of its tasks."""
+"""A DAG version as its runs share it: its graph and the measured durations of its tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ("DagVersion",)
 
 
 class DagVersion:
-    """A version of a DAG, and what was learnt of it.
+    """A DAG version, with measured durations of its tasks.
 
     Attributes:
         durations: Expected microseconds of user code by position; 0 while unknown.
@@ -31,7 +31,7 @@ class DagVersion:
 
     @property
     def widest_run(self) -> int:
-        """Row numbers one run of it may need at most."""
+        """Upper bound of the row numbers that creating and starting one run needs."""
         tasks = self.graph.spec.tasks
         mapped = sum(task.map_limit for task in tasks if task.mapped is not None)
         spec = self.graph.spec

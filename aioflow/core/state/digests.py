@@ -1,4 +1,4 @@
-"""A map from whatever has a digest to numbers, flat in memory, for a hundred thousand of them."""
+"""A compact map from digests to numbers, for hundreds of thousands of keys."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any, Generic, TypeVar
 __all__ = ("Digests", "of_text")
 
 _FULL = 24
-"""Keys in a bucket, on average, before there is another bucket."""
+"""Average number of keys per bucket above which a bucket is added."""
 
 
 Key = TypeVar("Key")
 
 
 class Digests(Generic[Key]):
-    """Numbers by key; the keys themselves it does not keep.
+    """Numbers by key. The keys themselves are not stored.
 
-    A key is known by 64 bits: eight bytes, and eight for the number that it leads to. Two that
-    share those are taken for one; whoever looks here has to look again elsewhere before anything
-    is said.
+    A key is represented by a 64-bit digest, so an entry takes 16 bytes. Keys with equal digests
+    collide, so the caller must verify every hit against the stored key.
 
     Args:
-        digest: Returns the 64 bits, without a sign, the same for equal keys.
+        digest: Returns the unsigned 64-bit digest of a key; equal keys have equal digests.
     """
 
     __slots__ = ("_buckets", "_count", "_digest", "_mask", "_others")
@@ -43,13 +42,13 @@ class Digests(Generic[Key]):
         return self._count + len(self._others)
 
     def get(self, key: Key) -> Any:
-        """See ``PackedCache``."""
+        """Return the value of a key, or ``None``."""
         digest = self._digest(key)
         other = self._others.get(digest)
         return self._bucket(digest).get(digest) if other is None else other
 
     def put(self, key: Key, value: Any) -> None:
-        """See ``PackedCache``."""
+        """Set the value of a key. A value that is not an ``int`` is stored separately."""
         self.take(key)
         digest = self._digest(key)
         if not isinstance(value, int):
@@ -61,7 +60,7 @@ class Digests(Generic[Key]):
             self._grow()
 
     def take(self, key: Key) -> Any:
-        """See ``PackedCache``."""
+        """Remove a key and return its value, or ``None``."""
         digest = self._digest(key)
         other = self._others.pop(digest, None)
         if other is not None:
@@ -78,7 +77,7 @@ class Digests(Generic[Key]):
         return self._buckets[at if at < len(self._buckets) else at & self._mask >> 1]
 
     def _grow(self) -> None:
-        """Split one bucket, the next in turn: never all at once, which many would notice."""
+        """Split the next bucket. Splitting all at once would cause a noticeable pause."""
         added = len(self._buckets)
         if added > self._mask:
             self._mask = 2 * self._mask + 1
@@ -119,5 +118,5 @@ class _Bucket:
 
 
 def of_text(text: str) -> int:
-    """Return a digest that nobody who chooses texts can make two of agree in."""
+    """Return a 64-bit BLAKE2b digest, so that users who choose texts cannot produce collisions."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

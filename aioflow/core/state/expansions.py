@@ -1,4 +1,4 @@
-"""Rows of fan-outs that one turn adds, changes and deletes."""
+"""Expansion rows that one transaction adds, changes and deletes."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ __all__ = ("Expansions",)
 
 
 class Expansions:
-    """The expansions of one turn; ``close`` adds them to its batch."""
+    """The expansion changes of one transaction; ``close`` adds them to its batch."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
         self._changed: dict[tuple[RunNo, int], tuple[MappedTask, int]] = {}
 
     def change(self, group: MappedTask, was: int) -> None:
-        """Note that a fan-out had this width before the turn changed it; -1 if it had no row."""
+        """Record the width that an expansion had before its first change; -1 if it had no row."""
         self._changed.setdefault((group.run.run_no, group.position), (group, was))
 
     def take_over(self, group: MappedTask) -> None:
-        """Another object stands for a fan-out from now on, also for what was changed of it."""
+        """Replace the object of an expansion; changes recorded so far apply to the new one."""
         key = group.run.run_no, group.position
         if key in self._changed:
             self._changed[key] = group, self._changed[key][1]
 
     def dissolve(self, run_no: RunNo, position: int) -> None:
-        """Delete the row of a fan-out, with what this turn has changed of it.
+        """Delete the row of an expansion and drop this turn's changes of it.
 
-        Its task may be expanded again in the same turn.
+        The task may be expanded again in the same turn.
         """
         _, was = self._changed.pop((run_no, position), (None, 0))
-        if was >= 0:  # one of this turn has no row yet
+        if was >= 0:  # an expansion of this turn has no row yet
             self._batch.gone_expansions.append((run_no, position))
 
     def close(self) -> None:
-        """Add to the batch what was changed."""
+        """Add the recorded changes to the batch."""
         for group, was in self._changed.values():
             number, position = group.run.run_no, group.position
             if was < 0:

@@ -1,8 +1,8 @@
-"""A DAG's shape: who comes after whom, and what is wrong with it.
+"""The dependency graph of a DAG, and its validation.
 
-``Graph`` is what the engine walks, built once per version of a DAG and shared by all its runs.
-``validate`` is what a parser asks first. Both are loops over positions, never recursion: a
-chain may be as long as its author likes.
+The engine walks ``Graph``, which is built once per DAG version and shared by all its runs.
+Parsers call ``validate`` first. Both loop over positions and never recurse, because a chain of
+tasks may have any length.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 
 
 class Judged(NamedTuple):
-    """Parents of a task that one rule looks at.
+    """Parents of a task that one trigger rule evaluates together.
 
     Attributes:
-        tally: Where their ends are counted, see ``Graph.judged``.
-        min_success: The share that has to succeed, instead of the rule.
-        parents: Ascending.
-        setups: Those of them that are setups, for the one rule that asks for them.
-        indexed: Those of them that are looked at child by child, and counted in no tally.
+        tally: Index of the tally that counts their ends, see ``Graph.judged``.
+        min_success: Share of parents that must succeed; replaces the rule.
+        parents: Ascending positions.
+        setups: Those that are setups, for the one rule that distinguishes them.
+        indexed: Those that are evaluated child by child and counted in no tally.
     """
 
     tally: int
@@ -47,29 +47,31 @@ class Graph:
     """The edges of one DAG, by position.
 
     Args:
-        spec: One that ``validate`` finds nothing wrong with.
+        spec: A specification without ``validate`` findings.
 
     Attributes:
-        spec: What it was made from.
-        parents: Of each task, ascending.
-        children: Of each task, ascending.
-        order: Every parent before its children; otherwise as they were written.
+        spec: The specification of the graph.
+        parents: Ascending positions of the parents of each task.
+        children: Ascending positions of the children of each task.
+        order: Topological order; ties are in the order of definition.
         roots: Tasks without parents.
-        leaves: The tasks whose ends are the run's: those without children that matter to it.
-        expands_over: For each task, the mapped children that expand over its result.
-        indexed: For each task, the mapped ones whose children its own go along with.
-        followers: The same turned round.
-        judged: For each task, the tallies its rules look at, with those rules. The tally at its
-            own position is that of the rule of the task, which has no parents where all of them
-            are in groups; those of the groups follow behind all positions.
-        counts_in: For each task, the tallies it is counted in when it has ended.
-        judges: For each task, those that may be judged when it has ended: its children, and
-            whoever is asked about it because of a setup.
-        tallies: How many there are.
-        position_of: By ``task_id``.
-        past: The tasks that wait for the run before.
-        awaited_in_past: For each of those, which others have to have ended well there, too.
-        past_of: For each task, those that may go on when it has ended in the run before.
+        leaves: Tasks whose ends decide the state of the run: those without children, ignoring
+            teardowns that cannot fail the run.
+        expands_over: For each task, the mapped tasks that expand over its result.
+        indexed: For each task, the mapped tasks that its own children follow index by index.
+        followers: Inverse of ``indexed``.
+        judged: For each task, the tallies that its rules evaluate, with those rules. The tally at
+            the position of the task belongs to its own rule, and has no parents if all of them are
+            in groups. The tallies of groups follow after all positions.
+        counts_in: For each task, the tallies that count its end.
+        judges: For each task, the tasks to evaluate when it has ended: its children, and tasks
+            that depend on it because of a setup.
+        tallies: Number of tallies.
+        position_of: Positions by ``task_id``.
+        past: Tasks with ``depends_on_past``.
+        awaited_in_past: For each of those, the other tasks that must also have ended well in the
+            previous run.
+        past_of: For each task, the tasks to evaluate when it has ended in the previous run.
 
     Raises:
         CycleError: If the tasks cannot be ordered.
@@ -132,7 +134,7 @@ def _past_of(awaited: Mapping[int, tuple[int, ...]], size: int) -> tuple[tuple[i
 def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
     """Return everything that is wrong with a DAG, in the order of its tasks, cycles last.
 
-    Of cycles that share a task one is reported; mending it shows the next.
+    Of cycles that share a task only one is reported; the next appears once that one is fixed.
     """
     findings: list[DagError] = []
     _check_id("DAG", dag_id, findings)
@@ -159,7 +161,7 @@ def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
 
 
 def orphans(tasks: Sequence[TaskSpec]) -> list[str]:
-    """Return the tasks that nothing connects to the rest of a DAG: a warning, not an error."""
+    """Return the tasks without any edges in a DAG of several. This is a warning, not an error."""
     if len(tasks) < 2:
         return []
     connected = {parent for task in tasks for parent in task.parents}
@@ -171,11 +173,11 @@ def orphans(tasks: Sequence[TaskSpec]) -> list[str]:
 
 
 def is_identifier(name: str) -> bool:
-    """Whether DAGs, tasks and pools may be called so."""
+    """Return whether the name is valid for DAGs, tasks and pools."""
     return _ID.fullmatch(name) is not None and name[0] != "-" and name not in {".", ".."}
 
 
-# ── what can be wrong ───────────────────────────────────────────────────────────────────
+# ── validation ──────────────────────────────────────────────────────────────────────────
 
 
 def _check_id(kind: str, name: str, findings: list[DagError]) -> None:
@@ -215,7 +217,8 @@ def _check_source(
         findings.append(
             DagError(f"task {task.task_id!r} expands {whole.parameter!r} over nothing joined")
         )
-    is_along = task.mapped is not None and bool(task.mapped.along)  # its heads have it as parent
+    # In a mapped group, the tasks that the group starts with have the source as parent.
+    is_along = task.mapped is not None and bool(task.mapped.along)
     for source in leaves((whole,)):
         if source.position == -1:
             if source.width < 0:
@@ -276,7 +279,7 @@ def _check_numbers(task: TaskSpec, findings: list[DagError]) -> None:
 
 
 def _children(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
-    """Turn the edges round; those to tasks that are not there are left out."""
+    """Invert the edges; parents that do not exist are ignored."""
     children: list[list[int]] = [[] for _ in tasks]
     for position, task in enumerate(tasks):
         for parent in task.parents:
@@ -286,7 +289,10 @@ def _children(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
 
 
 def _leaves(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Return whose ends matter to the run: a teardown does not hide what comes before it."""
+    """Return the tasks whose ends decide the state of the run.
+
+    A teardown that cannot fail the run does not hide the tasks before it.
+    """
     return tuple(
         position
         for position, task in enumerate(tasks)
@@ -304,7 +310,7 @@ def _indexed(tasks: Sequence[TaskSpec], task: TaskSpec) -> Iterator[int]:
 
 
 def _makers(task: TaskSpec) -> frozenset[int]:
-    """Return whose results a task expands over."""
+    """Return the tasks whose results a task expands over."""
     sources = () if task.mapped is None else task.mapped.sources
     return frozenset(leaf.position for leaf in leaves(sources) if leaf.position >= 0)
 
@@ -325,7 +331,7 @@ def _judged(
     children: tuple[tuple[int, ...], ...],
     indexed: Sequence[frozenset[int]],
 ) -> tuple[tuple[Judged, ...], ...]:
-    """Lay out the tallies: one per task, then one per group."""
+    """Assign the tallies: one per task, then one per group."""
     asked = scope_groups(tasks, children)
     judged: list[tuple[Judged, ...]] = []
     tally = len(tasks)
@@ -362,7 +368,7 @@ def _setups(
 def _counted(
     judged: tuple[tuple[Judged, ...], ...], makers: Sequence[frozenset[int]]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Turn them round: for each task the tallies it counts in, and the tasks those are of."""
+    """Return for each task the tallies that count it, and the tasks to evaluate when it ends."""
     tallies: list[list[int]] = [[] for _ in judged]
     judges: list[dict[int, None]] = [{} for _ in judged]
     for position, looks in enumerate(judged):
@@ -372,7 +378,7 @@ def _counted(
                     judges[parent][position] = None
                     if parent not in look.indexed:
                         tallies[parent].append(look.tally)
-        for parent in makers[position]:  # in a mapped group they need not be parents
+        for parent in makers[position]:  # in a mapped group these need not be parents
             judges[parent][position] = None
     return tuple(map(tuple, tallies)), tuple(map(tuple, judges))
 
@@ -388,7 +394,7 @@ def _expands_over(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
 
 def _order(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     missing = [len(task.parents) for task in tasks]
-    # A heap, so that of the tasks that could come next the one written first does.
+    # A heap: of several tasks that could be next, the one defined first is chosen.
     ready = [position for position, count in enumerate(missing) if count == 0]
     order: list[int] = []
     while ready:
@@ -407,8 +413,9 @@ def _order(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> 
 def _cycles(children: tuple[tuple[int, ...], ...]) -> Iterator[list[int]]:
     """Yield cycles that share no task, each with its first task repeated at the end.
 
-    A depth-first walk with its own stack. Every tangle of cycles gives at least one: the
-    first edge found to lead back within it cannot meet a cycle of another tangle.
+    This is a depth-first search with its own stack. Each strongly connected component that has a
+    cycle yields at least one: the first back edge found in it cannot meet a cycle of another
+    component.
     """
     reported: set[int] = set()
     visited = bytearray(len(children))

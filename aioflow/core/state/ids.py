@@ -1,4 +1,4 @@
-"""Row numbers, leased ahead so that deciding needs no database."""
+"""Row numbers that are leased ahead, so that decisions need no database access."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ("IdBlock",)
 
 
 class IdBlock:
-    """Row numbers leased ahead from the store."""
+    """A block of row numbers leased from the store."""
 
     __slots__ = ("end", "first")
 
@@ -16,15 +16,15 @@ class IdBlock:
 
     @property
     def left(self) -> int:
-        """How many can still be taken."""
+        """How many numbers remain in the block."""
         return self.end - self.first
 
     def take(self, count: int = 1) -> int:
         """Return the first of ``count`` consecutive numbers.
 
         Raises:
-            ValueError: If the block is too short, or ``count`` is negative. The engine leases
-                ``numbers_needed`` before each turn, so this is a defect.
+            ValueError: If the block is too short or ``count`` is negative. This is a bug: the
+                engine leases ``numbers_needed`` before each turn.
         """
         if not 0 <= count <= self.left:
             raise ValueError(f"{count} numbers asked for, {self.left} leased")

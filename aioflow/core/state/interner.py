@@ -1,4 +1,4 @@
-"""Things that many have in common, by a small number; each as long as somebody has it."""
+"""Shared values by small reference-counted numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Thing = TypeVar("Thing", bound=Hashable)
 
 
 class Interner(Generic[Thing]):
-    """Numbers for things, counted."""
+    """Numbers for values, with reference counts. A number is reused when its count reaches 0."""
 
     __slots__ = ("_counts", "_free", "_numbers", "_things")
 
@@ -23,11 +23,11 @@ class Interner(Generic[Thing]):
 
     def __getitem__(self, number: int) -> Thing:
         thing = self._things[number]
-        assert thing is not None  # noqa: S101 - it is counted as long as it is named
+        assert thing is not None  # noqa: S101 - a number in use has a count above 0
         return thing
 
     def enter(self, thing: Thing) -> int:
-        """One more has it; return its number."""
+        """Add a reference to a value and return its number."""
         number = self._numbers.get(thing)
         if number is None:
             number = self._free.pop() if self._free else len(self._things)
@@ -39,7 +39,7 @@ class Interner(Generic[Thing]):
         return number
 
     def leave(self, number: int) -> None:
-        """One fewer has it."""
+        """Remove a reference to a value."""
         self._counts[number] -= 1
         if not self._counts[number]:
             del self._numbers[self[number]]
@@ -47,10 +47,10 @@ class Interner(Generic[Thing]):
             self._free.append(number)
 
     def numbered(self) -> ItemsView[Thing, int]:
-        """Return each with its number."""
+        """Return all values with their numbers."""
         return self._numbers.items()
 
     def counts(self) -> Iterator[tuple[Thing, int]]:
-        """Yield each with how many have it."""
+        """Yield all values with their reference counts."""
         for thing, number in self._numbers.items():
             yield thing, self._counts[number]

@@ -1,6 +1,6 @@
-"""Who has held up a loop, how often and for how long, and when that is too much.
+"""Statistics of user code that blocks the event loop of a host, and when a class is isolated.
 
-Counted by the class of a trigger and by task, in memory alone: a restart begins anew.
+Blocks are counted per trigger class and per task, in memory only: a restart resets them.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ __all__ = ("AT_ONCE_MS", "OFFENCES", "WITHIN_US", "LoopBlocker", "LoopBlockers")
 
 OFFENCES = 3
 WITHIN_US = 3_600_000_000
-"""So many stalls within an hour are too many."""
+"""``OFFENCES`` blocks within this time are too many."""
 
 AT_ONCE_MS = 5_000
-"""One that lasts so long is too much at once."""
+"""A single block of this length is enough."""
 
 NAMES_KEPT = 1_000
-"""Beyond these the one that was heard of least lately is forgotten."""
+"""Maximum number of entries. Above it, the least recently reported entry is dropped."""
 
 _SILENCE_US = 1_000_000
 
 
 class LoopBlocker(msgspec.Struct, kw_only=True):
-    """What one trigger class, or one task, has done to the loops it was on.
+    """Blocks of the event loop caused by one trigger class or one task.
 
     Attributes:
         kind: ``trigger`` or ``task``.
         name: The class path, or the DAG and the task.
-        count: Its stalls.
-        number: The trigger or task that was the last.
-        place: Where that stood.
-        incident: Of the last stall, see ``protocol.inputs.Stalled``.
-        incident_ms: How long that was.
-        offences: When the last ones that count against it began.
-        is_quarantined: Its triggers live in a host of their own.
-        told_at: When the log was told last.
+        count: Number of blocks.
+        number: Trigger or task number of the last block.
+        place: Source location of the last block.
+        incident: Id of the last block, see ``protocol.inputs.LoopBlocked``.
+        incident_ms: Duration of the last block.
+        offences: When the most recent blocks that count towards isolation were reported.
+        is_quarantined: Its triggers run in the quarantine host.
+        told_at: When it was last logged.
     """
 
     kind: str
@@ -58,49 +58,49 @@ class LoopBlocker(msgspec.Struct, kw_only=True):
     told_at: Timestamp = 0
 
     def is_offender(self, steady: Timestamp) -> bool:
-        """Whether it has held up its loop too often, or for too long."""
+        """Return whether it has blocked its loop too often or for too long in the last hour."""
         recent = [at for at in self.offences if steady - at <= WITHIN_US]
         return len(recent) >= OFFENCES
 
     def may_tell(self, steady: Timestamp) -> bool:
-        """Whether the log can take another line of it: one in a second."""
+        """Return whether it may be logged again: at most once per second."""
         return abs(steady - self.told_at) >= _SILENCE_US
 
 
 class LoopBlockers:
-    """What is known of everyone who has held up a loop."""
+    """All known loop blockers, least recently reported first."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], LoopBlocker] = {}
         self._counts = {"trigger": 0, "task": 0}
 
     def all(self) -> list[LoopBlocker]:
-        """Return what is known, those that stalled longest in all first."""
+        """Return all entries, longest total duration first."""
         return sorted(self._known.values(), key=lambda known: (-known.total_ms, known.name))
 
     def counts(self) -> dict[str, int]:
-        """Return how many stalls there were in all, also of those forgotten, by kind."""
+        """Return the number of blocks by kind, including those of dropped entries."""
         return dict(self._counts)
 
     def of_class(self, class_path: str) -> LoopBlocker | None:
-        """Return what is known of a trigger class."""
+        """Return the entry of a trigger class, or ``None``."""
         return self._known.get(("trigger", class_path))
 
     def is_quarantined(self, class_path: str) -> bool:
-        """Whether triggers of this class live apart."""
+        """Return whether triggers of this class run in the quarantine host."""
         known = self._known.get(("trigger", class_path))
         return known is not None and known.is_quarantined
 
     def find(self, kind: str, name: str) -> LoopBlocker:
-        """Return what is known of one; nothing yet, perhaps."""
+        """Return the entry of this name, created if missing, and move it to the end."""
         known = self._known.pop((kind, name), None) or LoopBlocker(kind=kind, name=name)
-        self._known[kind, name] = known  # the last now
+        self._known[kind, name] = known  # moved to the end
         if len(self._known) > NAMES_KEPT:
             self._forget_one()
         return known
 
     def note(self, known: LoopBlocker, report: LoopBlocked, at: Moment) -> None:
-        """Count what is reported; what is said again of the same stall is not another one."""
+        """Record a report. Further reports of the same block only update its duration."""
         if report.incident != known.incident:
             known.incident, known.incident_ms = report.incident, 0
             known.count += 1

@@ -1,4 +1,4 @@
-"""What the engine remembers: the catalog, live runs, their tasks, and what these wait for."""
+"""The engine's memory: the catalog, live runs, their tasks, and the triggers these wait for."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _decode = msgspec.msgpack.Decoder(Clearing).decode
 _decode_trial = msgspec.msgpack.Decoder(Trial).decode
 
 WAITS_LIMIT = 100
-"""Triggers a coroutine may wait for at once."""
+"""Maximum number of triggers that a coroutine may wait for at once."""
 
 
 class RetryMinute(msgspec.Struct, frozen=True):
-    """A minute of one pool in which tasks ran again.
+    """Retries of the tasks of one pool within one minute.
 
     Attributes:
-        is_over: One of them was not to.
-        is_known: People were told of that in the minute before.
+        is_over: A retry was refused because of the limit.
+        is_known: The minute before was over the limit, so people were already alerted.
     """
 
     began: Timestamp
@@ -51,12 +51,12 @@ class RetryMinute(msgspec.Struct, frozen=True):
 
 
 class RunEnd(NamedTuple):
-    """When a run that is limited has had its time.
+    """When a run with a timeout times out.
 
     Attributes:
-        began: What its row says of its start, in wall time.
-        started: The same instant in steady time.
-        at: The end, in steady time.
+        began: Start of the run in wall time, as in its row.
+        started: The same timestamp in steady time.
+        at: The timeout, in steady time.
     """
 
     began: Timestamp
@@ -65,86 +65,92 @@ class RunEnd(NamedTuple):
 
 
 class Memory:
-    """Everything the engine remembers of one node.
+    """The engine's memory of one node.
 
     Attributes:
-        epoch: Under which the node writes.
-        dag_versions: By ``(version, dag_id)``.
-        stored_versions: Those the database has.
-        lacking_code: Triggers that no host has, for their code was not on the disk.
-        refused: By name, the files that define a DAG another file has, with spec and version.
-        queued_runs: Runs of a DAG that wait for ``max_active_runs``, oldest first; those of a
+        epoch: Epoch of the node's writes.
+        dag_versions: Loaded DAG versions by ``(version, dag_id)``.
+        stored_versions: Versions that the database has.
+        lacking_code: Triggers without a host because their code was missing on disk.
+        refused: By DAG name, files that define a DAG of another file, with spec and version.
+        queued_runs: Runs that wait for ``max_active_runs``, oldest first, by queue. The runs of a
             backfill have a queue of their own, see ``Run.queue``.
-        active_runs: How many runs of a queue are running.
-        backfills: Those that go on, by number.
-        keyed_backfills: The number of what a request of this turn has begun before, by DAG and key.
-        found_slots: The newest runs of slots that backfills of this turn look at, and by which
-            version of their DAGs those are slots.
-        found_ahead: The slots with a run, of the DAGs in this turn's ``CreateMissingRuns``.
-        packing: What is behind runs, live and waits: what only waits is folded.
-        run_keys: Runs by DAG and idempotency key.
-        run_sequences: Of the DAGs with a task that waits for the run before: which run that is.
+        active_runs: Number of running runs by queue.
+        backfills: Active backfills by number.
+        keyed_backfills: Backfills that repeated requests of this turn started before: number by DAG
+            and idempotency key.
+        found_slots: By backfill of this turn, the DAG version that its fire times were computed
+            with, and the newest run of each of these.
+        found_ahead: Fire times that already have a run, for the DAGs in this turn's
+            ``CreateMissingRuns``.
+        packing: Store behind ``runs``, ``active_tasks`` and ``waits``, which packs what only waits.
+        run_keys: Run numbers by DAG and idempotency key.
+        run_sequences: Run order per DAG, only for DAGs that use ``depends_on_past``.
         active_tasks: Tasks between pending and their end, by number.
-        waits: Trigger rows by number.
-        trigger_code: By version, what the local trigger classes of its file stand on: digests by
-            class path. Kept for the versions whose triggers are hosted; not over a restart.
-        backpressured: Tasks whose output is ahead of its consumers; they continue when there is
-            room, see ``tasks.stream_producer``.
-        dag_triggers: The triggers that start runs of DAGs.
-        known_keys: Of the events of these that this turn is told of, the keys that are known:
-            number of the trigger, and key.
-        stray_triggers: Rows that nobody needs since their host died with the last daemon.
-        outbox: What is owed, kind and body by number: all that the engine works off itself, and
-            what is handed out of the rest.
-        outbox_quotas: How much is owed of each other kind.
-        loaded_outbox: Rows of these that were read for this turn.
-        callbacks_failed: How many came to nothing; not over a restart.
-        deadlines: Those that are owed, by run: they, by their numbers in the outbox.
-        hosting: The last hosting number given out. It begins above every number of an
-            earlier incarnation, because the epoch is its upper half.
+        waits: Trigger instances by number.
+        trigger_code: By version, digests of the code that the local trigger classes of its file
+            depend on, by class path. Present for versions whose triggers are assigned to hosts;
+            lost at a restart.
+        backpressured: Tasks whose output is ahead of its consumers. They continue when there is
+            capacity, see ``tasks.stream_producer``.
+        dag_triggers: Triggers that start runs of DAGs.
+        known_keys: Keys of events of DAG triggers that this turn receives and that are already
+            stored: trigger number and key.
+        stray_triggers: Rows to delete whose trigger is no longer needed; its host died with the
+            last
+            daemon.
+        outbox: Outbox entries in memory, kind and body by number: all that the engine handles
+            itself,
+            and those of other kinds that are in flight.
+        outbox_quotas: Outbox state of each of the other kinds.
+        loaded_outbox: Rows of those kinds that were read for this turn.
+        callbacks_failed: Number of failed callbacks; reset at a restart.
+        deadlines: Pending deadlines by run and by outbox number.
+        hosting: Last assignment number. It starts above every number of an earlier incarnation,
+            because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
-        node_no: Of this node.
-        is_drained: It takes no more work, see ``draining``.
-        event_requests: Idempotency keys of named events, the latest ones: their numbers by name
-            and key. Not over a restart.
-        sealed: What a request of this turn has to seal anew: values, and triggers.
-        isolated: Rows of runs that cannot be gone on with, and are not among the others: their
-            ``quarantine`` says why. Not over a restart, which tries them again.
-        untold: Those of them whose rows do not say so yet.
-        clearings: What of which run has to begin anew, and the number of the outbox it has.
-        trial: What begins apart from everything else, see ``trials``; ``None`` if nothing does.
-        trial_no: The number of the outbox it has.
-        group_may_begin_since: Since when nothing but limits and pools keeps the first group of the
-            trial from its places, in steady time. ``None`` while something else does, such as a
-            drain. No row says so: a restart waits for the group as long again.
-        may_host_more: Triggers that were held back for it may be handed to their hosts.
-        unclaimed: Queued tasks that may have begun in the process that died: none is claimed behind
-            another, so that its next start is stored before it begins.
-        loaded: Ended runs that a request waits for, by their ids and the idempotency key of that;
-            or why they cannot be.
-        touched: In which commits runs that had ended were marked, deleted or had begun to go on,
-            by their ids: what was read of them before is not so any more.
-        accounts: Who is let in.
-        prefetched_tasks: Rows of tasks that this turn needs.
-        prefetched_runs: The rows of the runs that a mark or a deletion of this turn is about,
-            by their ids.
-        existing_runs, existing_runs_by_key: Stored runs, active ones included, with the run ids, or
-            with the DAGs and idempotency keys, of this turn's requests; and whether they are being
+        node_no: Number of this node.
+        is_drained: The node accepts no more work, see ``draining``.
+        event_requests: Idempotency keys of recent named events: event number by name and key. Lost
+            at a restart.
+        sealed: Values and triggers that a request of this turn re-encrypts.
+        isolated: Rows of quarantined runs that cannot continue; these are in no other map, and
+            ``quarantine`` of the row says why. A restart tries them again.
+        untold: Isolated rows whose quarantine is not stored yet.
+        clearings: Pending clears by run: outbox number and content.
+        trial: Crash trial in progress, see ``crash_trials``; ``None`` without one.
+        trial_no: Outbox number of the trial.
+        group_may_begin_since: Since when the first group of the trial is delayed by nothing but
+            limits and pools, in steady time. ``None`` while something else delays it, such as a
+            drain. This is not stored, so the delay is measured again after a restart.
+        may_host_more: Triggers that the trial delayed may be assigned to hosts.
+        unclaimed: Queued tasks that may have started in the process that died. None of them is
+            prefetched, so that the next start of each is stored before it begins.
+        loaded: Ended runs that requests wait for, by run id and the idempotency key of the request;
+            or the reason why the run cannot be loaded.
+        touched: By id of an ended run, the commit that marked, deleted or reopened it. What was
+            read
+            of the run before that commit is outdated.
+        accounts: Accounts, tokens and sessions.
+        prefetched_tasks: Task rows that this turn needs.
+        prefetched_runs: By id, run rows that a mark or a deletion of this turn needs.
+        existing_runs, existing_runs_by_key: Stored runs, active ones included, by the run ids or by
+            the DAGs and idempotency keys of this turn's requests, and whether each is being
             deleted.
-        answered: The answers to those requests of this turn that were met before, by the id of
-            their run and their idempotency key.
-        loop_blockers: Who has held up a loop; not over a restart.
-        retries_per_run: How often tasks of a run may run again in all, where its DAG does not say.
-        retries_per_pool: How often those in one pool may within a minute.
-        retries: Those of the present minute by pool. Neither taken back with a turn nor kept over
-            a restart.
-        late_after_us: How late the run of a slot may be before people are told; ``None`` for never.
-        run_ends: When runs that are limited have had their time.
-        schedules_late: How often they were; not over a restart.
-        rests_after: Where the daemon ends once it is idle: a DAG whose runs follow each other
-            has one after this instant, and no more.
-        shift: By how much the wall clock is ahead of steady time, as the last turn found it.
-        commit_us: How long a commit takes lately, as the engine measured it.
+        answered: Answers to requests of this turn that were handled before, by run id and
+            idempotency
+            key.
+        loop_blockers: Code that blocked an event loop; reset at a restart.
+        retries_per_run: Limit of retries per run where its DAG sets none.
+        retries_per_pool: Limit of retries per pool and minute.
+        retries: Retries in the current minute by pool. Neither rolled back nor stored.
+        late_after_us: How late a scheduled run may be before an alert; ``None`` for no alerts.
+        run_ends: Timeouts of runs that have one.
+        schedules_late: Number of alerts about late schedules; reset at a restart.
+        rests_after: Set where the daemon exits when idle: a DAG with a continuous schedule has one
+            run after this timestamp, and no more.
+        shift: Offset of the wall clock from steady time, as of the last turn.
+        commit_us: Recent duration of a commit, as measured by the engine.
     """
 
     def __init__(self, *, epoch: int) -> None:
@@ -210,19 +216,19 @@ class Memory:
 
     @property
     def has_queued(self) -> bool:
-        """Whether a task waits for its place."""
+        """Whether a task is queued for a slot."""
         return any(one.state is TaskState.QUEUED for one in self.active_tasks.objects.values())
 
     def on_wall(self, steady: Timestamp | None) -> Timestamp | None:
-        """Return what the wall clock shows at an instant of steady time, as far as is known."""
+        """Convert steady time to wall time with the last known offset."""
         return None if steady is None else steady + self.shift
 
     def touch(self, run_id: str) -> None:
-        """The rows of a run that had ended change with this turn."""
+        """Record that this turn changes the rows of an ended run."""
         self.touched[run_id] = self.commit_no + 1
 
     def index_outbox(self) -> None:
-        """Learn from what is owed what is to begin anew, and what is on trial."""
+        """Rebuild the pending clears and the crash trial from the outbox."""
         self.clearings.clear()
         self.trial, self.trial_no = None, -1
         for number, (kind, body) in self.outbox.items():
@@ -233,7 +239,7 @@ class Memory:
                 self.trial, self.trial_no = _decode_trial(body), number
 
     def add_plan(self, version: str, spec: DagSpec) -> DagVersion:
-        """Know a version of a DAG. A second call returns the first plan."""
+        """Add a DAG version, or return the existing one."""
         key = (version, spec.dag_id)
         dag_version = self.dag_versions.get(key)
         if dag_version is None:
@@ -244,7 +250,7 @@ class Memory:
         return dag_version
 
     def newest(self, dag_id: str) -> DagSpec | None:
-        """Return a DAG as its file defines it now, if one does."""
+        """Return the current specification of a DAG; ``None`` if no file defines it."""
         row = self.dags.get(dag_id)
         dag_version = (
             None if row is None or row.gone else self.dag_versions.get((row.version, dag_id))
@@ -252,7 +258,7 @@ class Memory:
         return None if dag_version is None else dag_version.graph.spec
 
     def _draw_line(self, dag_id: str) -> None:
-        """A DAG has tasks that wait for the run before, as it had not until now."""
+        """Create the run order of a DAG that did not use ``depends_on_past`` until now."""
         line = self.run_sequences[dag_id] = RunSequence()
         for row in (self.runs.peek(number).row for number in self.runs):
             order = run_key(row)
@@ -260,7 +266,7 @@ class Memory:
                 line.enter(order)
 
     def add_run(self, run: Run) -> None:
-        """Remember a run."""
+        """Add a live run."""
         row = run.row
         self.runs[row.run_no] = run
         if not _ends_with_number(row.run_id, row.run_no):
@@ -272,7 +278,7 @@ class Memory:
             line.enter(order)
 
     def find_run(self, run_id: str) -> Run | None:
-        """Return a live run by its id."""
+        """Return a live run by its id, or ``None``."""
         _, _, number = run_id.rpartition(".")
         named = self._named.get(run_id)
         if named is None and number.isdecimal() and len(number) < _DIGITS:
@@ -281,11 +287,11 @@ class Memory:
         return None if run is None or run.row.run_id != run_id else run
 
     def find_isolated(self, run_id: str) -> RunRow | None:
-        """Return the row of a run that cannot be gone on with, by its id."""
+        """Return the row of a quarantined run that cannot continue, by its id, or ``None``."""
         return next((row for row in self.isolated.values() if row.run_id == run_id), None)
 
     def drop_run(self, run: Run) -> None:
-        """Forget a run and all of its tasks; its trigger rows stay until they are gone."""
+        """Remove a run and all of its tasks. Its trigger rows stay until they are deleted."""
         self.runs.pop(run.run_no, None)
         self._named.pop(run.row.run_id, None)
         if run.row.key is not None:
@@ -295,7 +301,7 @@ class Memory:
         self.leave_line(run)
 
     def leave_line(self, run: Run) -> None:
-        """A run has ended, or is not to be gone on with."""
+        """Remove a run that has ended or cannot continue from the run order of its DAG."""
         line, order = self.run_sequences.get(run.row.dag_id), run_key(run.row)
         if line is not None and order is not None:
             is_over = run.row.ended_at is not None
@@ -304,7 +310,7 @@ class Memory:
             line.leave(order, ended)
 
     def hosted_versions(self) -> set[str]:
-        """Return the versions that triggers may be hosted with: what has them, or has the DAG."""
+        """Return the versions of all DAGs, and those that triggers are assigned with."""
         versions = {row.version for row in self.dags.values()}
         versions |= {wait.version for wait in self.waits.objects.values()}
         versions |= {form.version for form, _ in self.packing.forms.numbered()}
@@ -312,11 +318,11 @@ class Memory:
         return versions
 
     def next_hosting(self) -> int:
-        """Return a number that no hosting has had before, also in an earlier incarnation."""
+        """Return an assignment number that no incarnation has used before."""
         self.hosting += 1
         return self.hosting
 
 
 def _ends_with_number(run_id: str, run_no: RunNo) -> bool:
-    """Whether an id names the row, as those made here do."""
+    """Return whether a run id ends with its row number, as generated ids do."""
     return run_id.endswith(f".{run_no}")

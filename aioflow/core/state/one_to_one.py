@@ -1,4 +1,4 @@
-"""Which children of a fan-out may start that follows another: they come in any order."""
+"""Queue of the children of a mapped task that may start, for children that follow others."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ("OneToOne",)
 
 
 class OneToOne:
-    """The children of a fan-out that wait for those of another task, index by index.
+    """Children of a mapped task that each wait for the child of another task with the same index.
 
     Attributes:
-        widths: How many items each list has that the task expands over.
-        judged: How many children have been judged since it expanded, from the first on.
+        widths: Number of items in each list that the task expands over.
+        judged: Number of children evaluated since the expansion, from the first on.
     """
 
     __slots__ = ("_queue", "_queued", "judged", "widths")
@@ -28,19 +28,19 @@ class OneToOne:
         return len(self._queue)
 
     def let(self, index: int) -> None:
-        """A child may start; a second time changes nothing."""
+        """Allow a child to start. Idempotent."""
         if not self._queued[index]:
             self._queued[index] = 1
             self._queue.append(index)
 
     def grow(self) -> None:
-        """There is another child."""
+        """Add a child."""
         self._queued.append(0)
 
     def may_start(self, index: int) -> bool:
-        """Whether a child was let."""
+        """Return whether a child was allowed to start."""
         return bool(self._queued[index])
 
     def take(self) -> int:
-        """Return the child that starts next; there has to be one."""
+        """Remove and return the next child to start. The queue must not be empty."""
         return self._queue.popleft()

@@ -1,7 +1,7 @@
-"""What is owed, handed out a few of each kind at a time; the rest stays in its rows.
+"""Limits on the outbox entries in flight per kind; the remaining entries stay in their rows.
 
-A hundred thousand callbacks of one DAG take as much memory as a hundred, and none of another DAG,
-and no alert, stands behind them.
+A hundred thousand callbacks of one DAG need as much memory as a hundred. They delay neither the
+callbacks of other DAGs nor alerts.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from aioflow.protocol.inputs import Input, OutboxLoaded
 __all__ = ("EMPTY", "WINDOW", "OutboxQuota", "backlog", "wanted")
 
 WINDOW = 100
-"""How many of a kind are handed out at once; at half of it more are read."""
+"""Maximum entries of a kind in flight. At half of it, more rows are read."""
 
 
 class OutboxQuota(msgspec.Struct, frozen=True):
-    """What is owed of one kind.
+    """Outbox state of one kind.
 
     Attributes:
-        handed: How many are handed out, and not said to be done.
-        waiting: How many rows there are besides these; all have higher numbers.
-        after: The highest number that was handed out.
-        is_reading: Whether the next rows are on their way.
+        handed: Entries in flight, not yet reported as done.
+        waiting: Rows besides these; all have higher numbers.
+        after: Highest number that was handed out.
+        is_reading: Whether the next rows are being read.
     """
 
     handed: int = 0
@@ -35,17 +35,17 @@ class OutboxQuota(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is owed."""
+        """Whether no entry is left."""
         return not (self.handed or self.waiting or self.is_reading)
 
     @property
     def has_room(self) -> bool:
-        """Whether what begins to be owed may be handed out at once."""
+        """Whether a new entry may be handed out at once."""
         return not self.waiting and self.handed < WINDOW
 
     @property
     def wants_more(self) -> bool:
-        """Whether rows should be read."""
+        """Whether more rows should be read."""
         return self.waiting > 0 and self.handed <= WINDOW // 2 and not self.is_reading
 
 
@@ -53,7 +53,7 @@ EMPTY = OutboxQuota()
 
 
 def wanted(inputs: Iterable[Input], lanes: Mapping[str, OutboxQuota]) -> dict[str, tuple[int, int]]:
-    """Return what a turn needs of the outbox: by kind behind which number, and how many rows."""
+    """Return the outbox rows to read for a turn: by kind, after which number and how many."""
     kinds = {entry.kind for entry in inputs if isinstance(entry, OutboxLoaded)}
     return {
         kind: (lanes[kind].after, WINDOW - lanes[kind].handed) for kind in kinds if kind in lanes
@@ -61,5 +61,5 @@ def wanted(inputs: Iterable[Input], lanes: Mapping[str, OutboxQuota]) -> dict[st
 
 
 def backlog(lanes: Mapping[str, OutboxQuota]) -> dict[str, int]:
-    """Return how many are owed of each kind."""
+    """Return the number of outbox entries by kind."""
     return {kind: lane.handed + lane.waiting for kind, lane in lanes.items()}

@@ -1,4 +1,4 @@
-"""A map by number, some of whose values are folded: whoever asks for one gets it back whole."""
+"""A map by number, some of whose values are packed. A lookup unpacks the value."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Value = TypeVar("Value")
 
 
 class PackedMap(ABC, Generic[Value]):
-    """What is remembered by number.
+    """Values by number, as objects or packed.
 
-    To be looked through whole only where there are few, since that unfolds all of them. What
-    concerns nothing that is folded looks through ``objects``.
+    Iterate over the values only where they are few, since that unpacks all of them. Code that
+    cannot concern packed values iterates over ``objects``.
 
     Attributes:
-        objects: What is not folded.
+        objects: Values that are not packed.
     """
 
     __slots__ = ("objects",)
@@ -28,11 +28,11 @@ class PackedMap(ABC, Generic[Value]):
 
     @abstractmethod
     def unfold(self, number: int) -> Value | None:
-        """Return what is folded by this number, an object from now on; ``None`` if nothing is."""
+        """Unpack the value of this number and return it; ``None`` if none is packed."""
 
     @abstractmethod
     def folded(self) -> Collection[int]:
-        """Return the numbers of what is folded."""
+        """Return the numbers of the packed values."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -44,7 +44,7 @@ class PackedMap(ABC, Generic[Value]):
         return number in self.objects or number in self.folded()
 
     def get(self, number: int) -> Value | None:
-        """Return it, if it is remembered."""
+        """Return the value, or ``None``."""
         found = self.objects.get(number)
         return self.unfold(number) if found is None else found
 
@@ -55,14 +55,14 @@ class PackedMap(ABC, Generic[Value]):
         return found
 
     def __setitem__(self, number: int, value: Value) -> None:
-        self.objects[number] = value  # nothing is both
+        self.objects[number] = value  # a number is never in both
 
     def __delitem__(self, number: int) -> None:
         if self.pop(number) is None:
             raise KeyError(number)
 
     def pop(self, number: int, default: None = None) -> Value | None:
-        """Forget it; return it, if it was remembered."""
+        """Remove the value and return it, or ``default`` if there is none."""
         found = self.objects.pop(number, None)
         if found is None and self.unfold(number) is not None:
             found = self.objects.pop(number)
@@ -73,14 +73,14 @@ class PackedMap(ABC, Generic[Value]):
         return set(self)
 
     def values(self) -> Iterator[Value]:
-        """Yield all of them, whole; they may be forgotten meanwhile."""
+        """Yield all values, unpacked. Values may be removed during the iteration."""
         for number in self:
             found = self.get(number)
             if found is not None:
                 yield found
 
     def items(self) -> Iterator[tuple[int, Value]]:
-        """Yield all of them with their numbers."""
+        """Yield all numbers with their unpacked values."""
         for number in self:
             found = self.get(number)
             if found is not None:

@@ -1,4 +1,4 @@
-"""Runs of which nothing goes on but tasks that only wait: folded, as these are, see ``parking``."""
+"""Live runs packed in memory: those whose tasks all wait, see ``packing``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ("PackedRuns",)
 
 
 class _PackedRun(msgspec.Struct, frozen=True, array_like=True):
-    """One run. What its states say again, as the tallies, is not kept.
+    """A packed run. Tallies are not stored, because the states determine them.
 
     Attributes:
-        dag_version: The number of its DAG version in ``PackedRuns.dag_versions``.
-        tasks: How many tasks it has folded.
+        dag_version: Number of its DAG version in ``PackedRuns.dag_versions``.
+        tasks: Number of its packed tasks.
     """
 
     dag_version: int
@@ -54,8 +54,8 @@ class PackedRuns(PackedMap[Run]):
     """Live runs by number.
 
     Attributes:
-        loose: Runs to be looked at when the turn is durable: they may be folded then.
-        dag_versions: Those of the packed runs.
+        loose: Runs that may be packed after the commit.
+        dag_versions: DAG versions of the packed runs.
     """
 
     __slots__ = ("_bodies", "_tasks", "dag_versions", "loose")
@@ -85,10 +85,10 @@ class PackedRuns(PackedMap[Run]):
         return run
 
     def peek(self, number: RunNo) -> Run:
-        """Return a run to be read only: what is folded stays so.
+        """Return a run for reading only; a packed run stays packed.
 
         Raises:
-            KeyError: If there is none of that number.
+            KeyError: If there is no such run.
         """
         run, body = self.objects.get(number), self._bodies.get(number)
         if run is not None:
@@ -98,23 +98,23 @@ class PackedRuns(PackedMap[Run]):
         return self._thaw(_decode(body))
 
     def logical_date(self, number: RunNo) -> Timestamp | None:
-        """Return that of a run, which stays as it is.
+        """Return the logical date of a run; a packed run stays packed.
 
         Raises:
-            KeyError: If there is none of that number.
+            KeyError: If there is no such run.
         """
         body = self._bodies.get(number)
         return self.objects[number].row.logical_date if body is None else _decode(body).logical_date
 
     def fold(self) -> None:
-        """Fold what may be."""
+        """Pack the runs in ``loose`` that only wait."""
         for run in self.loose.values():
             if self._only_waits(run):
                 self._fold(run)
         self.loose.clear()
 
     def _only_waits(self, run: Run) -> bool:
-        """Whether nothing of it is lost in a ``_Folded``, and it is what is remembered."""
+        """Return whether the run can be packed without loss and is the current object."""
         row = run.row
         return (
             self.objects.get(row.run_no) is run
@@ -161,7 +161,7 @@ class PackedRuns(PackedMap[Run]):
         self._bodies.put(row.run_no, packed(one))
 
     def _thaw(self, one: _PackedRun) -> Run:
-        """Make the object again."""
+        """Rebuild the run."""
         dag_version = self.dag_versions[one.dag_version]
         row = RunRow(
             run_no=one.run_no,
@@ -191,7 +191,7 @@ class PackedRuns(PackedMap[Run]):
 
 
 def _recount(run: Run) -> None:
-    """Tell the tallies what the states say; of a run without a mapped task that expanded."""
+    """Rebuild the tallies from the states of a run without expanded tasks."""
     for position, number in enumerate(run.states):
         state = TaskState(number)
         if not state.is_live:

@@ -1,8 +1,8 @@
-"""Tasks that only wait, folded: what was an object with thirty fields is a string of bytes.
+"""Packed tasks: a byte string instead of an object with thirty fields, for tasks that only wait.
 
-Once a turn is durable, each task it left deferred with one trigger is folded, and its trigger
-with it; whoever asks for one of the two gets both back as objects, which are folded again
-after the turn. What waits alike shares a ``TaskShape``. Decisions never see the difference.
+After each commit, a deferred task with a single trigger is packed together with the trigger.
+Looking up either of them unpacks both, until the end of the next turn. Fields that many waits
+share are in a ``TaskShape``. Decisions never see the difference.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WORTH_COPYING = 1_024
 
 
 class TaskShape(NamedTuple):
-    """Fields of ``TaskInstance`` and ``TriggerInstance`` that many waits have in common."""
+    """Fields of ``TaskInstance`` and ``TriggerInstance`` that many waits share."""
 
     dag_version: DagVersion
     position: int
@@ -53,18 +53,18 @@ class TaskShape(NamedTuple):
 
 
 class _OfShape(msgspec.Struct, frozen=True, array_like=True):
-    """What is read of a ``PackedTask`` where nothing else is asked."""
+    """The first field of a ``PackedTask``, decoded alone for speed."""
 
     form: int
 
 
 class PackedTask(msgspec.Struct, frozen=True, array_like=True):
-    """One task and its trigger. Instants count from ``since``, so that most are short.
+    """A task and its trigger. Timestamps are relative to ``since``, so that most are short.
 
     Attributes:
-        form: Which form it has.
-        hosting: As it was; those of a host that died since are over.
-        parked_in: The life of the async host its coroutine is parked in; 0 if it is not.
+        form: Number of its ``TaskShape``.
+        hosting: Assignment number when it was packed; outdated if that host has died since.
+        parked_in: Generation of the async host in which its coroutine is suspended; 0 for none.
     """
 
     form: int
@@ -97,14 +97,14 @@ _decode_form = msgspec.msgpack.Decoder(_OfShape).decode
 
 
 class Packing:
-    """Tasks and triggers that are remembered, folded or not.
+    """Tasks and triggers in memory, packed or not.
 
     Attributes:
-        runs: Live runs; one of which nothing but folded tasks is left to go on is folded, too.
+        runs: Live runs. A run whose active tasks are all packed is packed, too.
         tasks: Tasks between pending and their end.
-        triggers: What they wait for, and what a host has yet to let go of.
-        loose: Tasks to be looked at when the turn is durable: they may be folded then.
-        forms: What those that are folded have in common.
+        triggers: Triggers they wait for, and those that a host has yet to release.
+        loose: Tasks that may be packed after the commit.
+        forms: Shapes of the packed tasks.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Packing:
         self._most_live = 0
 
     def fold(self, *, with_runs: bool = True) -> None:
-        """Fold what only waits; called when that is stored."""
+        """Pack what only waits. Called after the commit."""
         self._most_live = max(self._most_live, len(self.tasks.objects))
         for task in self.loose.values():
             if self._only_waits(task):
@@ -134,14 +134,14 @@ class Packing:
             self._shrink()
 
     def lose(self, role: str, hosting: int) -> None:
-        """A host is gone: of what is folded, hostings up to this number with it are over."""
+        """Record that a host died: packed triggers lose their assignments up to this number."""
         if kind_of(role) == ASYNC:
             self._async_lives[role] = self._async_lives.get(role, 1) + 1
         else:
             self._lost[role] = hosting
 
     def peek(self, trigger_no: TriggerNo) -> TriggerInstance | None:
-        """Return a trigger to be read only: what is folded stays so."""
+        """Return a trigger for reading only; a packed one stays packed."""
         wait = self.triggers.objects.get(trigger_no)
         if wait is None:
             one = self.look(trigger_no)
@@ -150,7 +150,7 @@ class Packing:
         return wait
 
     def peek_task(self, task_no: TaskNo) -> TaskInstance | None:
-        """Return a task to be read only; as ``peek``."""
+        """Return a task for reading only; a packed one stays packed."""
         task = self.tasks.objects.get(task_no)
         if task is None:
             trigger_no = self._trigger_nos.get(task_no)
@@ -159,23 +159,26 @@ class Packing:
         return task
 
     def folded(self, after: TriggerNo = -1) -> Iterator[PackedTask]:
-        """Yield what is folded, by trigger, as it is. Nothing may be unfolded meanwhile."""
+        """Yield the packed tasks by trigger number. Nothing may be unpacked meanwhile."""
         for _, body in self._bodies.items(after):
             yield _decode(body)
 
     def by_form(self) -> Iterator[tuple[TriggerNo, int]]:
-        """Yield each folded trigger with the number of its form, in order; as ``folded``."""
+        """Yield each packed trigger with its shape number, ascending.
+
+        Nothing may be unpacked meanwhile.
+        """
         for number, body in self._bodies.items():
             yield number, _decode_form(body).form
 
     def numbers(self, forms: set[int], after: TriggerNo = -1) -> Iterator[TriggerNo]:
-        """Yield the triggers above a number: those that are objects, and those of these forms."""
+        """Yield the triggers above a number that are objects or have such a shape, ascending."""
         folded = (one.trigger_no for one in self.folded(after) if one.form in forms)
         objects = sorted(number for number in self.triggers.objects if number > after)
         return heapq.merge(objects, folded if forms else ())
 
     def instants(self, run: Run) -> Iterator[tuple[TaskNo, Timestamp]]:
-        """Yield the instants that folded tasks of a run wait for."""
+        """Yield the timestamps that packed tasks of a run wait for."""
         if not any(form.has_instants for form, _ in self.forms.numbered()):
             return
         for task_no in run.active_tasks.folded():
@@ -188,28 +191,28 @@ class Packing:
                     yield task_no, one.since + length
 
     def hosting(self, one: PackedTask) -> int:
-        """Return which hosting a folded trigger is in; 0 while no host has it."""
+        """Return the assignment number of a packed trigger; 0 while no host has it."""
         role = self.forms[one.form].role
         return one.hosting if one.hosting > self._lost.get(role, 0) else 0
 
     def look(self, trigger_no: TriggerNo) -> PackedTask | None:
-        """Return a trigger as it is folded; ``None`` if it is not."""
+        """Return a packed trigger without unpacking it; ``None`` if it is not packed."""
         body = self._bodies.get(trigger_no)
         return None if body is None else _decode(body)
 
     def form_of(self, trigger_no: TriggerNo) -> int | None:
-        """Return the number of the form of a trigger that is folded; ``None`` if it is not."""
+        """Return the shape number of a packed trigger; ``None`` if it is not packed."""
         body = self._bodies.get(trigger_no)
         return None if body is None else _decode_form(body).form
 
     def change(self, was: PackedTask, *, hosting: int, form: TaskShape) -> None:
-        """A folded trigger has another hosting, and the form that goes with it."""
+        """Change the assignment and the shape of a packed trigger."""
         self.forms.leave(was.form)
         one = msgspec.structs.replace(was, hosting=hosting, form=self.forms.enter(form))
         self._bodies.put(one.trigger_no, packed(one))
 
     def change_back(self, was: PackedTask, form: TaskShape) -> None:
-        """The change of a trigger never was; it may have been unfolded since, or folded anew."""
+        """Roll back ``change``. The trigger may have been unpacked since, or packed again."""
         wait = self.triggers.objects.get(was.trigger_no)
         if wait is not None:
             hosting = was.hosting if was.hosting > self._lost.get(form.role, 0) else 0
@@ -220,17 +223,17 @@ class Packing:
         if one is not None:
             self.change(one, hosting=was.hosting, form=form)
 
-    # ── folding ─────────────────────────────────────────────────────────────────────────
+    # ── packing and unpacking ───────────────────────────────────────────────────────────────
 
     def lay(
         self, run: Run, task: TaskRow, row: TriggerRow, progress: Progress | None, shift: int
     ) -> None:
-        """Remember a task that only waits by its rows, folded, and its trigger with it.
+        """Add a packed task and its trigger from their rows.
 
-        It is deferred, and the one trigger it has waits for its only event, hosted by nobody.
+        The task must be deferred. Its only trigger waits for its only event, without a host.
 
         Args:
-            shift: By how much the wall clock is ahead of steady time.
+            shift: Offset of the wall clock from steady time.
         """
         since = row.since
         due_at, ends_at = stored_instants(run.spec.tasks[task.position], task, shift)
@@ -277,12 +280,12 @@ class Packing:
         run.active_tasks.lay(self.tasks)
 
     def forget_folded(self, run_no: RunNo) -> None:
-        """Forget what is folded of a run; one pass over all that is."""
+        """Remove the packed tasks of a run, in one pass over all packed tasks."""
         for one in [one for one in self.folded() if one.run_no == run_no]:
             self._take(one)
 
     def _only_waits(self, task: TaskInstance) -> bool:
-        """Whether nothing of it is lost in a ``PackedTask``, and it is what is remembered."""
+        """Return whether the task can be packed without loss and is the current object."""
         if task.state is not TaskState.DEFERRED or len(task.waits) != 1:
             return False
         wait = task.waits[0]
@@ -348,10 +351,10 @@ class Packing:
         del self.tasks.objects[task.task_no], self.triggers.objects[row.trigger_no]
         self._lay(one)
         run.active_tasks.put_away(task.task_no, self.tasks)
-        task.waits = ()  # they hold each other: else both would lie about until a collection
+        task.waits = ()  # breaks a reference cycle, so that both are freed at once
 
     def _async_life(self, dag_version: DagVersion) -> int:
-        """Return which of its lives the host is in that runs the coroutines of a version."""
+        """Return the generation of the host that runs the coroutines of a version."""
         return self._async_lives.get(async_role(dag_version.graph.spec), 1)
 
     def _lay(self, one: PackedTask) -> None:
@@ -380,7 +383,7 @@ class Packing:
         return wait
 
     def _thaw(self, one: PackedTask, run: Run) -> tuple[TaskInstance, TriggerInstance]:
-        """Make the objects again."""
+        """Rebuild the task and its trigger."""
         form, since = self.forms[one.form], one.since
         task = TaskInstance(run, one.task_no, form.position, one.map_index)
         task.state = task.stored_state = TaskState.DEFERRED
@@ -422,7 +425,7 @@ class Packing:
         return task, wait
 
     def _shrink(self) -> None:
-        """A ``dict`` keeps the room of its best days: begin new ones."""
+        """Replace the dictionaries: a ``dict`` keeps the memory of its largest size."""
         self._most_live = len(self.tasks.objects)
         self.tasks.objects = dict(self.tasks.objects)
         self.triggers.objects = dict(self.triggers.objects)
@@ -430,10 +433,10 @@ class Packing:
 
 
 class PackedCache(PackedMap[Value]):
-    """Tasks by number, or triggers, of all runs.
+    """Tasks or triggers of all runs, by number.
 
     Args:
-        folded: What is folded, by number.
+        folded: Packed values by number.
         unfold: See ``PackedMap``.
     """
 

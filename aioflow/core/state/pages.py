@@ -1,9 +1,9 @@
-"""A map from row numbers that lies flat in memory.
+"""A compact map from row numbers.
 
-Row numbers are leased in blocks, so those of one run are neighbours. A page has the values of
-128 of them, in order, behind a bit for each that is there. As ``Rows`` or ``Numbers`` they lie
-side by side and are no objects: a row of bytes takes about five bytes more than it has, a number
-eight, where an entry of a ``dict`` takes eighty besides its value.
+Row numbers are leased in blocks, so those of one run are adjacent. A page holds the values of
+128 numbers in order, with a bitmap of the numbers present. As ``Rows`` or ``Numbers`` the values
+are stored contiguously and are not objects. A byte string then takes about five bytes more than
+its length and a number eight bytes; an entry of a ``dict`` takes eighty besides its value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LAST = (1 << _BITS) - 1
 Value = TypeVar("Value")
 
 packed: Final = msgspec.msgpack.Encoder().encode
-"""A value as ``Rows`` take it: msgpack."""
+"""Encodes a value to msgpack, for ``Rows``."""
 
 
 class Column(Protocol[Value]):
@@ -36,14 +36,14 @@ class Column(Protocol[Value]):
     def __iter__(self) -> Iterator[Value]: ...
 
     def insert(self, at: int, value: Value, /) -> None:
-        """Have a value there; those from there on move up."""
+        """Insert a value at this index; those from there on move up."""
 
     def pop(self, at: int, /) -> Value:
-        """Return the value there; those behind it move down."""
+        """Remove and return the value at this index; those behind it move down."""
 
 
 class Rows:
-    """A column of bytes, side by side."""
+    """A column of byte strings, stored contiguously."""
 
     __slots__ = ("_data", "_sizes")
 
@@ -82,7 +82,7 @@ class Rows:
 
 
 Numbers: Final = partial(array, "q")
-"""A column of numbers of up to 63 bits and a sign."""
+"""A column of signed 64-bit integers."""
 
 
 class _Page:
@@ -94,10 +94,10 @@ class _Page:
 
 
 class Pages(Generic[Value]):
-    """Values by number; numbers come in order when it is iterated over.
+    """Values by number. Iteration is in ascending order.
 
     Args:
-        column: What the values of a page lie in: ``Rows``, ``Numbers``, or a list of objects.
+        column: Creates the column of a page: ``Rows``, ``Numbers``, or a list of objects.
     """
 
     __slots__ = ("_column", "_count", "_pages")
@@ -120,7 +120,7 @@ class Pages(Generic[Value]):
         return self.numbers()
 
     def numbers(self, after: int = -1) -> Iterator[int]:
-        """Yield the numbers above ``after``, in order. Nothing may be changed meanwhile."""
+        """Yield the numbers above ``after``, ascending. The map must not change meanwhile."""
         for key in sorted(key for key in self._pages if key >= after + 1 >> _BITS):
             bits, number = self._pages[key].bits, key << _BITS
             while bits:
@@ -131,7 +131,7 @@ class Pages(Generic[Value]):
                     yield number - 1
 
     def between(self, first: int, end: int) -> Iterator[int]:
-        """Yield the numbers from ``first`` on, ``end`` excluded, in order; as ``numbers``."""
+        """Yield the numbers in ``[first, end)``, ascending. The map must not change meanwhile."""
         keys = range(first >> _BITS, (end - 1 >> _BITS) + 1)
         for key in keys if len(keys) < len(self._pages) else sorted(self._pages):
             if key not in keys or key not in self._pages:
@@ -145,7 +145,10 @@ class Pages(Generic[Value]):
                     yield number - 1
 
     def items(self, after: int = -1) -> Iterator[tuple[int, Value]]:
-        """Yield them with their values, as ``numbers``. This is faster than ``get`` for each."""
+        """Yield the numbers above ``after`` with their values, ascending.
+
+        This is faster than ``get`` for each number. The map must not change meanwhile.
+        """
         for key in sorted(key for key in self._pages if key >= after + 1 >> _BITS):
             page = self._pages[key]
             bits, number = page.bits, key << _BITS
@@ -157,7 +160,7 @@ class Pages(Generic[Value]):
                     yield number - 1, value
 
     def get(self, number: int) -> Value | None:
-        """Return its value, if there is one."""
+        """Return the value of a number, or ``None``."""
         page = self._pages.get(number >> _BITS)
         if page is None:
             return None
@@ -168,7 +171,7 @@ class Pages(Generic[Value]):
         return value
 
     def put(self, number: int, value: Value) -> None:
-        """Have a number stand for this value."""
+        """Set the value of a number."""
         page = self._pages.get(number >> _BITS)
         if page is None:
             page = self._pages[number >> _BITS] = _Page(self._column())
@@ -182,7 +185,7 @@ class Pages(Generic[Value]):
         self._count += 1
 
     def take(self, number: int) -> Value | None:
-        """Return its value, if there is one, and forget it."""
+        """Remove a number and return its value, or ``None``."""
         page = self._pages.get(number >> _BITS)
         bit = 1 << (number & _LAST)
         if page is None or not page.bits & bit:

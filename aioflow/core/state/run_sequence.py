@@ -1,8 +1,8 @@
-"""The dated runs of one DAG in the order of their logical dates: which of them comes before which.
+"""The dated runs of one DAG in the order of their logical dates.
 
-Live runs stand in the line themselves. Of those that have ended it knows the one right before
-each live run, and before whatever comes next; where it does not, the database has to be asked,
-which happens once for a run at most, and for no run of a schedule that goes on undisturbed.
+Live runs are in the sequence themselves. Of ended runs it knows the one right before each live
+run, and the one right before any future run. Where it does not, the database is queried: at most
+once per run, and never for the runs of a schedule without gaps.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ __all__ = (
 )
 
 RunKey: TypeAlias = tuple[Timestamp, RunNo]
-"""Its logical date; of runs with the same one, the number."""
+"""Logical date, then number of a run."""
 
 NEXT: Final[RunKey] = (1 << 62, -1)
-"""The place of whatever comes behind all that is."""
+"""Key that sorts after all existing runs: that of the next run."""
 
 GOOD = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
-"""How a task has to have ended in the run before."""
+"""States in which a task of the previous run must have ended."""
 
 _WORST = (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED)
-"""How a fan-out has ended of which any child has ended so, the first first."""
+"""States that a mapped task takes from any of its children, in order of precedence."""
 
 
 class EndedRun(msgspec.Struct, frozen=True):
-    """What the next run has to know of one that has ended.
+    """An ended run, as far as the next run depends on it.
 
     Attributes:
-        bad: The tasks that did not end well, and how they stand.
+        bad: Tasks that did not end well, with their states.
     """
 
     order: RunKey
@@ -60,14 +60,14 @@ class EndedRun(msgspec.Struct, frozen=True):
 
 
 class NotLoaded:
-    """In place of a run: nobody has asked the database yet."""
+    """Placeholder for a previous run that the database has not been queried for yet."""
 
 
 _UNKNOWN = NotLoaded()
 
 
 class RunSequence:
-    """Which run comes before which."""
+    """The order of the runs of one DAG."""
 
     __slots__ = ("_before", "_orders")
 
@@ -76,7 +76,7 @@ class RunSequence:
         self._before: dict[RunNo, EndedRun | None] = {}
 
     def enter(self, order: RunKey) -> None:
-        """A run is live. A second time it changes nothing."""
+        """Add a live run. Idempotent."""
         at = bisect.bisect_left(self._orders, order)
         above = self._orders[at]
         if above == order:
@@ -88,10 +88,14 @@ class RunSequence:
         if known is None or known.order < order:
             self._before[order[1]] = known
         if known is None or known.order <= order:
-            self._before[above[1]] = None  # nothing that has ended stands between the two
+            self._before[above[1]] = None  # no ended run lies between the two
 
     def leave(self, order: RunKey, ended: EndedRun | None = None) -> None:
-        """A run is not live any more: it has ended so, or was never made."""
+        """Remove a live run.
+
+        Args:
+            ended: How it ended; ``None`` if it was never created or its end is not known.
+        """
         at = bisect.bisect_left(self._orders, order)
         if self._orders[at] != order:
             return
@@ -106,25 +110,25 @@ class RunSequence:
             self._before[above] = ended
 
     def doubt(self) -> None:
-        """What it knows of ended runs may not be so: a turn was taken back."""
+        """Drop all knowledge of ended runs, which a rollback may have invalidated."""
         self._before.clear()
 
     def forget(self, order: RunKey) -> RunNo | None:
-        """An ended run is gone. Returns the live one that it may have come right before."""
+        """Record that an ended run was deleted. Return the live run that may have followed it."""
         above = self.behind(order)
         self._before.pop(NEXT[1] if above is None else above, None)
         return above
 
     def learn(self, order: RunKey, ended: EndedRun | None) -> None:
-        """The database was asked what comes right before: that, or nothing that has ended."""
+        """Record the ended run right before a run, as read from the database; ``None`` for none."""
         self._before[order[1]] = ended
 
     def knows(self, order: RunKey) -> bool:
-        """Whether it need not be asked."""
+        """Return whether the previous run is known without a query."""
         return order[1] in self._before
 
     def before(self, order: RunKey) -> RunNo | EndedRun | NotLoaded | None:
-        """Return the run before one in the line: the number of a live one; ``None`` for none."""
+        """Return the run right before another: the number of a live one; ``None`` for none."""
         known = self._before.get(order[1], _UNKNOWN)
         if isinstance(known, NotLoaded):
             return known
@@ -135,30 +139,30 @@ class RunSequence:
         return below[1]
 
     def behind(self, order: RunKey) -> RunNo | None:
-        """Return the live run right behind one, which need not be in the line any more."""
+        """Return the live run right after a key, which need not be in the sequence; or ``None``."""
         above = self._orders[bisect.bisect_right(self._orders, order)]
         return None if above == NEXT else above[1]
 
     def live(self) -> Iterator[RunNo]:
-        """Yield the live runs in their order."""
+        """Yield the live runs in order."""
         for _, run_no in self._orders[:-1]:
             yield run_no
 
     @property
     def first(self) -> RunNo | None:
-        """The live run that comes before all others."""
+        """The live run before all others; ``None`` if there is none."""
         return None if self._orders[0] == NEXT else self._orders[0][1]
 
 
 def run_key(row: RunRow) -> RunKey | None:
-    """Return where a run stands in its line; one without a logical date stands in none."""
+    """Return the sort key of a run; ``None`` if it has no logical date."""
     return None if row.logical_date is None else (row.logical_date, row.run_no)
 
 
 def ended_as(
     row: RunRow, graph: Graph, states: bytearray, groups: Iterable[MappedTask]
 ) -> EndedRun:
-    """Return what is kept of a run that has ended in memory."""
+    """Summarize a run in memory that has ended, for the next run."""
     absent = _absent(row)
     found = [TaskState(state) for state in states]
     cut_short = {group.position: group for group in groups if found[group.position].is_live}
@@ -170,7 +174,7 @@ def ended_as(
 
 
 def _cut_short(group: MappedTask, absent: TaskState) -> TaskState:
-    """Return what a fan-out comes to whose run was cut short; its last children may end so late."""
+    """Return the state of a mapped task of an interrupted run; its last children may end later."""
     if group.is_loop:
         return absent if group.is_open or not group.width else TaskState(group.states[-1])
     ends = [state for state in _WORST if group.counts[state] or group.cut is state]
@@ -180,7 +184,7 @@ def _cut_short(group: MappedTask, absent: TaskState) -> TaskState:
 
 
 def _absent(row: RunRow) -> TaskState:
-    """Return how a task stands that had not ended when its run did: cancelled or marked with it."""
+    """Return the state of unfinished tasks: marked as successful or cancelled with the run."""
     return TaskState.SUCCESS if row.state is RunState.SUCCESS else TaskState.CANCELLED
 
 
@@ -191,10 +195,10 @@ def stored_as(
     expansions: list[ExpansionRow],
     last_rounds: Sequence[TaskRow] = (),
 ) -> EndedRun:
-    """Return the same of one that only the database knows.
+    """Summarize a run from its rows, for the next run.
 
     Args:
-        counts: How many rows of which position are in which state.
+        counts: Number of task rows by position and state.
         last_rounds: The tasks that ``last_rounds`` names.
     """
     absent = TaskState.PENDING if row.ended_at is None else _absent(row)
@@ -212,7 +216,7 @@ def stored_as(
 
 
 def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState]) -> None:
-    """Have those that took the items of a stream which did not end well end no better."""
+    """Fail tasks over a stream whose producer did not end well."""
     for position in expanded:
         mapped = spec.tasks[position].mapped
         source = -1 if mapped is None else mapped.sources[0].position
@@ -221,7 +225,7 @@ def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState])
 
 
 def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
-    """Return the tasks of loops that say how these have ended."""
+    """Return the last iterations of loops, whose states are those of the loops."""
     loops = [p for p, task in enumerate(spec.tasks) if task.mapped and task.mapped.until >= 0]
     return [
         row.first_task_no + row.width - 1
@@ -231,7 +235,7 @@ def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
 
 
 def _together(found: dict[TaskState, int], width: int, absent: TaskState) -> TaskState:
-    """Return what a task comes to, of which so many instances stand so."""
+    """Return the state of a task from the numbers of its instances by state."""
     for state in _WORST:
         if state in found:
             return state
@@ -243,7 +247,7 @@ def _together(found: dict[TaskState, int], width: int, absent: TaskState) -> Tas
 
 def _ended(row: RunRow, spec: DagSpec, states: list[TaskState]) -> EndedRun:
     order = run_key(row)
-    assert order is not None  # noqa: S101 - only dated runs stand in a line
+    assert order is not None  # noqa: S101 - only dated runs are in a sequence
     tasks = zip(spec.tasks, states, strict=True)
     bad = {task.task_id: state for task, state in tasks if state not in GOOD}
     return EndedRun(order, row.run_id, bad)

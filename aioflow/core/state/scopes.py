@@ -1,10 +1,10 @@
-"""What lies between a setup and its teardowns, and what that asks of the tasks there.
+"""Scopes between setups and teardowns, and the conditions they add to the tasks within.
 
-A task that has a setup as a parent is a teardown of it if it says that it is one. The scope of a
-setup is everything that comes after it and before one of its teardowns; where it has none,
-everything that comes after it. As in Airflow: no task of a scope runs unless its setup has
-succeeded, whatever its own rule says (but ``always``, or that of a direct child of the setup),
-and no teardown runs before everything in its scope has ended.
+A task with a setup among its parents is a teardown of that setup if it says so. The scope of a
+setup is everything after it and before one of its teardowns; without teardowns, everything after
+it. As in Airflow, no task in a scope runs unless its setup has succeeded, whatever its own rule
+is. Exceptions are the rule ``always`` and the direct children of the setup. No teardown runs
+before everything in its scope has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WAITS_FOR_ALL = frozenset({TriggerRule.ALL_DONE, TriggerRule.ALL_DONE_SETUP_SUC
 
 
 class ParentScope(NamedTuple):
-    """What is asked of some parents of a task together."""
+    """A trigger rule for some parents of a task."""
 
     parents: tuple[int, ...]
     rule: TriggerRule
@@ -33,10 +33,10 @@ class ParentScope(NamedTuple):
 def scope_groups(
     tasks: Sequence[TaskSpec], children: Sequence[Sequence[int]]
 ) -> dict[int, list[ParentScope]]:
-    """Return what tasks are asked besides what their authors wrote: by position, groups of parents.
+    """Return the rules that scopes add to those of the authors, by position.
 
     Args:
-        children: Of each task.
+        children: Children of each task.
     """
     asked: dict[int, list[ParentScope]] = defaultdict(list)
     setups: dict[int, list[int]] = defaultdict(list)
@@ -52,11 +52,11 @@ def scope_groups(
             between[teardown] |= before
             scope = before if scope is after else scope | before
         for position in scope - set(teardowns):
-            if setup not in tasks[position].parents:  # else its own rule looks at it
+            if setup not in tasks[position].parents:  # else its own rule evaluates it
                 setups[position].append(setup)
     for position, indirect in setups.items():
         if tasks[position].rule is not TriggerRule.ALWAYS:
-            # As a share, so that it does not matter which of the setups has ended first.
+            # As a share, so that the order in which the setups end does not matter.
             asked[position].append(ParentScope(tuple(indirect), TriggerRule.ALL_SUCCESS, 1.0))
     for teardown, positions in between.items():
         task = tasks[teardown]
@@ -67,7 +67,7 @@ def scope_groups(
 
 
 def own_parents(task: TaskSpec) -> tuple[int, ...]:
-    """Return the parents that the rule of the task itself looks at: those in no group."""
+    """Return the parents that the rule of the task itself evaluates: those in no group."""
     if not task.groups:
         return task.parents
     grouped = {parent for group in task.groups for parent in group.parents}
@@ -75,12 +75,12 @@ def own_parents(task: TaskSpec) -> tuple[int, ...]:
 
 
 def is_ignorable(task: TaskSpec) -> bool:
-    """Whether a run does not care how a task ends."""
+    """Return whether the state of the task does not affect the run."""
     return task.is_teardown and not task.fails_run
 
 
 def reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
-    """Return these positions, and all that follow from them."""
+    """Return these positions and everything reachable from them."""
     seen = set(first)
     agenda = list(seen)
     while agenda:

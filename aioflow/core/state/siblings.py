@@ -1,4 +1,4 @@
-"""The children of one mapped task of a run: a byte for each, and how many stand where."""
+"""The children of one mapped task of a run: one byte per child, and a count per state."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ __all__ = ("MappedChildren",)
 
 
 class MappedChildren:
-    """The children of one mapped task of a run, one beside the other.
+    """The children of one mapped task of a run.
 
     Attributes:
-        cursor: The lowest index that is pending and not on its way. It stays 0 where children
-            follow others: they start in the order in which they are judged.
-        unfinished: Children materialised and not ended.
-        is_open: It grows with a stream, or with the rounds of a loop.
-        is_loop: They are rounds. They come one after the other, and as a whole they count for
-            what comes after them as one instance, which ends as the last of them does.
-        cut: What the end of its stream counts as beside the children, ``UPSTREAM_FAILED`` or
-            ``SKIPPED``, where it did not end well or had no item; else ``PENDING``.
-        origin: Where its children find their items, as ``protocol.commands.Start`` says it:
-            ``(sources, widths)``. The same for all of them, made for the first that starts.
+        cursor: Lowest pending index that is not about to start. It stays 0 where children follow
+            others: these start in the order in which they are evaluated.
+        unfinished: Children that have left ``pending`` and not ended.
+        is_open: More children may come, from a stream or as iterations of a loop.
+        is_loop: The children are iterations. They run one after the other. To downstream tasks
+            they count as one instance, which ends as the last iteration does.
+        cut: State that the end of the stream adds to those of the children: ``UPSTREAM_FAILED`` or
+            ``SKIPPED`` if the stream failed or was empty, else ``PENDING``.
+        lockstep: Queue of the children that may start, where children follow others; else ``None``.
+        origin: Location of the items, ``(sources, widths)`` as in ``protocol.commands.StartTask``.
+            The same for all children, computed when the first one starts.
     """
 
     __slots__ = (
@@ -56,7 +57,7 @@ class MappedChildren:
 
     @property
     def width(self) -> int:
-        """How many children it has."""
+        """Number of children."""
         return len(self.states)
 
     @property
@@ -66,11 +67,11 @@ class MappedChildren:
 
     @property
     def fresh(self) -> int:
-        """How many children do."""
+        """Number of children that wait for their first start."""
         return self.counts[TaskState.PENDING] if self.lockstep is None else len(self.lockstep)
 
     def take_fresh(self) -> int:
-        """Return the index of the one that is next; there has to be one."""
+        """Return the index of the next child to start. There must be one."""
         if self.lockstep is not None:
             return self.lockstep.take()
         index, self.cursor = self.cursor, self.pending_from(self.cursor + 1)
@@ -78,29 +79,29 @@ class MappedChildren:
 
     @property
     def ended(self) -> int:
-        """How many children have ended."""
+        """Number of children that have ended."""
         return sum(self.counts[TaskState.SUCCESS :])
 
     @property
     def is_over(self) -> bool:
-        """Whether all children have ended, and none can come."""
+        """Whether all children have ended and no more may come."""
         return not self.is_open and self.unfinished == 0 and self.ended == self.width
 
     @property
     def is_between_rounds(self) -> bool:
-        """Whether all rounds there are have ended, and another may come."""
+        """Whether all iterations so far have ended and another may come."""
         all_ended = not self.unfinished and not self.counts[TaskState.PENDING]
         return self.is_loop and self.is_open and all_ended
 
     def grow(self) -> None:
-        """There is another child."""
+        """Add a pending child."""
         self.states.append(TaskState.PENDING)
         self.counts[TaskState.PENDING] += 1
         if self.lockstep is not None:
             self.lockstep.grow()
 
     def shorten(self, width: int) -> None:
-        """The last children are no more; none of them is under way."""
+        """Remove the last children down to this width. None of them may be active."""
         gone = self.states[width:]
         del self.states[width:]
         for state in TaskState:
@@ -108,7 +109,7 @@ class MappedChildren:
         self.cursor = min(self.cursor, width)
 
     def note(self, index: int, state: TaskState) -> None:
-        """Write down the state of one child."""
+        """Set the state of a child and update the counts."""
         was = self.states[index]
         if state == was:
             return
@@ -132,7 +133,7 @@ class MappedChildren:
         return self.width if found < 0 else found
 
     def outcome(self) -> TaskState:
-        """Return what the children come to, once all have ended."""
+        """Return the combined state of the children, once all have ended."""
         if self.is_loop:
             return TaskState(self.states[-1])
         for state in (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED):

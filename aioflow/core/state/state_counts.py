@@ -1,4 +1,4 @@
-"""How the ended instances of a task's parents are counted, for its rules to look at."""
+"""Layout of the tallies: counts of a task's ended parent instances, for its trigger rules."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from aioflow.model.states import TaskState
 __all__ = ("TALLY", "TALLY_OFFSET")
 
 TALLY = 6
-"""Words per tally in ``Run.tallies``: parent instances in all, and of those that ended
-success, failed, upstream_failed, skipped, removed."""
+"""Words per tally in ``Run.tallies``: all parent instances, then those that ended as success,
+failed, upstream_failed, skipped and removed.
+"""
 
 TALLY_OFFSET = bytes(
     {
         TaskState.SUCCESS: 1,
         TaskState.FAILED: 2,
-        TaskState.CANCELLED: 2,  # for the rules, cancelled counts as failed
+        TaskState.CANCELLED: 2,  # trigger rules treat cancelled as failed
         TaskState.UPSTREAM_FAILED: 3,
         TaskState.SKIPPED: 4,
         TaskState.REMOVED: 5,
     }.get(state, 0)
     for state in TaskState
 )
-"""Which of those words counts a task that ended so."""
+"""By state, the word of a tally that counts tasks that ended in it."""

@@ -1,4 +1,4 @@
-"""What has come and is not needed yet: events of a trigger, items of a task's output."""
+"""Buffers of pending events of a trigger, and of recent items of a task's output."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections import deque
 __all__ = ("RECENT_BYTES", "EventStream", "StreamOutput")
 
 RECENT_BYTES = 256 * 1024
-"""Items of one task that stay at hand for whoever takes them; the others are asked for."""
+"""Size of a task's most recent items in memory; children query the store for older ones."""
 
 
 class EventStream:
-    """The events of one trigger that goes on.
+    """The events of a trigger that fires more than once.
 
     Attributes:
-        next_sequence: The number of the next event to be stored.
-        pending: ``(sequence, payload, key)`` of what is stored and not consumed, in order.
-        keys: Digests of the keys of all that was ever stored.
-        index: The event of the present hosting that comes next.
-        taken: Up to which index the host was told that its events are stored.
-        last: Payload and key of the last one stored, for whoever hosts the trigger next.
+        next_sequence: Sequence number of the next event to store.
+        pending: ``(sequence, payload, key)`` of events stored and not consumed, in order.
+        keys: Digests of the keys of all events ever stored.
+        index: Index of the next event of the current assignment.
+        taken: Events below this index were confirmed to the host as stored.
+        last: Payload and key of the last event stored, for the next host of the trigger.
     """
 
     __slots__ = ("index", "keys", "last", "next_sequence", "pending", "pending_bytes", "taken")
@@ -34,17 +34,17 @@ class EventStream:
         self.last: tuple[bytes, str | None] | None = None
 
     def store(self, sequence: int, payload: bytes, key: str | None) -> None:
-        """Keep an event until it is consumed."""
+        """Add an event until it is consumed."""
         self.pending.append((sequence, payload, key))
         self.pending_bytes += len(payload)
         self.next_sequence = sequence + 1
 
 
 class StreamOutput:
-    """The items a task has given on.
+    """The items that a task has yielded.
 
     Attributes:
-        count: Of all of them.
+        count: Number of all items.
     """
 
     __slots__ = ("_recent", "_size", "count")
@@ -55,7 +55,7 @@ class StreamOutput:
         self._size = 0
 
     def add(self, payload: bytes) -> None:
-        """Another one; it stays at hand for a while."""
+        """Add an item. Older ones are dropped beyond ``RECENT_BYTES``."""
         self.count += 1
         self._recent.append(payload)
         self._size += len(payload)
@@ -63,6 +63,6 @@ class StreamOutput:
             self._size -= len(self._recent.popleft())
 
     def at_hand(self, index: int) -> bytes | None:
-        """Return an item, if it is still there."""
+        """Return an item if it is still in memory, else ``None``."""
         place = index - (self.count - len(self._recent))
         return self._recent[place] if 0 <= place < len(self._recent) else None

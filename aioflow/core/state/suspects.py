@@ -1,8 +1,8 @@
-"""Who was running when a shared host was killed: by chance, or by its own doing?
+"""Crash attribution: which task or trigger is charged when a shared host was killed.
 
-A segfault, an exit or memory that ran out is the doing of the code that ran. SIGKILL comes from
-somebody else, as a rule, so whoever ran just then is not charged. Code may send it to itself,
-though, and would take its host down for ever: who was running too often is charged.
+A segfault, an exit or an out-of-memory error is charged to the code that was running. A SIGKILL
+usually comes from outside, so that code is not charged. Code may send it to itself, though, and
+would crash its host for ever; so it is charged if it was running at too many kills.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _KILLED = "killed"
 
 
 class CrashSuspects:
-    """Counts, in memory alone, in how many kills each task or trigger was running."""
+    """Counts of kills during which each task or trigger was running, in memory only."""
 
     def __init__(self) -> None:
         self._kills: dict[TaskNo | TriggerNo, set[Timestamp]] = {}
 
     def failure(self, lost: HostLost, *known: Container[TaskNo | TriggerNo]) -> Failure | None:
-        """Return what the culprit of a loss is charged with; ``None`` if with nothing.
+        """Return the failure to charge to the culprit of a lost host, or ``None``.
 
-        A loss that is told again, because its turn was taken back, counts once.
+        A loss that is reported again because its turn was rolled back counts once.
 
         Args:
-            lost: A host that died, with whose code was running.
-            known: Whoever is in none of these has ended, and is forgotten.
+            lost: Report of the host's death, with the code that was running.
+            known: Numbers that still exist; the counts of all others are dropped.
         """
         if lost.failure.reason != _KILLED:
             return lost.failure
@@ -50,5 +50,5 @@ class CrashSuspects:
         return Failure(type="Killed", message=message, reason="interrupted")
 
     def clear(self, number: TaskNo | TriggerNo) -> None:
-        """It has come further than where it was."""
+        """Reset the count of a task or trigger that has made progress."""
         self._kills.pop(number, None)

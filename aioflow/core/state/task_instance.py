@@ -1,12 +1,12 @@
-"""One live run in memory, and its tasks: a few words per task, never an object per child.
+"""Live runs in memory and their tasks: a few words per task, never an object per child.
 
-A task that is pending or ended is one byte in its run (or in its group, if it is a mapped
-child). Only what is between the two - queued in its own right, running, sensing, deferred,
-retrying - has a ``TaskInstance`` object, so memory grows with what is going on, not with width. One
-that only waits is folded, see ``parking``.
+A pending or ended task is one byte in its run, or in its group if it is a mapped child. Only a
+task in between (queued in its own right, running, sensing, deferred, retrying) has a
+``TaskInstance``, so memory grows with the number of active tasks, not with width. A task that
+only waits is packed, see ``packing``.
 
-The objects here only keep their own books straight; what happens is decided in ``run``,
-``slots``, ``waits``, ``dag`` and ``turn``.
+These objects only keep their own data consistent. Decisions are made in ``runs.run``,
+``scheduling.slots``, ``triggers`` and ``step``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = (
 )
 
 NOWHERE = (-1, False, False)
-"""The place of a task that no process has."""
+"""Slot, claim and host of a task that no process has."""
 
 _NO_STREAMS: Mapping[int, TriggerInstance] = MappingProxyType({})
 
@@ -53,7 +53,7 @@ _DEFERRED = re.compile(re.escape(bytes([TaskState.DEFERRED])))
 
 
 class Fire(NamedTuple):
-    """An event that was taken of a trigger; of that of a DAG, no task waited for it."""
+    """An event that a trigger fired. No task waited for it if the trigger is a DAG's."""
 
     class_path: str
     key: str | None
@@ -62,16 +62,16 @@ class Fire(NamedTuple):
 
 
 class TriggerInstance:
-    """A trigger in memory: its row, the task that waits for it, and who hosts it.
+    """A trigger in memory: its row, the task that waits for it, and its host.
 
     Attributes:
-        task: The task; ``None`` once it no longer waits and the row only awaits its host.
-        hosting: Which hosting it is in; 0 while no host has it.
-        role: That of the host it was handed to last.
-        has_room: Whether a host had room for it, as far as the triggerer has said.
-        version: The newest version of its DAG when it was handed to its host; the class is taken
-            from that if it takes the fields.
-        stream: Its events, if it has more than one.
+        task: The task; ``None`` once it no longer waits and only the host has yet to confirm.
+        hosting: Current assignment number; 0 while no host has it.
+        role: Role of the host it was last assigned to.
+        has_room: Whether the host had capacity for it, as last reported.
+        version: Newest version of its DAG when it was assigned. The class is loaded from it if it
+            accepts the fields.
+        stream: Its events, if it fires more than once.
     """
 
     __slots__ = ("has_room", "hosting", "role", "row", "run", "stream", "task", "version")
@@ -88,21 +88,21 @@ class TriggerInstance:
 
     @property
     def state(self) -> TriggerState:
-        """Where it stands."""
+        """State of its row."""
         return self.row.state
 
     def fire(self, key: str | None) -> Fire:
-        """Return what is told of an event that it takes now."""
+        """Return the record of an event that this trigger fires now."""
         return Fire(self.row.class_path, key, self.row.run_no, self.row.task_no)
 
     @property
     def is_handled(self) -> bool:
-        """Whether it is a stream whose events an operator takes, start by start."""
+        """Whether it is a stream whose events an operator handles, one batch per start."""
         return self.stream is not None and self.row.ordinal < 0
 
     @property
     def has_to_go_on(self) -> bool:
-        """Whether it is such a stream, has no event at hand, and has not ended well."""
+        """Whether it is such a stream without a pending event that has not ended well."""
         if not self.is_handled or self.stream is None or self.stream.pending:
             return False
         return self.state is not TriggerState.FIRED or self.row.failure is not None
@@ -112,28 +112,27 @@ class TaskInstance:
     """A task between pending and its end.
 
     Attributes:
-        spec: What the author said of it.
-        stored_state: What its row says; ``PENDING`` while it has none.
-        stored_start: The ``start_no`` its row says.
+        spec: Specification by its author.
+        stored_state: State of its row; ``PENDING`` while it has none.
+        stored_start: ``start_no`` of its row.
         stored_place: ``(worker, is_claimed, is_hosted)`` when its row was last written.
-        worker: The slot it runs or is claimed in, or -1.
-        is_claimed: Sent to a worker behind another try, not begun.
+        worker: Slot in which it runs or is claimed; -1 for none.
+        is_claimed: Sent to a worker behind another try, not started.
         is_hosted: A coroutine that the async host has.
-        waits: The trigger rows it waits for; one, but for a coroutine that waits for several at
-            once.
-        resumed: The one whose event it goes on from, which says in which method; ``None`` where
-            it runs from the beginning. Of an operator that takes many events their stream, also
+        waits: Trigger instances it waits for: one, or several for a coroutine.
+        resumed: Trigger instance whose event it resumes from, which determines the method; ``None``
+            if it runs from the start. For an operator that handles many events their stream, also
             between two tries.
-        streams: Those its coroutine has opened, by the ordinal of the call that did.
-        recorded: How many durable calls of its coroutine have a record.
-        first_failed: The first of them that failed; -1 if none did.
-        ends_at: When its try has had its ``execution_timeout``, in steady time; ``None`` while
-            no try has begun, and without a limit.
-        open_kind: The kind of the last one while it waits, else empty.
-        parked_start: The start in which its coroutine is parked in the async host; 0 if it is
-            not, and has to run again from the top.
-        answer: What the parked coroutine is resumed with, once it is.
-        looks: How often a sensor has looked in this memory.
+        streams: Streams that its coroutine has opened, by the ordinal of the opening call.
+        recorded: Number of durable calls of its coroutine that have a record.
+        first_failed: First of them that failed; -1 for none.
+        ends_at: When its try reaches its ``execution_timeout``, in steady time; ``None`` without a
+            limit, and while no try has started.
+        open_kind: Kind of the last durable call while it waits, else empty.
+        parked_start: ``start_no`` under which its coroutine is suspended in the async host; 0 if it
+            is not, and must run again from the start.
+        answer: Value that the suspended coroutine is resumed with.
+        looks: Number of pokes of a sensor since it is in memory.
     """
 
     __slots__ = (
@@ -205,33 +204,33 @@ class TaskInstance:
 
     @property
     def wait(self) -> TriggerInstance | None:
-        """The first of ``waits``; all of them share their instants."""
+        """The first of ``waits``; all of them share their timestamps."""
         return self.waits[0] if self.waits else None
 
     @property
     def waits_again(self) -> bool:
-        """Whether its next try has nothing to begin with: its stream has to go on first."""
+        """Whether its next try has no input yet: its stream must continue first."""
         return self.resumed is not None and self.resumed.has_to_go_on
 
     @property
     def waits_for_host(self) -> bool:
-        """Whether it is a sensor that looks in the async host, and is to be taken there."""
+        """Whether it is a coroutine sensor that is due and not assigned to the async host yet."""
         is_coroutine = self.state is TaskState.SENSING and self.spec.body is Body.COROUTINE
         return is_coroutine and self.due_at is None and not self.is_hosted
 
     @property
     def name(self) -> str:
-        """``task_id``, with the map index if it has one."""
+        """``task_id``, followed by the map index if it has one."""
         index = "" if self.map_index < 0 else f"[{self.map_index}]"
         return f"{self.spec.task_id}{index}"
 
 
 class ActiveTasks(PackedMap[TaskInstance]):
-    """The tasks of one run that are between pending and their end, by number.
+    """The tasks of one run between pending and their end, by number.
 
     Args:
-        first_task_no: Of the run; as are ``states`` and ``groups``. It does not know the run
-            itself: one that is let go of is then gone at once, not when the collector comes by.
+        first_task_no: As in the run, like ``states`` and ``groups``. The run itself is not passed:
+            without a reference cycle, a dropped run is freed at once and not at a collection.
     """
 
     __slots__ = ("_count", "_first_task_no", "_groups", "_shelf", "_states")
@@ -265,33 +264,33 @@ class ActiveTasks(PackedMap[TaskInstance]):
         return [number for number in numbers if number in shelf]
 
     def lie(self, count: int, shelf: PackedMap[TaskInstance]) -> None:
-        """So many of them lie folded on the shelf, and there is no other."""
+        """Set the number of packed tasks and their cache, after the run was unpacked."""
         self._count = count
         self._shelf = shelf
 
     def put_away(self, number: TaskNo, shelf: PackedMap[TaskInstance]) -> None:
-        """One of them lies folded on the shelf from now on."""
+        """Record that the cache has packed a task."""
         del self.objects[number]
         if not self.objects:
-            self.objects = {}  # an emptied one keeps its room
+            self.objects = {}  # an emptied dict keeps its memory
         self.lay(shelf)
 
     def lay(self, shelf: PackedMap[TaskInstance]) -> None:
-        """One more of them lies folded on the shelf, which never was an object."""
+        """Record that the cache holds one more packed task, which was never an object."""
         self._count += 1
         self._shelf = shelf
 
     def bring_back(self, task: TaskInstance) -> None:
-        """One of them is an object again."""
+        """Record that the cache has unpacked a task."""
         self._count -= 1
         self.objects[task.task_no] = task
 
 
 class MappedTask(MappedChildren):
-    """The children of one mapped task, and the run they belong to.
+    """The children of one mapped task, and their run.
 
     Attributes:
-        spec: What the author said of them.
+        spec: Specification by their author.
     """
 
     __slots__ = ("run", "spec")
@@ -304,15 +303,15 @@ class MappedTask(MappedChildren):
 
 
 def is_under_way(state: int) -> bool:
-    """Return whether a task has begun, or is about to, and has not ended."""
+    """Return whether a task has started or is about to, and has not ended."""
     return TaskState.PENDING < state < TaskState.SUCCESS
 
 
 def run_info(row: RunRow, file: str) -> RunInfo:
-    """Return what all tasks of a run share.
+    """Return the data that all tasks of a run share.
 
     Args:
-        file: That of its DAG.
+        file: DAG file of the run.
     """
     return RunInfo(
         run_no=row.run_no,
@@ -329,41 +328,41 @@ def run_info(row: RunRow, file: str) -> RunInfo:
 
 
 def backfill_queue(backfill_no: int) -> str:
-    """Return the queue of the runs of a backfill; no DAG has such a name."""
+    """Return the queue name of a backfill's runs. No DAG can have such a name."""
     return f"backfill {backfill_no}"
 
 
 class Run:
-    """One live run.
+    """A live run.
 
     Attributes:
-        spec: What the author said.
-        states: One byte per task of the DAG; of a mapped one ``RUNNING`` from its expansion
-            until its last child has ended.
-        tallies: ``TALLY`` words per task and group of parents: how their instances stand.
-        unfinished: Tasks of the DAG that have not ended.
-        running: Tasks that hold a slot right now, for the limits.
-        running_at: The same by position, only where a limit asks for it.
-        results: Small results of unmapped tasks, msgpack, for tasks still to start.
-        known: 1 where ``results`` speaks for the position, also when it returned ``None``.
-        widths: Items of the results that feed an expansion.
-        source_starts: The start that wrote such a result.
-        items: What tasks have given on before they ended, by their numbers.
-        durations: Those of its plan.
-        async_role: The role of the host of its coroutines, see ``roles``.
-        info: What its tasks share, made once.
-        blocked: Ready entries that the limit of the run keeps from a slot, see ``ready``.
-        blocked_at: The same by position, for the limits of tasks and windows; by its complement
-            those that wait straight from their start.
-        is_forgotten: It was dropped and read again; whatever still points here is stale.
-        retried: How often a task of it has run again, or is to.
-        is_over_budget: People were told that it may not any more, see ``budget``.
-        beyond_budget: How many tasks failed because they may not.
+        spec: Specification by the author.
+        states: One byte per task of the DAG. A mapped task is ``RUNNING`` from its expansion until
+            its last child has ended.
+        tallies: ``TALLY`` words per task and per group of parents: counts of their instances.
+        unfinished: Number of tasks that have not ended.
+        running: Number of tasks that hold a slot now, for the limits.
+        running_at: The same by position, only where a limit needs it.
+        results: Small results of unmapped tasks, msgpack, for tasks that have yet to start.
+        known: 1 where ``results`` is authoritative for the position, also for a result of ``None``.
+        widths: Number of items of results that an expansion uses.
+        source_starts: ``start_no`` of the try that wrote such a result.
+        items: Streamed output of tasks, by task number.
+        durations: Expected durations of its DAG version.
+        async_role: Role of the host of its coroutines, see ``child_roles``.
+        info: Data that its tasks share, created once.
+        blocked: Ready entries that the run's limit excludes from a slot, see ``scheduling.ready``.
+        blocked_at: The same by position, for the limits of tasks and windows. Entries whose start
+            needs no worker are under the complement of the position.
+        is_forgotten: The run was dropped and loaded again; references to this object are stale.
+        retried: Number of retries of its tasks, including scheduled ones.
+        is_over_budget: People were alerted that the retry budget is exhausted, see
+            ``tasks.retry_budget``.
+        beyond_budget: Number of tasks that failed because of that budget.
         cleared: Pending tasks with a row.
-        removed: Mapped tasks with a row from when they had ended unexpanded: the same.
-        clearing: What of it is to begin anew, or is marked; until all of that is done, nothing of
-            it goes on.
-        looked: Of fan-outs that is about, the children that were looked at, from the first on.
+        removed: Mapped tasks with a row from an end without expansion, by their ``start_no``.
+        clearing: Clear or mark in progress; until it is complete, nothing of the run continues.
+        looked: For mapped tasks of such a clear or mark, the number of children checked so far.
     """
 
     __slots__ = (
@@ -436,22 +435,22 @@ class Run:
 
     @property
     def run_no(self) -> RunNo:
-        """Its row."""
+        """Number of its row."""
         return self.row.run_no
 
     @property
     def state(self) -> RunState:
-        """Where it stands."""
+        """State of its row."""
         return self.row.state
 
     @property
     def queue(self) -> str:
-        """Among whose runs it waits for its turn, and counts: its DAG's, or its backfill's."""
+        """Queue in which the run waits and is counted: that of its DAG or of its backfill."""
         number = self.row.backfill
         return self.row.dag_id if number is None else backfill_queue(number)
 
     def task_no(self, position: int, map_index: int) -> TaskNo:
-        """Return the number of the row, whether it exists or not."""
+        """Return the row number of a task, whether the row exists or not."""
         if map_index < 0:
             return self.row.first_task_no + position
         return self.groups[position].first_task_no + map_index
@@ -463,12 +462,12 @@ class Run:
             self.tallies[tally * TALLY + offset] += times
 
     def count_child(self, group: MappedTask, state: TaskState, times: int = 1) -> None:
-        """Add ended children of a fan-out to the tallies; one of a loop is in none."""
+        """Add ended children of a mapped task to the tallies; iterations are not counted."""
         if not group.is_loop:
             self.count_ended(group.position, state, times)
 
     def end_group(self, group: MappedTask) -> None:
-        """All children of a task have ended."""
+        """Set the state of a mapped task whose children have all ended."""
         outcome = group.outcome()
         self.states[group.position] = outcome
         self.unfinished -= 1
@@ -476,6 +475,6 @@ class Run:
             self.count_ended(group.position, outcome)
 
     def widen(self, position: int, width: int) -> None:
-        """A parent turned out to be ``width`` instances instead of one."""
+        """Count a parent as ``width`` instances instead of one."""
         for tally in self.graph.counts_in[position]:
             self.tallies[tally * TALLY] += width - 1

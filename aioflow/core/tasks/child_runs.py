@@ -1,7 +1,7 @@
-"""Runs that a task of another run has started, and waits for.
+"""Runs that a task of another run starts and may wait for.
 
-The run, the record of the call and the wait for the run's end are one commit. No host has such
-a wait: the run's end answers it here, in the commit that ends the run.
+The run, the record of the call and the wait for the run's end are one commit. No host has such a
+wait; the commit that ends the run also answers it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _WENT_WELL = frozenset({RunState.SUCCESS, RunState.PARTIAL})
 
 
 def call(task: TaskInstance, report: RunCalled, tx: Transaction, slots: Slots) -> None:
-    """A coroutine starts a run of another DAG, and is parked until that has ended if it waits.
+    """Start a run for a coroutine, which is suspended until the run has ended if it waits for it.
 
-    Where there can be no such run the call has failed, which is recorded, and it goes on.
+    If the run cannot be created, the failure is recorded as the answer and the coroutine continues.
     """
     if report.ordinal != task.recorded or task.state is not TaskState.RUNNING:
-        return  # repeated
+        return  # repeated report
     number = tx.numbers.take()
     request = CreateRun(dag_id=report.dag_id, conf=report.conf)
     try:
@@ -59,11 +59,11 @@ def call(task: TaskInstance, report: RunCalled, tx: Transaction, slots: Slots) -
 
 
 def ended(run: Run, tx: Transaction, slots: Slots) -> None:
-    """A run has reached its final state: whoever started it, and still waits, goes on."""
+    """Resume the task that waits for a run, now that the run is in its final state."""
     caller = run.row.caller
     wait = None if caller is None else tx.memory.waits.get(caller)
     if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
-        return  # it was cancelled, or begins anew
+        return  # the task was cancelled, or restarts
     task, row = wait.task, run.row
     if row.state in _WENT_WELL:
         answer = {"state": row.state.label, "run_id": row.run_id, "result": None}
@@ -78,7 +78,7 @@ def ended(run: Run, tx: Transaction, slots: Slots) -> None:
 
 
 def _refused(problem: RequestError) -> tuple[Failure, bytes]:
-    """Return why there can be no run, and the arguments that make the same error again."""
+    """Return the failure of the call, and the encoded arguments of its exception."""
     match problem:
         case UnknownDag():
             arguments = [problem.dag_id]

@@ -1,8 +1,8 @@
-"""Durable calls of a coroutine: recorded, waited for, answered; forgotten where a try failed.
+"""Durable calls of a coroutine: recorded, waited for and answered; dropped if a try fails.
 
-A task's calls are numbered from 0. Only the last can be open; while it is, the task is
-deferred and its coroutine is parked in the async host, or gone: then it runs again from the
-top, and the records answer what it had called before.
+The calls of a task are numbered from 0. Only the last can be open. While it is, the task is
+deferred, and its coroutine is suspended in the async host. If the host has lost it, it runs again
+from the start, and the records answer the calls that it made before.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ __all__ = (
 )
 
 NEXT = "next"
-"""The kind of a call that takes an event of a stream."""
+"""Kind of a call that takes an event of a stream."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def answered(task: TaskInstance, report: CallAnswered, tx: Transaction) -> None:
-    """A call that waits for nothing has its answer: keep it, then let the coroutine go on."""
+    """Record a call that waits for nothing, with its answer, and confirm it to the coroutine."""
     if report.ordinal == task.recorded and task.state is TaskState.RUNNING:
         state = RecordState.ANSWERED if report.failure is None else RecordState.FAILED
         record(task, report, state, tx, answer=report.answer, failure=report.failure)
-    if report.ordinal < task.recorded:  # also one that is reported twice
+    if report.ordinal < task.recorded:  # also for a repeated report
         confirm(task, report.ordinal, tx)
 
 
 def emit(task: TaskInstance, report: EventEmitted, tx: Transaction) -> None:
-    """A named event, stored with the record that says so: once, whatever is lost or repeated."""
+    """Store a named event in one commit with its record, so that it is emitted exactly once."""
     if report.ordinal == task.recorded and task.state is TaskState.RUNNING:
         record(task, report, RecordState.ANSWERED, tx)
         event = (report.event, report.key, report.data)
@@ -81,7 +81,7 @@ def emit(task: TaskInstance, report: EventEmitted, tx: Transaction) -> None:
 def await_triggers(
     task: TaskInstance, report: Awaiting, tx: Transaction, slots: Slots
 ) -> list[TriggerInstance]:
-    """A coroutine waits: it gives its place back, and is parked. Returns what is to be hosted."""
+    """Suspend a coroutine that waits, and release its slot. Return the triggers to assign."""
     if report.ordinal != task.recorded:
         raise ValueError(f"call {report.ordinal} of task {task.task_no} after {task.recorded}")
     park(task, report, tx, slots)
@@ -97,7 +97,7 @@ def await_triggers(
 def open_stream(
     task: TaskInstance, report: StreamOpened, tx: Transaction
 ) -> TriggerInstance | None:
-    """Make the trigger of a stream; it is recorded at once, and to be hosted."""
+    """Create the trigger of a stream and record the call. Return the trigger to assign."""
     wait = None
     if report.ordinal == task.recorded and task.state is TaskState.RUNNING:
         record(task, report, RecordState.ANSWERED, tx)
@@ -112,9 +112,9 @@ def open_stream(
 def next_event(
     task: TaskInstance, report: NextEventRequested, tx: Transaction, slots: Slots
 ) -> Failure | None:
-    """Answer with the next event, or park. Returns why the stream ended, if badly."""
+    """Answer with the next event, or suspend. Return the failure of the stream if it failed."""
     if report.ordinal != task.recorded or task.state is not TaskState.RUNNING:
-        return None  # repeated
+        return None  # repeated report
     wait = task.streams.get(report.stream)
     payload = None if wait is None else event_stream.consume(wait, tx)
     if payload is None and wait is not None and not event_stream.is_over(wait):
@@ -131,24 +131,27 @@ def next_event(
 
 
 def is_after(task: TaskInstance, wait: TriggerInstance) -> bool:
-    """Whether the coroutine is parked until this stream has an event."""
+    """Return whether the coroutine is suspended until this stream has an event."""
     return task.open_kind == NEXT and task.wait is wait
 
 
 def answer_next(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> bool:
-    """Give a parked coroutine the next event, or word that the stream is over."""
+    """Answer a suspended coroutine with the next event, or with the end of the stream.
+
+    Return ``False`` if there is neither.
+    """
     payload = event_stream.consume(wait, tx)
     if payload is None and not event_stream.is_over(wait):
-        return False  # what came was known already
+        return False  # only events with known keys came
     give_answer(task, payload, None, tx)
     task.waits, task.deadline_at = (), None
     return True
 
 
 def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> bool:
-    """A trigger of a call fired; whether that answers the call, so that its task goes on."""
+    """Record that a trigger of a call fired. Return whether this answers the call."""
     task = wait.task
-    assert task is not None  # noqa: S101 - the caller looked
+    assert task is not None  # noqa: S101 - checked by the caller
     if task.open_kind == "all_of":
         tx.move_wait(wait, TriggerState.FIRED, event=report.payload, key=report.key)
         if any(other.state is TriggerState.WAITING for other in task.waits):
@@ -163,10 +166,10 @@ def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> bool:
 
 
 def time_out(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
-    """The deadline of a call has come: a sleep is over, anything else raises."""
+    """Answer a call whose deadline has come: a sleep is complete, any other call raises."""
     failure = None
     if task.open_kind != SLEEP:
-        assert task.wait is not None  # noqa: S101 - the caller looked
+        assert task.wait is not None  # noqa: S101 - checked by the caller
         message = f"{task.wait.row.class_path} gave no event in time"
         failure = Failure(type="TimeoutError", message=message, reason="timeout")
     give_answer(task, None, failure, tx)
@@ -175,7 +178,7 @@ def time_out(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
 
 
 def not_parked(task: TaskInstance, report: NotSuspended, tx: Transaction, slots: Slots) -> None:
-    """The host no longer had the coroutine: run it again from the top, uncharged."""
+    """Run a coroutine again from the start, uncharged, because its host no longer had it."""
     if task.start_no == report.start_no and task.state is TaskState.RUNNING:
         unpark(task)
         slots.release(task)
@@ -189,7 +192,7 @@ def park(
     tx: Transaction,
     slots: Slots,
 ) -> None:
-    """A call is open: its coroutine is parked, and gives its place back."""
+    """Record an open call, suspend its coroutine and release the slot."""
     record(task, report, RecordState.OPEN, tx)
     task.open_kind = report.kind
     task.parked_start = task.start_no
@@ -205,7 +208,7 @@ def confirm(
     answer: bytes | None = None,
     failure: Failure | None = None,
 ) -> None:
-    """Let the coroutine go on: its call is recorded."""
+    """Confirm a recorded call to the coroutine, which then continues."""
     recorded = CallRecorded(task.task_no, task.start_no, ordinal, answer, failure)
     tx.effects.append(ConfirmCall(recorded, task.run.async_role))
 
@@ -219,7 +222,7 @@ def record(
     answer: bytes | None = None,
     failure: Failure | None = None,
 ) -> None:
-    """Write a call down; it is the task's next one."""
+    """Add the record of the task's next call."""
     row = RecordRow(
         task_no=task.task_no,
         ordinal=report.ordinal,
@@ -233,7 +236,7 @@ def record(
     )
     tx.new_record(task, row)
     _note_failure(task, failure)
-    if task.interruptions:  # it came further than where it had been cut short
+    if task.interruptions:  # it made progress since it was interrupted
         task.interruptions = 0
         tx.memory.crash_suspects.clear(task.task_no)
         tx.touch(task)
@@ -242,7 +245,7 @@ def record(
 def give_answer(
     task: TaskInstance, answer: bytes | None, failure: Failure | None, tx: Transaction
 ) -> None:
-    """The open call has its answer, stored with the move of the task that follows."""
+    """Answer the open call. The answer is stored with the move of the task that must follow."""
     tx.answer_record(task, answer, failure)
     _note_failure(task, failure)
     task.answer = (answer, failure)
@@ -255,7 +258,7 @@ def _note_failure(task: TaskInstance, failure: Failure | None) -> None:
 
 
 def deadline(task: TaskInstance, timeout_us: int | None, steady: Timestamp) -> Timestamp | None:
-    """Return when a wait that begins now ends: at its own limit, or with the try."""
+    """Return when a wait that starts now times out: at its own limit or that of the try."""
     own = None if timeout_us is None else steady + timeout_us
     ends = try_ends_at(task, steady)
     if own is None or ends is None:
@@ -273,7 +276,7 @@ def wait_for(
     window: int = 0,
     number: TriggerNo | None = None,
 ) -> TriggerInstance:
-    """Make a trigger that the last recorded call waits for; ``number`` if it has one already."""
+    """Create a trigger for the last recorded call; ``number`` is its row number if reserved."""
     class_path, kwargs = trigger
     row = TriggerRow(
         trigger_no=tx.numbers.take() if number is None else number,

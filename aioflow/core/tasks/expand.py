@@ -1,8 +1,8 @@
-"""Fan-out by numbers: how wide a task becomes, and which items child ``i`` takes.
+"""Widths of mapped tasks, and the items that each child takes.
 
 The product of several sources is counted like an odometer: the last one varies fastest. Widths
-are plain integers and never wrap, so that a cap is compared with the true product. A source is a
-tree of lists joined; its *leaves* are those lists, counted from left to right through all sources.
+are Python integers and never overflow, so a limit is compared with the true product. A source is
+a tree of joined lists. Its *leaves* are these lists, numbered from left to right over all sources.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aioflow.model.dag import MapSource, MapSpec
 __all__ = ("WIDTH_LIMIT", "check_cap", "leaves", "pick", "split", "takers", "width")
 
 WIDTH_LIMIT = 2**31 - 1
-"""Children a task may have whatever its ``map_limit`` says; keeps every ``task_no`` storable."""
+"""Maximum children of a task whatever its ``map_limit``, so that every ``task_no`` is storable."""
 
 
 def leaves(sources: Sequence[MapSource]) -> Iterator[MapSource]:
-    """Yield the lists that sources are made of, from left to right."""
+    """Yield the leaves of sources, from left to right."""
     for source in sources:
         if source.join:
             yield from leaves(source.parts)
@@ -29,21 +29,21 @@ def leaves(sources: Sequence[MapSource]) -> Iterator[MapSource]:
 
 
 def width(spec: MapSpec, widths: Sequence[int]) -> int:
-    """Return how many children there are: the product of all sources, however large.
+    """Return the number of children: the product of all sources, however large.
 
     Args:
         spec: The expansion.
-        widths: Of each leaf, literals too, in order.
+        widths: Width of each leaf, including literals, in order.
 
     Raises:
-        ValueError: If there is not one width per leaf, or one is negative. Two that are
-            "not known yet" (-1) would multiply to 1.
+        ValueError: If there is not one width per leaf, or one is negative. Two unknown widths (-1)
+            would multiply to 1.
     """
     return math.prod(_of_sources(spec.sources, widths))
 
 
 def _of_sources(sources: Sequence[MapSource], widths: Sequence[int]) -> list[int]:
-    """Return how many items each source has."""
+    """Return the number of items of each source."""
     count = sum(1 for _ in leaves(sources))
     if len(widths) != count or not widths:
         raise ValueError(f"{count} lists, but {len(widths)} widths")
@@ -54,7 +54,7 @@ def _of_sources(sources: Sequence[MapSource], widths: Sequence[int]) -> list[int
 
 
 def _of_source(source: MapSource, rest: Iterator[int]) -> int:
-    """Return how many items a source has, taking the widths of its leaves from the rest."""
+    """Return the number of items of a source, consuming the widths of its leaves from ``rest``."""
     parts = [_of_source(part, rest) for part in source.parts]
     match source.join:
         case "zip":
@@ -68,10 +68,10 @@ def _of_source(source: MapSource, rest: Iterator[int]) -> int:
 
 
 def pick(spec: MapSpec, index: int, widths: Sequence[int]) -> tuple[int, ...]:
-    """Return which item of each leaf child ``index`` takes; -1 where it takes none.
+    """Return the item of each leaf that child ``index`` takes; -1 where it takes none.
 
     Args:
-        widths: Of each leaf, literals too, in order.
+        widths: Width of each leaf, including literals, in order.
 
     Raises:
         IndexError: If there is no such child.
@@ -87,7 +87,7 @@ def pick(spec: MapSpec, index: int, widths: Sequence[int]) -> tuple[int, ...]:
 
 
 def _pick(source: MapSource, item: int, widths: Sequence[int], found: list[int]) -> None:
-    """Add which item of each leaf of a source one of its items is made of."""
+    """Append the items of the leaves that make up one item of a source."""
     if not source.join:
         found.append(item)
     for part in source.parts:
@@ -98,10 +98,10 @@ def _pick(source: MapSource, item: int, widths: Sequence[int], found: list[int])
 
 
 def takers(spec: MapSpec, leaf: int, item: int, widths: Sequence[int]) -> Iterator[int]:
-    """Yield the children that take this item of a leaf, in order: what ``pick`` says, turned round.
+    """Yield the children that take an item of a leaf, ascending. Inverse of ``pick``.
 
     Args:
-        widths: Of each leaf, literals too, in order.
+        widths: Width of each leaf, including literals, in order.
     """
     sources = spec.sources
     if len(sources) == len(widths) == 1:
@@ -122,7 +122,7 @@ def takers(spec: MapSpec, leaf: int, item: int, widths: Sequence[int]) -> Iterat
 
 
 def _place(source: MapSource, leaf: int, item: int, widths: Sequence[int]) -> int:
-    """Return which item of a source an item of one of its leaves goes into; -1 if into none."""
+    """Return the item of a source that an item of one of its leaves is part of; -1 if none."""
     if not source.join:
         return item
     whole = widths
@@ -140,7 +140,7 @@ def _place(source: MapSource, leaf: int, item: int, widths: Sequence[int]) -> in
 
 
 def split(index: int, widths: Sequence[int]) -> tuple[int, ...]:
-    """Return which item of each source child ``index`` takes.
+    """Return the item of each source that child ``index`` takes.
 
     With widths (2, 3) the children take (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2).
 
@@ -157,17 +157,17 @@ def split(index: int, widths: Sequence[int]) -> tuple[int, ...]:
         if widths[place] < 1:
             raise IndexError(f"child {index} of a product that is empty")
         rest, items[place] = divmod(rest, widths[place])
-    # A negative index leaves -1 here, one that is too large at least 1.
+    # A negative index leaves -1 here, an index that is too large at least 1.
     if rest:
         raise IndexError(f"child {index} of {math.prod(widths)}")
     return tuple(items)
 
 
 def check_cap(width: int, limit: int, *, is_whole: bool = True) -> FanOutCapped | None:
-    """Return the error to fail with if ``width`` children are more than ``limit`` allows.
+    """Return the error to fail with if ``width`` children exceed ``limit``, else ``None``.
 
     Args:
-        is_whole: Whether more cannot follow.
+        is_whole: Whether the width is final.
     """
     allowed = min(limit, WIDTH_LIMIT)
     return FanOutCapped(width, allowed, is_whole=is_whole) if width > allowed else None

@@ -1,9 +1,10 @@
 """Children that follow the children of another task, index by index.
 
-A task that expands over a mapped one, or is in one mapped group with it, expands as soon as its
-width is known and all its other parents have ended; whole it ends where those alone say so. From
-then on each child is judged by itself, over the instances that it goes along with, and waits until
-those that make its items have ended. Which of them may start, its ``OneToOne`` knows.
+A task that expands over a mapped task, or is in one mapped group with it, expands as soon as its
+width is known and all its other parents have ended. Only those other parents can end it as a
+whole. After that, each child is evaluated by itself over the instances it depends on, and waits
+until those that produce its items have ended. The children that may start are in its
+``OneToOne`` queue.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ __all__ = (
 )
 
 Entry: TypeAlias = tuple[int, int]
-"""A task to be judged, by position and map index; ``WHOLE`` for one that has not expanded."""
+"""A task to evaluate: position and map index, which is ``WHOLE`` before the expansion."""
 
 
 def widths(run: Run, mapped: MapSpec) -> list[int | None]:
-    """Return how many items each list has; ``None`` where that is not known, or never will be."""
+    """Return the width of each list; ``None`` where it is not known or there is no list."""
     return [_width(run, leaf.position, leaf.width) for leaf in leaves(mapped.sources)]
 
 
@@ -53,7 +54,7 @@ def _width(run: Run, position: int, literal: int) -> int | None:
 
 
 def is_known(run: Run, position: int) -> bool:
-    """Whether what a task goes along with is as wide as it will be, or has ended as a whole."""
+    """Return whether all tasks that it follows have their final width, or have ended unexpanded."""
     mapped = run.spec.tasks[position].mapped
     along = () if mapped is None else mapped.along  # those of a loop grow together
     for parent in run.graph.indexed[position]:
@@ -65,7 +66,7 @@ def is_known(run: Run, position: int) -> bool:
 
 
 def may_open(run: Run, position: int) -> bool:
-    """Whether nothing but its own instances can change what is to be said of a child."""
+    """Return whether a child's verdict depends on nothing but the instances it follows."""
     if not is_known(run, position):
         return False
     for look in run.graph.judged[position]:
@@ -76,20 +77,20 @@ def may_open(run: Run, position: int) -> bool:
 
 
 def may_go_on(run: Run, position: int) -> bool:
-    """Whether the rule of a fan-out whose children were cleared lets them be judged, or start."""
+    """Return whether the rule of a mapped task with reset children allows them to continue."""
     said = verdict(run, position)
     opens = said is Verdict.WAIT and bool(run.graph.indexed[position])
     return said is Verdict.RUN or (opens and may_open(run, position))
 
 
 def forget(group: MappedTask) -> None:
-    """None of its children has been judged: its task has yet to be."""
+    """Reset the queue: no child has been evaluated, because the task itself has yet to be."""
     if group.lockstep is not None:
         group.lockstep = OneToOne(group.lockstep.widths, group.width)
 
 
 def child_verdict(group: MappedTask, index: int) -> Verdict:
-    """Return what the rules say of a child. Nothing runs before its items are there, or never."""
+    """Return the verdict for a child, which waits until its items exist."""
     run, position = group.run, group.position
     said = verdict(run, position, index)
     mapped = run.spec.tasks[position].mapped
@@ -105,13 +106,13 @@ def child_verdict(group: MappedTask, index: int) -> Verdict:
 
 
 def may_skip(group: MappedTask, index: int) -> bool:
-    """Whether a child has not begun, and no rule has let it."""
+    """Return whether a child has not started and no rule has allowed it to."""
     is_let = group.lockstep is not None and group.lockstep.may_start(index)
     return group.states[index] == TaskState.PENDING and not is_let
 
 
 def followers(run: Run, position: int, index: int) -> Iterator[Entry]:
-    """Yield the children that go along with a child of this task, as far as there are any yet."""
+    """Yield the children that follow a child of this task and have been evaluated before."""
     for follower in run.graph.followers[position]:
         group = run.groups.get(follower)
         mapped = run.spec.tasks[follower].mapped
@@ -132,7 +133,7 @@ def _children(mapped: MapSpec, position: int, index: int, sizes: Sequence[int]) 
 
 
 def begin_anew(run: Run) -> None:
-    """Have no child judged yet; steps do that, some of them in each turn."""
+    """Reset all queues of a run; steps evaluate the children, some in each turn."""
     for group in run.groups.values():
         mapped = run.spec.tasks[group.position].mapped
         if mapped is not None and run.graph.indexed[group.position]:
@@ -141,12 +142,15 @@ def begin_anew(run: Run) -> None:
 
 
 def _after_past(run: Run) -> list[int]:
-    """Return the fan-outs that wait for the run before."""
+    """Return the mapped tasks that depend on the previous run."""
     return [position for position in run.groups if position in run.graph.past]
 
 
 def is_unjudged(run: Run) -> bool:
-    """Whether children of a run have yet to be judged: they follow others, or the run before."""
+    """Return whether any mapped child awaits evaluation.
+
+    Such children depend on other children or on the previous run.
+    """
     if any(run.states[position] == TaskState.PENDING for position in _after_past(run)):
         return True
     found = ((group.lockstep, group.width) for group in run.groups.values())

@@ -1,4 +1,4 @@
-"""Tasks that become ready: with a row already where they were cleared, else without."""
+"""Creation of task instances for pending tasks, which have a row only if they were cleared."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ("cleared_places", "fresh", "is_cleared", "retire", "rewind")
 
 
 def fresh(run: Run, position: int, map_index: int) -> TaskInstance:
-    """Return a pending task that is about to be something else.
+    """Return the instance of a pending task that is about to change its state.
 
-    One that was cleared goes on with the number of its last start, so that what is still said
-    of that one stays late.
+    A cleared task continues from its last ``start_no``, so that reports of that start stay
+    outdated.
     """
     task_no = run.task_no(position, map_index)
     known = run.cleared.take(task_no) if run.cleared else None
@@ -28,9 +28,9 @@ def fresh(run: Run, position: int, map_index: int) -> TaskInstance:
 
 
 def cleared_places(run: Run) -> Iterator[tuple[int, int]]:
-    """Yield position and map index of the pending tasks that were cleared.
+    """Yield position and map index of the cleared, pending tasks.
 
-    None of them may become anything else meanwhile.
+    None of them may change its state meanwhile.
     """
     first = run.row.first_task_no
     for task_no in run.cleared.between(first, first + len(run.states)):
@@ -42,13 +42,13 @@ def cleared_places(run: Run) -> Iterator[tuple[int, int]]:
 
 
 def is_cleared(group: MappedTask) -> bool:
-    """Whether a child of a fan-out was cleared, and is pending."""
+    """Return whether any child of a mapped task was cleared and is pending."""
     first = group.first_task_no
     return next(group.run.cleared.between(first, first + group.width), None) is not None
 
 
 def retire(run: Run, position: int, tx: Transaction) -> None:
-    """A task is expanded that was cleared after it had ended without: its children have rows."""
+    """Remove the row that a task has from an earlier end without expansion; it expands now."""
     task_no = run.task_no(position, -1)
     if task_no in run.cleared:
         task = fresh(run, position, -1)
@@ -57,8 +57,8 @@ def retire(run: Run, position: int, tx: Transaction) -> None:
 
 
 def rewind(group: MappedTask) -> None:
-    """Set the cursor of a fan-out to its first pending child.
+    """Set the cursor of a mapped task to its first pending child.
 
-    Children that follow others start in the order in which they are judged: no cursor is kept.
+    Children that follow others have a queue instead of a cursor.
     """
     group.cursor = group.pending_from(0) if group.lockstep is None else 0

@@ -1,4 +1,4 @@
-"""What the states of a run's tasks come to: its tallies, its fan-outs, and what has not ended."""
+"""Recomputation of a run's tallies, mapped tasks and unfinished count from its task states."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ __all__ = ("recount", "retally")
 
 
 def retally(run: Run) -> None:
-    """Tell the tallies what the states of the tasks say, whole ones too, and what has not ended.
-
-    How a fan-out stands is what its children come to.
-    """
+    """Recompute the states of mapped tasks, the tallies and the number of unfinished tasks."""
     for position, fan_out in run.groups.items():
         run.states[position] = fan_out.outcome() if fan_out.is_over else TaskState.RUNNING
     for at in range(len(run.tallies)):
@@ -40,21 +37,21 @@ def retally(run: Run) -> None:
 
 
 def recount(run: Run) -> None:
-    """Learn from the states of the tasks alone how a run stands.
+    """Recompute everything that follows from the states of the tasks of a run.
 
-    Children that follow others have yet to be judged: steps do that, some of them in each turn.
+    Children that follow others are evaluated afterwards by steps, some in each turn.
     """
     retally(run)
     one_to_one.begin_anew(run)
     for group in run.groups.values():
         rewind(group)
-    # Cleared, or left behind when the run was cancelled, children wait for their rule again.
+    # Children that were cleared, or left when the run was cancelled, wait for their rule again.
     for position, group in run.groups.items():
         if group.is_over or group.unfinished:
             continue
         if stream_expand.source_of(run, position) >= 0 and not is_cleared(group):
-            continue  # how its stream ended matters to what comes after it alone
-        asks_past = position in run.graph.past  # which may say otherwise by now
+            continue  # the end of its stream matters only to the tasks after it
+        asks_past = position in run.graph.past  # the previous run may have changed since
         goes_on = group.is_between_rounds or (not asks_past and one_to_one.may_go_on(run, position))
         if run.state is not RunState.RUNNING or not goes_on:
             run.states[position] = TaskState.PENDING

@@ -1,4 +1,4 @@
-"""When does a failed try run again, a sensor look again, and a callback be made again?"""
+"""Delays before the next try of a task, poke of a sensor, or delivery of an outbox entry."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = (
 )
 
 INTERRUPTION_LIMIT_OWN = 5
-"""Interruptions a task survives when they were the death of a worker that ran it alone."""
+"""Interruptions that a task survives if each was the death of a worker that ran it alone."""
 
 INTERRUPTION_LIMIT_SHARED = 25
-"""The same for stops of the daemon, which are no task's doing."""
+"""The same limit for stops of the daemon, which no task causes."""
 
 _OWED_ATTEMPTS = 12
 _OWED_FIRST_SECONDS, _OWED_LONGEST_SECONDS = 5.0, 600.0
 
 TRIGGER_FAIL = "trigger_fail"
-"""The reason where ``run`` of a trigger raised ``Fail``: its task is not tried again."""
+"""Failure reason when a trigger raised ``Fail``: its task is not retried."""
 
 LATEST: Timestamp = 253_402_214_400_000_000
-"""9999-12-31T00:00Z: as late as an instant may be, so that every zone can still show it."""
+"""9999-12-31T00:00Z: the latest timestamp, which every time zone can still display."""
 
 
 def next_try_at(
@@ -40,22 +40,22 @@ def next_try_at(
     random: float,
     retry_after_us: int | None = None,
 ) -> Timestamp | None:
-    """Return when to try again, or ``None`` if no tries are left.
+    """Return when to try again, at most ``LATEST``; ``None`` if no tries are left.
 
-    With a delay of 10 s, factor 2 and no jitter the delays are 10, 20, 40, ... seconds, never
-    more than ``max_delay_us``. Never later than ``LATEST``.
+    With a delay of 10 s, factor 2 and no jitter the delays are 10, 20, 40, ... seconds, at most
+    ``max_delay_us``.
 
     Args:
         policy: The task's retry policy.
         try_number: The try that just failed, counting from 1.
         now: When it failed.
-        random: Where the policy says jitter, the share to give up of half the delay, in [0, 1).
-            The other half is always waited for: a delay of nearly nothing would be none.
-        retry_after_us: The delay the failure asked for. Taken as it is, without cap and jitter;
-            one in the past means at once.
+        random: With jitter, the share in [0, 1) of half the delay that is left out. The other half
+            is always waited, so that the delay never comes close to 0.
+        retry_after_us: Delay that the failure asked for, used without cap and jitter. A negative
+            value means at once.
 
     Raises:
-        ValueError: If ``try_number`` is below 1 or ``chance`` is outside [0, 1).
+        ValueError: If ``try_number`` is below 1 or ``random`` is outside [0, 1).
     """
     if try_number < 1:
         raise ValueError(f"try_number counts from 1, got {try_number}")
@@ -77,15 +77,15 @@ def sensor_next_look(
     recheck_in_us: int | None,
     deadline: Timestamp | None,
 ) -> Timestamp:
-    """Return when a sensor that found nothing looks again, or has its deadline.
+    """Return when a sensor that was not ready is poked again, at most its deadline.
 
     Args:
-        spec: The sensor's rhythm: ``interval_us``, times ``backoff`` after each look, at most
+        spec: Poke interval: ``interval_us``, times ``backoff`` after each poke, at most
             ``max_interval_us``.
-        looks: How often it has looked, counting from 1.
-        now: When it last looked.
-        recheck_in_us: What it asked for itself, for this once; neither grown nor capped.
-        deadline: Never later than this, even if that is past.
+        looks: Number of pokes so far, counting from 1.
+        now: When it was last poked.
+        recheck_in_us: Interval that the sensor asked for, once; used without backoff and cap.
+        deadline: Upper bound of the result, even if it is past.
 
     Raises:
         ValueError: If ``looks`` is below 1.
@@ -102,12 +102,12 @@ def sensor_next_look(
 
 
 def owed_again_after(attempts: int) -> float | None:
-    """Return in how many seconds what is owed is tried again: 5, 10, 20 ..., 600 at most.
+    """Return the seconds until an outbox entry is tried again: 5, 10, 20, ..., at most 600.
 
-    After twelve attempts, which is within an hour, it is ``None``: it has come to nothing.
+    After twelve tries, which take less than an hour, return ``None``: the entry has failed.
 
     Args:
-        attempts: Those that have failed before the one that just did.
+        attempts: Number of tries that failed before the one that just did.
     """
     if attempts + 1 >= _OWED_ATTEMPTS:
         return None
@@ -126,6 +126,6 @@ def _grown(base_us: int, factor: float, times: int, limit_us: int | None) -> flo
 
 
 def _later(now: Timestamp, delay_us: float) -> Timestamp:
-    # Compared before it is added: an infinite delay has no integer.
+    # Compared before the addition, because an infinite delay has no integer.
     room_us = max(0, LATEST - now)
     return now + (room_us if delay_us >= room_us else max(0, int(delay_us)))

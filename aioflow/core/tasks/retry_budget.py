@@ -1,7 +1,7 @@
-"""How often tasks may run again in all: of one run, and in one pool within a minute.
+"""Retry budgets: limits on the retries of one run, and of one pool per minute.
 
-A retry is worth something where few fail. Where everything fails, retries multiply the work of
-a system that is in trouble already; a budget ends that, and people are told, once.
+Retries help where few tasks fail. Where everything fails, they multiply the load on a system
+that is already in trouble. A budget stops that, with a single alert.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from aioflow.model.states import Failure, TaskState
 __all__ = ("REASON", "end_otherwise", "recount", "spend", "take_back")
 
 REASON = "retry_budget"
-"""Of the failure of a task that may have had tries left."""
+"""Failure reason of a task that may have had tries left."""
 
 _MINUTE_US = 60_000_000
 
 
 def spend(task: TaskInstance, failure: Failure, tx: Transaction) -> Failure | None:
-    """Take one retry out of the budgets; return why there is none left, if that is so."""
+    """Take one retry from the budgets. Return the failure to end with if one is exhausted."""
     over = _over_run(task.run, tx) or _over_pool(task, tx)
     if not over:
         task.run.retried += 1
@@ -66,10 +66,10 @@ def _over_pool(task: TaskInstance, tx: Transaction) -> str:
 
 
 def recount(run: Run, rows: Iterable[TaskRow]) -> None:
-    """Count what these rows of a run say, beside what it has counted."""
+    """Add the retries of these task rows to the counts of a run."""
     for row in rows:
         if row.try_number <= 1 and row.failure is None and row.state is not TaskState.RETRYING:
-            continue  # as nearly all
+            continue  # as nearly all rows
         if row.state is TaskState.PENDING or row.state is TaskState.REMOVED:
             continue
         run.retried += _retries(row)
@@ -78,14 +78,14 @@ def recount(run: Run, rows: Iterable[TaskRow]) -> None:
 
 
 def take_back(run: Run, row: TaskRow | TaskInstance) -> None:
-    """What a task has spent is there again: it begins anew."""
+    """Return the retries of a task to the budget of its run: the task is reset."""
     run.retried -= _retries(row)
     run.beyond_budget -= _is_beyond(row)
     run.is_over_budget &= run.beyond_budget > 0
 
 
 def end_otherwise(run: Run, row: TaskRow | TaskInstance) -> None:
-    """A task ends before it has run again, or has not failed of a budget."""
+    """Correct the counts for a task that ends before its retry, or whose failure is replaced."""
     run.retried -= row.state is TaskState.RETRYING
     run.beyond_budget -= _is_beyond(row)
     run.is_over_budget &= run.beyond_budget > 0

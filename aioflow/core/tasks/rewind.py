@@ -1,8 +1,8 @@
-"""Loops that go back to a round: what came after it is taken back, the last round first.
+"""Rewinding of loops to an earlier iteration: later ones are undone, the last one first.
 
-After each slice a loop has the rounds that are left of it, and may go round again. So it is a
-loop that stands a few rounds earlier, wherever that is cut short. The task of a round that is
-taken back is ``removed``, and its row is that of the same round once it begins again.
+After each slice the loop has only the remaining iterations, and is open. So an interrupted rewind
+leaves a loop that is a few iterations shorter. The tasks of an undone iteration are
+``removed``; their rows are used again when the same iteration starts again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _GONE: Final = bytes((TaskState.PENDING, TaskState.REMOVED))
 
 
 def begun_in(group: MappedTask, first: int) -> int:
-    """Return how many tasks a person takes back who has a loop go back to this round."""
+    """Return how many tasks a rewind to this iteration undoes."""
     states = group.states[first:]
     return len(states) - sum(states.count(state) for state in _GONE)
 
 
 def taken_back(run: Run) -> Iterator[list[tuple[MappedTask, int]]]:
-    """Yield what is still to be taken back, a whole round at a time."""
+    """Yield the tasks still to be undone, one whole iteration at a time."""
     for first, groups in _loops(run):
         widest = max((group.width for group in groups), default=0)
         for index in range(widest - 1, first - 1, -1):
@@ -37,7 +37,7 @@ def taken_back(run: Run) -> Iterator[list[tuple[MappedTask, int]]]:
 
 
 def shorten(run: Run, tx: Transaction) -> None:
-    """Have loops as many rounds as are left of them."""
+    """Shorten the loops to their remaining iterations."""
     for first, groups in _loops(run):
         left = max([first + 1, *map(_left, groups)])
         is_back = left == first + 1 and all(group.states[first] == 0 for group in groups)
@@ -55,7 +55,7 @@ def _shorten(old: MappedTask, width: int, tx: Transaction) -> None:
 
 
 def _left(group: MappedTask) -> int:
-    """Return how many rounds there are up to the last that still has something to be cleared."""
+    """Return the number of iterations up to the last one with something left to undo."""
     first = group.first_task_no
     cleared = group.run.cleared.between(first, first + group.width)
     last = max(cleared, default=first - 1)
@@ -70,7 +70,7 @@ def _has_to_go(group: MappedTask, index: int, first: int) -> bool:
 
 
 def _loops(run: Run) -> list[tuple[int, list[MappedTask]]]:
-    """Return each loop: to which round it goes back, and its tasks that have any."""
+    """Return each loop that is rewound: the iteration, and its expanded tasks."""
     loops: dict[int, tuple[int, list[MappedTask]]] = {}
     for position, first in () if run.clearing is None else run.clearing.rounds:
         mapped = run.spec.tasks[position].mapped

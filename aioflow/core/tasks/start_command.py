@@ -1,4 +1,4 @@
-"""What a host is told of a task it starts: where it resumes, its items, its parents' results."""
+"""The command that starts a task: where it resumes, its items, and the results it takes."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from aioflow.protocol.commands import StartTask
 __all__ = ("EVENT_BYTES", "order")
 
 _Items: TypeAlias = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]
-"""Where a child finds its items: ``(sources, widths)`` of its ``StartTask``."""
+"""Location of a child's items: ``(sources, widths)`` of its ``StartTask``."""
 
 _NO_ITEMS: _Items = ((), ())
 
 
 EVENT_BYTES = 4 * 1024 * 1024
-"""Payloads an operator is given at once; one event always is."""
+"""Maximum payload size of the events of one start; a single event may exceed it."""
 
 
 def order(task: TaskInstance, steady: Timestamp, *, resumes: bool = True) -> StartTask:
-    """Return the order to start a task, with what it needs that the engine has at hand.
+    """Return the command that starts a task, with the data that the engine has in memory.
 
     Args:
-        resumes: Whether it goes on from an event; else it is told as from its beginning.
+        resumes: Whether it resumes from an event; else the command is for a start from the
+            beginning.
     """
     resumed = task.resumed if resumes else None
     return _begins(task, steady) if resumed is None else _goes_on(task, resumed, steady)
 
 
 def _begins(task: TaskInstance, steady: Timestamp) -> StartTask:
-    """As ``order``, of what runs from its beginning: so do the children of a fan-out."""
+    """Return the command for a start from the beginning."""
     run, spec = task.run, task.spec
     given = run.items.get(task.task_no) if run.items else None
     at_hand = tuple([p for p in spec.argument_parents if run.known[p]])
@@ -62,7 +63,7 @@ def _begins(task: TaskInstance, steady: Timestamp) -> StartTask:
 
 
 def _goes_on(task: TaskInstance, resumed: TriggerInstance, steady: Timestamp) -> StartTask:
-    """As ``order``, of what goes on from an event."""
+    """Return the command for a start that resumes from an event."""
     wait = resumed.row
     events, upto = _events(task, resumed)
     return replace(
@@ -77,7 +78,7 @@ def _goes_on(task: TaskInstance, resumed: TriggerInstance, steady: Timestamp) ->
 
 
 def _method(task: TaskInstance, resumed: TriggerInstance, upto: int) -> str:
-    """Return where it resumes: with events in what takes them, at their end in what comes then."""
+    """Return the method to resume in: for an operator, it depends on whether there are events."""
     spec = task.spec.events
     if not resumed.is_handled or spec is None:
         return resumed.row.next_method
@@ -89,7 +90,7 @@ def _method(task: TaskInstance, resumed: TriggerInstance, upto: int) -> str:
 def _events(
     task: TaskInstance, resumed: TriggerInstance
 ) -> tuple[tuple[tuple[bytes, str | None], ...], int]:
-    """Return the events an operator takes in this start, and the number behind the last."""
+    """Return the events an operator handles in this start, and the number after the last."""
     spec = task.spec.events
     if resumed.stream is None or spec is None:
         return (), 0
@@ -105,7 +106,7 @@ def _events(
 
 
 def _item(task: TaskInstance) -> bytes | None:
-    """Return what a child of a stream takes, if it is at hand."""
+    """Return the item of a child of a stream, if it is in memory."""
     source = -1 if task.map_index < 0 else source_of(task.run, task.position)
     given = task.run.items.get(task.run.task_no(source, -1)) if source >= 0 else None
     return None if given is None else given.at_hand(task.map_index)

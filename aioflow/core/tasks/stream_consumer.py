@@ -1,9 +1,9 @@
-"""Operators over streams: start by start they take the events of a trigger that goes on.
+"""Operators that handle the events of a trigger in batches, one start per batch.
 
-Events are consumed with the report that they were handled, in one commit with the task's move,
-so whatever cuts a start short gives it the same events again. The trigger and its events
-outlive a failed try: the next one goes on at the first event nobody has consumed. Between
-two starts the task is ``deferred`` and holds no place, as long as no event has come.
+A report that events were handled consumes them in one commit with the move of the task. So a
+start that is interrupted gets the same events again. The trigger and its events survive a failed
+try: the next one continues with the first unconsumed event. Between two starts, while there is
+no event, the task is ``deferred`` and holds no slot.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ __all__ = (
 
 
 def begin_to_wait(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> None:
-    """The task is deferred until events have come; its limit counts from now."""
+    """Defer the task until there are events. Its timeout starts now."""
     task.waits, task.resumed = (wait,), None
     task.deadline_at = deadline(task, timeout_of(wait), tx.steady)
     tx.wake_task(task, task.deadline_at)
 
 
 def has_batch(wait: TriggerInstance) -> bool:
-    """Whether events have come for a task that waits for them."""
+    """Return whether a trigger has events for a task that waits for them."""
     return wait.stream is not None and wait.is_handled and bool(wait.stream.pending)
 
 
 def timeout_of(wait: TriggerInstance) -> int | None:
-    """Return for how long the task waits for the next event, in microseconds."""
+    """Return the timeout of a wait for the next event, in microseconds; ``None`` without one."""
     row = wait.row
     return None if row.deadline_at is None else row.deadline_at - row.since
 
@@ -58,9 +58,9 @@ def take(
     tx: Transaction,
     slots: Slots,
 ) -> None:
-    """Store an event. The first of a batch waits for others, as long as its operator says."""
+    """Store an event. The first of a batch waits for others, up to the delay of its operator."""
     stream = wait.stream
-    assert stream is not None  # noqa: S101 - the caller looked
+    assert stream is not None  # noqa: S101 - checked by the caller
     before = len(stream.pending)
     event_stream.take(wait, report, tx)
     if len(stream.pending) == before or not _waits_for(task, wait):
@@ -73,7 +73,7 @@ def take(
 
 
 def ended(wait: TriggerInstance, failure: Failure | None, tx: Transaction, slots: Slots) -> None:
-    """The trigger has ended; its task learns of it when it has consumed what is left."""
+    """Record the end of the trigger. The task is resumed when it has consumed all events."""
     event_stream.close(wait, failure, tx)
     task = wait.task
     if task is not None and _waits_for(task, wait):
@@ -81,10 +81,10 @@ def ended(wait: TriggerInstance, failure: Failure | None, tx: Transaction, slots
 
 
 def handled(task: TaskInstance, report: EventsHandled, tx: Transaction, slots: Slots) -> None:
-    """An operator has taken the events it was given: they are consumed, and its items stored."""
+    """Consume the events that an operator handled, store its items, and continue or succeed."""
     wait = task.resumed
-    assert wait is not None  # noqa: S101 - such a start has them of a stream
-    assert wait.stream is not None  # noqa: S101 - see there
+    assert wait is not None  # noqa: S101 - a start that handles events has their stream
+    assert wait.stream is not None  # noqa: S101 - as above
     while wait.stream.pending and wait.stream.pending[0][0] < report.upto:
         event_stream.consume(wait, tx)
     capped = stream_producer.give(task, report.items, tx, slots)
@@ -105,7 +105,7 @@ def handled(task: TaskInstance, report: EventsHandled, tx: Transaction, slots: S
 
 
 def go_on(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
-    """Have a waiting task take the events that have come, or end it with its stream."""
+    """Resume a waiting task if there are events, or end it if its stream has ended."""
     wait = task.wait
     if wait is None or wait.stream is None or not _waits_for(task, wait):
         return
@@ -118,7 +118,7 @@ def go_on(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
 
 
 def cancel(task: TaskInstance, tx: Transaction) -> None:
-    """A person ended the task: its streams are told so."""
+    """Release the streams of a task with the reason ``cancelled``: a person ended it."""
     known = {wait.row.trigger_no: wait for wait in (*task.waits, *task.streams.values())}
     if task.resumed is not None:
         known[task.resumed.row.trigger_no] = task.resumed
@@ -132,9 +132,12 @@ def cancel(task: TaskInstance, tx: Transaction) -> None:
 
 
 def wait_again(task: TaskInstance, tx: Transaction) -> None:
-    """The next try begins with a wait: the trigger is hosted anew, and known keys are dropped."""
+    """Start the next try with a wait for its stream, whose trigger is assigned again.
+
+    Events with known keys are dropped.
+    """
     wait = task.resumed
-    assert wait is not None  # noqa: S101 - the caller looked
+    assert wait is not None  # noqa: S101 - checked by the caller
     task.start_no += 1
     begin_try(task, tx)
     tx.move(task, TaskState.DEFERRED)
@@ -155,7 +158,7 @@ def _close(task: TaskInstance, wait: TriggerInstance, tx: Transaction, slots: Sl
         return
     spec = _spec(task)
     if task.spec.streams and not (spec.method and wait.row.next_method):
-        now = tx.now  # nothing is left to call, and its items are given on: no place for that
+        now = tx.now  # nothing is left to call and its items are stored: no slot needed
         succeed(task, Succeeded(task.task_no, task.start_no, now, now), tx, slots)
         return
     _resume(task, wait, tx, slots)
@@ -167,5 +170,5 @@ def _waits_for(task: TaskInstance, wait: TriggerInstance) -> bool:
 
 def _spec(task: TaskInstance) -> EventsSpec:
     spec = task.spec.events
-    assert spec is not None  # noqa: S101 - only such tasks have streams that are handled
+    assert spec is not None  # noqa: S101 - only such tasks have such streams
     return spec

@@ -1,8 +1,8 @@
-"""Fan-outs that grow with a stream: opened at its first item, closed with whoever makes it.
+"""Mapped tasks that grow with a stream: opened at its first item, closed when its producer ends.
 
-While one is open its children count as one instance more than there are, so that nothing
-which waits for all of them can be judged. That instance vanishes when the stream has ended
-well; else it is what the end of the stream counts as.
+While such a task is open, its children count as one instance more than there are, so that no
+rule that needs all of them can be met. When the stream succeeds, the extra instance is removed;
+otherwise it counts as the end of the stream.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = (
 
 
 def source_of(run: Run, position: int) -> int:
-    """Return whose items a mapped task takes while they come; -1 if it is not so."""
+    """Return the producer whose items a mapped task takes as they are yielded; -1 for none."""
     mapped = run.spec.tasks[position].mapped
     if mapped is None or len(mapped.sources) != 1:
         return -1
@@ -47,13 +47,13 @@ def takers(run: Run, position: int) -> list[int]:
 
 
 def has_begun(run: Run, position: int) -> bool:
-    """Whether a task could expand already: its stream goes on, and an item has come."""
+    """Return whether the stream of a task has yielded items and not ended."""
     source = source_of(run, position)
     return source >= 0 and run.states[source] < TaskState.SUCCESS and given(run, source) > 0
 
 
 def open_group(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
-    """Let a fan-out begin with what has come so far."""
+    """Expand a mapped task over the items so far."""
     retire(run, position, tx)
     limit = min(run.spec.tasks[position].map_limit, WIDTH_LIMIT)
     row = ExpansionRow(
@@ -71,7 +71,7 @@ def open_group(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
 
 
 def grow(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
-    """Have a child for each item that has come."""
+    """Add a child for each new item."""
     group = run.groups[position]
     tx.change_group(group, group.width)
     had_fresh = group.has_fresh
@@ -84,7 +84,7 @@ def grow(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
 
 
 def close(run: Run, position: int, tx: Transaction) -> Iterator[int]:
-    """A stream has ended: nothing is added to what grew with it. Yield what may follow now."""
+    """Close the mapped tasks over a stream that has ended. Yield the tasks to evaluate."""
     for taker in takers(run, position):
         group = run.groups.get(taker)
         if group is None or not group.is_open:
@@ -103,7 +103,7 @@ def close(run: Run, position: int, tx: Transaction) -> Iterator[int]:
 
 
 def close_left_open(run: Run, tx: Transaction) -> None:
-    """Nothing is added to what a stream, or a loop, left open when its run was cut short."""
+    """Close mapped tasks that were open when their run was cut short and whose source has ended."""
     for position, group in run.groups.items():
         if group.is_open and _is_cut_short(run, group):
             tx.change_group(group, group.width)
@@ -115,7 +115,7 @@ def close_left_open(run: Run, tx: Transaction) -> None:
 
 
 def _is_cut_short(run: Run, group: MappedTask) -> bool:
-    """Whether its stream, or the task that decides of its next round, has ended."""
+    """Return whether its stream, or the decider of its loop, has ended."""
     mapped = run.spec.tasks[group.position].mapped
     if group.is_loop and mapped is not None:
         decider = run.groups.get(mapped.until)
@@ -126,17 +126,17 @@ def _is_cut_short(run: Run, group: MappedTask) -> bool:
 
 
 def restore(run: Run, row: ExpansionRow) -> None:
-    """Know how the stream of a fan-out ended; all tasks are restored."""
+    """Restore what the end of the stream counts as. All tasks must be restored before."""
     source = source_of(run, row.position)
     if source >= 0 and not row.is_open:
         run.groups[row.position].cut = cut_of(run, source, row.width)
 
 
 def count(group: MappedTask) -> None:
-    """Tell the tallies how many instances a fan-out comes to, besides what its children say."""
+    """Add the instances of a mapped task to the tallies, except the ends of its children."""
     run = group.run
     if group.is_loop:
-        return  # one instance, as before it began
+        return  # one instance, as before its expansion
     if group.is_open or group.cut is not TaskState.PENDING:
         run.widen(group.position, group.width + 1)
     else:
@@ -146,7 +146,7 @@ def count(group: MappedTask) -> None:
 
 
 def cut_of(run: Run, source: int, width: int) -> TaskState:
-    """Return what the end of a stream counts as beside its children; ``PENDING`` for nothing."""
+    """Return the state that the end of a stream adds to its children; ``PENDING`` for none."""
     match run.states[source]:
         case TaskState.SUCCESS:
             return TaskState.PENDING if width else TaskState.SKIPPED
@@ -157,6 +157,6 @@ def cut_of(run: Run, source: int, width: int) -> TaskState:
 
 
 def given(run: Run, source: int) -> int:
-    """Return how many items of a stream there are; none once it was cleared."""
+    """Return the number of items of a stream; 0 once it was cleared."""
     items = run.items.get(run.task_no(source, -1))
     return 0 if items is None else items.count

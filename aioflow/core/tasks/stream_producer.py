@@ -1,7 +1,7 @@
-"""Tasks that give their items on before they have ended: each stored, then taken by a child.
+"""Tasks that yield items before they end: each item is stored, then handled by a child.
 
-A task that waits for room in the window of those that take its items is *held*: it is told
-of what is stored when a turn leaves room, and until then does not go on. It keeps its place.
+Backpressure: while the window of a consumer is full, the task is not sent the confirmation of its
+last items, and so does not continue. It keeps its slot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ("full_window", "give", "go_on", "has_room", "take", "too_many")
 
 
 def take(task: TaskInstance, report: ItemYielded, tx: Transaction, slots: Slots) -> None:
-    """A generator yielded. What an earlier try of it had yielded is known by its index."""
+    """Store an item that a generator yielded. Items of an earlier try are known by their index."""
     if task.state is not TaskState.RUNNING:
         return
     given = task.run.items.get(task.task_no)
@@ -39,14 +39,14 @@ def take(task: TaskInstance, report: ItemYielded, tx: Transaction, slots: Slots)
         if capped is not None:
             too_many(task, capped, tx, slots)
             return
-        if task.interruptions:  # it came further than where it had been cut short
+        if task.interruptions:  # it made progress since it was interrupted
             task.interruptions = 0
             tx.touch(task)
     tx.memory.backpressured[task.task_no] = task
 
 
 def too_many(task: TaskInstance, capped: FanOutCapped, tx: Transaction, slots: Slots) -> None:
-    """Fail a task that gave on more than it may; what has begun with its items goes on."""
+    """Fail a task that yielded more items than allowed. Children that have started continue."""
     if task.is_hosted or task.worker >= 0:
         tx.effects.append(stop_of(task, task.start_no, "failed"))
     slots.release(task)
@@ -57,10 +57,10 @@ def too_many(task: TaskInstance, capped: FanOutCapped, tx: Transaction, slots: S
 def give(
     task: TaskInstance, payloads: Sequence[bytes], tx: Transaction, slots: Slots
 ) -> FanOutCapped | None:
-    """Add items to the output of a task; those that take them begin with them.
+    """Add items to the output of a task, and children for them.
 
     Returns:
-        Why not all of them were taken, if there are more than may be expanded over.
+        Why not all of them were added, if there are more than may be expanded over.
     """
     run, spec = task.run, task.spec
     if not payloads:
@@ -92,15 +92,15 @@ def _feed(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
 
 
 def has_room(task: TaskInstance, slots: Slots) -> bool:
-    """Whether a task may give on more, as far as the windows of those that take it say."""
+    """Return whether the windows of its consumers allow a task to yield more."""
     return full_window(task, slots) is None
 
 
 def full_window(task: TaskInstance, slots: Slots) -> MappedTask | None:
-    """Return the fan-out that is as wide as its window allows, if there is one.
+    """Return the mapped task whose window is full, or ``None``.
 
-    Where none of the children can go on because all places are taken, perhaps by the very
-    tasks that wait for them, the task is not held back: nobody would ever leave a place.
+    A window does not count if none of its children can run because all slots are in use. The slots
+    may be held by the very tasks that wait for these children, which would be a deadlock.
     """
     for taker in stream_expand.takers(task.run, task.position):
         group = task.run.groups.get(taker)
@@ -113,7 +113,7 @@ def full_window(task: TaskInstance, slots: Slots) -> MappedTask | None:
 
 
 def _are_kept_out(task: TaskInstance, taker: int, slots: Slots) -> bool:
-    """Whether no further child can have a place."""
+    """Return whether no further child can get a slot."""
     run, child = task.run, task.run.spec.tasks[taker]
     pool = slots.pools.get(child.pool)
     at_once = run.spec.max_active_tasks
@@ -125,7 +125,7 @@ def _are_kept_out(task: TaskInstance, taker: int, slots: Slots) -> bool:
 
 
 def _has_one_at_work(group: MappedTask) -> bool:
-    """Whether a child has a place, or comes back for one at its time."""
+    """Return whether a child has a slot, or is waiting for something other than a slot."""
     return any(
         task.position == group.position
         and (task.state is not TaskState.QUEUED or task.worker >= 0 or task.is_hosted)
@@ -134,10 +134,10 @@ def _has_one_at_work(group: MappedTask) -> bool:
 
 
 def go_on(tx: Transaction, slots: Slots) -> list[TaskInstance]:
-    """Tell the held tasks what is stored, where there is room now.
+    """Confirm the stored items to backpressured tasks whose consumers have capacity now.
 
     Returns:
-        Those of them that hold no place: operators that may take further events.
+        Those of them that hold no slot: operators that may handle further events.
     """
     held = tx.memory.backpressured
     waiting = []

@@ -1,4 +1,4 @@
-"""One try of a task: how it starts, how it ends badly, and when it goes on."""
+"""The life of a try: its start, its failure, and its continuation after an interruption."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _REPORTED_WITHIN_US = 60_000_000
 
 
 def start(grant: Grant, tx: Transaction) -> None:
-    """Commit a task to the place it was granted, and order its start."""
+    """Commit a task to the slot it was granted, and send the start command."""
     task = grant.task
     if task.state is TaskState.PENDING:
         task.queued_at = tx.now
@@ -90,11 +90,11 @@ def start(grant: Grant, tx: Transaction) -> None:
 
 
 def begin_try(task: TaskInstance, tx: Transaction, started_at: Timestamp | None = None) -> None:
-    """Note when a try began, and when it has had its time.
+    """Record when a try started, and when it times out.
 
     Args:
-        started_at: What a child says, by the wall clock; now by default. Where that is not within
-            the last minute the clock has stepped meanwhile, and the time is counted from now.
+        started_at: Wall time reported by a child process; now by default. If it is not within the
+            last minute, the clock has stepped since, and the timeout is counted from now.
     """
     task.started_at = tx.now if started_at is None else started_at
     limit = time_limit(task.spec)
@@ -104,7 +104,7 @@ def begin_try(task: TaskInstance, tx: Transaction, started_at: Timestamp | None 
 
 
 def _resumed(task: TaskInstance) -> ResumeCoroutine | None:
-    """Return how a parked coroutine goes on; it is parked no longer."""
+    """Return the command to resume a suspended coroutine, which is no longer suspended."""
     if not task.parked_start:
         return None
     (answer, failure), parked = task.answer, task.parked_start
@@ -113,9 +113,9 @@ def _resumed(task: TaskInstance) -> ResumeCoroutine | None:
 
 
 def _first_look(task: TaskInstance, tx: Transaction) -> None:
-    """A sensor's time begins with its first look, and is armed once: a length, not an hour."""
+    """Start the timeout of a sensor at its first poke; it is armed once, in steady time."""
     sensor = task.spec.sensor
-    assert sensor is not None  # noqa: S101 - the caller looked
+    assert sensor is not None  # noqa: S101 - checked by the caller
     if task.deadline_at is None:
         task.deadline_at = tx.steady + sensor.timeout_us
         tx.wake_task(task, task.deadline_at)
@@ -126,7 +126,7 @@ def keep_try(
 ) -> None:
     """Write the row of a try that ended in anything but a first success."""
     if task.state in {TaskState.RETRYING, TaskState.QUEUED}:
-        return  # no start is under way: the last one has its row
+        return  # no start is in progress: the last one has its row
     tx.batch.new_tries.append(
         TryRow(
             task_no=task.task_no,
@@ -142,7 +142,7 @@ def keep_try(
 
 
 def succeed(task: TaskInstance, report: Succeeded, tx: Transaction, slots: Slots) -> None:
-    """A try returned: keep its result, for the rows and for the tasks that take it."""
+    """End a task whose try returned. Keep its result for the database and for dependent tasks."""
     run, position = task.run, task.position
     exhausted = iterations.exhausted(task) if report.again else None
     if exhausted is not None:
@@ -202,7 +202,7 @@ def fail_or_retry(
     retryable: bool = True,
     retry_after_us: int | None = None,
 ) -> None:
-    """A try failed: run again later, as its policy says, or fail for good."""
+    """Schedule a retry after a failed try, as the policy says, or fail the task."""
     at = None
     if retryable and failure.reason != retry.TRIGGER_FAIL:
         at = retry.next_try_at(
@@ -227,7 +227,7 @@ def fail_or_retry(
 
 
 def fail(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
-    """A task failed for good."""
+    """Fail a task for good."""
     keep_try(task, TaskState.FAILED, failure, tx)
     task.failure = failure
     if failure.reason in {"fanout_cap", "sensor_timeout"}:
@@ -236,9 +236,9 @@ def fail(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slots) ->
 
 
 def cut_short(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
-    """The process that a task shared died: run again, unless the task is what killed it.
+    """Requeue a task whose shared process died, unless the task itself killed it.
 
-    However often that happens, a task is not charged for what ran beside it; see ``trials``.
+    A task is never charged for the code that ran beside it, see ``crash_trials``.
     """
     guilt = crash_trials.guilt(task.task_no, tx.memory)
     if guilt is None:
@@ -251,14 +251,14 @@ def cut_short(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slot
 def interrupt(
     task: TaskInstance, failure: Failure, limit: int | None, tx: Transaction, slots: Slots
 ) -> None:
-    """Infrastructure cut a start short: run again at once, unless that happens too often.
+    """Requeue a task that was interrupted by the infrastructure, or fail it beyond the limit.
 
     Args:
-        limit: Interruptions that a task survives; ``None`` if it survives any number.
+        limit: Number of interruptions that a task survives; ``None`` for any number.
     """
     task.interruptions += 1
     unpark(task)
-    task.started_at = task.ends_at = None  # the time it lost is not its own
+    task.started_at = task.ends_at = None  # the lost time does not count
     slots.release(task)
     slots.unblock(task)
     if limit is not None and task.interruptions > limit:
@@ -269,7 +269,10 @@ def interrupt(
 
 
 def await_code(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
-    """The code of its version was not on the disk: the same try, when that has come back."""
+    """Delay a try whose code was missing on disk, and restore the code.
+
+    The try number is unchanged.
+    """
     task.failure = failure
     task.due_at = tx.steady + CODE_AGAIN_US
     tx.move(task, TaskState.RETRYING)
@@ -281,7 +284,7 @@ def await_code(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slo
 
 
 def requeue(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
-    """Let a task wait for its slot again, within the same try."""
+    """Queue a task for a slot again, within the same try."""
     if task.state is not TaskState.QUEUED:
         tx.move(task, TaskState.QUEUED)
     task.due_at = None
@@ -292,9 +295,9 @@ def requeue(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
 def look_again(
     task: TaskInstance, tx: Transaction, slots: Slots, *, recheck_in_us: int | None = None
 ) -> None:
-    """A sensor found nothing, or ignores what went wrong: put it aside until its next look.
+    """Reschedule a sensor that was not ready, or that ignores its failure, until its next poke.
 
-    That begins at the beginning, whatever this one had waited for.
+    The next poke starts from the beginning, whatever this one waited for.
     """
     sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - reported by sensors only
@@ -318,9 +321,9 @@ def look_again(
 
 
 def wake_due(task: TaskInstance, at: Timestamp, tx: Transaction, slots: Slots) -> None:
-    """An instant armed for a retry, or for a sensor's next look, has come."""
+    """Handle a timer for a retry or a poke."""
     if task.due_at != at:
-        return  # it is past that
+        return  # an outdated timer
     if task.state is TaskState.RETRYING:
         if task.failure is not None and task.failure.reason == CODE_MISSING:
             task.failure = None
@@ -333,7 +336,7 @@ def wake_due(task: TaskInstance, at: Timestamp, tx: Transaction, slots: Slots) -
 
 
 def time_out_sensor(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
-    """A sensor looked for as long as it may. Never retried; the people on call are told."""
+    """Fail or skip a sensor that has timed out, and alert. It is never retried."""
     sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - only sensors sense
     failure = Failure(
@@ -351,23 +354,23 @@ def time_out_sensor(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
 
 
 def forget_event(task: TaskInstance, tx: Transaction) -> None:
-    """What the task waited for, and the event it resumed from, are over.
+    """Drop the triggers a task waited for, and the event it resumed from.
 
-    A stream whose events its operator takes goes on: no try begins before it.
+    A stream that an operator handles is retained, because the next try continues with it.
     """
     known = task.waits if task.resumed is None else (*task.waits, task.resumed)
     for wait in known:
         if wait.state is TriggerState.FIRED and not wait.stream:
             tx.drop_wait(wait)
     task.waits, task.resumed = (), next((wait for wait in known if wait.is_handled), None)
-    if task.spec.sensor is None:  # that of a sensor is one for all its tries
+    if task.spec.sensor is None:  # a sensor has one deadline for all its tries
         task.deadline_at = None
 
 
 def _rewind(task: TaskInstance, tx: Transaction) -> None:
-    """The next try begins at the beginning.
+    """Reset a task so that its next try starts from the beginning.
 
-    It finds what was recorded there before the first call that failed, or had no answer.
+    Calls recorded before the first one that failed or has no answer are retained.
     """
     unpark(task)
     first = task.recorded - bool(task.open_kind) if task.first_failed < 0 else task.first_failed
@@ -377,7 +380,7 @@ def _rewind(task: TaskInstance, tx: Transaction) -> None:
 
 
 def drop_record(task: TaskInstance, report: RecordDropped, tx: Transaction, slots: Slots) -> None:
-    """The code makes other calls than those recorded; its author lets go of the old ones."""
+    """Drop the records that the current code no longer matches, as its author requested."""
     if task.state is not TaskState.RUNNING:
         return
     forget_calls(task, report.first, tx)
@@ -388,7 +391,7 @@ def drop_record(task: TaskInstance, report: RecordDropped, tx: Transaction, slot
 
 
 def forget_calls(task: TaskInstance, first: int, tx: Transaction) -> None:
-    """Durable calls from ``first`` on were never made; the streams they opened are let go."""
+    """Drop the durable calls from ``first`` on, and release the streams they opened."""
     for ordinal, wait in task.streams.items():
         if ordinal >= first:
             let_go(wait, "finished", tx)
@@ -397,13 +400,13 @@ def forget_calls(task: TaskInstance, first: int, tx: Transaction) -> None:
 
 
 def stop_of(task: TaskInstance, start_no: StartNo, reason: str) -> StopTry:
-    """Return the effect that ends one start of a task, wherever its process has it."""
+    """Return the effect that stops one start of a task in its process."""
     role = task.run.async_role
     return StopTry(task.spec.body, task.worker, task.task_no, start_no, reason, role)
 
 
 def unpark(task: TaskInstance, tx: Transaction | None = None, reason: str = "") -> None:
-    """Forget where a coroutine is suspended; with a transaction, tell its host as well."""
+    """Forget where a coroutine is suspended. With a transaction, also stop it in its host."""
     if task.parked_start and tx is not None:
         tx.effects.append(stop_of(task, task.parked_start, reason))
     task.parked_start, task.answer = 0, (None, None)

@@ -1,14 +1,13 @@
-"""When does a task run, by the states its parents ended in?
+"""Trigger rules: whether a task runs, by the states in which its parents ended.
 
-``decide`` looks at counts, never at parents, so that a finished parent costs one addition per
-child, however many parents there are. Of the counts it needs even less: every rule depends only
-on *which* states are among the parents, so a rule is a function of a set of six, tabulated once.
+``decide`` takes counts and never visits parents, so that the end of a parent costs one addition
+per child, however many parents there are. Every rule depends only on *which* states occur among
+the parents, so a rule is a function of a set of six, tabulated once.
 
-Verdicts come as early as a rule allows, and how final they are can be said exactly. As further
-parents finish, RUN, UPSTREAM_FAILED and SKIP stay what they are, for every rule and in every
-order, with one exception: under ``all_success`` a SKIP turns into UPSTREAM_FAILED when a parent
-fails after another was skipped. A task that was skipped at once therefore stays skipped, as in
-Airflow. Over complete parents no rule waits.
+Verdicts come as early as a rule allows. As further parents end, RUN, UPSTREAM_FAILED and SKIP do
+not change, for every rule and in every order, with one exception: under ``all_success`` a SKIP
+turns into UPSTREAM_FAILED when a parent fails after another was skipped. A task that was skipped
+early therefore stays skipped, as in Airflow. Once all parents have ended, no rule waits.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ("Verdict", "decide", "decide_share", "together")
 
 
 class Verdict(Enum):
-    """What a rule says of a task that has not started."""
+    """Decision of a rule for a task that has not started."""
 
     RUN = "run"
     WAIT = "wait"
@@ -32,14 +31,14 @@ class Verdict(Enum):
     UPSTREAM_FAILED = "upstream_failed"
 
 
-# Looking a member up in its class costs more than the decision that returns it.
+# A class attribute lookup costs more than the decision that returns the member.
 _RUN = Verdict.RUN
 _WAIT = Verdict.WAIT
 _SKIP = Verdict.SKIP
 _UPSTREAM_FAILED = Verdict.UPSTREAM_FAILED
 _SETUP_RULE = TriggerRule.ALL_DONE_SETUP_SUCCESS
 
-# What is among the parents, one bit each. The last one: some have not finished.
+# States that occur among the parents, one bit each. The last one: some have not ended.
 _S, _F, _U, _K, _R, _UNFINISHED = (1 << bit for bit in range(6))
 
 
@@ -56,17 +55,19 @@ def decide(
     setup_total: int = 0,
     setup_skipped: int = 0,
 ) -> Verdict:
-    """Return what ``rule`` says while the parents stand as counted.
+    """Return the verdict of ``rule`` for these counts of parents.
 
-    Counts are of parent instances: a mapped parent counts once per child, and as one while its
-    width is unknown, so that nothing which needs all parents decides before it has expanded.
-    ``cancelled`` counts as ``failed``. ``removed`` counts as finished and as nothing else.
-    Setups are parents like any other; ``all_done_setup_success`` alone asks for their share,
-    and is ``all_done`` where there are none. Without parents every rule says RUN.
+    Counts are of parent instances. A mapped parent counts once per child, and as one while its
+    width
+    is unknown, so that no rule that needs all parents decides before it has expanded. ``cancelled``
+    counts as ``failed``. ``removed`` counts as ended and as nothing else. Setups are counted with
+    the
+    other parents; only ``all_done_setup_success`` also uses their own counts, and it equals
+    ``all_done`` without setups. Without parents every rule says RUN.
     """
     if total == 0:
         return _RUN
-    # No setup has succeeded, so it is not enough that everything is done.
+    # No setup has succeeded, so the end of all parents is not enough.
     if rule is _SETUP_RULE and setup_total > 0 and not setup_success:
         if success + failed + upstream_failed + skipped + removed < total:
             return _WAIT
@@ -97,11 +98,11 @@ def decide_share(
     skipped: int,
     removed: int = 0,
 ) -> Verdict:
-    """Return what ``min_success=least`` says: all have finished, and this share succeeded.
+    """Return the verdict of ``min_success=least``: all have ended, and this share has succeeded.
 
-    The share is that of all instances but the removed ones; where only those that were skipped
-    are missing, the task is skipped. Nothing is decided early: a parent that has not expanded
-    counts as one, and may become a million.
+    Removed instances are not counted in the share. If only skipped instances are missing from it,
+    the task is skipped. Nothing is decided early, because a parent that has not expanded counts as
+    one and may become a million.
     """
     needed = math.ceil(least * (total - removed) - _ROUNDING)
     bad = failed + upstream_failed
@@ -113,14 +114,15 @@ def decide_share(
 
 
 _ROUNDING = 1e-9
-"""0.07 * 100 is a little more than 7 to a computer."""
+"""Tolerance: 0.07 * 100 is slightly more than 7 in floating point."""
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return what follows from the verdicts of all groups of parents of one task.
+    """Combine the verdicts of all groups of parents of one task.
 
-    It runs when every one of them says so. A failure is final at once; a skip waits for the
-    others, so that it does not matter who came first.
+    It runs if every group says so. A failure is final at once. A skip waits for the other groups,
+    so
+    that the result does not depend on their order.
     """
     said = set(verdicts)
     for verdict in (_UPSTREAM_FAILED, _WAIT, _SKIP):
@@ -129,7 +131,7 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
     return _RUN
 
 
-# ── the rules, each a function of what is among the parents ─────────────────────────────
+# ── rules, each a function of the states that occur among the parents ───────────────────
 
 
 def _always(_seen: int) -> Verdict:
@@ -173,7 +175,7 @@ def _one_failed(seen: int) -> Verdict:
 
 
 def _one_done(seen: int) -> Verdict:
-    # A parent that never ran because of its own parents has done nothing.
+    # A parent that did not run because of its own parents does not count as done.
     return _RUN if seen & (_S | _F) else _at_the_end(seen, _SKIP)
 
 
