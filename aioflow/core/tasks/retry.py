@@ -60,7 +60,7 @@ def next_try_at(
     if try_number < 1:
         raise ValueError(f"try_number counts from 1, got {try_number}")
     if not 0.0 <= random < 1.0:
-        raise ValueError(f"chance must be in [0, 1), got {random}")
+        raise ValueError(f"random must be in [0, 1), got {random}")
     if try_number >= policy.tries:
         return None
     if retry_after_us is not None:
