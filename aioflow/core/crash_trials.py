@@ -57,8 +57,7 @@ __all__ = (
 )
 
 DAEMON = "daemon"
-"""The name of the process that died: the daemon with all its processes. An async host has its
-role."""
+"""The daemon with all its processes, as the process that died. A dead async host has its role."""
 
 TRIGGER_DEATHS = 3
 """Deaths of the daemon in a row after which triggers are suspected."""

@@ -24,8 +24,8 @@ _NOTHING = msgspec.msgpack.encode(None)
 def fire(request: FireTrigger, tx: Transaction, slots: Slots) -> tuple[str, str, int]:
     """Process the event as if the trigger had yielded it. Return run, task and map index.
 
-    It ends the trigger, unless that is a stream: the host is told to release it, as after any wait
-    that has ended. A stream continues.
+    It ends the trigger, unless that is a stream: its host must release it, as after any wait that
+    has ended. A stream continues.
 
     Raises:
         UnknownTrigger: If no such trigger waits.

@@ -31,8 +31,7 @@ _SHARED = frozenset(
         WaitKind.DEPENDS_ON_PAST,
     }
 )
-"""Waits whose details may concern many children. Details of others, such as an error, are
-individual."""
+"""Kinds whose details may concern many children. Other details, such as errors, concern one."""
 
 
 class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,7 +107,7 @@ def _end_loop(run: Run, decider: int, tx: Transaction) -> None:
 
 
 def _close(run: Run, task: TaskInstance, state: TaskState, tx: Transaction) -> None:
-    """Close a stream with the items it has. Work on these items is kept."""
+    """Close a stream with the items it has. Results of its consumers remain."""
     position = task.position
     given = run.items.get(task.task_no)
     if state is TaskState.SUCCESS:

@@ -26,8 +26,7 @@ _TURN_BITS = 2 * _AGE_BITS
 _Line: TypeAlias = tuple[str, str]
 _Class: TypeAlias = tuple[_Line, int, int]
 _Next: TypeAlias = tuple[float, int, int]
-"""When the next task of a DAG may go; the turn of its last one; the age of its first in that
-turn."""
+"""When the next task of a DAG may go; the turn of its last one; the age of the first in that."""
 
 _FIRST: _Next = (0.0, -1, 0)
 

@@ -122,7 +122,7 @@ class Ready:
             self.came_back = True
 
     def _pass_on(self, entry: TaskInstance | MappedTask) -> None:
-        """Let another entry of its task go on, because this one is blocked by something else."""
+        """Bring back another entry of its task, because this one is blocked for another reason."""
         self.across.passed(entry)
         self.readmit()
 

@@ -52,8 +52,7 @@ SLEEP = "sleep"
 """The class path of a trigger that consists of its deadline."""
 
 RUN = "run"
-"""The class path of a trigger that fires when the run of another DAG ends, which the task
-started."""
+"""The class path of a trigger that fires when a run ends that the task started."""
 
 HOSTLESS = frozenset({SLEEP, RUN})
 """Classes of triggers that no host runs."""

@@ -4,7 +4,7 @@ A host reports the events of a DAG's trigger in order, each with its index in th
 detects repetitions. An event with a key is processed once, whichever assignment reports it again
 and when. An event without a key counts as new if a later assignment yields it again.
 
-The host is told which events are stored, and may be up to its window ahead of that, unless too many
+The host learns which events are stored, and may be up to its window ahead of that, unless too many
 runs of the DAG are queued.
 """
 
