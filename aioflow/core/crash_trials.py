@@ -317,7 +317,7 @@ def _waits(task: TaskInstance) -> bool:
 
 
 def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
-    """Return the failure of a task or trigger that killed its process; ``None`` if it did not."""
+    """Return the failure of a task or trigger that killed its process; ``None`` if not charged."""
     trial = memory.trial
     count = 0 if trial is None else dict(trial.alone).get(number, 0)
     if trial is None or count <= INTERRUPTION_LIMIT_OWN:

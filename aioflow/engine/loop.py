@@ -173,7 +173,7 @@ class Engine(Isolating):
 
     @property
     def turn_seconds(self) -> float:
-        """How long the current turn has lasted, in seconds; 0 between turns."""
+        """The duration of the current turn so far, in seconds; 0 between turns."""
         if self._turning_since is None:
             return 0.0
         return (self._clock.monotonic_us() - self._turning_since) / 1e6

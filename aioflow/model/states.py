@@ -161,7 +161,7 @@ MARKED = "marked"
 
 
 CODE_MISSING, IMPORT_ERROR = "code_missing", "import_error"
-"""Failure reasons of tries that did not start: code of the version missing, or failing to import."""
+"""Failure reasons of tries that did not start: code of the version missing or not importable."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -187,7 +187,7 @@ def _overtaken(run: Run, changed: Iterable[int]) -> tuple[set[int], set[int]]:
     whole, groups = set[int](), set[int]()
     for position in {judge for parent in changed for judge in run.graph.judges[parent]}:
         if stream_expand.source_of(run, position) >= 0:
-            continue  # its end only affects the tasks after it
+            continue  # the end of its stream affects only tasks after it
         group = run.groups.get(position)
         if group is None:
             if is_under_way(run.states[position]) and verdict(run, position) is not Verdict.RUN:

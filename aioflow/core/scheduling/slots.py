@@ -68,7 +68,7 @@ class Slots:
 
     @property
     def running_coroutines(self) -> int:
-        """How many ``async def`` bodies run."""
+        """The number of running ``async def`` bodies."""
         return len(self.at_work)
 
     # ── pools ───────────────────────────────────────────────────────────────────────────
