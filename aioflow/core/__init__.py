@@ -1,1 +1,1 @@
-"""Deciding, pure: no I/O, no clock, no dice, no asyncio. Time, chance and ids are arguments."""
+"""Pure decisions: no I/O, clock, randomness or asyncio. Time, randomness and ids are arguments."""

@@ -1,4 +1,4 @@
-"""Accounts, tokens and sessions: made, changed and ended as people ask; how many there may be."""
+"""Accounts, tokens and sessions: creation, changes, revocation, and their limits."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ __all__ = ("ACCOUNTS", "LOGINS", "TOKENS", "answer_of_access")
 
 ACCOUNTS = 1_000
 TOKENS = 1_000
-"""Those that are good for nothing any more make room, the oldest first."""
+"""Maximum number of tokens. Revoked and expired ones are deleted to make room, the oldest first."""
 
 LOGINS = 100
-"""Sessions of one account; the oldest makes room."""
+"""Maximum number of sessions of one account. A new one replaces the oldest."""
 
 
 def answer_of_access(
     request: AccessRequest, tx: Transaction
 ) -> AccountRow | TokenRow | LoginRow | int | None:
-    """Do what is asked.
+    """Execute a request about accounts, tokens or sessions.
 
     Raises:
-        RequestError: If it cannot be done; nothing has changed then.
+        RequestError: If it is refused. Nothing has changed then.
     """
     match request:
         case CreateAccount():
@@ -109,7 +109,10 @@ def _create_account(request: CreateAccount, tx: Transaction) -> AccountRow:
 
 
 def _set_account(request: SetAccount, tx: Transaction) -> AccountRow:
-    """Change an account: whoever has a session of it logs in again, and is what it is now."""
+    """Change an account and end its sessions, except the one that ``keeps`` names.
+
+    Its tokens are revoked if it is disabled, and reduced to its new role if that is lower.
+    """
     was = _account(request.name, tx)
     if request.seen is not None and (was.secret != request.seen or was.is_disabled):
         raise WrongPassword
@@ -139,7 +142,7 @@ def _end_logins(name: str, tx: Transaction, *, but: int | None = None) -> None:
 
 
 def _open_login(request: OpenLogin, tx: Transaction) -> LoginRow:
-    """Begin a session, unless the account is another one than its password was compared with."""
+    """Open a session, unless the account changed since its password was verified."""
     admitted = tx.memory.accounts
     if request.name != HOME:
         account = admitted.account(request.name)
@@ -174,10 +177,10 @@ def _is_over(row: TokenRow, tx: Transaction) -> bool:
 
 
 def _cap_tokens(name: str, role: Role | None, tx: Transaction) -> int:
-    """Leave the tokens somebody has made this role at most; ``None`` revokes them.
+    """Reduce the tokens that an account has created to this role; ``None`` revokes them.
 
     Returns:
-        How many have changed.
+        The number of changed tokens.
     """
     capped = 0
     for row in list(_made_by(name, tx.memory.accounts.tokens)):
@@ -192,10 +195,11 @@ def _cap_tokens(name: str, role: Role | None, tx: Transaction) -> int:
 
 
 def _made_by(name: str, tokens: Mapping[int, TokenRow]) -> Iterator[TokenRow]:
-    """Yield the tokens that somebody has made, himself or with one of these tokens."""
+    """Yield the tokens that an account has created, directly or with one of these tokens."""
     is_his = {name: True}
     for _, row in sorted(tokens.items()):
-        # A name is free again once its token is over: who made what is told by the one before.
+        # A name is free again once its token has ended: the token before it tells who created
+        # which.
         is_his[caller_name(row.name, "token")] = found = is_his.get(row.created_by, False)
         if found:
             yield row

@@ -1,4 +1,4 @@
-"""What the audit says of a change that somebody has asked for. Never what is secret."""
+"""Audit entries of requested changes, without secrets."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def before(request: Request, memory: Memory, slots: Slots) -> str | None:
-    """Return what stands there, before the request is met."""
+    """Return the audited value before the request is executed."""
     match request:
         case SetPool(name=name):
             return _pool(slots.pools.get(name))
@@ -75,11 +75,11 @@ def before(request: Request, memory: Memory, slots: Slots) -> str | None:
 
 
 def line_of(asked: RequestReceived, by: Actor, was: str | None, said: Any) -> AuditEntry | None:
-    """Return the line of a request that was met; ``None`` for one that changes nothing.
+    """Return the audit entry of an executed request; ``None`` for one that changes nothing.
 
     Args:
-        was: What ``before`` said.
-        said: What was answered.
+        was: The result of ``before``.
+        said: The response.
     """
     request = asked.request
     line = _of_runs(request, said) or _of_dags(request, said) or _of_access(request, said)

@@ -1,7 +1,7 @@
-"""Which callbacks are owed for what happens to tasks and runs.
+"""The callbacks that follow from state changes of tasks and runs.
 
-What was skipped before it began, by a rule or a branch, and what a person cancelled or marked,
-calls nobody.
+A task that was skipped before it started, by a trigger rule or a branch, has no callback. Nor has a
+task that a person cancelled or marked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RUN_EVENTS: Mapping[RunState, str] = MappingProxyType(
 
 
 def of_task(task: TaskInstance, callbacks: CallbackSpec, now: Timestamp) -> Callback | None:
-    """Return what is owed for the state a task has just gone into."""
+    """Return the callback for the state that a task has just entered; ``None`` if there is none."""
     event = _EVENTS.get(task.state)
     is_unstarted = task.state is TaskState.SKIPPED and not task.try_number
     if event not in callbacks.events or is_unstarted or _is_marked(task):
@@ -55,7 +55,7 @@ def _is_marked(task: TaskInstance) -> bool:
 
 
 def of_run(run: Run, state: RunState, now: Timestamp) -> Callback | None:
-    """Return what is owed for the state a run goes into."""
+    """Return the callback for the state that a run enters; ``None`` if there is none."""
     callbacks, event = run.spec.callbacks, _RUN_EVENTS.get(state)
     if callbacks is None or event not in callbacks.events:
         return None
@@ -63,7 +63,7 @@ def of_run(run: Run, state: RunState, now: Timestamp) -> Callback | None:
 
 
 def of_deadline(run: Run, position: int, now: Timestamp) -> Callback | None:
-    """Return what is owed where a task, or at -1 the run, has not ended by its deadline."""
+    """Return the callback for a task, or at -1 the run, that has not ended by its deadline."""
     spec = run.spec if position < 0 else run.spec.tasks[position]
     if spec.callbacks is None or "deadline" not in spec.callbacks.events:
         return None

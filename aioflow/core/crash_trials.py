@@ -1,22 +1,23 @@
-"""Find what kills its process, without charging any task or trigger that was only beside it.
+"""Search for the task or trigger that kills its process, without charging those beside it.
 
-A process may die by a kill from outside, which is no task's doing, or because of what ran in it.
-After the first death everything begins again at once. After a second one the tasks that ran begin
-again in *groups*, one after the other, and nothing else begins in that process meanwhile:
-halves of what is suspected, so that each further death halves it again. A group has been cleared
-once its tasks have ended, or have run for longer than they had when the process died.
+A process may die by a kill from outside, for which no task is responsible, or because of code that
+ran in it. After the first death everything restarts at once. After the second one the tasks that
+ran restart in *groups*, one group after the other, and nothing else starts in that process
+meanwhile. Groups are halves of the suspects, so that each further death halves them again. A group
+is cleared once its tasks have ended, or have run for longer than they had when the process died.
 
-Triggers are suspects of the daemon's death, too: their host is a child of the daemon. They may wait
-for months, and lose time by a trial, so they are suspected from the third death in a row on: a
-death is forgotten once the daemon has lived for an hour, and where none of its triggers is left.
-While triggers are in groups no other trigger begins to be hosted.
+Triggers are suspects of the daemon's death as well, because their host is a child of the daemon.
+They may wait for months and lose time by a trial, so they are suspected from the third death in a
+row on. A death is forgotten once the daemon has lived for an hour, or once none of its triggers is
+left. While triggers are in groups no other trigger is assigned to a host.
 
-The task or trigger that is left alone in its group is charged when the process has died with it as
-often as it may with a worker of its own. Before it begins again a *control* runs, an empty group: a
-process that dies then dies of something else, and nothing is suspected any longer. A trigger of a
-DAG has no task to be charged: it is not hosted again until the file of its DAG changes.
+The task or trigger that is alone in its group is charged when the process has died with it as often
+as a task in its own worker may be interrupted. Before it restarts, a *control* runs, which is an
+empty group: if the process dies then, it dies of something else, and nothing is suspected any
+longer. The trigger of a DAG has no task to charge: it is not hosted again until the file of its DAG
+changes.
 
-The trial is an outbox row, since the daemon itself may be what dies.
+The trial is an outbox row, because the daemon itself may be the process that dies.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ __all__ = (
 )
 
 DAEMON = "daemon"
-"""What died, if not an async host, which is named by its role: the daemon, with all processes."""
+"""The daemon with all its processes, as the process that died. A dead async host has its role."""
 
 TRIGGER_DEATHS = 3
 """Deaths of the daemon in a row after which triggers are suspected."""
 
 _MARGIN_US = 1_000_000
-"""A task may begin a little later in its process than the last time."""
+"""A task may start a little later in its process than the last time."""
 
 _FIRST_PROOF_US = 1_000_000
 _LONGEST_PROOF_US = 3_600_000_000
@@ -70,10 +71,10 @@ _GROWTH = 4
 """A group waits for the one before it: at most 1 s, 4 s, 16 s, ..., with each interruption."""
 
 _FORGOTTEN_AFTER_US = _LONGEST_PROOF_US
-"""A trigger that kills the daemon only after that could not be found in any case."""
+"""A trigger that takes longer than this to kill the daemon could not be found anyway."""
 
 _PATIENCE_US = 600_000_000
-"""A suspect that limits or pools keep from its place for so long begins with everything else."""
+"""A suspect that limits or pools keep waiting for this long starts with everything else."""
 
 _LOOKED_AT = 1_000
 
@@ -88,16 +89,15 @@ def crashed(
     tx: Transaction,
     hosted: Iterable[TriggerNo] = (),
 ) -> None:
-    """A process died: decide which tasks and triggers begin again first.
+    """Decide which tasks and triggers restart first after the death of a process.
 
-    To be called before the tasks are interrupted. While it is tested what killed one host, the
-    death of another one says nothing of that. What ran there begins again after this trial, and is
-    tested if that one dies once more.
+    Must be called before the tasks are interrupted. While one host is on trial, the death of
+    another host is no evidence about it. The tasks of that other host restart after this trial, and
+    are tested if it dies once more.
 
     Args:
         running: The tasks that ran in it.
-        hosted: The triggers that the daemon had, if it is what died. They are looked at only
-            where that is needed.
+        hosted: The triggers that the daemon had, if the daemon died. Read only if needed.
     """
     before = tx.memory.trial or Trial(process)
     is_part = bool(before.groups) and before.process in {process, DAEMON}
@@ -113,7 +113,7 @@ def crashed(
             return
         tasks = [task for task in running if task.task_no in before.groups[0]]
         triggers = [number for number in triggers if may_host(number, tx.memory)]
-        if not (tasks or triggers):  # it died before any of them began
+        if not (tasks or triggers):  # it died before any of them started
             has_begun = before.has_begun and process != DAEMON
             until = tx.steady + before.proof_us
             _put(replace(counted, until=until, has_begun=has_begun), tx)
@@ -133,9 +133,9 @@ def crashed(
 def _counted(
     before: Trial, hosted: Iterable[TriggerNo], tx: Transaction
 ) -> tuple[Trial, list[TriggerNo]]:
-    """Return a trial with one more death, if the daemon had triggers, and those suspected of it.
+    """Return the trial with one more death, if the daemon had triggers, and the suspects.
 
-    Deaths are in a row while a trigger is there that was there at the first of them.
+    Deaths are in a row while a trigger exists that existed at the first of them.
     """
     triggers: list[TriggerNo] = []
     is_row = False
@@ -143,7 +143,7 @@ def _counted(
         triggers.append(number)
         is_row = is_row or number < before.row_end
         if before.deaths + 1 < TRIGGER_DEATHS and is_row == (before.deaths > 0):
-            break  # that is all there is to know
+            break  # the rest makes no difference
     if not triggers:
         return before, []
     if not is_row:
@@ -153,7 +153,7 @@ def _counted(
 
 
 def _without_groups(trial: Trial, tx: Transaction) -> Trial:
-    """Return a trial of which everything may begin now."""
+    """Return the trial without groups: everything may start now."""
     return replace(
         trial,
         groups=(),
@@ -165,10 +165,10 @@ def _without_groups(trial: Trial, tx: Transaction) -> Trial:
 
 
 def _acquit(after: Trial, tx: Transaction, *, is_of_triggers: bool) -> None:
-    """It died while none of those it suspects ran.
+    """Clear all suspects, because the process died while none of them ran.
 
     Args:
-        is_of_triggers: Triggers were among them; else it may have been one of these.
+        is_of_triggers: Whether triggers were among the suspects. If not, one may be responsible.
     """
     facts: dict[str, str | int] = {"process": after.process}
     tx.effects.append(Warn("died while no suspected task ran; none is suspected now", facts))
@@ -183,12 +183,12 @@ def _divided(
     *,
     are_held: bool,
 ) -> Trial:
-    """Return a trial of these suspects, in groups; without any, if one of them is charged.
+    """Return a trial of these suspects, in groups; without groups if one of them is charged.
 
-    Those that were alone before come first, one at a time, then halves of the others.
+    Suspects that were alone before come first, one at a time, then halves of the others.
 
     Args:
-        are_held: Whether triggers that are in no group are not hosted meanwhile.
+        are_held: Whether triggers that are in no group are not assigned to hosts meanwhile.
     """
     ranked = sorted(tasks, key=lambda task: (-task.interruptions, task.task_no))
     found = [*(task.task_no for task in ranked), *sorted(triggers)]
@@ -221,7 +221,7 @@ def _divided(
 
 
 def _span_of(numbers: Sequence[TriggerNo]) -> Span:
-    """Return triggers, in their order, as a span."""
+    """Return sorted trigger numbers as a span."""
     return Span(numbers[0], numbers[-1] + 1, len(numbers)) if numbers else _NO_TRIGGERS
 
 
@@ -233,11 +233,11 @@ def _span(trial: Trial) -> Span:
 def _proof_us(
     running: Iterable[TaskInstance], before: Trial, tx: Transaction, *, times: int
 ) -> int:
-    """Return how long a group has to run until it is cleared.
+    """Return how long a group must run until it is cleared.
 
-    That is as long as any task had run when the process died, this time or before, or triggers
-    had been hosted: one that was cleared too soon may have killed it. It is no longer than the
-    others can be let wait, which is less where that was seldom.
+    That is as long as any task had run, or triggers had been hosted, when the process died, this
+    time or before: a suspect that was cleared too soon may have killed it. The limit is how long
+    the other tasks can be made to wait, which is shorter after few deaths.
 
     Args:
         times: How often the daemon has died while triggers were suspected.
@@ -251,22 +251,22 @@ def _proof_us(
 
 
 def _began(task: TaskInstance, tx: Transaction) -> Timestamp:
-    """Return when a task that runs began, in steady time; long ago, if the clock was set back."""
+    """Return when a running task started, in steady time; 0 if the clock was set back since."""
     started_at = tx.now if task.started_at is None else task.started_at
     return started_at - tx.at.shift if started_at <= tx.now else 0
 
 
 def process_on_trial(memory: Memory) -> str | None:
-    """Return the process in which nothing but suspects begins; ``None`` if there is none.
+    """Return the process in which only suspects may start; ``None`` if there is none.
 
-    Where it is a host, tasks begin in workers and in other hosts as always.
+    If it is a host, tasks start in workers and in other hosts as usual.
     """
     trial = memory.trial
     return None if trial is None or not trial.groups else trial.process
 
 
 def on_trial(memory: Memory) -> list[TaskInstance]:
-    """Return the suspects that may begin and wait for that."""
+    """Return the suspects that may start and wait for that."""
     trial = memory.trial
     if trial is None or not trial.groups:
         return []
@@ -279,7 +279,7 @@ def may_host_all(memory: Memory) -> bool:
 
 
 def may_host(number: TriggerNo, memory: Memory) -> bool:
-    """Return whether a host may be handed a trigger, as far as trials go."""
+    """Return whether trials permit assigning a trigger to a host."""
     trial = memory.trial
     if trial is None or is_barred(number, memory):
         return trial is None
@@ -292,7 +292,7 @@ def may_host(number: TriggerNo, memory: Memory) -> bool:
 
 
 def is_barred(number: TriggerNo, memory: Memory) -> bool:
-    """Return whether a trigger of a DAG has killed the daemon as the DAG's file has it now."""
+    """Return whether the trigger of a DAG has killed the daemon with the DAG's current version."""
     trial, one = memory.trial, memory.dag_triggers.get(number)
     version = None if trial is None else dict(trial.barred).get(number)
     if version is None or one is None:
@@ -302,7 +302,7 @@ def is_barred(number: TriggerNo, memory: Memory) -> bool:
 
 
 def bar(number: TriggerNo, version: str, tx: Transaction) -> None:
-    """Have the trigger of a DAG not hosted again as a version has it."""
+    """Bar the trigger of a DAG from hosts while the DAG has this version."""
     trial = tx.memory.trial or Trial(DAEMON)
     alone = tuple(pair for pair in trial.alone if pair[0] != number)
     _put(replace(trial, alone=alone, barred=(*trial.barred, (number, version))), tx)
@@ -317,7 +317,7 @@ def _waits(task: TaskInstance) -> bool:
 
 
 def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
-    """Return what is charged to a task or trigger that killed its process; ``None`` if to none."""
+    """Return the failure of a task or trigger that killed its process; ``None`` if not charged."""
     trial = memory.trial
     count = 0 if trial is None else dict(trial.alone).get(number, 0)
     if trial is None or count <= INTERRUPTION_LIMIT_OWN:
@@ -328,17 +328,17 @@ def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
 
 
 def guilty_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
-    """Return the triggers that killed the daemon, and have not been charged yet."""
+    """Return the triggers that killed the daemon and have not been charged yet."""
     numbers = [] if memory.trial is None else [number for number, _ in memory.trial.alone]
     found = [(n, guilt(n, memory)) for n in numbers if n not in memory.active_tasks]
     return [(number, failure) for number, failure in found if failure is not None]
 
 
 def go_on(tx: Transaction, *, is_open: bool) -> None:
-    """Let the next group begin once the first has been cleared; in the end, everything.
+    """Start the next group once the first one is cleared, and in the end everything.
 
     Args:
-        is_open: Whether anything may begin now.
+        is_open: Whether anything may start now.
     """
     trial = tx.memory.trial
     if trial is None:
@@ -363,7 +363,7 @@ def go_on(tx: Transaction, *, is_open: bool) -> None:
 
 
 def _note_whether_it_may_begin(trial: Trial, tx: Transaction, *, is_open: bool) -> None:
-    """Have the patience with the first group begin once its process takes work, not before."""
+    """Start the patience with the first group only once its process accepts work."""
     memory = tx.memory
     if not (is_open and (trial.process == DAEMON or trial.process in memory.hosts_up)):
         memory.group_may_begin_since = None
@@ -372,15 +372,15 @@ def _note_whether_it_may_begin(trial: Trial, tx: Transaction, *, is_open: bool) 
 
 
 def _first_look_us(group: Collection[int], trial: Trial) -> int:
-    """Return how long after a group becomes the first it is judged for the first time.
+    """Return how long after becoming the first a group is evaluated for the first time.
 
-    Where tasks of the group run by then, it is judged again when they have run long enough.
+    If tasks of the group run by then, it is evaluated again when they have run long enough.
     """
     return min(trial.proof_us, _PATIENCE_US) if group else trial.proof_us
 
 
 def _judged(trial: Trial, tx: Transaction) -> Trial:
-    """Return a trial as it stands now: unchanged while its first group has to go on."""
+    """Return the current state of a trial: unchanged while its first group must continue."""
     memory, (first, *others), now = tx.memory, trial.groups, tx.steady
     has_triggers = _has_triggers(_span(trial), memory)
     if has_triggers and not trial.has_begun:
@@ -398,7 +398,7 @@ def _judged(trial: Trial, tx: Transaction) -> Trial:
         waiting = waiting if now < end else ()
         until = until if began else min(until, end)
     if not is_over and (until > now if began else waiting):
-        return replace(trial, until=until)  # it began later, or could not yet
+        return replace(trial, until=until)  # it started later, or could not start yet
     left, spans = tuple(others), trial.spans[1:]
     if waiting:
         left, spans = (*left, waiting), (*spans, _NO_TRIGGERS) if trial.spans else ()
@@ -409,14 +409,14 @@ def _judged(trial: Trial, tx: Transaction) -> Trial:
 
 
 def _has_triggers(span: Span, memory: Memory) -> bool:
-    """Whether a trigger of a span is left; of a wide one that is not looked up each turn."""
+    """Return whether a trigger of the span may be left. A wide span is not searched each turn."""
     if span.end - span.first > _LOOKED_AT:
         return True
     return any(_is_trigger(memory, number) for number in range(span.first, span.end))
 
 
 def _is_suspect(memory: Memory, number: TaskNo | TriggerNo) -> bool:
-    """Whether what began again after its process died has neither ended nor come further."""
+    """Return whether a restarted suspect has neither ended nor got past its interruption."""
     task = memory.active_tasks.get(number)
     return _is_trigger(memory, number) if task is None else task.interruptions > 0
 
@@ -433,13 +433,13 @@ def _is_trigger(memory: Memory, number: TriggerNo) -> bool:
 
 
 def stop(tx: Transaction) -> None:
-    """The daemon is stopped by people: that proves nothing of any task."""
+    """End the groups: the daemon is stopped on purpose, which proves nothing of any task."""
     if tx.memory.trial is not None:
         _put(_without_groups(tx.memory.trial, tx), tx)
 
 
 def _put(trial: Trial | None, tx: Transaction) -> None:
-    """Keep a trial, and have its instant come; one that says nothing any more is over."""
+    """Store the trial and set its timer. Delete it if it contains no evidence any more."""
     memory = tx.memory
     if trial is not None and not (trial.groups or trial.alone or trial.deaths or trial.barred):
         trial = None
@@ -455,15 +455,15 @@ def _put(trial: Trial | None, tx: Transaction) -> None:
 
 
 def wake(tx: Transaction) -> None:
-    """Have the instant come at which the trial is judged, or its deaths are forgotten."""
+    """Set the timer at which the trial is evaluated, or its deaths are forgotten."""
     trial = tx.memory.trial
     if trial is not None and (trial.groups or trial.deaths):
-        # Its own number is no task's: what comes is a turn.
+        # No task has this number, so the timer only causes a turn.
         tx.effects.append(WakeAt(TimerFired(trial.until, tx.memory.trial_no)))
 
 
 def _hosted(trial: Trial | None) -> tuple[Span, bool] | None:
-    """Return the triggers that may be hosted, and whether they may; ``None`` where all may."""
+    """Return the only triggers that may be hosted, and whether they may; ``None`` if all may."""
     if trial is None or trial.process != DAEMON or not trial.groups or not trial.spans:
         return None
     return trial.spans[0], trial.has_begun

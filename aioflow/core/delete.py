@@ -1,4 +1,4 @@
-"""Deleting an ended run, named as deleted at once, its rows in slices; and a DAG without runs."""
+"""Deletion of ended runs, hidden at once and erased in slices, and of DAGs without runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NO_FIELDS = b"\x80"
 
 
 def delete(request: DeleteRun, tx: Transaction) -> None:
-    """Have nobody see a run any more.
+    """Hide a run and record its deletion.
 
     Raises:
-        RequestError: If there is none of that id, or it goes on.
+        RequestError: If there is no run of that id, or it has not ended.
     """
     row = tx.memory.prefetched_runs.get(request.run_id)
     is_live = tx.memory.find_run(request.run_id) is not None
@@ -37,12 +37,12 @@ def delete(request: DeleteRun, tx: Transaction) -> None:
 
 
 def delete_dag(request: DeleteDag, tx: Transaction) -> None:
-    """Forget a DAG. Its ended runs are deleted before, by whoever asks.
+    """Delete a DAG. The caller deletes its ended runs first.
 
     Raises:
-        UnknownDag: If there is none of that name.
+        UnknownDag: If there is no DAG of that name.
         DagPresent: If a file defines it.
-        DagRunning: If a run of it goes on.
+        DagRunning: If a run of it has not ended.
     """
     memory, dag_id = tx.memory, request.dag_id
     row = memory.dags.get(dag_id)
@@ -69,7 +69,7 @@ def delete_dag(request: DeleteDag, tx: Transaction) -> None:
 
 
 def _forget_trigger(dag_id: str, tx: Transaction) -> None:
-    """Whatever DAG has that name next, its trigger begins anew; keys are known as long as ever."""
+    """Reset the trigger of a DAG for the next DAG of that name. Its known keys remain."""
     one = tx.memory.dag_triggers.of(dag_id)
     if one is not None:
         tx.dag_triggers.note(one)
@@ -83,10 +83,10 @@ def _forget_trigger(dag_id: str, tx: Transaction) -> None:
 
 
 def erase(request: EraseRows, tx: Transaction) -> None:
-    """Delete some of the rows that are left of a run.
+    """Delete some of the rows that are left of a deleted run.
 
     Raises:
-        RequestError: If it goes on.
+        RequestError: If the run has not ended.
     """
     if request.run_no in tx.memory.runs:
         raise RequestError(f"run {request.run_no} goes on")

@@ -1,7 +1,7 @@
-"""A node that is drained takes no more work: it starts no task, and hosts no further trigger.
+"""Draining of a node: it starts no further task and assigns no further trigger.
 
-What runs ends, and what is hosted stays so. That lasts until somebody says otherwise, over any
-restart.
+Running tasks continue to their end, and hosted triggers stay hosted. The node stays drained until
+it is undrained, also over restarts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ("recall_claims", "set_drained")
 
 
 def set_drained(request: DrainNode, tx: Transaction, slots: Slots) -> bool:
-    """Drain a node, or have it take work again; return whether that is new.
+    """Drain or undrain a node. Return whether that changes its state.
 
     Raises:
-        UnknownNode: If it is not this one: nobody else listens.
+        UnknownNode: If it is not this node: no other one is reachable.
     """
     memory = tx.memory
     if request.node_no != memory.node_no:
@@ -46,7 +46,7 @@ def set_drained(request: DrainNode, tx: Transaction, slots: Slots) -> bool:
 
 
 def recall_claims(tx: Transaction, slots: Slots) -> None:
-    """Ask for what was sent ahead, and has not begun."""
+    """Recall tries that were prefetched to workers and have not started."""
     for worker in slots.workers:
         if worker.claims:
             tries = tuple((task.task_no, task.start_no) for task in worker.claims)

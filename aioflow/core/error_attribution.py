@@ -1,7 +1,7 @@
-"""Which run a turn has failed on, as the traceback of its exception tells.
+"""Attribution of a failed turn to a run, by the traceback of its exception.
 
-What a turn does with all runs it does with one after the other: the innermost frame that knows
-a run has been at work on it.
+A turn that concerns all runs processes them one after the other. So the innermost frame that refers
+to a run was processing that run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Culprit: TypeAlias = Run | DagTrigger
 
 
 def culprits(exc: BaseException | None) -> list[Culprit]:
-    """Return what an exception was raised about: one, or those its frame has at hand."""
+    """Return the run or trigger that an exception concerns, or all that its frame refers to."""
     frames = [] if exc is None else list(_locals(exc.__traceback__))
     for known in reversed(frames):
         found: dict[int, Culprit] = {}

@@ -1,4 +1,4 @@
-"""Take what the catalog reports about a DAG file: versions first, then the triggers they move."""
+"""Changes of DAG files that the catalog reports: versions first, then the triggers they move."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ("take",)
 def take(
     entry: FileParsed | FileBroken | FileDeleted, tx: Transaction, pools: Mapping[str, PoolRow]
 ) -> None:
-    """Take a parsed, broken or deleted file."""
+    """Apply the report of a parsed, broken or deleted file."""
     match entry:
         case FileParsed():
             versions.file_parsed(entry, tx, pools)

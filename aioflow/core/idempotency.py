@@ -1,7 +1,7 @@
-"""Which run a request to start one has made before: by its idempotency key, or its run id.
+"""Detection of repeated requests to create a run, by idempotency key or run id.
 
-Of the runs that have ended, and of those that are being deleted, only the rows know; they are
-read for the turn, see ``asked``.
+Runs that have ended or are being deleted exist only as rows. They are read for the turn, see
+``asked``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ("asked", "remember", "same_run")
 
 
 def asked(inputs: Iterable[Input]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the run ids that requests among inputs name, and their keys by DAG."""
+    """Return the run ids that requests among inputs name, and their idempotency keys by DAG."""
     run_ids: list[str] = []
     keys: dict[str, list[str]] = {}
     for entry in inputs:
@@ -32,7 +32,7 @@ def asked(inputs: Iterable[Input]) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def remember(found: Iterable[tuple[RunRow, bool]], memory: Memory) -> None:
-    """Know for this turn whose those are: each run, and whether it is being deleted."""
+    """Store the loaded runs for this turn: each run, and whether it is being deleted."""
     memory.existing_runs, memory.existing_runs_by_key = {}, {}
     for row, is_going in found:
         memory.existing_runs[row.run_id] = row, is_going
@@ -41,11 +41,11 @@ def remember(found: Iterable[tuple[RunRow, bool]], memory: Memory) -> None:
 
 
 def same_run(request: CreateRun, tx: Transaction) -> str | None:
-    """Return the id of the run, ended or not, that this request has made before.
+    """Return the id of the run, ended or not, that an equal request has created before.
 
     Raises:
-        RunExists: If the run of that id was made by another request.
-        RunBeingDeleted: If its id, or its key, is that of a run whose rows have still to go.
+        RunExists: If another request created the run of that id.
+        RunBeingDeleted: If its id, or its key, belongs to a run whose rows are not deleted yet.
     """
     if request.key is not None:
         keyed = _keyed(request.dag_id, request.key, tx)

@@ -1,6 +1,7 @@
-"""What is sealed is sealed anew, a page a turn, as the key of the home changes.
+"""Encryption of stored values with a new key of the home, one page per turn.
 
-A row that a change of the same turn is about needs no look: that one is sealed with the new key.
+A row that another change of the same turn writes is skipped, because it is encrypted with the new
+key anyway.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from aioflow.protocol.requests import Reseal, Resealed
 __all__ = ("PAGE", "reseal")
 
 PAGE = 1_000
-"""Triggers in one turn."""
+"""Triggers per turn."""
 
 
 def reseal(request: Reseal, tx: Transaction) -> Resealed:
-    """Have the page that was read for this request written again.
+    """Write the rows again that were loaded for this request.
 
-    Asked for twice in one turn, the second time there is nothing to do, and nothing follows.
+    If requested twice in one turn, the second request writes nothing, and no page follows it.
     """
     values, triggers = tx.memory.sealed
     tx.memory.sealed = [], []
@@ -40,10 +41,10 @@ def reseal(request: Reseal, tx: Transaction) -> Resealed:
 
 
 def _reseal_standing(request: Reseal, tx: Transaction) -> tuple[int, int]:
-    """Have the triggers that start runs written anew, with the first page: there are few of them.
+    """Write the triggers that start runs again, together with the first page, as there are few.
 
     Returns:
-        How many were, and how many cannot be because no key opens them.
+        How many were written, and how many were not because no key decrypts them.
     """
     if request.after is not None:
         return 0, 0

@@ -1,4 +1,4 @@
-"""A person gives a task the event that its trigger has not."""
+"""Events that a person gives to a task in place of its trigger."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NOTHING = msgspec.msgpack.encode(None)
 
 
 def fire(request: FireTrigger, tx: Transaction, slots: Slots) -> tuple[str, str, int]:
-    """Take the event as if the trigger had yielded it. Returns run, task and map index.
+    """Process the event as if the trigger had yielded it. Return run, task and map index.
 
-    One that is no stream is over with it: its host lets go of it, as of a wait that nobody waits
-    for any longer. A stream goes on.
+    It ends the trigger, unless that is a stream: its host must release it, as after any wait that
+    has ended. A stream continues.
 
     Raises:
         UnknownTrigger: If no such trigger waits.
-        RequestError: If its event cannot be made by hand.
+        RequestError: If its event cannot be given manually.
     """
     of_dag = tx.memory.dag_triggers.get(request.trigger_no)
     if of_dag is not None:
@@ -70,7 +70,7 @@ def _event(wait: TriggerInstance, request: FireTrigger, tx: Transaction) -> Trig
 
 
 def _end_of(wait: TriggerInstance) -> ReleaseTrigger | None:
-    """Return what ends the hosting, if it is to end and there is any."""
+    """Return the effect that releases the trigger from its host; ``None`` if none is needed."""
     if wait.stream is not None or not wait.hosting:
         return None
     return ReleaseTrigger(StopTrigger(wait.row.trigger_no, wait.hosting, "finished"), wait.role)

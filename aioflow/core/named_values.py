@@ -1,4 +1,4 @@
-"""Secrets, connections and variables: rows and nothing else; no decision depends on them."""
+"""Secrets, connections and variables: rows on which no decision depends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ("keep",)
 
 
 def keep(request: SetValue, tx: Transaction) -> None:
-    """Have a value be what is asked for, or gone. Of several in one turn the last one counts."""
+    """Set or delete a value. The last request of a turn counts."""
     row = ValueRow(
         kind=request.kind,
         name=request.name,

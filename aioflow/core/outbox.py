@@ -1,4 +1,4 @@
-"""What a turn begins to owe, hands out and writes off."""
+"""Outbox changes of a turn: rows it adds, hands out for delivery, and deletes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ("Owing", "begin")
 
 
 class Owing:
-    """What one turn does to what is owed.
+    """The outbox changes of one turn.
 
     Args:
         take_number: Returns the number of a new row.
-        effects: Of the turn; what is handed out is added to them.
+        effects: The effects of the turn. Deliveries are added to them.
     """
 
     def __init__(
@@ -38,34 +38,34 @@ class Owing:
 
     @property
     def new(self) -> Iterable[OutboxRow]:
-        """What began to be owed, and still is."""
+        """Rows that the turn adds and does not delete again."""
         return self._new.values()
 
     @property
     def done(self) -> Iterable[int]:
-        """What no longer is."""
+        """Numbers of stored rows that the turn deletes."""
         return self._done
 
     def alert(
         self, reason: str, message: str, *, run_id: str, dag_id: str = "", task_id: str = ""
     ) -> None:
-        """Owe the people on call a word."""
+        """Queue an alert for the operators."""
         alert = Alert(reason=reason, dag_id=dag_id, run_id=run_id, task_id=task_id, message=message)
         self.owe(ALERT, msgspec.msgpack.encode(alert))
 
     def alert_of(self, run: RunRow, reason: str, message: str, task_id: str = "") -> None:
-        """Owe the people on call a word about a run, or a task of it."""
+        """Queue an alert about a run, or about one of its tasks."""
         self.alert(reason, message, run_id=run.run_id, dag_id=run.dag_id, task_id=task_id)
 
     def call_back(self, dag_id: str, owed: Callback | None) -> None:
-        """Owe the author of a DAG a call; nothing, if there is none to make."""
+        """Queue a callback of a DAG; none if there is none to call."""
         if owed is not None:
             self.owe(callback_kind(dag_id), msgspec.msgpack.encode(owed))
 
     def owe(self, kind: str, body: bytes) -> int:
-        """Owe an effect from this batch on; return its number.
+        """Add a row to the outbox with this batch, and return its number.
 
-        It is handed out with it, unless enough of its kind is.
+        It is handed out right after the commit, unless the quota of its kind is exhausted.
         """
         number = self._take_number()
         self._new[number] = OutboxRow(outbox_no=number, kind=kind, body=body)
@@ -80,7 +80,7 @@ class Owing:
         return number
 
     def write_off(self, number: int) -> None:
-        """An owed effect was done. A second word of it changes nothing."""
+        """Delete the row of a delivered effect. A repeated report changes nothing."""
         owed = self._memory.outbox.pop(number, None)
         if owed is None:
             return
@@ -93,23 +93,23 @@ class Owing:
             self.read_on(kind)
 
     def read_on(self, kind: str) -> None:
-        """Have more of a kind be read, if there is more and room for it."""
+        """Read more rows of a kind, if there are more and its quota has capacity."""
         lane = self._memory.outbox_quotas.get(kind, EMPTY)
         if lane.wants_more:
             self._set(kind, replace(lane, is_reading=True))
             self._effects.append(OutboxLoaded(kind))
 
     def take_read(self, entry: OutboxLoaded) -> None:
-        """Hand out the rows that were read for this turn."""
+        """Hand out the rows that were loaded for this turn."""
         kind = entry.kind
         rows, lane = (
             self._memory.loaded_outbox.pop(kind, None),
             self._memory.outbox_quotas.get(kind),
         )
         if rows is None or lane is None:
-            return  # it is a repetition
+            return  # a repeated input
         waiting = lane.waiting - len(rows)
-        if not rows:  # all there are were written by this turn, which is not stored yet
+        if not rows:  # this turn added all there are, and has not stored them yet
             waiting = sum(row.kind == kind for row in self._new.values())
         self._set(kind, replace(lane, waiting=waiting, is_reading=False))
         for row in rows:
@@ -117,7 +117,7 @@ class Owing:
         self.read_on(kind)
 
     def put_back(self) -> None:
-        """The turn never was: what is owed is what was before."""
+        """Roll back: restore the outbox as it was before the turn."""
         memory = self._memory
         for number in (*self._new, *self._handed):
             memory.outbox.pop(number, None)
@@ -144,12 +144,12 @@ class Owing:
 
 
 def begin(memory: Memory, rows: Iterable[OutboxRow], others: Mapping[str, tuple[int, int]]) -> None:
-    """After a restart: know what is owed.
+    """Load the outbox into memory after a restart.
 
     Args:
-        rows: Those that the engine works off itself.
-        others: How many there are of each other kind, and the lowest number of these. They are
-            read when the turn of the restart is over, see ``Owing.read_on``.
+        rows: Rows that the engine processes itself.
+        others: The count of each other kind, and its lowest number. They are read after the turn of
+            the restart, see ``Owing.read_on``.
     """
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows}
     memory.index_outbox()

@@ -1,4 +1,4 @@
-"""Who has a pool: what runs in it, and what keeps its room there while it waits."""
+"""The tasks that use a pool: running ones, and deferred ones that keep their slots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ("holders",)
 
 
 def holders(pool: str, memory: Memory, slots: Slots, *, limit: int) -> list[Holder]:
-    """Return those that have a part of a pool, what runs first; at most ``limit``."""
+    """Return the tasks that use a pool, running ones first; at most ``limit``."""
     return [_holder(task, memory) for task in islice(_having(pool, memory, slots), limit)]
 
 

@@ -1,4 +1,4 @@
-"""Processes come and go: hosts up or lost, a restart, a stop; and what else concerns the node."""
+"""Reports about processes: hosts up or lost, restart, shutdown; and alerts of the node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def take(
     tx: Transaction,
     slots: Slots,
 ) -> None:
-    """Take word of a process."""
+    """Process a report about a process or the node."""
     match entry:
         case Drain():
             _drain(entry, tx, slots)
@@ -71,7 +71,7 @@ def _host_lost(lost: HostLost, tx: Transaction, slots: Slots) -> None:
         hand_on(lost.role, tx)
         event_runs.lose_host(lost, tx)
         if lost.was_dismissed and is_own(lost.role):
-            # It does not come back by itself, and may have been handed something.
+            # It does not restart by itself, and triggers may have been assigned to it.
             want_own_hosts(tx)
             dag_triggers.place_all(tx)
         return
@@ -87,26 +87,26 @@ def _host_lost(lost: HostLost, tx: Transaction, slots: Slots) -> None:
     hosted = [task for task in own if task.is_hosted]
     if (
         lost.culprit not in memory.active_tasks and not lost.was_dismissed
-    ):  # else it is known what ended it
+    ):  # otherwise the cause of its end is known
         running = [task for task in hosted if task.state is TaskState.RUNNING]
         crash_trials.crashed(lost.role, running, tx)
     for task in hosted:
-        # Ordered while this was on its way, it was begun by the next process: not there, too.
+        # A command sent meanwhile was executed by the next process: stop it there as well.
         tx.effects.append(stop_of(task, task.start_no, REASSIGNED))
         if task.task_no == lost.culprit and charge is not None:
             fail_or_retry(task, charge, tx, slots)
         elif task.state is TaskState.RUNNING and lost.was_dismissed:
-            _give_back(task, tx, slots)  # it never came there
+            _give_back(task, tx, slots)  # it never reached the host
         elif task.state is TaskState.RUNNING:
             cut_short(task, lost.failure, tx, slots)
-        else:  # parked sensors are never charged
+        else:  # suspended sensors are never charged
             slots.release(task)
             tx.displace(task)
             slots.offer(task)
 
 
 def _give_back(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
-    """A try was handed to a process that had ended before it came there: it has not begun."""
+    """Queue a try again that never reached its process, because the process had already ended."""
     slots.release(task)
     slots.unblock(task)
     task.started_at = task.ends_at = None
@@ -114,7 +114,7 @@ def _give_back(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
 
 
 def _drain(drain: Drain, tx: Transaction, slots: Slots) -> None:
-    """Start nothing more; when the time of grace is over, cut short what still runs."""
+    """Start nothing more. After the grace period, interrupt the tasks that still run."""
     slots.is_open = False
     recall_claims(tx, slots)
     if not drain.is_over:

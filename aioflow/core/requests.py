@@ -1,4 +1,4 @@
-"""What people ask of the engine, through the API: done, or refused, and answered."""
+"""Requests of the API to the engine: execution, refusal and response."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ __all__ = ("answer",)
 
 
 def answer(asked: RequestReceived, tx: Transaction, slots: Slots) -> Acknowledge:
-    """Do what is asked, and say what came of it; what cannot be done changes nothing.
+    """Execute a request and return its response. A refused request changes nothing.
 
-    What somebody has changed is in the audit then, in the same commit.
+    A change that has an author gets an audit entry in the same commit.
     """
     by = asked.by
     was = None if by is None else audit.before(asked.request, tx.memory, slots)
@@ -117,7 +117,7 @@ def _answer(request: Request, tx: Transaction, slots: Slots) -> object:
 
 
 def _erase(request: EraseOld | EraseVersions | DeleteDag, tx: Transaction) -> int | None:
-    """Delete what belongs to no run."""
+    """Delete rows that belong to no run."""
     match request:
         case EraseOld():
             retention.erase_old(request, tx)
@@ -133,7 +133,7 @@ def _tell(
     memory: Memory,
     slots: Slots,
 ) -> object:
-    """Answer what changes nothing."""
+    """Answer a request that changes nothing."""
     match request:
         case Explain():
             return _explain(request, memory, slots)
@@ -202,7 +202,7 @@ def _set_pool(request: SetPool, tx: Transaction, slots: Slots) -> bool:
     )
     if before == after:
         return False
-    # What an earlier request of this turn said of it is over.
+    # Replace the change of an earlier request of this turn.
     tx.batch.pools = [pool for pool in tx.batch.pools if pool.name != name]
     tx.batch.gone_pools = [gone for gone in tx.batch.gone_pools if gone != name]
     if after is None:

@@ -1,4 +1,4 @@
-"""What has been kept for long enough and may go: ended runs, named events, rows of the journal."""
+"""Retention: which ended runs, named events and journal rows are old enough to delete."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Aged(msgspec.Struct, frozen=True):
     """A run that ended long ago.
 
     Attributes:
-        after: The run of its DAG that comes right after it by logical date; ``None`` where it
-            has no date, or none comes after it.
+        after: The next run of its DAG by logical date; ``None`` if it has no date, or no run
+            follows.
     """
 
     run: RunRow
@@ -39,11 +39,11 @@ class Aged(msgspec.Struct, frozen=True):
 
 
 def may_go(found: Iterable[Aged], *, before: Timestamp, newest: RunNo) -> Iterator[RunRow]:
-    """Yield the runs of a DAG that may be deleted, which ended before an instant.
+    """Yield the runs of a DAG that may be deleted: those that ended before a timestamp.
 
-    The one that ended last stays, so that people see how the DAG fared. So do those that
-    ``depends_on_past`` and ``wait_for_downstream`` look at: the run right before a live one, and
-    the latest by date, which comes right before the next.
+    The run that ended last is retained, so that the last result of the DAG stays visible. So are
+    the runs that ``depends_on_past`` and ``wait_for_downstream`` refer to: the run right before a
+    live one, and the latest by date, which comes right before the next.
 
     Args:
         newest: The run of the DAG that ended last.
@@ -60,24 +60,23 @@ def may_go(found: Iterable[Aged], *, before: Timestamp, newest: RunNo) -> Iterat
 def old_numbers(
     rows: Sequence[tuple[int, Timestamp]], *, before: Timestamp, below: int | None = None
 ) -> list[int]:
-    """Return the numbers of those rows, in order, that are old enough to go.
+    """Return the numbers of the leading rows that are old enough to delete.
 
-    None behind the first one that is not, so that what is left begins with one row and has
-    no gaps.
+    It stops at the first row that is not, so that the remaining rows have no gaps.
 
     Args:
-        rows: Numbers and instants, by number.
-        below: The number nothing may go from.
+        rows: Row numbers and timestamps, ordered by number.
+        below: Rows from this number on are retained.
     """
     is_old = takewhile(lambda row: row[1] < before and (below is None or row[0] < below), rows)
     return [number for number, _ in is_old]
 
 
 def erase_old(request: EraseOld, tx: Transaction) -> None:
-    """Delete old rows that belong to no run; what is gone already is.
+    """Delete old rows that belong to no run. Deleted ones are ignored.
 
     Raises:
-        RequestError: If an event among them may still be waited for: a live run is older.
+        RequestError: If a live run is older than one of these events, and may still wait for it.
     """
     numbers = request.numbers
     if request.table == EVENTS and numbers:
@@ -91,9 +90,9 @@ def erase_old(request: EraseOld, tx: Transaction) -> None:
 
 
 def erase_versions(request: EraseVersions, tx: Transaction) -> int:
-    """Delete versions, but none that a file, a DAG or a live run has by now; return how many go.
+    """Delete versions except those that a file, a DAG or a live run uses. Return the count.
 
-    A parse that brings one of them back finds it missing, and stores it anew.
+    A parse that needs one of them again finds it missing, and stores it again.
     """
     memory, needed = tx.memory, needed_versions(tx.memory)
     gone = [version for version in request.versions if version not in needed]
@@ -103,21 +102,21 @@ def erase_versions(request: EraseVersions, tx: Transaction) -> int:
 
 
 def needed_versions(memory: Memory) -> set[str]:
-    """Return the versions that memory goes by, also those that no row refers to any more."""
+    """Return the versions that memory uses, including those that no row refers to any more."""
     needed = memory.hosted_versions()
     needed |= {row.version for row in memory.files.values() if row.version is not None}
     return needed | {version for version, _ in memory.dag_versions}
 
 
 def spare_version(version: str, tx: Transaction) -> None:
-    """A version comes back in the very turn it was to go in."""
+    """Retain a version that is used again in the turn that was to delete it."""
     going = tx.batch.erased.get("version", [])
     if (version,) in going:
         going.remove((version,))
 
 
 def _let_go_of_held(numbers: set[int], tx: Transaction) -> None:
-    """What a DAG has held for so long of its assets counts no more."""
+    """Drop the pending asset events of DAGs that are among the deleted ones."""
     for one in tx.memory.dag_triggers:
         if not any(event.event_no in numbers for held in one.pending.values() for event in held):
             continue
@@ -129,7 +128,7 @@ def _let_go_of_held(numbers: set[int], tx: Transaction) -> None:
 
 
 def _forget_requests(numbers: set[int], tx: Transaction) -> None:
-    """Whoever repeats one of these events makes a new one."""
+    """Forget the idempotency keys of deleted events. A repeated request creates a new event."""
     known = tx.memory.event_requests
     for key in [key for key, number in known.items() if number in numbers]:
         del known[key]

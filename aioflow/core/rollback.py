@@ -1,8 +1,8 @@
-"""Taking a turn back: what a transaction changed in memory though it was never committed.
+"""Rollback of a turn: what a transaction changed in memory though it was never committed.
 
-The runs it touched are forgotten here and read again from their rows by the engine. The
-processes know nothing of all this: what they were given at the last commit they still have,
-so a task that is read again gets back the place it had then.
+This module drops the runs that the transaction touched, and the engine reads them from their rows
+again. The processes are not involved: they still have the work of the last commit. So a task that
+is read again gets back the slot it had then.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = (
 )
 
 Places: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
-"""Where each task was at the last commit, and in which start."""
+"""The last committed slot of each task, with the number of that start."""
 
 
 class Refused(AioflowError):
-    """A batch was refused, and this is the transaction it came from."""
+    """The store refused the batch of a transaction."""
 
     code = "defect.refused"
 
@@ -53,7 +53,7 @@ class Refused(AioflowError):
 
 
 def forget(memory: Memory, tx: Transaction) -> Places:
-    """Drop the runs a transaction touched; return where their tasks are."""
+    """Drop the runs that a transaction touched. Return the slots of their tasks."""
     places: Places = {task.task_no: (task.stored_start, task.stored_place) for task in tx.touched}
     tx.put_back()
     memory.stray_triggers += tx.strays
@@ -66,18 +66,18 @@ def forget(memory: Memory, tx: Transaction) -> Places:
         memory.stored_versions.discard(version.version)
     deadline_alerts.index(memory)
     memory.index_outbox()
-    memory.may_host_more = True  # what this turn handed over, no host hears of
+    memory.may_host_more = True  # no host hears of the triggers this turn assigned
     return places
 
 
 def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) -> None:
-    """Take the DAGs and their files from their rows again."""
+    """Replace the DAGs and files in memory by their rows."""
     memory.dags = {row.dag_id: row for row in dags}
     memory.files = {row.file: row for row in files}
 
 
 def restore_pools(tx: Transaction, slots: Slots) -> None:
-    """Have the pools a transaction changed be what they were, and the node take work as it did."""
+    """Restore the pools that a transaction changed, and whether the node is drained."""
     for name, before in tx.pools_before.items():
         slots.put_pool(name, before, tx.memory)
     if tx.was_drained is not None:
@@ -87,13 +87,13 @@ def restore_pools(tx: Transaction, slots: Slots) -> None:
 def put_back(
     runs: list[Run], places: Places, memory: Memory, slots: Slots, tx: Transaction
 ) -> list[Input]:
-    """Give restored tasks the places they have, and let the rest wait for theirs.
+    """Give restored tasks the slots they had, and queue the others.
 
     Returns:
-        What has to be asked, or judged, anew: as inputs of a later turn.
+        Inputs of a later turn: questions to ask again, and runs to evaluate again.
     """
     for run in runs:
-        for task in run.active_tasks.objects.values():  # what is folded has no place
+        for task in run.active_tasks.objects.values():  # packed tasks have no slot
             start_no, place = places.get(task.task_no, (-1, NOWHERE))
             if start_no == task.start_no:
                 task.worker, task.is_claimed, task.is_hosted = task.stored_place = place
@@ -106,9 +106,9 @@ def put_back(
 
 
 def blamed(entry: Input, memory: Memory) -> list[Run]:
-    """Return the run to hold still for an input about it that cannot be taken, if it is there.
+    """Return the run to quarantine for an input about it that cannot be processed, if known.
 
-    Whether it raised before it touched that or has touched others too.
+    That holds whether the input failed before it touched the run, or touched others as well.
     """
     run: Run | None
     match entry:
@@ -135,7 +135,7 @@ def blamed(entry: Input, memory: Memory) -> list[Run]:
 
 
 def named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
-    """Return the run that a run, a task or a trigger is of, if memory has it."""
+    """Return the run of these row numbers (run, task or trigger), if memory has it."""
     if "run_no" in numbers:
         return [numbers["run_no"]]
     task = memory.active_tasks.get(numbers.get("task_no", -1))
@@ -145,7 +145,7 @@ def named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
 
 
 def is_of_one_run(entry: Input) -> bool:
-    """Whether an input is about one run alone; others are for all of them."""
+    """Return whether an input concerns a single run. Other inputs concern all runs."""
     match entry:
         case TimerFired() | TaskReport() | TriggerFired() | TriggerEnded() | ContinueRun():
             return True
@@ -156,7 +156,7 @@ def is_of_one_run(entry: Input) -> bool:
 
 
 def free_place(entry: Input, memory: Memory, slots: Slots) -> None:
-    """What a process reported cannot be taken, but it has ended that try all the same."""
+    """Free the slot of a try that has ended, although its report cannot be processed."""
     if isinstance(entry, Ended):
         task = memory.active_tasks.get(entry.task_no)
         if task is not None and task.start_no == entry.start_no:

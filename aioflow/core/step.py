@@ -1,8 +1,8 @@
-"""Decide one turn of the engine loop: inputs in, one net batch and effects out.
+"""The decision of one turn of the engine loop: inputs in, one net batch and effects out.
 
-``decide`` changes the memory as it proceeds. If it raises, or its batch is refused, the memory no
-longer matches the rows: the engine rolls the transaction back (``core.rollback``), restores the
-runs it touched from their rows, and repeats the inputs one by one.
+``decide`` changes the memory as it proceeds. If it raises, or the store refuses its batch, the
+memory no longer matches the rows. Then the engine rolls the transaction back (``core.rollback``),
+restores the runs it touched from their rows, and repeats the inputs one by one.
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ from aioflow.protocol.requests import ClearTasks, Mark
 __all__ = ("TURN_INPUTS", "TurnFailed", "decide", "runs_beyond")
 
 TURN_INPUTS = 1_000
-"""Inputs taken into one turn at most."""
+"""Maximum number of inputs of one turn."""
 
 
 class TurnFailed(AioflowError):
-    """Deciding raised. What the transaction touched in memory is no longer to be trusted."""
+    """Deciding raised. The parts of the memory that the transaction touched are not reliable."""
 
     code = "defect.turn"
 
@@ -140,13 +140,13 @@ def decide(
     """Decide one turn.
 
     Args:
-        at: The moment at which all of it happens.
-        granting: Whether what may start then does; without, only the inputs are taken.
+        at: The moment at which the whole turn happens.
+        granting: Whether work that is ready is started. Otherwise only the inputs are processed.
         numbers: Must have ``memory.numbers_needed`` left for each input.
 
     Returns:
-        The batch to commit, the effects to do after it, and the transaction, which knows what
-        was touched.
+        The batch to commit, the effects to run after the commit, and the transaction, which records
+            what the turn touched.
 
     Raises:
         TurnFailed: If a step raised, which is a defect.
@@ -174,7 +174,7 @@ def decide(
 
 
 def runs_beyond(inputs: Sequence[Input]) -> int:
-    """Return how many runs these inputs may make beyond one each."""
+    """Return how many runs these inputs may create in addition to one each."""
     slots = sum(
         bool(entry.dag_id) for entry in inputs if isinstance(entry, TimerFired | CreateMissingRuns)
     )
@@ -191,7 +191,7 @@ def _settle_ended(tx: Transaction, slots: Slots) -> None:
 
 
 def _grant(tx: Transaction, slots: Slots) -> None:
-    """Start what may start; what does not fit into the batch follows in the next turn."""
+    """Start what may start. Work that does not fit into the batch follows in the next turn."""
     crash_trials.go_on(tx, is_open=slots.is_open and not slots.is_held)
     if tx.memory.may_host_more and slots.is_open:
         tx.memory.may_host_more = False
@@ -209,7 +209,7 @@ def _grant(tx: Transaction, slots: Slots) -> None:
 
 
 def _let_go_on(tx: Transaction, slots: Slots) -> bool:
-    """Those that were held may go on where there is room now; whether one waits for a place."""
+    """Resume backpressured tasks that have capacity now. Return whether one needs a slot."""
     for task in (waiting := stream_producer.go_on(tx, slots)):
         stream_consumer.go_on(task, tx, slots)
     return bool(waiting)
@@ -273,7 +273,7 @@ def _take(entry: Input, tx: Transaction, slots: Slots) -> None:
 
 
 def _take_word(entry: Internal, tx: Transaction, slots: Slots) -> None:
-    """What no child has said: people, timers, and the engine itself."""
+    """Handle an input that no child reported: a request, a timer, or a message of the engine."""
     match entry:
         case RequestReceived():
             tx.effects.append(_answered(entry, tx, slots))
@@ -297,11 +297,11 @@ def _take_word(entry: Internal, tx: Transaction, slots: Slots) -> None:
         case DamageFound(damage=damage):
             restart.damage_found(damage, tx)
         case ClockStepped():
-            pass  # every turn looks at the clock
+            pass  # every turn checks the clock
 
 
 def _answered(entry: RequestReceived, tx: Transaction, slots: Slots) -> Effect:
-    """Return the answer, or the request itself where rows have to be loaded before."""
+    """Return the response, or the request itself if rows must be loaded first."""
     match entry.request:
         case ClearTasks() | Mark() as request if has_to_wait(request, tx.memory):
             return entry
@@ -310,7 +310,7 @@ def _answered(entry: RequestReceived, tx: Transaction, slots: Slots) -> Effect:
 
 
 def _take_continue(entry: ContinueRun, tx: Transaction, slots: Slots) -> None:
-    """Starts that were put off go on by themselves, cancels and verdicts do not."""
+    """Continue a run's clear, cancel or rule evaluation. Starts that were put off need no call."""
     run = tx.memory.runs.get(entry.run_no)
     if run is None:
         return
@@ -328,9 +328,9 @@ def _take_continue(entry: ContinueRun, tx: Transaction, slots: Slots) -> None:
 def _take_report(report: TaskStarted | Ended, tx: Transaction, slots: Slots) -> None:
     task = tx.memory.active_tasks.get(report.task_no)
     if task is None or task.start_no != report.start_no:
-        return  # late: it was cancelled, or started again
+        return  # late: the task was cancelled or started again
     if slots.begin(task):
-        if task.started_at is None:  # else it resumes: the time of its try runs on
+        if task.started_at is None:  # otherwise it resumes: the time of its try continues
             started_at = report.at if isinstance(report, TaskStarted) else report.began_at
             begin_try(task, tx, started_at)
         tx.move(task, TaskState.RUNNING)
@@ -379,7 +379,7 @@ def _take_call(
 ) -> None:
     task = tx.memory.active_tasks.get(report.task_no)
     if task is None or task.start_no != report.start_no:
-        return  # late
+        return  # late report
     match report:
         case ItemYielded():
             stream_producer.take(task, report, tx, slots)
@@ -406,7 +406,7 @@ def _take_note(
 ) -> None:
     match report:
         case Labelled():
-            if not task.looks:  # a sensor that looks again has its name already
+            if not task.looks:  # a sensor that pokes again already has a label
                 tx.batch.labels.append((task.task_no, task.run.run_no, report.label))
         case ResultWriteFailed():
             slots.note_kept_result(task, disk_is_full=report.disk_is_full)
@@ -421,7 +421,7 @@ def _failed(task: TaskInstance, report: Failed, tx: Transaction, slots: Slots) -
         return
     is_import = report.failure.reason == IMPORT_ERROR and report.began_at is None
     if is_import or report.failure.type == FileNotFoundError.__name__:
-        # A module of the version, or a file beside it, may have gone from the disk.
+        # A module of the version, or a file beside it, may be missing on disk.
         tx.effects.append(RestoreCode((task.run.row.version,)))
     sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "skip":
@@ -449,7 +449,7 @@ def _take_recalled(report: Recalled, tx: Transaction, slots: Slots) -> None:
         if task.state is TaskState.QUEUED:
             tx.displace(task)
             slots.offer(task)
-        else:  # the first in its process, which died before it could begin
+        else:  # the first try in a process that died before it started
             task.started_at = task.ends_at = None
             requeue(task, tx, slots)
 
@@ -485,7 +485,7 @@ def _take_trigger_report(
         return
     wait = tx.memory.waits.get(report.trigger_no)
     if wait is None:
-        return  # late
+        return  # late report
     match report:
         case TriggerFired():
             lifecycle.fire(wait, report, tx, slots)
@@ -519,9 +519,9 @@ def _take_due(due: TimerFired, tx: Transaction, slots: Slots) -> None:
     elif due.run_no >= 0:
         run_due(due.run_no, due.at, tx, slots)
     elif task is None:
-        return  # its task has ended
+        return  # the task has ended
     elif task.spec.sensor is not None and task.deadline_at == due.at:
-        # Whatever it is doing: a look that hangs has no more time than one that does not.
+        # In any state: a poke that hangs gets no more time than one that returns.
         lifecycle.stop(task, "timeout", tx, slots)
         time_out_sensor(task, tx, slots)
     elif task.state is TaskState.DEFERRED:

@@ -1,6 +1,7 @@
-"""The net change of a turn, collected while it is decided.
+"""The net change of a turn, collected while the turn is decided.
 
-Steps are written one by one for the journal; rows once each, from stored to last decided.
+The journal gets every step. Each row is written once, from its stored state to the last one
+decided.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from aioflow.protocol.inputs import ContinueRun, TimerFired
 __all__ = ("BATCH_ROWS", "Transaction")
 
 BATCH_ROWS = 10_000
-"""Row changes a batch may hold before the rest is put off to the next."""
+"""Row changes after which the rest is put off to the next batch."""
 
 
 class Transaction:
@@ -56,24 +57,25 @@ class Transaction:
     Attributes:
         at: The moment at which the whole turn happens.
         now, steady: Its wall time, for what people read and schedule; its steady time, for lengths.
-        step: By how much the wall clock has stepped since the turn before.
-        random: Draws from [0, 1); the engine's dice.
-        runs: Every run it touched, so that they can be read again if it is refused.
-        ended_runs: Those that ended in it.
-        outbox: What it does to what is owed.
-        dag_triggers: What it does to the triggers that start runs.
-        accounts: What it does to who is let in, and what it puts into the audit.
+        step: How far the wall clock has stepped since the turn before.
+        random: The engine's random numbers, drawn from [0, 1).
+        runs: Every run that the turn touched, to be read again if the batch is refused.
+        ended_runs: Runs that ended in this turn.
+        outbox: Changes of the outbox.
+        dag_triggers: Changes of the triggers that start runs.
+        accounts: Changes of accounts, tokens and sessions, and new audit entries.
         eased_dags: DAGs with fewer runs, or fewer queued ones: their triggers may continue.
-        asset_events: What it tells of assets, to be taken by the DAGs that go by them.
-        placed_dags: DAGs whose triggers were looked at: what these hold may start a run now.
-        ended_tasks: Tasks that did, where the run behind may have waited for them.
-        held_dags: DAGs whose queued run may have to begin: one before it is waited for, or went.
-        fires: The events it takes of triggers.
-        pools_before: What the pools it changed were.
-        was_drained: Whether the node was; ``None`` where that does not change.
-        judged: How many children were judged in it for the first time since they expanded.
-        strays: Rows of ended runs that it sweeps.
-        pruned: Plans that nobody needs once it is durable.
+        asset_events: Asset events emitted in this turn, for the DAGs that depend on these assets.
+        placed_dags: DAGs whose triggers were checked: their pending asset events may start a run.
+        ended_tasks: Tasks that ended and for which the next run may have waited.
+        held_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
+            was deleted.
+        fires: Trigger events that the turn consumes.
+        pools_before: The previous state of the pools that the turn changed.
+        was_drained: Whether the node was drained before; ``None`` if the turn does not change that.
+        judged: Children evaluated in this turn for the first time since they expanded.
+        strays: Trigger rows of ended runs that the turn deletes.
+        pruned: DAG versions that are unused once the batch is durable.
     """
 
     def __init__(
@@ -122,24 +124,24 @@ class Transaction:
 
     @property
     def is_full(self) -> bool:
-        """Whether what can wait should be put off to the next turn."""
+        """Whether work that can wait should be put off to the next turn."""
         return len(self._tasks) >= BATCH_ROWS
 
     def touch(self, task: TaskInstance) -> None:
-        """Its row changes, whether its state does or not."""
+        """Record that the row of a task changes, even if its state does not."""
         self._tasks[task.task_no] = task
         self.runs[task.run.run_no] = task.run
 
     def displace(self, task: TaskInstance) -> None:
-        """Its place changes, its row does not."""
+        """Record that the slot of a task changes while its row does not."""
         self._placed[task.task_no] = task
         self.runs[task.run.run_no] = task.run
 
     def move(self, task: TaskInstance, state: TaskState) -> None:
-        """Take one step with a task.
+        """Move a task by one step of the transition table.
 
         Raises:
-            IllegalMove: If the transition table does not have it.
+            IllegalMove: If the transition table does not contain the step.
         """
         if not is_legal(task.state, state):
             raise IllegalMove(
@@ -155,7 +157,7 @@ class Transaction:
         self.touch(task)
 
     def new_run(self, run: Run) -> None:
-        """A run begins to exist."""
+        """Record a new run."""
         self._new_runs[run.run_no] = run
         self.runs[run.run_no] = run
 
@@ -169,19 +171,19 @@ class Transaction:
         quarantine: str | None = None,
         is_told: bool = True,
     ) -> None:
-        """Change a run's row; what is not given stays.
+        """Change a run's row. Columns that are not given keep their values.
 
         Args:
-            is_told: Whether its author is called back for the state.
+            is_told: Whether the state leads to the callback of the run.
 
         Raises:
-            IllegalMove: If the transition table does not have it.
+            IllegalMove: If the transition table does not contain the step.
         """
         row = self._moving(run, state)
         if state is not None and is_told:
             self.outbox.call_back(row.dag_id, callbacks.of_run(run, state, self.now))
         if ended_at is not None and row.started_at is not None:
-            ended_at = max(ended_at, row.started_at)  # the clock may have been set
+            ended_at = max(ended_at, row.started_at)  # the clock may have been set back
         run.row = msgspec.structs.replace(
             row,
             state=row.state if state is None else state,
@@ -191,14 +193,14 @@ class Transaction:
         )
 
     def reopen_run(self, run: Run) -> None:
-        """A run that had ended waits for its turn again."""
+        """Queue an ended run again."""
         row = self._moving(run, RunState.QUEUED)
         run.row = msgspec.structs.replace(
             row, state=RunState.QUEUED, ended_at=None, quarantine=None
         )
 
     def hold_run(self, run: Run) -> None:
-        """A run that had ended has not yet, though how it does is known already."""
+        """Clear the end time of an ended run, whose final state is known already."""
         run.row = msgspec.structs.replace(self._moving(run, None), ended_at=None)
 
     def _moving(self, run: Run, state: RunState | None) -> RunRow:
@@ -210,7 +212,7 @@ class Transaction:
         return row
 
     def put_backfill(self, row: BackfillRow) -> None:
-        """A backfill begins, goes on, or is over: then it is no longer remembered."""
+        """Store a backfill that starts, advances or ends. Memory keeps only running ones."""
         backfills, number = self.memory.backfills, row.backfill_no
         self._backfills.setdefault(number, backfills.pop(number, None))
         if row.state == "running":
@@ -218,7 +220,7 @@ class Transaction:
         self.batch.backfills.append(row)
 
     def new_wait(self, wait: TriggerInstance) -> None:
-        """A trigger row begins to exist."""
+        """Record a new trigger row."""
         self.memory.waits[wait.row.trigger_no] = wait
         self._waits[wait.row.trigger_no] = (wait, None)
         self.runs[wait.run.run_no] = wait.run
@@ -232,7 +234,7 @@ class Transaction:
         key: str | None = None,
         failure: Failure | None = None,
     ) -> None:
-        """A trigger row moves on, with its event if it fired."""
+        """Change the state of a trigger row, and store its event if it fired."""
         self._waits.setdefault(wait.row.trigger_no, (wait, wait.row))
         self.runs[wait.run.run_no] = wait.run
         wait.row = msgspec.structs.replace(
@@ -240,7 +242,10 @@ class Transaction:
         )
 
     def rehost(self, wait: TriggerInstance) -> None:
-        """A trigger gets another hosting; if that is taken back, no host hears of it."""
+        """Record the old assignment of a trigger that gets a new one. A rollback restores it.
+
+        The effects of a turn that is rolled back reach no host.
+        """
         was = (wait.hosting, wait.role, wait.version, wait.has_room)
         number = wait.row.trigger_no
         self._hostings.setdefault(number, (wait, was))
@@ -248,21 +253,21 @@ class Transaction:
             self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.taken))
 
     def rehost_folded(self, was: PackedTask, form: TaskShape) -> None:
-        """As ``rehost``, of a trigger that stays folded."""
+        """Record the old assignment of a trigger that stays packed, as ``rehost`` does."""
         self._folded.setdefault(was.trigger_no, (was, form))
 
     def change_stream(self, wait: TriggerInstance) -> None:
-        """Events of a trigger are stored or consumed."""
+        """Record that events of a trigger are stored or consumed."""
         self.runs[wait.run.run_no] = wait.run
         if wait.row.trigger_no not in self._streams and wait.stream is not None:
             self._streams[wait.row.trigger_no] = (wait, wait.stream.index, wait.stream.taken)
 
     def credit(self, taken: EventsStored) -> None:
-        """Let a trigger go on; of several such words of a turn the last counts."""
+        """Confirm the events of a trigger, so that it continues. The last call of a turn counts."""
         self._credits[taken.trigger_no] = taken
 
     def drop_wait(self, wait: TriggerInstance) -> None:
-        """A trigger row is deleted, and forgotten."""
+        """Delete a trigger row and drop it from memory."""
         number = wait.row.trigger_no
         if wait.stream is not None and wait.stream.next_sequence:
             self.batch.gone_events.append(number)
@@ -276,7 +281,10 @@ class Transaction:
         self.memory.waits.pop(number, None)
 
     def _withdraw(self, trigger_no: int) -> None:
-        """No host is given a trigger that begins and ends in this turn: no row says that it was."""
+        """Cancel the assignment of a trigger that is both created and deleted in this turn.
+
+        No row would record that a host was given it.
+        """
         if self._hostings.pop(trigger_no, None) is not None:
             self._withdrawn.add(trigger_no)
 
@@ -290,19 +298,19 @@ class Transaction:
                 return False
 
     def change_group(self, group: MappedTask, was: int) -> None:
-        """An open fan-out of this width begins to exist (-1), grows, or is closed."""
+        """Record that an open mapped task is created (width -1 before), grows, or is closed."""
         self.runs[group.run.run_no] = group.run
         self.expansions.change(group, was)
 
     def new_item(self, task: TaskInstance, index: int, payload: bytes) -> None:
-        """A task gives an item on."""
+        """Store an item that a task yields."""
         self.runs[task.run.run_no] = task.run
         number, run_no = task.task_no, task.run.run_no
         item = ItemRow(task_no=number, item_index=index, run_no=run_no, payload=payload)
         self.batch.new_items.append(item)
 
     def new_record(self, task: TaskInstance, row: RecordRow) -> None:
-        """A durable call gets its record."""
+        """Store the record of a durable call."""
         self._new_records[row.task_no, row.ordinal] = row
         self.runs[task.run.run_no] = task.run
         task.recorded = row.ordinal + 1
@@ -310,14 +318,14 @@ class Transaction:
     def answer_record(
         self, task: TaskInstance, answer: bytes | None, failure: Failure | None = None
     ) -> None:
-        """The open record of a task, its last, is answered or has failed."""
+        """Store the answer, or the failure, of the open record of a task, which is its last one."""
         state = RecordState.ANSWERED if failure is None else RecordState.FAILED
         change = RecordChange(task.task_no, task.recorded - 1, state, answer, failure)
         self._record_changes[change.task_no, change.ordinal] = change
         self.runs[task.run.run_no] = task.run
 
     def drop_records(self, task: TaskInstance, first: int = 0) -> None:
-        """The durable calls from ``first`` on are as if they had never been made."""
+        """Delete the records of durable calls from ``first`` on, as if they had never been made."""
         for key in ((task.task_no, ordinal) for ordinal in range(first, task.recorded)):
             self._record_changes.pop(key, None)
             if self._new_records.pop(key, None) is None:
@@ -329,48 +337,48 @@ class Transaction:
         task.open_kind = ""
 
     def wake_task(self, task: TaskInstance, at: Timestamp | None) -> None:
-        """Have an instant come for a task; never, if there is none."""
+        """Set a timer for a task; none if ``at`` is ``None``."""
         if at is not None:
             self.effects.append(WakeAt(TimerFired(at, task.task_no)))
 
     def wake_dag(self, dag_id: str, slot: Timestamp, at: Timestamp) -> None:
-        """Have a slot of a DAG's schedule come at an instant."""
+        """Set a timer at ``at`` for a scheduled time of a DAG."""
         self.effects.append(WakeAt(TimerFired(slot, dag_id=dag_id), at))
 
     def wake_run(self, run_no: RunNo, at: Timestamp) -> None:
-        """Have an instant come for a run."""
+        """Set a timer for a run."""
         self.effects.append(WakeAt(TimerFired(at, run_no=run_no)))
 
     def task_over(self, run: Run, position: int) -> None:
-        """A task has ended, with all its children: the run behind may have waited for that."""
+        """Record that a task ended, with all its children: the next run may have waited for it."""
         if run.row.dag_id in self.memory.run_sequences:
             self.ended_tasks.append((run, position))
 
     def put_off(self, run: Run) -> None:
-        """Go on with this run in the next turn."""
+        """Continue with this run in the next turn."""
         if run.run_no not in self._put_off:
             self._put_off.add(run.run_no)
             self.effects.append(ContinueRun(run.run_no))
 
     @property
     def refused(self) -> dict[str, dict[str, tuple[DagSpec, str]]]:
-        """``memory.refused``, to be changed; what it was is kept."""
+        """``memory.refused``, for changes. A copy of its previous value is taken for a rollback."""
         if self._refused is None:
             self._refused = {name: dict(files) for name, files in self.memory.refused.items()}
         return self.memory.refused
 
     @property
     def touched(self) -> Iterable[TaskInstance]:
-        """The tasks whose rows or places it changes."""
+        """The tasks whose rows or slots the turn changes."""
         return (*self._tasks.values(), *self._placed.values())
 
     @property
     def waits_before(self) -> Iterable[TriggerRow]:
-        """The trigger rows that it moves or drops, as they were."""
+        """The previous values of the trigger rows that the turn moves or deletes."""
         return [row for _, row in (*self._waits.values(), *self._dropped) if row is not None]
 
     def close(self) -> Batch:
-        """Return the batch, complete. ``settle`` follows once it is durable."""
+        """Return the completed batch. ``settle`` follows once it is durable."""
         for task in self._tasks.values():
             self._close_task(task)
         self.batch.new_runs.extend(run.row for run in self._new_runs.values())
@@ -392,7 +400,7 @@ class Transaction:
         return self.batch
 
     def settle(self) -> None:
-        """The batch is durable: what was decided is what is stored."""
+        """Record that the batch is durable: the decided state is now the stored one."""
         self.accounts.settle()
         self.memory.shift += self.step
         loose, waits, pending = self.memory.packing.loose, TaskState.DEFERRED, TaskState.PENDING
@@ -410,7 +418,7 @@ class Transaction:
         self.memory.packing.fold()
 
     def put_back(self) -> None:
-        """The batch never was: the memory has the waits, refusals and plans it had before."""
+        """Roll back: restore triggers, refusals and DAG versions as they were before the turn."""
         self.memory.dag_versions.update(self.pruned)
         self.outbox.put_back()
         self.dag_triggers.put_back()

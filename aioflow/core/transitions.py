@@ -1,12 +1,12 @@
-"""Which state may follow which, and who may say so.
+"""The legal state transitions, and the causes that permit each of them.
 
-The two tables below are closed: a step that is not in them is a defect, wherever it comes from -
-a turn, a journal that is replayed, a hand in the database. Ended states are final, unless a
-person clears them. A task that a person marks is cleared before it ends as that says.
+The two tables below are closed. A step that they do not contain is a defect, whether it comes from
+a turn, from a replayed journal or from a manual change of the database. Ended states are final
+unless a person clears them. A task that a person marks is cleared before it ends in that state.
 
-A *step* is one move of the tables. The *net* change of a batch joins several steps into one,
-so it may be any chain of them (``net_is_reachable``). Of a task that was cleared only the steps
-tell how it came to where it is.
+A *step* is one move of the tables. The *net* change of a batch joins several steps into one, so it
+may be any chain of them (``net_is_reachable``). For a task that was cleared only the steps show how
+it reached its state.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ __all__ = (
 
 
 class IllegalMove(AioflowError):
-    """A defect of ours: a state was to follow that may not."""
+    """A defect of this program: a state was to follow that must not."""
 
     code = "defect.illegal_move"
 
 
 class Cause(Enum):
-    """Who says that a task moves on."""
+    """The event that causes a step of a task."""
 
     READY = "ready"
-    """Its trigger rule, judged over its parents, says run."""
+    """Its trigger rule, evaluated over its parents, says run."""
     UPSTREAM = "upstream"
     """Its trigger rule says that it will never run."""
     EXPAND = "expand"
-    """Its fan-out turned out empty, too wide, or narrower than before."""
+    """Its expansion is empty, too wide, or narrower than before."""
     GRANTED = "granted"
-    """It was given a slot, or its place in a host."""
+    """It was given a slot, or a host runs it."""
     BEGAN = "began"
-    """A worker began a try that had been claimed behind another."""
+    """A worker started a try that had been claimed behind another one."""
     RECALLED = "recalled"
-    """A worker gave it back before it had begun."""
+    """A worker returned it before it had started."""
     INTERRUPTED = "interrupted"
-    """The process it was in died."""
+    """Its process died."""
     SUCCEEDED = "succeeded"
     """It returned."""
     FAILED = "failed"
-    """It raised, ran into its timeout, or left nothing that can be stored."""
+    """It raised, timed out, or left a result that cannot be stored."""
     SKIPPED = "skipped"
     """It asked to be skipped."""
     SENSE = "sense"
-    """It is a sensor that found nothing yet, or ignores what its check raised."""
+    """It is a sensor that is not satisfied yet, or ignores the error of its check."""
     DEFERRED = "deferred"
     """It waits for a trigger."""
     EVENT = "event"
@@ -67,17 +67,17 @@ class Cause(Enum):
     TRIGGER_FAILED = "trigger_failed"
     """Its trigger raised, or ended without an event."""
     LOOK_DUE = "look_due"
-    """The instant of a sensor's next look has come."""
+    """The next poke of a sensor is due."""
     RETRY_DUE = "retry_due"
-    """The instant of its next try has come."""
+    """Its next try is due."""
     DEADLINE = "deadline"
-    """The instant has come at which a sensor, a wait or a try is given up."""
+    """A sensor, a wait or a try has timed out."""
     CANCELLED = "cancelled"
-    """A person ended it, or its run."""
+    """A person cancelled it, or its run."""
     CLEARED = "cleared"
-    """A person has it begin anew."""
+    """A person cleared it, so that it runs again."""
     MARKED = "marked"
-    """A person says how it ended."""
+    """A person marked its final state."""
 
 
 _S = TaskState
@@ -87,7 +87,7 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
     _S.PENDING: {
         _S.QUEUED: frozenset({_C.READY}),
         _S.RUNNING: frozenset({_C.GRANTED}),
-        # Straight from the start: no worker is touched.
+        # Directly from the start, without a worker.
         _S.DEFERRED: frozenset({_C.READY}),
         _S.SUCCESS: frozenset({_C.MARKED}),
         _S.FAILED: frozenset({_C.EXPAND, _C.MARKED}),
@@ -98,11 +98,11 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
     },
     _S.QUEUED: {
         _S.RUNNING: frozenset({_C.GRANTED, _C.BEGAN}),
-        # A hosted sensor runs and parks by turns; all of that is sensing.
+        # A hosted sensor alternates between running and being suspended; both count as sensing.
         _S.SENSING: frozenset({_C.GRANTED}),
-        # Straight from the start, also of a further try.
+        # Directly from the start, for a later try as well.
         _S.DEFERRED: frozenset({_C.GRANTED}),
-        # A sensor, or a try that resumes, can run out of time while no slot is free.
+        # A sensor, or a try that resumes, can time out while no slot is free.
         _S.RETRYING: frozenset({_C.DEADLINE}),
         _S.FAILED: frozenset({_C.DEADLINE}),
         _S.SKIPPED: frozenset({_C.DEADLINE}),
@@ -129,7 +129,7 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
         _S.CANCELLED: frozenset({_C.CANCELLED}),
     },
     _S.DEFERRED: {
-        # A wait that ran out of time may have a method for that, too.
+        # A wait that timed out may also have a method to resume with.
         _S.QUEUED: frozenset({_C.EVENT, _C.DEADLINE}),
         # A sensor may ignore the error of its trigger.
         _S.SENSING: frozenset({_C.TRIGGER_FAILED}),
@@ -141,7 +141,7 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
     },
     _S.RETRYING: {
         _S.QUEUED: frozenset({_C.RETRY_DUE}),
-        # A sensor's deadline is that of all its tries together.
+        # A sensor has one deadline for all its tries together.
         _S.FAILED: frozenset({_C.DEADLINE}),
         _S.SKIPPED: frozenset({_C.DEADLINE}),
         _S.CANCELLED: frozenset({_C.CANCELLED}),
@@ -153,7 +153,7 @@ _RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
     RunState.RUNNING: frozenset(
         {RunState.SUCCESS, RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED}
     ),
-    # Tasks of it were cleared.
+    # Its tasks were cleared.
     **{state: frozenset({RunState.QUEUED}) for state in RunState if not state.is_live},
 }
 
@@ -164,8 +164,8 @@ _CLEARING: dict[tuple[TaskState, TaskState], frozenset[Cause]] = {
 TASK_MOVES: Mapping[tuple[TaskState, TaskState], frozenset[Cause]] = _CLEARING | {
     (was, state): _MOVES[was][state] for was in TaskState for state in sorted(_MOVES.get(was, ()))
 }
-"""Every legal step of a task as ``(was, state)``, in order, and who may say so. The states are
-integers, so SQL can be told them."""
+"""Every legal step of a task as ``(was, state)``, in order, with its causes. The states are
+integers, so that SQL can use them."""
 
 RUN_MOVES: tuple[tuple[RunState, RunState], ...] = tuple(
     (was, state) for was in RunState for state in sorted(_RUN_MOVES.get(was, ()))
@@ -174,36 +174,36 @@ RUN_MOVES: tuple[tuple[RunState, RunState], ...] = tuple(
 
 
 def is_legal(was: TaskState, state: TaskState) -> bool:
-    """Return whether a task may take this one step. Staying is no step."""
+    """Return whether a task may take this one step. Staying is not a step."""
     return _STEP[was][state]
 
 
 def is_legal_run(was: RunState, state: RunState) -> bool:
-    """Return whether a run may take this one step. Staying is no step."""
+    """Return whether a run may take this one step. Staying is not a step."""
     return _RUN_STEP[was][state]
 
 
 def net_is_reachable(was: TaskState, state: TaskState) -> bool:
     """Return whether legal steps lead from ``was`` to ``state`` without a clear in between.
 
-    A live task may also stay where it is, with other columns changed. An ended one may not.
+    A live task may also keep its state while other columns change. An ended one may not.
     """
     return _NET[was][state]
 
 
 def net_is_reachable_run(was: RunState, state: RunState) -> bool:
-    """See ``net_is_reachable``; a run may have been cleared in between."""
+    """Return the same as ``net_is_reachable`` for a run, which may have been cleared in between."""
     return _RUN_NET[was][state]
 
 
 def _matrix(size: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[bool, ...], ...]:
-    """Return a table in which looking a pair up costs two index operations."""
+    """Return a table in which looking up a pair costs two index operations."""
     known = frozenset(pairs)
     return tuple(tuple((was, state) in known for state in range(size)) for was in range(size))
 
 
 def _chained(task: Iterable[int], moves: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the pairs that chains of moves join, among them each live state with itself."""
+    """Return the pairs that chains of moves join, including each live state with itself."""
     reached = {(state, state) for state in task}
     before = -1
     while len(reached) > before:

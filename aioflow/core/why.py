@@ -1,4 +1,4 @@
-"""What a task, or a run, waits for: derived from memory, never stored."""
+"""The reason why a task or run waits, derived from memory and never stored."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STOPPING = "the daemon is stopping; its next start goes on with it"
 
 
 def explain_run(run: Run, memory: Memory) -> Wait | None:
-    """Return why a run does not go on as a whole; ``None`` if it does or has ended."""
+    """Return why a run as a whole does not proceed; ``None`` if it does or has ended."""
     if run.row.quarantine is not None:
         return Wait(kind=WaitKind.QUARANTINED, detail=run.row.quarantine)
     if run.clearing is not None:
@@ -67,7 +67,7 @@ def explain_run(run: Run, memory: Memory) -> Wait | None:
 
 
 def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
-    """Return what the trigger of a DAG waits for; ``None`` if the DAG wants none."""
+    """Return what the trigger of a DAG waits for; ``None`` if the DAG declares none."""
     row = one.row
     if spec_of(one, memory) is None:
         return None
@@ -108,7 +108,7 @@ def explain_task(
     group = run.groups.get(position)
     if group is not None and run.states[position] != TaskState.PENDING:
         return _explain_child(group, map_index, memory, slots)
-    if group is not None:  # it was cleared, and waits for its rule again
+    if group is not None:  # it was cleared and waits for its trigger rule again
         is_over = map_index >= 0 and group.states[map_index] != TaskState.PENDING
         return None if is_over else _explain_pending(run, position, memory)
     task = memory.packing.peek_task(run.task_no(position, -1))
@@ -120,7 +120,7 @@ def explain_task(
 
 
 def still_waits(memory: Memory, run_no: RunNo, position: int, map_index: int) -> bool:
-    """Whether a task waits for something that is not its turn: a trigger, or what it looks for."""
+    """Return whether a task waits for a trigger or a poke, and not for a slot."""
     run = memory.runs.get(run_no)
     if run is None or (map_index >= 0 and position not in run.groups):
         return False
@@ -148,7 +148,7 @@ def _explain_child(group: MappedTask, map_index: int, memory: Memory, slots: Slo
 
 
 def _explain_follower(group: MappedTask, map_index: int) -> Wait:
-    """Name the instances that a child goes along with, as far as they have not ended."""
+    """Return a wait that names the parents whose instances at this index have not ended."""
     run = group.run
     names = [
         run.spec.tasks[parent].task_id
@@ -187,7 +187,7 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
 
 
 def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
-    """Say since when the process of a running task neither answers nor computes."""
+    """Return since when the process of a running task neither answers nor computes."""
     silence = slots.workers[task.worker].silence if task.worker >= 0 else None
     if silence is None:
         return None
@@ -196,7 +196,7 @@ def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
 
 
 def _looks(task: TaskInstance) -> str:
-    """Say how often a host looks; when next is known to that alone."""
+    """Describe how often the host pokes. Only the host knows the next time."""
     sensor = task.run.spec.tasks[task.position].sensor
     if sensor is None or sensor.backoff != 1:
         return "one look after the other"
@@ -204,7 +204,7 @@ def _looks(task: TaskInstance) -> str:
 
 
 def _explain_window(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | None:
-    """A task that gives items on waits for room in the window of whoever takes them."""
+    """Return the wait of a producer for its consumer's full window; ``None`` if it has capacity."""
     full = full_window(task, slots) if task.task_no in memory.backpressured else None
     if full is None:
         return None
@@ -245,13 +245,13 @@ def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
 
 
 def is_unwatched(wait: TriggerInstance, memory: Memory) -> bool:
-    """Whether nobody looks for its event, because its DAG is paused."""
+    """Return whether no host runs this trigger because its DAG is paused."""
     is_its_own = wait.row.class_path in HOSTLESS or wait.state is not TriggerState.WAITING
     return not is_its_own and is_stopped(wait.run.row.dag_id, memory)
 
 
 def _called(fields: dict[str, str], memory: Memory) -> str:
-    """Name the run that a call waits for, and how that stands."""
+    """Name the called run that a task waits for, and its state."""
     run = memory.find_run(fields["run_id"])
     state = "" if run is None else f", which is {run.state.label}"
     return f"run {fields['run_id']} of {fields['dag']}{state}"
@@ -292,7 +292,7 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
 
 
 def _explain_trial(entry: TaskInstance | MappedTask, memory: Memory) -> str | None:
-    """Say how many tasks begin before this one, because one of them may kill its process."""
+    """Return how many tasks start first, because one of them may kill its process."""
     trial = memory.trial
     if trial is None or not trial.groups or is_start(entry):
         return None
@@ -303,7 +303,7 @@ def _explain_trial(entry: TaskInstance | MappedTask, memory: Memory) -> str | No
 
 
 def _explain_hosting(number: TriggerNo, memory: Memory) -> str | None:
-    """Say what begins before a trigger is hosted, because it may kill the daemon."""
+    """Return what starts before a trigger is assigned, because it may kill the daemon."""
     trial = memory.trial
     return None if trial is None or may_host(number, memory) else _begins_first(trial)
 
@@ -326,7 +326,7 @@ def _async_host(role: str) -> str:
 
 
 def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:
-    """Say why a pool does not let a task in; ``None`` if it would."""
+    """Return why a pool does not admit a task; ``None`` if it does."""
     pool = slots.pools.get(spec.pool)
     if pool is None:
         return None
@@ -359,7 +359,7 @@ def _explain_pending(run: Run, position: int, memory: Memory) -> Wait:
 
 
 def _streams(run: Run, parents: Sequence[int]) -> str:
-    """Name the streams of events among these tasks, or that their fan-outs grow with."""
+    """Name the event streams among these tasks, or among the sources of their fan-outs."""
     tasks = run.spec.tasks
     sources = dict.fromkeys(
         (*parents, *(stream_expand.source_of(run, parent) for parent in parents))

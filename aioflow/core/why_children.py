@@ -1,4 +1,4 @@
-"""What the unfinished children of a mapped task wait for, grouped by cause, at a bounded cost."""
+"""The causes why unfinished children of a mapped task wait, grouped, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from aioflow.model.states import LIVE_TASK_STATES, TaskState, Wait, WaitKind
 __all__ = ("NAMED", "SAMPLED", "ChildrenCause", "explain_children")
 
 SAMPLED = 100
-"""Children of each state that are explained, however many there are."""
+"""Maximum number of children of each state that are explained."""
 
 NAMED = 3
-"""Children of one cause whose indices are returned."""
+"""Maximum number of indices returned per cause."""
 
 _SHARED = frozenset(
     {
@@ -31,18 +31,18 @@ _SHARED = frozenset(
         WaitKind.DEPENDS_ON_PAST,
     }
 )
-"""Waits whose details may concern many. Those of others, such as an error, concern one child."""
+"""Kinds whose details may concern many children. Other details, such as errors, concern one."""
 
 
 class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
     """Children of one task that are in the same state for the same cause.
 
     Attributes:
-        state: ``QUEUED`` of those without a row that wait for a slot alone.
-        wait: Of the first; ``None`` for what is going on right now.
-        indices: Of the first of them.
-        count: How many they are. Where a state other than ``QUEUED`` has more than ``SAMPLED``
-            children, those beyond are of no cause.
+        state: ``QUEUED`` for children without a row that wait only for a slot.
+        wait: The wait of the first child; ``None`` if it is in progress.
+        indices: The indices of the first children.
+        count: Number of these children. If a state other than ``QUEUED`` has more than ``SAMPLED``
+            children, those beyond count for no cause.
     """
 
     state: TaskState
@@ -72,7 +72,7 @@ def explain_children(
 
 
 def _shared_part(wait: Wait) -> str:
-    """Return what of a detail tells causes from each other: of a trigger its class."""
+    """Return the part of a detail that distinguishes causes: for a trigger its class."""
     if wait.kind in _SHARED:
         return wait.detail
     class_path, number, _ = wait.detail.partition(" #")
@@ -80,24 +80,25 @@ def _shared_part(wait: Wait) -> str:
 
 
 def _sampled(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
-    """Yield children, how they are shown, and for how many others each stands."""
+    """Yield sampled children, their displayed state, and how many children each one represents."""
     for state in (state for state in LIVE_TASK_STATES if state is not TaskState.PENDING):
         for at, index in enumerate(_indices_of(group, state), start=1):
-            # What is queued waits for the same pool, and behind the same limits.
+            # Queued children wait for the same pool and behind the same limits.
             is_for_rest = state is TaskState.QUEUED and at == SAMPLED
             yield index, state, 1 + group.counts[state] - at if is_for_rest else 1
     yield from _sampled_fresh(group)
 
 
 def _sampled_fresh(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
-    """As ``_sampled``, of those without a row."""
+    """Yield samples of the children without a row, as ``_sampled`` does."""
     queued, lockstep = fresh_queued(group), group.lockstep
     if lockstep is not None:
         for index in _indices_of(group, TaskState.PENDING):
             is_queued = queued > 0 and lockstep.may_start(index)
             yield index, TaskState.QUEUED if is_queued else TaskState.PENDING, 1
         return
-    # All that wait for their first start wait for the same: the last of these stands for the rest.
+    # All children that wait for their first start have the same cause: the last one represents the
+    # others.
     named = list(islice(_indices_of(group, TaskState.PENDING), NAMED))
     for at, index in enumerate(named, start=1):
         stands_for = 1 + group.fresh - at if at == len(named) else 1
@@ -105,7 +106,7 @@ def _sampled_fresh(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
 
 
 def _indices_of(group: MappedTask, state: TaskState) -> Iterator[int]:
-    """Yield the first children in a state. Finding them costs no step of Python for the others."""
+    """Yield the first children in a state, without a Python step for each of the others."""
     index, left = -1, min(SAMPLED, group.counts[state])
     while left > 0 and (index := group.states.find(state, index + 1)) >= 0:
         yield index

@@ -1,1 +1,1 @@
-"""The engine: take inputs, decide in ``core``, commit one batch, dispatch its effects."""
+"""The engine: it takes inputs, decides in ``core``, commits one batch, dispatches its effects."""

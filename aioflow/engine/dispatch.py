@@ -1,4 +1,4 @@
-"""Where the effects of a turn go once it is durable, and which of them goes where."""
+"""Dispatch of the effects of a turn, once it is durable, to their receivers."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ __all__ = ("Outlets", "send")
 
 
 class Outlets(Protocol):
-    """Where effects go. Each call returns at once; what comes of it comes back as an input."""
+    """The receivers of effects. Each call returns at once; its outcome arrives as an input."""
 
     def start_try(self, effect: StartTry) -> None:
-        """Hand a try to the executor of its body."""
+        """Pass a try to the executor of its body."""
 
     def stop_try(self, effect: StopTry) -> None:
-        """End a try."""
+        """Stop a try."""
 
     def recall(self, effect: RecallTries) -> None:
-        """Ask for claimed tries back."""
+        """Recall claimed tries."""
 
     def confirm(self, effect: ConfirmCall) -> None:
-        """Tell a coroutine that its durable call is recorded."""
+        """Confirm to a coroutine that its durable call is recorded."""
 
     def forget(self, run_no: RunNo) -> None:
-        """A run has ended."""
+        """Drop the data of a run that has ended."""
 
     def start_host(self, effect: StartHost) -> None:
         """Start the own host of a DAG."""
 
     def host(self, effect: AssignTrigger) -> None:
-        """Hand a trigger to the triggerer."""
+        """Assign a trigger to the triggerer."""
 
     def end_hosting(self, effect: ReleaseTrigger) -> None:
-        """Let go of a trigger."""
+        """Release a trigger."""
 
     def take_events(self, effect: ConfirmEvents) -> None:
-        """Let a trigger go on: its events are stored."""
+        """Confirm the events of a trigger, so that it continues."""
 
     def restore_code(self, effect: RestoreCode) -> None:
-        """Have code on the disk again; then report ``CodeRestored`` where that is asked for."""
+        """Restore code on disk, then report ``CodeRestored`` if requested."""
 
     def deliver(self, effect: DeliverOutbox) -> None:
-        """Do an owed effect, then report ``OutboxDelivered``."""
+        """Deliver an outbox row, then report ``OutboxDelivered``."""
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
-        """A batch is durable: tell those who follow."""
+        """Notify the subscribers of a batch that is durable."""
 
 
 Sent: TypeAlias = (
@@ -80,9 +80,9 @@ Sent: TypeAlias = (
 
 
 def send(effect: Sent, outlets: Outlets) -> None:
-    """Hand an effect to the outlet it is for."""
+    """Dispatch an effect to its receiver."""
     match effect:
-        case AssignTrigger():  # there may be most of these
+        case AssignTrigger():  # usually the most frequent effects
             outlets.host(effect)
         case StartTry():
             outlets.start_try(effect)

@@ -1,7 +1,8 @@
-"""What the engine does with what it cannot decide or store: only the culprit is held still.
+"""Isolation of inputs and runs that cannot be decided or stored.
 
-A turn that fails is taken back and its inputs are repeated one by one. An input that fails on a
-run it is not about is decided again without that one. One about a single run holds that still.
+A turn that fails is rolled back and its inputs are repeated one by one. If an input fails on a run
+that it does not concern, it is decided again without that run. If an input concerns a single run,
+that run is quarantined.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ Answer = TypeVar("Answer")
 
 
 class Isolating:
-    """The part of the engine that keeps one run from holding up the others."""
+    """The part of the engine that prevents one run from blocking the others."""
 
     memory: Memory
     slots: Slots
@@ -67,30 +68,30 @@ class Isolating:
 
     @abstractmethod
     async def _circle(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
-        """Decide, commit, act."""
+        """Decide, commit, run effects."""
 
     @abstractmethod
     async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
-        """Have enough row numbers at hand."""
+        """Lease enough row numbers."""
 
     @abstractmethod
     async def _patiently(
         self, call: Callable[[], Awaitable[Answer]], *, is_whole: bool = True
     ) -> Answer:
-        """Return what the store answers, however long it is away."""
+        """Return the result of a store call, retrying while the database is away."""
 
     @abstractmethod
     def _draft(self) -> Transaction:
-        """Return an empty draft."""
+        """Return an empty transaction."""
 
     @abstractmethod
     async def _commit_if_any(self, tx: Transaction) -> None:
-        """Commit a transaction and act on it."""
+        """Commit a transaction and run its effects."""
 
-    # ── runs that cannot be made of their rows ──────────────────────────────────────────
+    # ── runs that cannot be restored ────────────────────────────────────────────────────
 
     async def _restore(self, found: Iterable[LiveRun]) -> list[Run]:
-        """Make runs of their rows; one whose rows make no sense is held still."""
+        """Restore runs from their rows. A run with inconsistent rows is quarantined."""
         runs = []
         for rows in found:
             try:
@@ -101,7 +102,7 @@ class Isolating:
         return runs
 
     def _give_up(self, rows: LiveRun, exc: Exception) -> None:
-        """Hold a run still that cannot be restored; ``_tell_given_up`` says so to people."""
+        """Quarantine a run that cannot be restored. ``_tell_given_up`` reports it."""
         row, reason = rows.run, f"cannot be restored: {exc!r}"
         if rows.damage is not None:
             reason = str(rows.damage)
@@ -109,7 +110,7 @@ class Isolating:
         restart.give_up(row, reason[:1000], self.memory, is_damaged=rows.damage is not None)
 
     async def _tell_given_up(self) -> None:
-        """Write down why runs are held still, and alert. A damaged row is left as it is."""
+        """Store why runs are quarantined, and alert. Damaged rows are not changed."""
         memory = self.memory
         untold, memory.untold = memory.untold, []
         for row in untold:
@@ -119,9 +120,9 @@ class Isolating:
             await self._commit_or_forget(told)
 
     async def _commit_or_forget(self, tx: Transaction) -> bool:
-        """Commit what is said to people, which the database may refuse too; return whether it is.
+        """Commit an alert, which the database may refuse as well. Return whether it is stored.
 
-        Whatever is refused, the engine goes on.
+        The engine continues even if it is refused.
         """
         try:
             await self._commit_if_any(tx)
@@ -131,10 +132,10 @@ class Isolating:
             return False
         return True
 
-    # ── when a batch is refused ─────────────────────────────────────────────────────────
+    # ── refused batches ─────────────────────────────────────────────────────────────────
 
     async def _isolate(self, inputs: list[Input], tx: Transaction, exc: Exception) -> None:
-        """Take the turn back and repeat its inputs one by one: only the culprit fails."""
+        """Roll back the turn and repeat its inputs one by one, so that only the culprit fails."""
         _log.error("turn taken back", error=str(exc), inputs=len(inputs), runs=sorted(tx.runs))
         await self._take_back(tx)
         for entry in [part for whole in inputs for part in restart.in_parts(whole, self.memory)]:
@@ -167,7 +168,7 @@ class Isolating:
         self.report(rollback.put_back(runs, places, memory, self.slots, tx))
 
     async def _blame(self, entry: Input, exc: TurnFailed | rollback.Refused) -> None:
-        """One input cannot be taken: answer its asker, or hold its run still."""
+        """Handle an input that cannot be processed: fail its request, or quarantine its run."""
         _log.error("input refused", input=type(entry).__name__, error=str(exc))
         left = await self._decide_without_others(entry, exc)
         if left is None:
@@ -187,7 +188,7 @@ class Isolating:
         if isinstance(entry, TriggerFired) and entry.trigger_no in self.memory.dag_triggers:
             failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
             at = (entry.trigger_no, entry.hosting, entry.at)
-            self.report([TriggerEnded(*at, failure)])  # it is hosted anew, and yields it again
+            self.report([TriggerEnded(*at, failure)])  # it is assigned again, and yields it again
             return
         rollback.free_place(entry, self.memory, self.slots)
         if rollback.is_of_one_run(entry):
@@ -197,7 +198,7 @@ class Isolating:
             await self._decide_without([entry], exc)
 
     async def _fail_backfill(self, number: int, reason: str) -> None:
-        """A backfill cannot go on: say why. Where its row cannot be written it rests until then."""
+        """Fail a backfill that cannot continue. If that is refused, stop it until a restart."""
         broken = self._draft()
         backfills.fail(number, reason, broken)
         if await self._commit_or_forget(broken):
@@ -210,7 +211,7 @@ class Isolating:
         await self._commit_or_forget(told)
 
     async def _put_off(self, due: TimerFired, exc: Exception) -> None:
-        """An instant of a DAG could not be taken, such as a slot: have it come again later."""
+        """Retry a timer of a DAG that could not be processed, such as a slot, after a while."""
         one = self.memory.dag_triggers.get(due.trigger_no)
         dag_id = due.dag_id if one is None else one.row.dag_id
         _log.error("an instant of a DAG could not be taken, trying again", dag_id=dag_id)
@@ -225,10 +226,10 @@ class Isolating:
     async def _decide_without_others(
         self, entry: Input, exc: TurnFailed | rollback.Refused
     ) -> TurnFailed | rollback.Refused | None:
-        """Decide an input without runs that it is not about, as long as it fails on such.
+        """Decide an input without runs that it does not concern, as long as it fails on such runs.
 
         Returns:
-            What it fails on besides them; ``None`` if it has been taken.
+            The remaining error; ``None`` if the input was processed.
         """
         own = {run.run_no for run in rollback.blamed(entry, self.memory)}
         what = type(entry).__name__
@@ -248,9 +249,10 @@ class Isolating:
     async def _decide_without(
         self, inputs: Sequence[Input], exc: TurnFailed | rollback.Refused
     ) -> None:
-        """Decide what concerns all runs without those it fails on; nothing of it is dropped.
+        """Decide inputs that concern all runs without those on which they fail.
 
-        Where nothing tells which run that is, it is done without all runs that were touched.
+        If the failed run cannot be identified, all runs that were touched are excluded. An input
+        that fails on no run is dropped with an alert.
         """
         granting = not inputs
         what = type(inputs[0]).__name__ if inputs else "start"
@@ -269,9 +271,9 @@ class Isolating:
         await self._commit_or_forget(told)
 
     async def _set_aside(self, exc: TurnFailed | rollback.Refused, reason: str) -> bool:
-        """Go on without what it fails on; ``False`` if there is nothing to go on without."""
+        """Set aside the runs and triggers of a failure. Return ``False`` if there is none."""
         runs, found = await self._culprits(exc)
-        triggers = [one for one in found if one.row.kwargs is not None]  # the others are stopped
+        triggers = [one for one in found if one.row.kwargs is not None]  # others are stopped
         if not runs and not triggers:
             touched, known = exc.tx.runs, self.memory.runs
             runs = [known[number] for number in touched if number in known]
@@ -283,7 +285,7 @@ class Isolating:
     async def _culprits(
         self, exc: TurnFailed | rollback.Refused
     ) -> tuple[list[Run], list[DagTrigger]]:
-        """Return what of that which is in memory a turn has failed on, as far as anything tells."""
+        """Return the runs and triggers in memory on which a turn failed, as far as known."""
         memory = self.memory
         found = culprits(exc.__cause__) if isinstance(exc, TurnFailed) else []
         numbers = [one.run_no for one in found if isinstance(one, Run)]
@@ -294,7 +296,7 @@ class Isolating:
         return [memory.runs[number] for number in numbers if number in memory.runs], triggers
 
     async def _go_on_without(self, runs: Sequence[Run], reason: str) -> None:
-        """Hold runs still and forget them until the next start."""
+        """Quarantine runs and exclude them from memory until the next start."""
         await self._hold_still(runs, reason)
         for run in runs:
             restart.set_aside(run, reason[:1000], self.memory)
@@ -303,7 +305,7 @@ class Isolating:
             count_runs(self.memory)
 
     async def _stop_trigger(self, number: int, reason: str) -> None:
-        """Have the trigger of a DAG hosted no more in this life of the daemon."""
+        """Stop the trigger of a DAG until the daemon restarts."""
         one = self.memory.dag_triggers.get(number)
         if one is None:
             return
@@ -315,7 +317,7 @@ class Isolating:
         await self._commit_or_forget(told)
 
     async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
-        """Start nothing more of these runs; people see why, and may cancel them."""
+        """Quarantine these runs: nothing of them starts. People see why, and may cancel them."""
         for run in runs:
             await self._lease_numbers()
             quarantine = self._draft()
@@ -332,7 +334,7 @@ def undamaged(rows: LiveRun) -> LiveRun:
     """Return the rows of a run, all of which can be read.
 
     Raises:
-        ValueError: If one cannot.
+        ValueError: If one cannot be read.
     """
     if rows.damage is not None:
         raise ValueError(str(rows.damage))

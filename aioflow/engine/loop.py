@@ -1,8 +1,8 @@
-"""The heart: take what waits, decide, commit, act.
+"""The engine loop: take inputs, decide, commit, run effects.
 
-Everything that happens anywhere reaches the engine as an input in its inbox, and nothing
-acts before it is committed. What is decided is in ``core``; here is only the circle, and
-what to do when the database is away or refuses.
+Every event reaches the engine as an input in its inbox, and no effect runs before its batch is
+committed. The decisions are in ``core``. This module contains only the loop, and handles an
+unavailable database and refused batches.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _log = Logger(__name__)
 
 _NUMBERS_AT_ONCE = 1 << 20
 _COMMITS = 1 << 53  # more than a daemon ever makes
-_EPOCHS = 1 << 31  # the epoch is the upper half of a hosting
-_FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts at a database that is away
-_SILENCE_US = 1_000_000  # between two lines about that
+_EPOCHS = 1 << 31  # the epoch is the upper half of an assignment number
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts while the database is away
+_SILENCE_US = 1_000_000  # between two log lines about that
 _RECENT = 0.2
 
 Answer = TypeVar("Answer")
@@ -70,12 +70,12 @@ class Engine(Isolating):
     """One node's engine.
 
     Attributes:
-        memory: What it remembers; ``core`` changes it, nobody else.
-        measures: What it has done.
-        store_away_since: Monotonic microseconds since when the database has not answered;
-            ``None`` while it does.
-        store_error: What it said last while it did not.
-        turned_at: When the last turn ended, monotonic microseconds.
+        memory: Its memory, changed only by ``core``.
+        measures: Its metrics.
+        store_away_since: When the database stopped answering, in monotonic microseconds; ``None``
+            while it answers.
+        store_error: The last error of the database while it did not answer.
+        turned_at: When the last turn ended, in monotonic microseconds.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Engine(Isolating):
         self.timers = Timers(self._steady, self.report)
 
     def connect(self, outlets: Outlets) -> None:
-        """Say where effects go; once, before ``run``."""
+        """Set the receivers of effects. Call once, before ``run``."""
         self._outlets = outlets
 
     def report(self, inputs: Sequence[Input]) -> None:
@@ -128,30 +128,30 @@ class Engine(Isolating):
     async def ask(
         self, request: Request, by: Actor | None = None, *, hears_end: bool = False
     ) -> object:
-        """Put a request into the inbox and wait for its answer, which is durable then.
+        """Put a request into the inbox and wait for its durable response.
 
         Args:
-            by: Who asks, as the audit tells it.
-            hears_end: Whether this raises when the circle ends; else it waits to be cancelled,
-                as all of a node is then.
+            by: The author of the request, for the audit.
+            hears_end: Whether this raises when the loop ends. Otherwise it waits to be cancelled,
+                together with the rest of the node.
 
         Raises:
-            RequestError: If it cannot be done.
-            DaemonStopping: If the circle has ended.
+            RequestError: If the request is refused.
+            DaemonStopping: If the loop has ended.
         """
         return await self._askers.ask(
             lambda ticket: self.report([RequestReceived(ticket, request, by)]), hears_end=hears_end
         )
 
     async def wait_until_idle(self) -> None:
-        """Return when no run is left that could go on, drained as it is, and no slot needs one."""
+        """Wait until no run is live and no slot is due, or a drained node runs nothing."""
         while not (self.memory.is_drained and self._is_still) and (
             self.memory.runs or self._inbox or has_slot_due(self.memory, self._clock.now())
         ):
             await self.next_turn()
 
     async def wait_until_still(self) -> None:
-        """Return when nothing runs; what waits may go on waiting."""
+        """Wait until no task runs and the inbox is empty. Deferred tasks may still wait."""
         while not self._is_still:
             await self.next_turn()
 
@@ -161,33 +161,33 @@ class Engine(Isolating):
         return not self._inbox and not any(one.state is TaskState.RUNNING for one in task)
 
     async def next_turn(self) -> None:
-        """Return after a turn; those who wait look at its outcome before the next one."""
+        """Wait for the end of a turn. Waiters see its outcome before the next turn."""
         if self._turned.is_set():
             self._turned = anyio.Event()
         await self._turned.wait()
 
     @property
     def waiting_inputs(self) -> int:
-        """How many inputs have not been taken yet."""
+        """The number of inputs in the inbox."""
         return len(self._inbox)
 
     @property
     def turn_seconds(self) -> float:
-        """For how long the turn under way has lasted; 0 between turns."""
+        """The duration of the current turn so far, in seconds; 0 between turns."""
         if self._turning_since is None:
             return 0.0
         return (self._clock.monotonic_us() - self._turning_since) / 1e6
 
-    # ── the circle ──────────────────────────────────────────────────────────────────────
+    # ── the loop ────────────────────────────────────────────────────────────────────────
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Turn the circle until cancelled.
+        """Run the loop until cancelled.
 
-        Signals ``task_status`` once everything unfinished is in memory and going on.
+        Signals ``task_status`` once all unfinished work is in memory and has been resumed.
 
         Raises:
             Fenced: If another node has taken over.
-            StrangeDatabase: If the database is not the one it knew.
+            StrangeDatabase: If the database is not the one that the engine wrote to.
         """
         try:
             claim = await self._recover()
@@ -206,7 +206,7 @@ class Engine(Isolating):
                     await self._turn(inputs)
                 else:
                     services.start_soon(self._load, inputs)
-                # What it orders leaves when the loop comes round: before the next one is decided.
+                # Send the commands of this turn before the next turn is decided.
                 await anyio.lowlevel.cancel_shielded_checkpoint()
 
     async def _take(self) -> list[Input]:
@@ -217,7 +217,7 @@ class Engine(Isolating):
         return [self._inbox.popleft() for _ in range(count)]
 
     async def _load(self, inputs: list[Input]) -> None:
-        """Read the ended runs that these ask for beside the circle; then they come again."""
+        """Load the ended runs for these inputs beside the loop, then report the inputs again."""
         load = partial(self._recalling.load, inputs, self.memory)
         await self._patiently(load, is_whole=False)
         self.report(inputs)
@@ -236,14 +236,14 @@ class Engine(Isolating):
         self._turned.set()
 
     async def _circle(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
-        """Decide, commit, act.
+        """Decide, commit, run effects.
 
         Args:
-            granting: Whether what may start then does.
+            granting: Whether work that is ready is started.
 
         Raises:
             TurnFailed: If deciding raised. Nothing was committed.
-            undo.Refused: If the batch was. Nothing was committed.
+            rollback.Refused: If the batch was refused. Nothing was committed.
         """
         await self._patiently(partial(self._recalling.recall, inputs, self.memory))
         await self._lease_numbers(inputs)
@@ -256,13 +256,13 @@ class Engine(Isolating):
             numbers=self._numbers,
             granting=granting,
         )
-        if not batch.is_empty or tx.step:  # a restart has to know the step
+        if not batch.is_empty or tx.step:  # a restart needs the step
             await self._commit(batch, tx)
         tx.settle()
         self._act(effects)
 
     async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
-        """Have enough row numbers at hand for whatever a full turn may make."""
+        """Lease enough row numbers for everything that a full turn may create."""
         runs = TURN_INPUTS + runs_beyond(inputs)
         needed = self.memory.numbers_needed * runs + runs
         if self._numbers.left < needed:
@@ -274,10 +274,10 @@ class Engine(Isolating):
             self._numbers = IdBlock(first, first + count)
 
     async def _commit(self, batch: Batch, tx: Transaction) -> None:
-        """Commit, however long the database is away.
+        """Commit a batch, retrying while the database is away.
 
-        Cancelled between two attempts the batch is dropped, which is the same as a crash:
-        nothing acted on it. Within an attempt it is not interrupted.
+        If cancelled between two attempts the batch is dropped, which equals a crash, because none
+        of its effects has run. An attempt itself is not interrupted.
         """
         began = self._clock.monotonic_us()
         try:
@@ -297,12 +297,12 @@ class Engine(Isolating):
     async def _patiently(
         self, call: Callable[[], Awaitable[Answer]], *, is_whole: bool = True
     ) -> Answer:
-        """Return what the store answers, however long it is away.
+        """Return the result of a store call, retrying while the database is away.
 
-        Cancelled between two attempts it is given up; within one it is not interrupted.
+        It may be cancelled between two attempts, but not within one.
 
         Args:
-            is_whole: Whether that is so.
+            is_whole: Whether an attempt is shielded from cancellation.
         """
         delay, attempts = _FIRST_DELAY, 0
         while True:
@@ -319,7 +319,7 @@ class Engine(Isolating):
                 return answer
 
     def _note_away(self, exc: StoreUnavailable, attempts: int) -> None:
-        """Say so at once, then at most once a second."""
+        """Log that the database is away: at once, then at most once a second."""
         now, self.store_error = self._clock.monotonic_us(), str(exc)
         if self.store_away_since is None:
             self.store_away_since = now
@@ -337,7 +337,7 @@ class Engine(Isolating):
         out = self._out
         for effect in effects:
             match effect:
-                case AssignTrigger() | StartTry():  # there may be most of these
+                case AssignTrigger() | StartTry():  # usually the most frequent effects
                     send(effect, out)
                 case WakeAt():
                     self.timers.arm(effect.due, at=effect.at)
@@ -354,7 +354,7 @@ class Engine(Isolating):
     # ── recovery ────────────────────────────────────────────────────────────────────────
 
     async def _recover(self) -> Claim:
-        """Bring back into memory whatever is unfinished, under a new epoch; return the claim."""
+        """Restore all unfinished work to memory under a new epoch. Return the claim."""
         claim = await self._claim()
         self.memory = Memory(epoch=claim.epoch)
         self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no
@@ -373,7 +373,7 @@ class Engine(Isolating):
         """Claim the database.
 
         Raises:
-            StrangeDatabase: If the row of this node is damaged: nothing can be committed then.
+            StrangeDatabase: If the row of this node is damaged, so that nothing could be committed.
         """
         try:
             claim = await self._store.claim(self._about)

@@ -1,4 +1,4 @@
-"""What the engine counts of itself: a few additions for each input and step, in plain lists."""
+"""Metrics of the engine: a few additions for each input and step, in plain lists."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ROWS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0
 
 
 class Histogram:
-    """How many values lay between which bounds.
+    """Counts of values between bounds.
 
     Args:
-        bounds: Ascending; a value counts below the first bound that is not smaller.
+        bounds: Ascending. A value counts for the first bound that is not smaller.
 
     Attributes:
         total: The sum of all values.
@@ -38,17 +38,17 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Count one."""
+        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of values."""
         return sum(self._counts)
 
     def up_to(self) -> Iterator[tuple[float, int]]:
-        """Yield for each bound how many were not larger; the last bound is infinite."""
+        """Yield for each bound the number of values up to it. The last bound is infinite."""
         seen = 0
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             seen += count
@@ -56,20 +56,20 @@ class Histogram:
 
 
 class Measures:
-    """What one engine did since it was made.
+    """Metrics of one engine since its creation.
 
     Attributes:
-        turns: How long the turns took, commits included.
-        commits: How long those took, with all attempts.
+        turns: Durations of turns, including commits.
+        commits: Durations of commits, including all attempts.
         rows: Row changes of each batch.
-        events: From the instant a trigger yielded an event to the end of the turn that took it:
-            its task has been ordered to go on by then, or waits for a slot.
-        timers: The same from the instant that a retry, a sensor or a wait was armed for.
-        fenced: Batches that came too late: another node had taken over.
+        events: Time from a trigger's event to the end of the turn that processed it. By then its
+            task has been told to resume, or waits for a slot.
+        timers: Time from the due time of a retry, a sensor or a wait to the end of its turn.
+        fenced: Batches rejected because another node had taken over.
         refused: Batches that the database refused for their content.
-        steps: How often tasks came to each state, by its number.
-        run_steps: The same of runs that went on; the ones that begin are not among them.
-        runs_made: Runs that have begun to exist.
+        steps: How often tasks entered each state, by its number.
+        run_steps: The same for runs, without those that are created.
+        runs_made: Created runs.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Measures:
         self.runs_made = 0
 
     def taken(self, inputs: Sequence[Input], at: Moment) -> None:
-        """A turn has taken these, and acted on them."""
+        """Record the latency of the inputs of a completed turn."""
         for entry in inputs:
             kind = type(entry)
             if kind is TriggerFired:
@@ -107,7 +107,7 @@ class Measures:
                 self.timers.add(max(at.steady - entry.at, 0) / 1e6)  # type: ignore[union-attr]
 
     def committed(self, batch: Batch, seconds: float) -> None:
-        """A batch is durable."""
+        """Record a durable batch."""
         self.commits.add(seconds)
         self.rows.add(_changes(batch))
         steps = self.steps

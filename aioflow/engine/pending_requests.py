@@ -1,4 +1,4 @@
-"""Those who wait for the answer to a request: they have it once it is durable."""
+"""Requests that wait for their response, which arrives once it is durable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ("Askers",)
 
 
 class _Waiting:
-    """One of them."""
+    """One pending request."""
 
     __slots__ = ("answer", "done", "error", "hears_end")
 
@@ -26,7 +26,7 @@ class _Waiting:
 
 
 class Askers:
-    """Hands out tickets, and to each who holds one what became of it."""
+    """Pending requests by ticket."""
 
     def __init__(self) -> None:
         self._tickets = itertools.count(1)
@@ -34,15 +34,15 @@ class Askers:
         self._is_over = False
 
     async def ask(self, put: Callable[[int], None], *, hears_end: bool) -> object:
-        """Put a request, under its ticket, and wait for the answer.
+        """Submit a request under a new ticket and wait for the response.
 
         Args:
-            put: Puts it where it is taken.
-            hears_end: Whether there is an answer also when nobody takes it any more; else one
-                waits to be cancelled.
+            put: Submits the request.
+            hears_end: Whether this raises if no request is processed any more. Otherwise it waits
+                until it is cancelled.
 
         Raises:
-            DaemonStopping: If that is so, of those who hear it.
+            DaemonStopping: If no request is processed any more and ``hears_end`` is set.
         """
         if self._is_over and hears_end:
             raise DaemonStopping
@@ -58,14 +58,14 @@ class Askers:
         return waiting.answer
 
     def answer(self, told: Acknowledge) -> None:
-        """Give one who waits the answer."""
+        """Deliver the response to a pending request."""
         waiting = self._waiting.get(told.ticket)
-        if waiting is not None:  # else whoever asked has gone
+        if waiting is not None:  # otherwise the caller was cancelled
             waiting.answer, waiting.error = told.answer, told.error
             waiting.done.set()
 
     def end(self) -> None:
-        """Answer all who hear it that nothing is decided any more."""
+        """Fail all pending and future requests that have ``hears_end`` set."""
         self._is_over = True
         for waiting in self._waiting.values():
             if waiting.hears_end and not waiting.done.is_set():

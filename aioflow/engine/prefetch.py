@@ -1,7 +1,7 @@
-"""Reads what a turn needs and memory does not have: runs, what of them is over, what is owed.
+"""Prefetch of rows that a turn needs and memory does not have: runs, ended tasks, outbox rows.
 
-A run that has ended is read whole, a page at a time beside the circle, which goes on meanwhile.
-Of the tasks that are cleared, or marked, in one turn the rows are read right before it.
+A run that has ended is read as a whole, one page at a time, while the loop continues. The rows of
+the tasks that a turn clears or marks are read right before the turn.
 """
 
 from __future__ import annotations
@@ -53,39 +53,39 @@ _READING = (
     CreateMissingRuns,
     OutboxLoaded,
 )
-"""The inputs that may need rows; a turn is full of others."""
+"""The inputs that may need rows. Most inputs of a turn do not."""
 
 _DENSE = 2
-"""Rows are read as a range where it has at most this many for each that is needed."""
+"""Rows are read as a range if it contains at most this many rows per row that is needed."""
 
 
 class Recalling:
-    """Reads for one engine."""
+    """Prefetches rows for one engine."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._one_at_a_time = anyio.Lock()
-        self._began: dict[tuple[str, str | None], int] = {}  # at which commit the reading did
+        self._began: dict[tuple[str, str | None], int] = {}  # the commit number when the read began
 
     def has_all(self, inputs: Sequence[Input], memory: Memory) -> bool:
-        """Whether every run is at hand that these inputs ask for."""
+        """Return whether every run that these inputs need is loaded."""
         return all(_is_at_hand(request, memory) for request in asks(inputs))
 
     async def load(self, inputs: Sequence[Input], memory: Memory) -> None:
-        """Have in ``memory.loaded`` the ended runs that these inputs ask for.
+        """Load the ended runs that these inputs need to ``memory.loaded``.
 
         Raises:
-            StoreUnavailable: If the database does not answer; it may be called again.
+            StoreUnavailable: If the database does not answer. The call may be repeated.
         """
         if self.has_all(inputs, memory):
-            return  # without waiting for others, who may read long
+            return  # without waiting for other reads, which may take long
         async with self._one_at_a_time:
             for request in asks(inputs):
                 if not _is_at_hand(request, memory):
                     await self._load(request, memory)
 
     async def recall(self, inputs: Sequence[Input], memory: Memory) -> None:
-        """Read the rows that these inputs need, and forget those read for earlier inputs.
+        """Read the rows that these inputs need, and drop those read for earlier inputs.
 
         Besides the runs of ``load``, these are in ``memory``:
 
@@ -148,7 +148,7 @@ class Recalling:
                 memory.run_sequences[dag_id].learn(order, await _ended(row, store, memory))
 
     async def _find_slots(self, inputs: Sequence[Input], memory: Memory) -> None:
-        """Learn which slots have runs, of backfills and of schedules that ran ahead."""
+        """Find out which slots have runs, for backfills and for schedules that ran ahead."""
         for backfill, dates in backfills.wanted(inputs, memory):
             runs = await self._store.find_runs_at(backfill.dag_id, dates)
             backfills.found(backfill, dates, runs, memory)
@@ -163,7 +163,7 @@ class Recalling:
         return await self._store.list_tasks_between(first, end, limit=end - first)
 
     async def _answer(self, request: ClearTasks | Mark) -> tuple[int, RunState] | None:
-        """Return the answer to a request that was met before."""
+        """Return the response to a request that was executed before."""
         key = key_of(request)
         if key is None:
             return None
@@ -185,7 +185,7 @@ class Recalling:
     async def _ended(self, request: ClearTasks | Mark, memory: Memory) -> Run | RequestError:
         row = await self._store.find_run(request.run_id)
         if row is None or await self._answer(request) is not None:
-            return UnknownRun(request.run_id)  # of an answer that is known, nobody asks for it
+            return UnknownRun(request.run_id)  # the run of an answered request is not needed
         try:
             if row.ended_at is not None and await _has_plan(row, self._store, memory):
                 return await self._read(row, memory)
@@ -212,7 +212,7 @@ def _is_at_hand(request: ClearTasks | Mark, memory: Memory) -> bool:
 
 
 async def _taken(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bool]]:
-    """Return the runs whose ids or idempotency keys these inputs come with."""
+    """Return the runs with the ids or idempotency keys of these inputs."""
     run_ids, keys = idempotency.asked(inputs)
     found = await store.find_taken(run_ids) if run_ids else []
     for dag_id, of_dag in keys.items():
@@ -223,7 +223,7 @@ async def _taken(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bo
 async def _known_keys(
     inputs: Sequence[Input], store: Store, memory: Memory
 ) -> set[tuple[TriggerNo, str | None]]:
-    """Return which keys of events that DAGs' triggers report were there before."""
+    """Return which keys of events that DAG triggers report are stored already."""
     if not memory.dag_triggers:
         return set()
     fired = [entry for entry in inputs if isinstance(entry, TriggerFired)]
@@ -232,7 +232,7 @@ async def _known_keys(
 
 
 async def _sealed(store: Store, inputs: Sequence[Input]) -> tuple[list[ValueRow], list[TriggerRow]]:
-    """Return a page of what is to be sealed anew; of several requests in one turn the first's."""
+    """Return a page of rows to encrypt again, for the first such request of a turn."""
     for entry in inputs:
         if isinstance(entry, RequestReceived) and isinstance(entry.request, Reseal):
             if entry.request.after is not None:
@@ -256,7 +256,7 @@ async def _stored_spec(run: RunRow, store: Store) -> DagSpec | None:
 
 
 async def _ended(row: RunRow | None, store: Store, memory: Memory) -> EndedRun | None:
-    """Return how a run stands that memory does not have; ``None`` of one that it has."""
+    """Return the state of an ended run; ``None`` for a run that memory has."""
     if row is None or row.run_no in memory.runs:
         return None
     dag_version = memory.dag_versions.get((row.version, row.dag_id))

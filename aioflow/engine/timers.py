@@ -1,15 +1,15 @@
-"""Instants that somebody waits for: two heaps, one sleeper, a coarse tick.
+"""Timers: two heaps, one sleeping task, a coarse tick.
 
-What people schedule follows the wall clock. A retry, a sensor's next look, a deadline, the quiet
-after an event are lengths of time: their instants are those of steady time. They are armed once, by
-the monotonic clock, and a wall clock that is set does not move them.
+Times that people schedule follow the wall clock. A retry, the next poke of a sensor, a deadline and
+the quiet time after an event are durations: their due times are in steady time. They are armed
+once, by the monotonic clock, and setting the wall clock does not move them.
 
-There may be a million lengths, so each is one number: when it is over by the monotonic clock,
-its instant, its task, run or trigger.
+There may be a million durations, so each is one number: its due time by the monotonic clock, its
+timestamp, and its task, run or trigger.
 
-The heaps are looked at no more often than every ``TICK_SECONDS``: sleeping to the exact next
-of many close instants would spin. They are looked at every ``LOOK_SECONDS`` at least, so that
-a step of the wall clock is noticed; then the engine has a turn.
+The heaps are checked at most every ``TICK_SECONDS``, because sleeping to the exact next of many
+close due times would spin. They are checked at least every ``LOOK_SECONDS``, so that a step of the
+wall clock is noticed. A step causes a turn of the engine.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ LOOK_SECONDS = 30.0
 
 _WORD = (1 << 64) - 1
 _OF_RUN, _OF_TRIGGER = 1 << 63, 1 << 62
-"""Mark the number of a run, or of the trigger of a DAG, among those of tasks."""
+"""Bits that mark the number of a run, or of the trigger of a DAG, among those of tasks."""
 
 
 class Timers:
-    """Puts each ``TimerFired`` into the inbox when its instant has come.
+    """Reports each ``TimerFired`` to the inbox when it is due.
 
-    An instant is never disarmed: who receives it looks whether it still matters.
+    A timer is never disarmed: the receiver checks whether it is still relevant.
 
     Attributes:
-        look_seconds: How long it sleeps at most; infinite where the wall clock cannot step.
+        look_seconds: The longest sleep; infinite if the wall clock cannot step.
     """
 
     def __init__(self, clock: SteadyClock, report: Callable[[Sequence[Input]], None]) -> None:
@@ -56,7 +56,7 @@ class Timers:
         return len(self._by_wall) + len(self._by_length)
 
     def arm(self, due: TimerFired, *, at: Timestamp | None = None) -> None:
-        """Have ``due`` reported at its instant (or ``at``), at once if that has passed."""
+        """Report ``due`` at its timestamp (or ``at``), at once if that has passed."""
         instant = due.at if at is None else at
         if due.dag_id:
             self._armed += 1
@@ -71,7 +71,7 @@ class Timers:
             self._earlier.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Report instants as they come, until cancelled."""
+        """Report timers as they become due, until cancelled."""
         task_status.started()
         shift = self._clock.look().shift
         while True:

@@ -1,4 +1,4 @@
-"""Who may ask for what: roles, accounts of people, tokens of programs, sessions, the audit."""
+"""Authentication and authorization: roles, accounts, tokens, sessions, the audit."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ __all__ = (
 )
 
 HOME = "home"
-"""Who has the home's token file, or opens its socket. No account has that name."""
+"""The name of a caller with the home's token file or socket. No account has that name."""
 
 _LONGEST = 500
-"""Characters of what is told of one thing."""
+"""Maximum length of an audited text, in characters."""
 
 CallerKind: TypeAlias = Literal["home", "token", "session"]
 
 
 class Role(IntEnum):
-    """What somebody may do; each role may do all that those before it may."""
+    """The role of a caller. Each role includes the permissions of those before it."""
 
     VIEWER = 0
     OPERATOR = 1
@@ -48,10 +48,10 @@ class Role(IntEnum):
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks for a change, as the audit tells it.
+    """The author of a change, for the audit.
 
     Attributes:
-        address: Where from; empty over the home's socket.
+        address: The client's address; empty over the home's socket.
     """
 
     name: str
@@ -60,10 +60,10 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A person who may log in.
+    """The account of a person who may log in.
 
     Attributes:
-        secret: Argon2's own text of the password's hash.
+        secret: The encoded Argon2 hash of the password.
     """
 
     account_no: int
@@ -75,16 +75,16 @@ class AccountRow(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: Timestamp
 
     def __repr__(self) -> str:
-        return f"AccountRow({self.name!r} #{self.account_no})"  # it may come to stand in a log
+        return f"AccountRow({self.name!r} #{self.account_no})"  # it may be logged
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program shows instead of a password.
+    """An API token of a program.
 
     Attributes:
-        digest: SHA-256 of the token, which itself nobody keeps.
-        scopes: The DAGs it is good for; ``None`` for all.
-        created_by: The name of who made it.
+        digest: SHA-256 of the token. The token itself is not stored.
+        scopes: The DAGs to which it applies; ``None`` for all.
+        created_by: The name of its creator.
     """
 
     token_no: int
@@ -103,12 +103,12 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A session of the page. Its end deletes it.
+    """A login session of the page. It is deleted when it ends.
 
     Attributes:
-        name: Of the account, or ``HOME``.
-        digest: SHA-256 of what the cookie holds.
-        address: Where it was begun from.
+        name: The name of the account, or ``HOME``.
+        digest: SHA-256 of the cookie's secret.
+        address: The address from which it was opened.
     """
 
     login_no: int
@@ -123,15 +123,15 @@ class LoginRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What the audit says of one change, or of one that was refused.
+    """One audit entry: a change, or a denied attempt.
 
     Attributes:
-        actor: A name; empty where nobody knows who it was.
-        role: By its label; empty likewise.
-        action: ``noun.verb``, or what the refused request was: ``POST /api/v1/runs/{run_id}``.
-        target: What it was done to.
-        code: Of the refusal.
-        before, after: What stood there, where that is short and no secret.
+        actor: A name; empty if unknown.
+        role: The label of its role; empty if unknown.
+        action: ``noun.verb``, or the denied request: ``POST /api/v1/runs/{run_id}``.
+        target: The object of the action.
+        code: The code of the refusal.
+        before, after: Old and new value, omitted when long or secret.
     """
 
     actor: str
@@ -146,11 +146,11 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the audit, bound to the line before.
+    """One stored audit entry, bound to the entry before.
 
     Attributes:
-        previous: The digest of the line before; empty in the first one of all.
-        digest: SHA-256 of that, and of what this line says.
+        previous: The digest of the entry before; empty in the very first one.
+        digest: SHA-256 of ``previous`` and of the content of this entry.
     """
 
     audit_no: int
@@ -161,13 +161,13 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditHead(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the audit ends. It is kept sealed, so that nobody without the key cuts lines off.
+    """The end of the audit. Stored encrypted, so that truncating the audit requires the key.
 
     Attributes:
-        written: How many lines there ever were; ``None`` if that is not known any more.
-        erased: How many of them have gone because they were old.
+        written: The number of entries ever written; ``None`` if it is not known any more.
+        erased: The number of entries deleted by retention.
         erased_until: The number of the last of these.
-        last: The digest of the last line of all.
+        last: The digest of the last entry.
     """
 
     written: int | None = 0
@@ -177,18 +177,18 @@ class AuditHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def caller_name(name: str, kind: CallerKind) -> str:
-    """Return who somebody is, as the audit tells it: a token is never taken for a user."""
+    """Return the name of a caller for the audit. A token is never confused with a user."""
     return f"token:{name}" if kind == "token" else name
 
 
 def told(text: str) -> str:
-    """Return what the audit says of a text that anybody may have sent: short, and printable."""
+    """Return an untrusted text in a short and printable form for the audit."""
     short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in short)
 
 
 def audit_entry(actor: Actor, action: str, target: str) -> AuditEntry:
-    """Return what the audit says of what somebody has done."""
+    """Return the audit entry of an action."""
     return AuditEntry(
         actor=actor.name,
         role=actor.role.label,

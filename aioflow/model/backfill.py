@@ -1,4 +1,4 @@
-"""What a backfill is: runs for the slots of a range that its schedule does not owe any more."""
+"""Backfills: runs for a range of slots that the schedule no longer creates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ("BackfillRow", "BackfillState", "Reprocess")
 BackfillState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 Reprocess: TypeAlias = Literal["none", "failed", "all"]
-"""Which slots get another run that have one already: those whose newest run has ended badly, or
-whichever has ended. A slot whose run goes on never gets another."""
+"""Which slots with a run get another one: those whose newest run has ended badly, or those whose
+runs have all ended. A slot with a live run never gets another."""
 
 
 class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,15 +22,15 @@ class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         first, last: The range, both inclusive.
-        max_active: How many of its runs are live at once; those of the DAG's schedule, and its
+        max_active: Maximum number of its live runs. Runs of the DAG's schedule, and its
             ``max_active_runs``, do not count.
         is_reverse: Whether the latest slot comes first.
         conf: msgpack of the parameters of each run; ``None`` for their defaults.
-        next_at: The next slot that has not been dealt with; ``None`` when all have been.
-        made: How many runs it has made.
-        skipped: How many slots had a run that was to stay.
-        failure: Why it could not go on.
-        key: The idempotency key of the request that began it.
+        next_at: The next slot that has not been handled; ``None`` when all have been.
+        made: Number of runs created.
+        skipped: Number of slots whose existing run was retained.
+        failure: Why it could not continue.
+        key: The idempotency key of the request that started it.
     """
 
     backfill_no: int

@@ -42,7 +42,7 @@ __all__ = (
 
 
 class JournalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one batch changed, compactly: the audit, and what a replay rebuilds tables from."""
+    """The changes of one batch in compact form, as history and to rebuild tables by a replay."""
 
     commit_no: int
     at: Timestamp
@@ -51,28 +51,30 @@ class JournalRow(msgspec.Struct, frozen=True, kw_only=True):
 
 # ── a batch: the net change of one turn ─────────────────────────────────────────────────
 class Batch(msgspec.Struct, kw_only=True):
-    """Everything one turn changes, applied in one transaction or not at all.
+    """All changes of one turn, applied in one transaction or not at all.
 
     Attributes:
         number, at: This node's commit number, one more than the last; and when it was decided.
         steady_at: The same moment in steady time; ``at`` by default.
-        steps: For the journal: ``(task_no, state)`` of each step in order; changes are net.
+        steps: For the journal: ``(task_no, state)`` of each step in order. The changes are net.
         run_versions: ``(run_no, old, new)``: runs that are moved to another version of their DAG.
-        labels, results: Replace what an earlier try left; ``(task_no, run_no, label)``.
-        dags, dag_files, pools, values, backfills: Whole rows, put in place; values also deleted.
+        labels, results: Replace those of an earlier try; labels are ``(task_no, run_no, label)``.
+        dags, dag_files, pools, values, backfills: Whole rows, inserted or replaced; values also
+            deleted.
         gone_dags, gone_files, gone_pools: Those whose row is deleted.
-        resealed: Triggers whose fields and ``next_kwargs`` are the same, sealed anew.
-        dropped_records: ``(task_no, ordinal)``; they go before the new ones come.
+        resealed: Triggers whose fields and ``next_kwargs`` are encrypted again, with the same
+            content.
+        dropped_records: ``(task_no, ordinal)``; deleted before new ones are inserted.
         consumed_events: ``(trigger_no, sequence)``.
         gone_events, gone_items: Triggers, and tasks, all of whose such rows are deleted.
         new_clears: ``(run_no, key, cleared)``: requests that come with an idempotency key.
         gone_results: Tasks whose results are deleted, if they have any.
         gone_expansions: ``(run_no, position)``; their children stay, as ``removed``.
-        new_deletions: Ended runs that nobody is to see any more.
-        of_dags: What becomes of the triggers that start runs.
-        drained: ``(node_no, since)`` of nodes that take no more work; ``None`` where they do again.
-        erased: Keys of rows that go with deleted runs, by table.
-        accounts, tokens, logins: Whole rows, put in place.
+        new_deletions: Ended runs that are hidden from now on.
+        of_dags: Changes of the triggers that start runs.
+        drained: ``(node_no, since)`` of nodes that are drained; ``None`` to undrain.
+        erased: Keys of rows that are deleted by retention or with their run, by table.
+        accounts, tokens, logins: Whole rows, inserted or replaced.
         gone_accounts, gone_tokens, gone_logins: Those whose row is deleted, by number.
     """
 

@@ -35,19 +35,19 @@ __all__ = (
 DEFAULT_POOL = "default"
 
 
-# ── what a DAG file says: made by a parser child, read by everyone ──────────────────────
+# ── the content of a DAG file: created by a parser child, read by everyone ──────────────
 class Body(StrEnum):
-    """Where a task's code runs."""
+    """The kind of a task's code, which decides where it runs."""
 
     FUNCTION = "def"
     COROUTINE = "async"
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a failed try runs again. ``tries`` counts the first one, too.
+    """When a failed try runs again. ``tries`` includes the first one.
 
-    The delay before try n+1 is ``delay_us * factor**(n-1)``, at most ``max_delay_us``, of
-    which a random share of up to a half is taken away when ``jitter`` is set.
+    The delay before try n+1 is ``delay_us * factor**(n-1)``, at most ``max_delay_us``. If
+    ``jitter`` is set, a random share of up to a half is subtracted.
     """
 
     tries: int = 3
@@ -58,7 +58,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SensorSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a sensor looks, and for how long, counted from its first look."""
+    """How often a sensor pokes, and for how long, counted from its first poke."""
 
     interval_us: int = 60_000_000
     timeout_us: int = 43_200_000_000
@@ -69,21 +69,20 @@ class SensorSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Join: TypeAlias = Literal["", "zip", "zip_longest", "concat"]
-
+"""Join lists item by item, up to the end of the shortest or of the longest; or concatenate them."""
 
 IfPaused: TypeAlias = Literal["stay", "stop"]
-"""Items side by side up to the end of the shortest list, or of the longest; or one list behind
-the other."""
+"""Whether triggers of deferred tasks stay hosted while their DAG is paused."""
 
 
 class MapSource(msgspec.Struct, frozen=True, array_like=True):
-    """One argument of ``expand``: a literal of ``width`` items, a parent's result, or lists joined.
+    """One argument of ``expand``: a literal of ``width`` items, a parent's result, or joined lists.
 
     Attributes:
-        parameter: The argument it fills; empty for a part of what is joined.
-        position: The parent whose list it is, or -1 for a literal and for what is joined.
-        width: Items of a literal, else -1.
-        join: How the lists of ``parts`` become one; empty for one list.
+        parameter: The argument it fills; empty for a part of a joined list.
+        position: The parent that returns the list; -1 for a literal and for joined lists.
+        width: Number of items of a literal, else -1.
+        join: How the lists of ``parts`` are joined; empty for a single list.
     """
 
     parameter: str
@@ -97,11 +96,11 @@ class MapSpec(msgspec.Struct, frozen=True):
     """How a task fans out. The last source varies fastest in a product.
 
     Attributes:
-        along: The other tasks of the mapped group it is in: all have the same sources, and their
-            children at one index belong together.
-        until: Of a group that is a loop, the one of its tasks that decides whether it goes round
-            again; -1 for what is none. A map index is a round then, and ``map_limit`` says how
-            many there may be.
+        along: The other tasks of its mapped group. All have the same sources, and their children at
+            one index belong together.
+        until: In a loop, the task of the group that decides about another iteration; -1 outside
+            loops. Then a map index is an iteration, and ``map_limit`` is the maximum number of
+            iterations.
     """
 
     sources: tuple[MapSource, ...]
@@ -110,14 +109,14 @@ class MapSpec(msgspec.Struct, frozen=True):
 
 
 class StartTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that waits straight from its start: no worker is touched until it is resumed.
+    """A task that is deferred from the start: it uses no worker until it is resumed.
 
-    Its trigger is made where it is hosted, from the DAG file and what its parents returned.
+    Its trigger is created by its host, from the DAG file and the results of its parents.
 
     Attributes:
-        class_path: For people to read.
-        next_method: Where the task resumes; empty if the trigger itself ends it.
-        next_kwargs: msgpack, handed to ``next_method``.
+        class_path: For display.
+        next_method: The method in which the task resumes; empty if the trigger itself ends it.
+        next_kwargs: msgpack, passed to ``next_method``.
         timeout_us: How long it may wait.
     """
 
@@ -128,13 +127,13 @@ class StartTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventsSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How an operator takes the events of a trigger that goes on.
+    """How an operator consumes the events of a trigger that continues.
 
     Attributes:
-        method: What takes a batch of them; empty where the method it resumes in takes each alone.
-        batch: How many it takes at once.
-        delay_us: How long the first of a batch waits for others.
-        window: How far the trigger may run ahead of the store.
+        method: The method that handles a batch; empty if the resumed method takes each event alone.
+        batch: Maximum number of events per batch.
+        delay_us: How long the first event of a batch waits for others.
+        window: How far the trigger may be ahead of the store.
     """
 
     method: str
@@ -144,25 +143,25 @@ class EventsSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chooses(StrEnum):
-    """Which others a task may have skipped by what it returns."""
+    """Which other tasks a task may skip by its result."""
 
     NOTHING = ""
     CHILDREN = "children"
     ALL = "all"
-    """Whatever comes after it."""
+    """All tasks after it."""
     ROUNDS = "rounds"
-    """None, but whether the loop it is in goes round again."""
+    """No tasks. It decides whether its loop has another iteration."""
 
 
 class EdgeGroup(msgspec.Struct, frozen=True, array_like=True):
-    """Parents of a task that are judged together, by a rule of their own."""
+    """Parents of a task that are evaluated together, by their own rule."""
 
     parents: tuple[int, ...]
     rule: TriggerRule
 
 
 class ValueKind(StrEnum):
-    """What people keep here for tasks and triggers, sealed."""
+    """Kinds of values that are stored encrypted for tasks and triggers."""
 
     SECRET = "secret"  # noqa: S105 - a kind, and none itself
     CONNECTION = "connection"
@@ -170,11 +169,11 @@ class ValueKind(StrEnum):
 
 
 class CallbackSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """For which events of a task, or a run, its author wants something called.
+    """The events of a task, or a run, for which its author has set a callback.
 
     Attributes:
-        events: Of ``success``, ``failure``, ``retry``, ``skip`` and ``deadline``.
-        values: Which secrets, connections and variables what is called may be told, each once.
+        events: Some of ``success``, ``failure``, ``retry``, ``skip`` and ``deadline``.
+        values: The secrets, connections and variables that the callback may read, each once.
     """
 
     events: tuple[str, ...]
@@ -187,29 +186,30 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         parents: Positions, ascending, each once.
         argument_parents: Those of ``parents`` whose result it takes as an argument.
-        rule: What is asked of those parents that no group names.
-        min_success: What share of them has to succeed, which is a rule of its own; ``None`` to
-            judge by ``rule``.
-        groups: Parents that other rules are asked of. All of them have to say run.
-        is_setup: It makes what others need; those that come after it and before its teardowns do
+        rule: The trigger rule for parents that are in no group.
+        min_success: The share of these parents that must succeed, which replaces ``rule``; ``None``
+            to evaluate ``rule``.
+        groups: Parents with other rules. All of the rules must say run.
+        is_setup: It creates resources for other tasks. Tasks after it and before its teardowns do
             not run unless it has succeeded.
-        is_teardown: It takes away what its setups, which are among its parents, have made. How
-            it ends does not matter to the run, unless ``fails_run``.
-        chooses: Of a branch or short circuit: whom its result may skip.
+        is_teardown: It removes the resources of its setups, which are among its parents. Its final
+            state does not affect the run, unless ``fails_run``.
+        chooses: For a branch or short circuit: the tasks that its result may skip.
         group: The id of the innermost task group it is in; empty for none.
         feeds_limit: The smallest ``map_limit`` of the tasks that expand over its result, or
             ``None`` if none does. Its list is then written as an indexed file.
-        slots: What it weighs in its pool while it runs.
-        window: Children materialised and unfinished at once; ``None`` for no bound.
-        execution_timeout_us: Of one try, running and deferred together.
-        deadline_us: By when it should have ended, counted from when its run was made.
-        max_active_tis_per_dag: How many of it run at once in all runs of the DAG.
-        depends_on_past: It runs once it has succeeded, or was skipped, in the run before.
-        wait_for_downstream: And so have the tasks that come right after it.
-        events: Of an operator that takes every event of its triggers.
-        streams: Those that expand over its result take item by item, while it goes on.
-        outlets: Assets that each success of it makes anew, with what it tells along, msgpack.
-        values: Which secrets, connections and variables it may be told, each once.
+        slots: The number of pool slots it uses while it runs.
+        window: Maximum number of unfinished children; ``None`` for no bound.
+        execution_timeout_us: Timeout of one try, running and deferred together.
+        deadline_us: When it should have ended, counted from the creation of its run.
+        max_active_tis_per_dag: Maximum number of running instances in all runs of the DAG.
+        depends_on_past: It runs once it has succeeded, or was skipped, in the previous run.
+        wait_for_downstream: The tasks right after it must have succeeded there, or were skipped, as
+            well.
+        events: Set for an operator that consumes every event of its triggers.
+        streams: Whether tasks that expand over its result take it item by item while it runs.
+        outlets: Assets that each success of it updates, with extra data for their events, msgpack.
+        values: The secrets, connections and variables that it may read, each once.
     """
 
     task_id: str
@@ -250,7 +250,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParamSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A parameter that says what it may be.
+    """A parameter with a schema.
 
     Attributes:
         schema: JSON Schema, as JSON.
@@ -267,15 +267,16 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tasks: In the order they were written; a position is an index into it.
-        catchup, skips_missed: Whether each slot that was missed runs, or none; else the latest.
+        catchup, skips_missed: Whether every missed slot runs, or none; otherwise the latest.
         parameters: Names of the parameters a run's conf may set.
         required, params, types: Those without a default, with a schema, with a type as text.
-        run_timeout_us: How long a run may take from its start; then it fails.
-        deadline_us: By when a run should have ended, counted from when it was made.
-        retry_budget: How often its tasks may run again in all; ``None`` for what the daemon says.
-        if_paused: Whether its parked triggers ``stay`` with their hosts then, or ``stop``.
-        trigger: Whose events start runs, in place of a schedule.
-        isolated: Why it has hosts of its own; empty where it shares those of all DAGs.
+        run_timeout_us: Timeout of a run, counted from its start; then it fails.
+        deadline_us: When a run should have ended, counted from its creation.
+        retry_budget: Maximum number of retries of all its tasks; ``None`` for the daemon's setting.
+        if_paused: Whether triggers of its deferred tasks ``stay`` with their hosts while it is
+            paused, or ``stop``.
+        trigger: The trigger whose events start runs, in place of a schedule.
+        isolated: Why it has hosts of its own; empty if it uses the shared ones.
     """
 
     dag_id: str
@@ -306,7 +307,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missed(self) -> Missed:
-        """Which of the slots that were missed run."""
+        """The policy for missed slots."""
         if self.catchup:
             return "all"
         return "skip" if self.skips_missed else "latest"

@@ -1,6 +1,7 @@
-"""What starts the runs of a DAG besides the clock: as its file says it, as rows, as changes.
+"""Triggers that start runs of a DAG besides its schedule: declarations, rows, changes.
 
-Numbers and instants are those of ``model``, which stands on this.
+Numbers and timestamps are plain integers here, because the modules with their types import this
+one.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ BY_EVENT = "event"
 """The cause of a run that an event has started."""
 
 ASSET = "asset:"
-"""What the name of an event begins with that tells of an asset."""
+"""The prefix of the names of asset events."""
 
 ASSETS = "assets"
-"""The class path of a trigger that is a condition over assets, and that no host ever has."""
+"""The class path of a trigger that is a condition over assets. No host runs it."""
 
 IfRunning: TypeAlias = Literal["queue", "skip", "cancel_old"]
-"""What becomes of an event while a run of the DAG has not ended: its run waits for its turn; there
-is none; or it takes the place of the runs that earlier events have started."""
+"""The outcome of an event while a run of the DAG has not ended: its run is queued; it starts no
+run; or its run replaces the runs that earlier events have started."""
 
 
 class AssetCondition(msgspec.Struct, frozen=True, array_like=True):
-    """Which assets have to be made anew before a run starts: all of the parts, or any of them.
+    """The assets that must be updated before a run starts: all of the parts, or any of them.
 
     Attributes:
         parts: Names of assets, and conditions.
@@ -51,7 +52,7 @@ class AssetCondition(msgspec.Struct, frozen=True, array_like=True):
     parts: tuple[str | AssetCondition, ...]
 
     def names(self) -> list[str]:
-        """Return the assets it names, each once, in their order."""
+        """Return the assets it names, each once, in order."""
         return list(dict.fromkeys(self._names()))
 
     def _names(self) -> Iterator[str]:
@@ -66,11 +67,11 @@ class DagTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A trigger each of whose events starts a run.
 
     Attributes:
-        kwargs: msgpack of its fields, on their way from the parser; they lie sealed in the row of
-            the trigger and nowhere else.
-        name: For people: its class, or the assets it is a condition over.
-        debounce_us: How long it has to be quiet before the last event starts a run.
-        is_timetable: It is an author's own timetable, whose events are slots.
+        kwargs: msgpack of its fields, on their way from the parser. They are stored only in the row
+            of the trigger, encrypted.
+        name: For display: its class, or the assets of its condition.
+        debounce_us: How long it must be quiet before the last event starts a run.
+        is_timetable: Whether it is an author's own timetable, whose events are slots.
     """
 
     class_path: str
@@ -82,17 +83,17 @@ class DagTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fate(IntEnum):
-    """What became of an event."""
+    """The outcome of an event."""
 
     RUN = 0
     HELD = 1
-    """It starts a run once it has been quiet for long enough."""
+    """It starts a run once the trigger has been quiet for long enough."""
     REPLACED = 2
-    """A later one came before it had been quiet for so long."""
+    """A later event came before the trigger had been quiet for long enough."""
     SKIPPED = 3
-    """A run was going on."""
+    """Another run was live."""
     REFUSED = 4
-    """No run can be made of it."""
+    """No run can be created from it."""
 
     @property
     def label(self) -> str:
@@ -101,11 +102,11 @@ class Fate(IntEnum):
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """An event that waits until it has been quiet for long enough.
+    """An event that is held until the trigger has been quiet for long enough.
 
     Attributes:
-        since: When the first of those came that wait for quiet.
-        due_at: When it starts a run, unless another comes.
+        since: When the first event of the current burst came.
+        due_at: When it starts a run, unless another event comes.
     """
 
     sequence: int
@@ -117,15 +118,16 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DagTriggerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The trigger of a DAG. There is one as long as the DAG is known, whatever its file says.
+    """The trigger of a DAG. It exists as long as the DAG is known, whatever its file declares.
 
     Attributes:
-        trigger_no: Of the series of runs and named events, so that an event is later than the
-            trigger if its number is.
-        kwargs: msgpack of its fields, sealed at rest; ``None`` where no key opens them.
-        since: From when on its events count.
+        trigger_no: From the series of runs and named events, so that an event is later than the
+            trigger if its number is higher.
+        kwargs: msgpack of its fields, encrypted at rest; ``None`` if no available key decrypts
+            them.
+        since: When its events begin to count.
         sequence: The number of its next event.
-        event: msgpack of the payload of its last one.
+        event: msgpack of the payload of its last event.
         run_no: The run it has started last.
     """
 
@@ -142,14 +144,14 @@ class DagTriggerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DagEventRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a DAG's trigger, and what became of it.
+    """An event of a DAG's trigger, with its outcome.
 
     Attributes:
         sequence: Counts the events of a trigger from 0, without gaps.
-        key: Unique in its trigger; ``None`` for an event that says of itself nothing.
-        reason: Why it has started none.
-        asset: Which asset it tells of; ``None`` for what a trigger yields.
-        data: msgpack of what a run is told of that.
+        key: Unique in its trigger; ``None`` for an event without a key.
+        reason: Why it has started no run.
+        asset: The asset of an asset event; ``None`` for an event that a trigger yields.
+        data: msgpack of the data that a run receives of an asset event.
     """
 
     event_no: int
@@ -165,7 +167,7 @@ class DagEventRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FateChange(msgspec.Struct, frozen=True, array_like=True):
-    """An event that was held is not any more."""
+    """A new outcome of an event that was held."""
 
     event_no: int
     fate: Fate
@@ -174,11 +176,11 @@ class FateChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DagTriggerChanges(msgspec.Struct, kw_only=True):
-    """What a batch changes of all this.
+    """Changes of these rows in a batch.
 
     Attributes:
         triggers: Whole rows, inserted or replaced.
-        moved: Rows whose fields are as they were.
+        moved: Rows whose fields are unchanged.
     """
 
     triggers: list[DagTriggerRow] = msgspec.field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What is said of a row that cannot be read: where it is, and what is wrong with it."""
+"""Damaged rows: where they are, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARK = "damaged: "
 
 
 def is_damage(text: str | None) -> bool:
-    """Whether a text is what a damage says of itself."""
+    """Return whether a text is the message of a damaged row."""
     return text is not None and text.startswith(_MARK)
 
 
@@ -27,11 +27,11 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     """A damaged row.
 
     Attributes:
-        key: Names the row: its key columns and their values.
-        key_values: The same, to find it again; none if what was read has no key.
-        column: The first one that cannot be read.
-        reason: What is wrong with that.
-        run_no, dag_id: What the row belongs to, as far as it says so.
+        key: The key columns of the row and their values.
+        key_values: The values alone, to find it again; empty if the row was read without a key.
+        column: The first column that cannot be read.
+        reason: What is wrong with it.
+        run_no, dag_id: The run and DAG of the row, as far as readable.
     """
 
     table: str
@@ -47,5 +47,5 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> Failure:
-        """Return it as a task that cannot go on because of it has it."""
+        """The failure of a task that cannot continue because of it."""
         return Failure(type="DamagedRow", message=str(self)[:1000], reason=DAMAGED)

@@ -4,9 +4,9 @@ Row numbers are laid out so that a row need not exist to be addressed: the unmap
 ``position`` is ``run.first_task_no + position``, child ``i`` of a mapped one is
 ``expansion.first_task_no + i``. **A task without a row is pending.**
 
-A **try** is one attempt as the author counts them; a **start** is one handing over to a process.
-``start_no`` grows by one per start of a task and never restarts. Clearing a task advances it by a
-leap, so the number of a start also tells how often its task was cleared.
+A **try** is one attempt as the author counts them; a **start** is one handover to a process.
+``start_no`` grows by one per start of a task and never restarts. Clearing a task advances it to the
+next multiple of 2^32, so the number of a start also tells how often its task was cleared.
 
 Ids of traces and spans are computed from stored values, so they are the same before and after a
 crash.
@@ -37,11 +37,11 @@ TriggerNo: TypeAlias = int
 StartNo: TypeAlias = int
 
 _CLEAR_BITS = 32
-"""A task that is started a thousand times a second needs 50 days to use up as many starts."""
+"""With a thousand starts a second a task takes 50 days to use up the numbers of one clear."""
 
 
 def after_clear(start_no: StartNo) -> StartNo:
-    """Return the number of a task that is cleared: behind all that its starts may have had."""
+    """Return the start number of a cleared task, above all numbers that its starts may have had."""
     return (clear_number(start_no) + 1) << _CLEAR_BITS
 
 
@@ -51,11 +51,11 @@ def clear_number(start_no: StartNo) -> int:
 
 
 RUNNING = "running"
-"""The kind of stay that user code runs in, and whose span its own spans are below."""
+"""The kind of span in which user code runs. Its own spans are children of that span."""
 
 
 def trace_id(run_no: int, run_id: str, created_at: int) -> int:
-    """Return the id of a run's trace, never 0. The instant tells homes apart."""
+    """Return the id of a run's trace, never 0. The timestamp distinguishes homes."""
     text = f"{run_no} {created_at} {run_id}".encode()
     return int.from_bytes(blake2b(text, digest_size=16).digest()) or 1
 
@@ -65,9 +65,10 @@ def span_id(trace: int, kind: str, task_no: int, number: int) -> int:
 
     Args:
         trace: The id of its trace.
-        kind: ``try``, or the kind of a stay.
-        task_no: Of its task.
-        number: Of a try the instant at which it began; of a stay the start it is, or follows.
+        kind: ``try``, or the kind of a stay in one state.
+        task_no: The number of its task.
+        number: For a try, the timestamp at which it started; for a stay, the start that it is, or
+            follows.
     """
     text = f"{trace:x} {kind} {task_no} {number}".encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest()) or 1
@@ -79,5 +80,5 @@ def run_span(trace: int) -> int:
 
 
 def traceparent(trace: int, task_no: int, start_no: int) -> str:
-    """Return how W3C Trace Context names the span that a start of a task runs in."""
+    """Return the W3C Trace Context name of the span in which a start of a task runs."""
     return f"00-{trace:032x}-{span_id(trace, RUNNING, task_no, start_no):016x}-01"

@@ -42,11 +42,11 @@ RESUMES, FROM_START = -1, -2
 
 
 class DagFileRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A file in a DAG folder, and what came of parsing it last.
+    """A file in a DAG folder, with the result of its last parse.
 
     Attributes:
-        version: Its last good version; kept while the file is broken.
-        reason: ``None`` if the last parse went well, else machine-readable.
+        version: Its last good version, retained while the file is broken.
+        reason: ``None`` if the last parse succeeded, else machine-readable.
     """
 
     file: str
@@ -62,8 +62,8 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: The newest good version; new runs use it.
         gone: Its file no longer defines it; it starts no run.
-        last_slot: Slots up to this one were dealt with; ``None`` for all before the next one.
-        told_late: Of slots up to this one nobody has to be told that they are late.
+        last_slot: Slots up to this one were handled; ``None`` for all before the next one.
+        told_late: For slots up to this one no alert about a late run is needed.
     """
 
     dag_id: str
@@ -81,7 +81,7 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: Hex digest over the file and the local modules it imports.
-        sources: Relative path -> content; what a snapshot folder is made of.
+        sources: Relative path -> content; the content of a snapshot folder.
     """
 
     version: str
@@ -95,13 +95,13 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
     Attributes:
-        cause: ``manual``, ``schedule``, ``event``, ``backfill``, or ``task`` where ``run_dag`` did.
-        logical_date: The slot it stands for; ``None`` if a person started it without one.
+        cause: ``manual``, ``schedule``, ``event``, ``backfill``, or ``task`` for ``run_dag``.
+        logical_date: The slot of the run; ``None`` if a person started it without one.
         conf: msgpack of the parameters that were given; ``None`` if none were.
         key: Idempotency key, unique in its DAG.
-        quarantine: Why the engine holds it still; ``None`` for a healthy run.
-        caller: The wait of the durable call that made it.
-        backfill: The number of the backfill that made it.
+        quarantine: Why the engine suspends it; ``None`` for a healthy run.
+        caller: The wait of the durable call that created it.
+        backfill: The number of the backfill that created it.
     """
 
     run_no: RunNo
@@ -127,10 +127,10 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         map_index: -1 for an unmapped task, and for a mapped one that ended unexpanded.
-        interruptions: Starts cut short by infrastructure; they cost no try.
-        due_at: When it goes on: the retry's instant, or a sensor's next look. While a try is under
-            way that is limited, when its time is over. As ``deadline_at`` in steady time.
-        deadline_at: When a sensor gives up; set at its first look, the same in every try.
+        interruptions: Starts cut short by infrastructure; they do not count as tries.
+        due_at: When it continues: the time of a retry, or of a sensor's next poke. During a try
+            with a timeout, when that expires. In steady time, as ``deadline_at``.
+        deadline_at: When a sensor times out; set at its first poke, the same in every try.
         queued_at: When it could first have run in this try.
         failure: Why the last try failed; ``None`` once a later one succeeded.
     """
@@ -152,10 +152,11 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpansionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """How wide a mapped task of a run is. Written before its first child.
+    """The width of a mapped task of a run. Written before its first child.
 
     Attributes:
-        is_open: It grows, with items or rounds; closed it stays, but for a loop that goes back.
+        is_open: It grows, with items or iterations. Once closed its width is final, unless a loop
+            goes back.
     """
 
     run_no: RunNo
@@ -166,7 +167,7 @@ class ExpansionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A try that ended in anything but a first success, kept for people to read."""
+    """A try that ended in anything but a first success, stored for display."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -179,13 +180,13 @@ class TryRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task returned. ``None`` has no row.
+    """The result of a task. ``None`` has no row.
 
     Attributes:
         start_no: The start that returned it; with ``task_no`` it names the file.
         body: msgpack, at most 64 KiB; ``None`` if it is in a file.
         size: Bytes.
-        width: Items, if it feeds an ``expand``; then it is an indexed file.
+        width: Number of items, if it feeds an ``expand``; then it is an indexed file.
     """
 
     task_no: TaskNo
@@ -197,24 +198,25 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriggerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A wait.
+    """A trigger for which a task waits.
 
     Attributes:
-        kwargs: msgpack of the trigger's fields. Sealed at rest: the store seals what it
-            writes and unseals what it reads; ``None`` where no key at hand opens it.
+        kwargs: msgpack of the trigger's fields. Encrypted at rest: the store encrypts on write and
+            decrypts on read; ``None`` if no available key decrypts it.
         since: When its task began to wait.
         deadline_at: When the wait fails.
-        next_method: Where the task resumes.
-        next_kwargs: msgpack, handed to ``next_method``; sealed at rest as well.
-        event: msgpack of the payload, once it fired; of a stream the last event there was, once
-            that is consumed. ``event_key`` is its key.
-        timeout_method: Where the task resumes if its deadline comes first; empty to fail.
-        ordinal: The recorded call of its coroutine that waits; ``RESUMES`` where a method
-            resumes, ``FROM_START`` where the task waits before anything of it ran.
-        branch: Which one of the triggers of that call.
-        window: How far a stream of events may run ahead of the store; 0 for a trigger that ends
-            with its first event.
-        failure: Why a stream ended badly, until its task learns of it.
+        next_method: The method in which the task resumes.
+        next_kwargs: msgpack, passed to ``next_method``; encrypted at rest as well.
+        event: msgpack of the payload, once it fired; for a stream, its last event, once that is
+            consumed. ``event_key`` is its key.
+        timeout_method: The method in which the task resumes if its deadline comes first; empty to
+            fail.
+        ordinal: The recorded call of its coroutine that waits; ``RESUMES`` if a method resumes,
+            ``FROM_START`` if the task is deferred before it ran.
+        branch: The index of the trigger within that call.
+        window: How far a stream of events may be ahead of the store; 0 for a trigger that ends with
+            its first event.
+        failure: Why a stream failed, until its task learns of it.
     """
 
     trigger_no: TriggerNo
@@ -237,7 +239,7 @@ class TriggerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable call of a coroutine: what it asked for, and what came of it.
+    """A durable call of a coroutine, with its answer.
 
     Attributes:
         ordinal: Counts the durable calls of a task from 0, without gaps.
@@ -259,7 +261,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a stream. It stays as long as its trigger does, so that its key is known.
+    """An event of a stream. It is stored as long as its trigger, so that its key is known.
 
     Attributes:
         sequence: Counts the events of a trigger from 0, without gaps.
@@ -274,15 +276,15 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody emitted under a name, for whoever waits for that.
+    """An event emitted under a name, for all waiters of that name.
 
     Attributes:
-        event_no: Grows with each event that is stored, and is behind the number of every run
-            that was there before it.
-        key: Tells events of one name apart, for waits that want one of them only.
+        event_no: Grows with each stored event, and is higher than the number of every run that
+            existed before it.
+        key: Distinguishes events of one name, for waits for a single one of them.
         data: msgpack.
-        run_no: The run whose task emitted it; ``None`` if it came from outside.
-        request: Idempotency key of the request that brought it, unique in its name.
+        run_no: The run whose task emitted it; ``None`` if it is external.
+        request: Idempotency key of the request that emitted it, unique in its name.
     """
 
     event_no: int
@@ -295,7 +297,7 @@ class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One item of a task's output that is given on before the task has ended.
+    """One item of a task's output that was yielded before the task has ended.
 
     Attributes:
         item_index: Counts the items of a task from 0, without gaps.
@@ -312,7 +314,8 @@ class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
     """A named limit on running tasks. The default pool has no row and no limit.
 
     Attributes:
-        include_deferred: Tasks weigh on it while they are deferred, too, and until they go on.
+        include_deferred: Tasks use its slots while they are deferred as well, and until they
+            resume.
     """
 
     name: str
@@ -324,8 +327,8 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
     """A secret, connection or variable, as it was set last.
 
     Attributes:
-        value_no: New each time it is set; the value is sealed with it.
-        value: msgpack. ``None`` where no key opens it, and in a batch for a row that goes.
+        value_no: New each time it is set; the value is encrypted together with it.
+        value: msgpack. ``None`` if no key decrypts it and, in a batch, to delete the row.
     """
 
     kind: ValueKind
@@ -339,10 +342,10 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself when it claims the database.
+    """The facts that a node reports when it claims the database.
 
     Attributes:
-        home: The identity of its home; empty if it does not tell.
+        home: The identity of its home; empty if not reported.
         after: The epoch it takes over from: with any other the claim is refused.
     """
 
@@ -358,9 +361,9 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """A node that has written to this database.
 
     Attributes:
-        is_drained: It starts no task and hosts no trigger that it does not have already.
+        is_drained: It starts no task and hosts no further trigger.
         started_at, seen_at: When it claimed the database last, and when it committed last.
-        version: Of the program.
+        version: The version of the program.
     """
 
     node_no: int
@@ -375,14 +378,14 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An ended run that is being deleted: nobody sees it, and its rows go a slice at a time."""
+    """An ended run that is being deleted: it is hidden, and its rows are deleted in slices."""
 
     run_no: RunNo
     at: Timestamp
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An owed effect: done at least once, deleted by the input that reports it done."""
+    """An effect to perform at least once. The input that reports its completion deletes the row."""
 
     outbox_no: int
     kind: str
@@ -390,7 +393,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunChange(msgspec.Struct, frozen=True, array_like=True):
-    """A run moves from ``was`` to ``state``; the other columns take these values."""
+    """Move a run from ``was`` to ``state``. The other columns take these values."""
 
     run_no: RunNo
     was: RunState
@@ -401,7 +404,7 @@ class RunChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskChange(msgspec.Struct, frozen=True, array_like=True):
-    """A task row moves on. Guarded by ``was`` and ``was_start_no``; the rest are new values."""
+    """Update a task row, guarded by ``was`` and ``was_start_no``. The rest are new values."""
 
     task_no: TaskNo
     was: TaskState
@@ -419,7 +422,7 @@ class TaskChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TriggerChange(msgspec.Struct, frozen=True, array_like=True):
-    """A trigger row moves from ``was`` to ``state``; ``None`` for the state deletes it."""
+    """Move a trigger row from ``was`` to ``state``; ``None`` for the state deletes it."""
 
     trigger_no: TriggerNo
     was: TriggerState
@@ -430,7 +433,7 @@ class TriggerChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordChange(msgspec.Struct, frozen=True, array_like=True):
-    """An open record is answered, or failed."""
+    """Answer an open record, or let it fail."""
 
     task_no: TaskNo
     ordinal: int
@@ -440,7 +443,7 @@ class RecordChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExpansionChange(msgspec.Struct, frozen=True, array_like=True):
-    """An open expansion grows from ``was`` to ``width``, or is closed."""
+    """Grow an open expansion from ``was`` to ``width``, or close it."""
 
     run_no: RunNo
     position: int

@@ -1,4 +1,4 @@
-"""When runs start, as data; and what becomes of slots that were missed."""
+"""Schedules as data, and policies for missed slots."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ CRON_NAMES = {
     "@weekly": "0 0 * * 0",
     "@yearly": "0 0 1 1 *",
 }
-"""What an author may write instead of five fields. ``@once`` and ``@continuous`` are no cron."""
+"""Names that may replace the five fields. ``@once`` and ``@continuous`` are no cron expressions."""
 
 Missed: TypeAlias = Literal["skip", "latest", "all"]
 IntervalKind: TypeAlias = Literal["slot", "previous"]
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """When runs start: exactly one of ``cron`` to ``parts``.
+    """The start times of runs: exactly one of ``cron`` to ``parts``.
 
     Attributes:
         cron: Five fields, or six, of which the first is the second.
         every_us: A fixed interval of elapsed time.
-        anchor: An instant that is a slot of the interval; the others are whole intervals away.
-        dates: ints, ascending.
+        anchor: A timestamp that is a slot of the interval. The others are whole intervals away.
+        dates: Timestamps, ascending.
         once: One run, as soon as the DAG is known, or at its ``start_date``.
-        gap_us: A run as soon as the last has ended, but this long after that began at least.
-        parts: Schedules whose slots are joined; none of these is ``once`` or has a ``gap_us``.
-        jitter_us: How much later than its slot a run may start.
+        gap_us: A run as soon as the last one has ended, but at least this long after that one
+            started.
+        parts: Schedules whose slots are joined. None of these is ``once`` or has a ``gap_us``.
+        jitter_us: Maximum delay of a run after its slot.
     """
 
     cron: str | None = None
@@ -49,5 +50,5 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_slots(self) -> bool:
-        """Whether it names instants: one run, or one after the other, goes by what has been."""
+        """Whether it has timestamps. ``once`` and ``gap_us`` depend on earlier runs instead."""
         return not self.once and self.gap_us is None

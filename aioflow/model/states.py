@@ -25,7 +25,7 @@ __all__ = (
 
 
 class TaskState(IntEnum):
-    """Where one task of one run stands. The live states come first, see ``is_live``."""
+    """The state of one task of one run. The live states come first, see ``is_live``."""
 
     PENDING = 0
     QUEUED = 1
@@ -47,7 +47,7 @@ class TaskState(IntEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether something can still happen to it."""
+        """Whether the task has not reached a final state."""
         return self < TaskState.SUCCESS
 
 
@@ -55,7 +55,7 @@ LIVE_TASK_STATES = tuple(state for state in TaskState if state.is_live)
 
 
 class RunState(IntEnum):
-    """Where one run stands. Live states come first."""
+    """The state of one run. Live states come first."""
 
     QUEUED = 0
     RUNNING = 1
@@ -71,29 +71,29 @@ class RunState(IntEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether something can still happen to it."""
+        """Whether the run has not reached a final state."""
         return self < RunState.SUCCESS
 
 
 class TriggerState(IntEnum):
-    """The life of a trigger row. It is deleted once its task has gone on from its event."""
+    """The state of a trigger row. The row is deleted once its task has resumed from its event."""
 
     WAITING = 0
-    """To be hosted, or hosted."""
+    """To be assigned to a host, or hosted."""
     FIRED = 1
-    """Its event is stored; the row stays until the resumed work is over."""
+    """Its event is stored. The row stays until the resumed work has ended."""
     ENDING = 2
-    """Its task no longer waits for it; the row stays until its host has let go of it."""
+    """Its task no longer waits for it. The row stays until its host has released it."""
 
 
 class RecordState(IntEnum):
-    """How far a recorded call of a coroutine has come."""
+    """The state of a recorded call of a coroutine."""
 
     OPEN = 0
     """It waits."""
     ANSWERED = 1
     FAILED = 2
-    """It raised, and does so again when the coroutine runs again within the same try."""
+    """It raised, and raises again when the coroutine runs again within the same try."""
 
 
 class TriggerRule(StrEnum):
@@ -115,7 +115,7 @@ class TriggerRule(StrEnum):
 
 
 class WaitKind(StrEnum):
-    """Why something is not going on right now. Closed; derived by ``core.why``."""
+    """The kinds of reasons for waiting. Closed; derived by ``core.why``."""
 
     UPSTREAM = "upstream"
     SLOT = "slot"
@@ -138,14 +138,14 @@ class WaitKind(StrEnum):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """What something waits for.
+    """The reason why a task, run or trigger waits.
 
     Attributes:
-        detail: The concrete thing: parents by name, a pool, a trigger's class and number.
-        since: When it began to wait for this, where that is known.
-        until: When it goes on by itself at the latest, where that is known.
-        behind: The id of another run that has not ended, and of its task, which this waits for.
-        looks_no: The number of the trigger, or of the hosted sensor, that looks for it.
+        detail: The specific reason: parents by name, a pool, a trigger's class and number.
+        since: When it began to wait for this, if known.
+        until: When it continues by itself at the latest, if known.
+        behind: The id of another run that has not ended, and of its task, for which it waits.
+        looks_no: The number of the trigger, or of the hosted sensor, that checks for it.
     """
 
     kind: WaitKind
@@ -157,18 +157,18 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MARKED = "marked"
-"""The reason where a person said how a task ended."""
+"""The failure reason of a task that a person marked."""
 
 
 CODE_MISSING, IMPORT_ERROR = "code_missing", "import_error"
-"""Those of what did not begin: the code of its version was not there, or not to be imported."""
+"""Failure reasons of tries that did not start: code of the version missing or not importable."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a try ended badly, as stored and shown.
+    """The failure of a try, as stored and shown.
 
     Attributes:
-        type: The exception's class name, or what stood in for one (``"Killed"``).
+        type: The exception's class name, or a substitute for one (``"Killed"``).
         message: One line, at most 4 KiB.
         reason: Machine-readable: ``raised``, ``timeout``, ``crashed``, ``marked`` ...
     """

@@ -1,6 +1,6 @@
-"""Timestamps: microseconds since 1970-01-01 UTC, as rows and messages hold them, and as datetimes.
+"""Timestamps: microseconds since 1970-01-01 UTC, in rows and messages, and as datetimes.
 
-Names of lengths of time in the same unit end in ``_us``.
+Names of durations in the same unit end in ``_us``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Moment(NamedTuple):
-    """One moment as several clocks show it, microseconds.
+    """One moment on several clocks, in microseconds.
 
     Steady time is the wall clock without its steps: it advances with the monotonic clock. Every
-    length of time is measured in it, so that its end can be stored as an instant; what people
-    schedule, and what they read, is wall time.
+    duration is measured in it, so that its end can be stored as a timestamp. Times that people
+    schedule or read are wall time.
 
     Attributes:
         now: The wall clock.
@@ -42,19 +42,19 @@ class Moment(NamedTuple):
 
 
 def to_timestamp(moment: datetime) -> int:
-    """Return a datetime, which has a time zone, as an instant; what is finer is cut off."""
+    """Return the timestamp of a datetime with a time zone, rounded down to microseconds."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
 def to_datetime(instant: int) -> datetime:
-    """Return an instant in UTC.
+    """Return a timestamp as a datetime in UTC.
 
     Raises:
-        OverflowError: If no calendar has it.
+        OverflowError: If it is outside the range of datetimes.
     """
     return _EPOCH + instant * _MICROSECOND
 
 
 EARLIEST_DATE = to_timestamp(datetime(1, 1, 2, tzinfo=UTC))
 LATEST_DATE = to_timestamp(datetime(9999, 12, 31, tzinfo=UTC)) - 1
-"""Between these the clock of every time zone has a date for an instant."""
+"""Between these a timestamp has a date in every time zone."""

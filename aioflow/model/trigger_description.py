@@ -1,4 +1,4 @@
-"""What the host of a trigger says of it, for people."""
+"""Descriptions of triggers by their hosts, for people."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ("Describe", "DescribeSensors", "Watched", "nothing_known", "nothing_o
 
 
 class Watched(msgspec.Struct, frozen=True, array_like=True):
-    """How a hosted trigger is looked after.
+    """The description of a hosted trigger.
 
     Attributes:
-        shared_with: How many others are in its watch.
-        next_check_at: When it looks next, if that is known.
-        last_check_at: When it looked last, if it says so.
-        text: What it waits for, as its author says; empty if the class does not.
-        note: What its last look found; empty if it does not say.
+        shared_with: Number of other triggers in its watch.
+        next_check_at: When it checks next, if known.
+        last_check_at: When it checked last, if reported.
+        text: What it waits for, according to its class; empty if the class does not tell.
+        note: The result of its last check; empty if not reported.
         public: The fields that its class declares public.
     """
 
@@ -34,19 +34,19 @@ class Watched(msgspec.Struct, frozen=True, array_like=True):
 
 
 Describe: TypeAlias = Callable[[Sequence[TriggerNo]], Awaitable[Mapping[TriggerNo, Watched]]]
-"""Returns what the hosts of triggers say of these, of as many as they do."""
+"""Returns the descriptions of triggers from their hosts, as far as available."""
 
 DescribeSensors: TypeAlias = Callable[
     [RunNo, Sequence[TaskNo]], Awaitable[Mapping[TaskNo, Watched]]
 ]
-"""Returns the same of tasks of a run: of those that are sensors in an async host."""
+"""Returns the descriptions of those tasks of a run that are sensors in an async host."""
 
 
 async def nothing_known(_: Sequence[TriggerNo]) -> Mapping[TriggerNo, Watched]:
-    """Say nothing of any trigger: there are no hosts."""
+    """Return no description of any trigger, because there are no hosts."""
     return {}
 
 
 async def nothing_of_sensors(_: RunNo, __: Sequence[TaskNo]) -> Mapping[TaskNo, Watched]:
-    """Say nothing of any sensor: there are no hosts."""
+    """Return no description of any sensor, because there are no hosts."""
     return {}

@@ -1,1 +1,1 @@
-"""What crosses a boundary: inputs, requests, effects, commands to children, reports, the outbox."""
+"""Messages across boundaries: inputs, requests, effects, commands, reports, outbox rows."""

@@ -1,6 +1,6 @@
-"""What the daemon tells its children; what they report is in ``protocol.reports``.
+"""Commands of the daemon to its children. Their reports are in ``protocol.reports``.
 
-Structs are array-like, as reports are: both ends are of one version of aioflow.
+Structs are array-like, as reports are: both ends have the same version of aioflow.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ __all__ = (
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Crosses the link."""
+    """A message on the link."""
 
 
 class Hello(_Wire, frozen=True):
-    """The first order of every child.
+    """The first command to every child.
 
     Attributes:
         code: Folder of the version snapshots; ``<code>/<version>/`` is one.
         results: Folder of large results.
-        memory_limit_bytes: Above this a host lets parked coroutines go; 0 for no limit.
-        stall_seconds: A step that holds up a shared loop for longer is named.
-        default_deferrable: What an operator's ``deferrable=None`` stands for, if that is set.
-        default_tries: What a task has that does not say.
-        traces: Whether starts are handed the span they are.
+        memory_limit_bytes: Above this a host evicts suspended coroutines; 0 for no limit.
+        stall_seconds: A step that blocks a shared event loop for longer is reported.
+        default_deferrable: The value of an operator's ``deferrable=None``, if one is configured.
+        default_tries: The tries of a task that sets none.
+        traces: Whether starts receive their span.
     """
 
     role: str
@@ -68,10 +68,10 @@ class Hello(_Wire, frozen=True):
 
 
 class ParserLimits(_Wire, frozen=True):
-    """What a process may take that looks at one file.
+    """Limits of a process that parses one file.
 
     Attributes:
-        processes: How many others it may have at a time, those they start included.
+        processes: Maximum number of its child processes at a time, including their children.
     """
 
     wall_seconds: float = 30.0
@@ -89,14 +89,14 @@ class Parse(_Wire, frozen=True):
 
 
 class Inspect(_Wire, frozen=True):
-    """Import what a plug-in's entry point names, and say which triggers are in it."""
+    """Import a plug-in's entry point and list its triggers."""
 
     entry_point: str
     limits: ParserLimits = ParserLimits()
 
 
 class RunInfo(_Wire, frozen=True):
-    """What all tasks of a run share. Sent to a process before the first of them."""
+    """The facts that all tasks of a run share. Sent to a process before the first of them."""
 
     run_no: RunNo
     run_id: str
@@ -114,22 +114,24 @@ class StartTask(_Wire, frozen=True):
     """Run one task.
 
     Attributes:
-        method: Where a deferred operator resumes; empty for the beginning.
+        method: The method in which a deferred operator resumes; empty for the beginning.
         kwargs: msgpack, for ``method``.
         event: msgpack of the trigger's payload.
-        results: Small results of parents the engine has at hand, by position; a
-            ``None`` result is absent, what is missing for another reason is asked for.
-        at_hand: Positions whose result is known, also as ``None``.
-        sources: ``(position, task_no, start_no)`` of the indexed files child
-            ``map_index`` takes its items from.
-        widths: Of all lists of the expansion, literals too, in order; see ``core.tasks.expand``.
-        recorded: Durable calls whose answers are stored; the host asks for them first.
-        timeout_us: What is left of the try's time, for a coroutine's host to watch.
-        events: ``(payload, key)`` of those an operator takes in this start, where it takes many.
-        upto: The sequence number behind the last of them.
-        is_closing: There are no more: the last start of such an operator.
-        stored: Items of its output that are stored.
-        item: msgpack of the item of a stream that child ``map_index`` takes, if it is at hand.
+        results: Small results of parents in the engine's memory, by position. A ``None`` result is
+            absent; one that is absent for another reason is queried.
+        at_hand: Positions whose result is known, including ``None``.
+        sources: ``(position, task_no, start_no)`` of the indexed files from which child
+            ``map_index`` takes its items.
+        widths: Widths of all lists of the expansion, including literals, in order; see
+            ``core.tasks.expand``.
+        recorded: Number of durable calls with stored answers. The host queries them first.
+        timeout_us: The rest of the try's timeout, which a coroutine's host enforces.
+        events: ``(payload, key)`` of the events that an operator takes in this start, if it takes
+            batches.
+        upto: The sequence number after the last of them.
+        is_closing: No more events follow: the last start of such an operator.
+        stored: Number of stored items of its output.
+        item: msgpack of the stream item of child ``map_index``, if it is in memory.
     """
 
     run_no: RunNo
@@ -155,11 +157,11 @@ class StartTask(_Wire, frozen=True):
 
 
 class ResumeCoroutine(_Wire, frozen=True):
-    """Let a parked coroutine go on: the call it waits in has its answer, which is stored.
+    """Resume a suspended coroutine: the call in which it waits has a stored answer.
 
     Attributes:
-        was_start_no: The start it was parked in.
-        start_no: The one it goes on as.
+        was_start_no: The start in which it was suspended.
+        start_no: The start as which it resumes.
         answer: msgpack; ``None`` if the call failed.
     """
 
@@ -172,11 +174,12 @@ class ResumeCoroutine(_Wire, frozen=True):
 
 
 class CallRecorded(_Wire, frozen=True):
-    """The answer of a durable call is stored.
+    """Confirm that the answer of a durable call is stored.
 
     Attributes:
-        answer: What the host does not know itself: the event a stream had at hand.
-        failure: Why the call failed, where core said so; ``answer`` is then what to make it of.
+        answer: A value that the host does not know: the event that a stream had pending.
+        failure: Why the call failed, if the engine decided so. Then ``answer`` is the data to build
+            the exception from.
     """
 
     task_no: TaskNo
@@ -187,7 +190,7 @@ class CallRecorded(_Wire, frozen=True):
 
 
 class ItemsStored(_Wire, frozen=True):
-    """The items of a task below ``upto`` are stored, and there is room for more."""
+    """Confirm that the items of a task below ``upto`` are stored, and that more may be yielded."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -195,13 +198,13 @@ class ItemsStored(_Wire, frozen=True):
 
 
 class Recall(_Wire, frozen=True):
-    """Give back these claimed tries, if they have not begun. Answered by ``Recalled``."""
+    """Return these claimed tries, unless they have started. Answered by ``Recalled``."""
 
     tries: tuple[tuple[TaskNo, StartNo], ...]
 
 
 class StopTask(_Wire, frozen=True):
-    """Cancel one hosted coroutine. It reports nothing that the engine would still heed."""
+    """Cancel one hosted coroutine. The engine ignores its later reports."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -209,28 +212,29 @@ class StopTask(_Wire, frozen=True):
 
 
 class ForgetRun(_Wire, frozen=True):
-    """This run has ended: drop its ``RunInfo``."""
+    """Drop the ``RunInfo`` of a run that has ended."""
 
     run_no: RunNo
 
 
 class StartTrigger(_Wire, frozen=True):
-    """Host a trigger.
+    """Start a trigger.
 
     Attributes:
-        version: The version of its run, whose code it is loaded from if ``newest`` does not
-            take its fields.
+        version: The version of its run, whose code is loaded if ``newest`` does not accept its
+            fields.
         kwargs: msgpack of its fields.
         since: When its task began to wait, by the wall clock.
         window: How many events it may be ahead of the store; 0 to end with the first.
-        start: Of a task that waits straight from its start: what its trigger is made of. Of one
-            whose result others expand over: what it takes to write that, if an event ends it.
-        is_made_there: It waits straight from its start.
-        dag_id: The DAG of its task, or that it starts runs of.
-        newest: The newest version of its DAG; empty where that is ``version``.
+        start: For a task that is deferred from the start: the data from which its trigger is
+            created. For a task whose result others expand over: the data to write that result, if
+            an event ends the task.
+        is_made_there: Whether its task is deferred from the start.
+        dag_id: The DAG of its task, or the DAG whose runs it starts.
+        newest: The newest version of its DAG; empty if that is ``version``.
         last: Its last stored event: payload and key.
-        priority: That of its task; the higher is hosted first where room is short.
-        position: Where its task stands, for the log; so do ``map_index``, ``start_no`` and
+        priority: The priority of its task. Higher ones start first if capacity is short.
+        position: The position of its task, for the log; likewise ``map_index``, ``start_no`` and
             ``try_number``.
         waits_since: As ``since``, by the monotonic clock of the machine.
     """
@@ -259,13 +263,13 @@ class StartTrigger(_Wire, frozen=True):
 
 
 class PreviewFireTimes(_Wire, frozen=True):
-    """Say when a timetable has its next slots. Answered by ``FireTimesPreviewed``.
+    """Compute the next slots of a timetable. Answered by ``FireTimesPreviewed``.
 
     Attributes:
-        host: What it is made of, whether it is hosted or not.
-        after: Only slots behind this.
-        count: At most so many.
-        limit_seconds: How long that may take.
+        host: The data to create it from, whether it is hosted or not.
+        after: Only slots after this.
+        count: Maximum number of slots.
+        limit_seconds: Timeout.
     """
 
     question: int
@@ -276,7 +280,7 @@ class PreviewFireTimes(_Wire, frozen=True):
 
 
 class StopTrigger(_Wire, frozen=True):
-    """Stop hosting a trigger and confirm with ``TriggerEnded``.
+    """Stop a trigger and confirm with ``TriggerEnded``.
 
     Attributes:
         reason: ``finished``, ``cancelled``, ``timeout``, ``reassigned``, ``paused`` or
@@ -289,7 +293,7 @@ class StopTrigger(_Wire, frozen=True):
 
 
 class EventsStored(_Wire, frozen=True):
-    """The events of a hosting below this index are stored: it may go on."""
+    """Confirm that the events of an assignment below this index are stored: it may continue."""
 
     trigger_no: TriggerNo
     hosting: int
@@ -297,7 +301,7 @@ class EventsStored(_Wire, frozen=True):
 
 
 class Reply(_Wire, frozen=True):
-    """The daemon's answer to an ``Query``. ``error`` tells why there is none."""
+    """The daemon's reply to a ``Query``. ``error`` tells why there is none."""
 
     question: int
     body: bytes
@@ -305,13 +309,13 @@ class Reply(_Wire, frozen=True):
 
 
 class RunCallback(_Wire, frozen=True):
-    """Call what an author gave for an event. Answered by ``CallbackReturned``.
+    """Run a callback of an author for an event. Answered by ``CallbackReturned``.
 
     Attributes:
-        number: Of the outbox row; the same where it is called again.
+        number: The number of the outbox row, the same in each attempt.
         body: msgpack of the ``protocol.outbox.Callback``.
-        names: Which secrets, connections and variables it is told.
-        values: These, msgpack each.
+        names: The secrets, connections and variables that it receives.
+        values: Their values, msgpack each.
     """
 
     number: int
@@ -322,17 +326,17 @@ class RunCallback(_Wire, frozen=True):
 
 
 class Notify(_Wire, frozen=True):
-    """Tell the people on call. Answered by ``CallbackReturned``.
+    """Notify the operators. Answered by ``CallbackReturned``.
 
     Attributes:
-        number: Of the outbox row.
+        number: The number of the outbox row.
         body: msgpack of the ``protocol.outbox.Alert``.
         webhook: A URL; empty for none.
-        webhook_secret: The name of the secret that is the URL, instead.
+        webhook_secret: The name of the secret that contains the URL, instead.
         signing_secret: The name of the secret to sign with; empty for none.
         email: Addresses.
         connection: The name of the connection to send mail over.
-        names: See ``RunCallback``; so are ``values``.
+        names: See ``RunCallback``; likewise ``values``.
     """
 
     number: int
@@ -348,17 +352,17 @@ class Notify(_Wire, frozen=True):
 
 
 class Ping(_Wire, frozen=True):
-    """Say ``Pong`` as soon as the loop comes round. Shared hosts only.
+    """Answer with ``Pong`` as soon as the event loop gets to it. Shared hosts only.
 
     Attributes:
-        sent_us: Monotonic microseconds; one clock for all processes of a machine.
+        sent_us: Monotonic microseconds, of the one clock of all processes of a machine.
     """
 
     sent_us: int = 0
 
 
 class Describe(_Wire, frozen=True):
-    """Describe triggers, or of an async host its sensors, for people, by ``Described``."""
+    """Describe triggers, or the sensors of an async host, for people. Answered by ``Described``."""
 
     question: int
     numbers: tuple[TriggerNo, ...]

@@ -1,4 +1,4 @@
-"""What a turn orders: done once its batch is durable, or given back to the engine."""
+"""Effects of a turn: executed once its batch is durable, or returned to the engine as inputs."""
 
 from __future__ import annotations
 
@@ -54,17 +54,18 @@ __all__ = (
 
 
 class StartTry(msgspec.Struct, frozen=True):
-    """Hand a try to an executor.
+    """Start a try in an executor.
 
     Attributes:
         worker: Slot number for a ``def`` body, -1 for a coroutine.
-        claimed: Behind another try in the same worker; it begins when that has ended.
-        timeout_us: After this the executor ends the try with reason ``timeout``.
-        limit_us: What its author allows it, of which that is what is left.
+        claimed: Prefetched behind another try in the same worker. It starts when that one has
+            ended.
+        timeout_us: After this the executor stops the try with reason ``timeout``.
+        limit_us: The timeout that the author set, of which ``timeout_us`` is the rest.
         expected_us: How long it is expected to take; 0 if unknown.
-        resume: How a coroutine goes on that is parked in its host; ``start`` says what to do if
-            it no longer is.
-        role: Of the host that a coroutine runs in.
+        resume: Resumes a coroutine that is suspended in its host. If it is no longer there,
+            ``start`` applies.
+        role: The role of the host of a coroutine.
     """
 
     body: Body
@@ -80,7 +81,7 @@ class StartTry(msgspec.Struct, frozen=True):
 
 
 class StopTry(msgspec.Struct, frozen=True):
-    """End a try that runs, or is claimed, in an executor. Nothing it reports will count.
+    """Stop a try that runs, or is claimed, in an executor. Its later reports are ignored.
 
     Attributes:
         role: As in ``StartTry``.
@@ -95,18 +96,18 @@ class StopTry(msgspec.Struct, frozen=True):
 
 
 class RecallTries(msgspec.Struct, frozen=True):
-    """Ask a worker for claimed tries back."""
+    """Recall claimed tries from a worker."""
 
     worker: int
     tries: tuple[tuple[TaskNo, StartNo], ...]
 
 
 class AssignTrigger(msgspec.Struct, frozen=True):
-    """Hand a trigger to the triggerer.
+    """Assign a trigger to the triggerer.
 
     Attributes:
-        info: Of its run, where the trigger is made of what the run knows.
-        role: Of the host that is meant.
+        info: Facts of its run, if the trigger is created from them.
+        role: The role of the host.
     """
 
     host: StartTrigger
@@ -115,14 +116,14 @@ class AssignTrigger(msgspec.Struct, frozen=True):
 
 
 class ReleaseTrigger(msgspec.Struct, frozen=True):
-    """Tell the triggerer of a role to let go of a trigger."""
+    """Tell the triggerer of a role to release a trigger."""
 
     end: StopTrigger
     role: str = "triggers"
 
 
 class ConfirmCall(msgspec.Struct, frozen=True):
-    """Tell a coroutine that the answer of its durable call is stored, or what it yielded.
+    """Confirm to a coroutine that the answer of its durable call, or an item it yielded, is stored.
 
     Attributes:
         role: As in ``StartTry``.
@@ -133,22 +134,22 @@ class ConfirmCall(msgspec.Struct, frozen=True):
 
 
 class ConfirmEvents(msgspec.Struct, frozen=True):
-    """Tell a trigger that its events are stored, so that it may go on."""
+    """Confirm to a trigger that its events are stored, so that it continues."""
 
     taken: EventsStored
 
 
 class StartHost(msgspec.Struct, frozen=True):
-    """Start the host of this role, a DAG's own, unless it is there already."""
+    """Start the own host of a DAG with this role, unless it is up already."""
 
     role: str
 
 
 class WakeAt(msgspec.Struct, frozen=True):
-    """Put this input into the inbox at its instant, or at once if that has passed.
+    """Put this input into the inbox when it is due, at once if that has passed.
 
     Attributes:
-        at: Instead of the instant it names.
+        at: Due time, instead of the timestamp in ``due``.
     """
 
     due: TimerFired
@@ -156,7 +157,7 @@ class WakeAt(msgspec.Struct, frozen=True):
 
 
 class Acknowledge(msgspec.Struct, frozen=True):
-    """Answer a request. Exactly one of ``answer`` and ``error`` counts."""
+    """Respond to a request. Exactly one of ``answer`` and ``error`` is relevant."""
 
     ticket: int
     answer: object = None
@@ -164,18 +165,18 @@ class Acknowledge(msgspec.Struct, frozen=True):
 
 
 class Warn(msgspec.Struct, frozen=True):
-    """Tell whoever reads the log."""
+    """Log a warning."""
 
     message: str
     facts: dict[str, str | int]
 
 
 class RestoreCode(msgspec.Struct, frozen=True):
-    """Have the code of versions on the disk again, whose folders a child has not found.
+    """Restore the code of versions on disk whose folders a child did not find.
 
     Attributes:
-        trigger_no: Which trigger is to be hosted again after that, said by ``CodeRestored``; -1
-            for none.
+        trigger_no: The trigger to assign again afterwards, reported by ``CodeRestored``; -1 for
+            none.
     """
 
     versions: tuple[str, ...]
@@ -183,7 +184,7 @@ class RestoreCode(msgspec.Struct, frozen=True):
 
 
 class DeliverOutbox(msgspec.Struct, frozen=True):
-    """Do an owed effect, then say ``OutboxDelivered``."""
+    """Deliver an outbox row, then report ``OutboxDelivered``."""
 
     outbox_no: int
     kind: str
@@ -202,7 +203,7 @@ Again: TypeAlias = (
     | MigrateTriggers
     | PauseTriggers
 )
-"""What the engine takes again, as an input of a later turn."""
+"""Effects that the engine processes as inputs of a later turn."""
 
 Effect: TypeAlias = (
     Again

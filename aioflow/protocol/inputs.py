@@ -1,7 +1,7 @@
-"""What reaches the engine besides reports: everything its inbox takes.
+"""Inputs of the engine: reports, and everything else that enters its inbox.
 
-Requests of people, parsed files, instants that have come, processes that came and went; and what
-it gives itself again, to go on in a later turn.
+These are requests, parsed files, timers, processes that started or ended, and messages of the
+engine to itself to continue in a later turn.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ __all__ = (
 
 
 class RequestReceived(msgspec.Struct, frozen=True):
-    """A request in the inbox. ``ticket`` finds the one who waits for the answer.
+    """A request in the inbox. ``ticket`` identifies the caller who waits for the response.
 
     Attributes:
-        by: Who asks, for the audit; ``None`` for the daemon itself.
+        by: The author, for the audit; ``None`` for the daemon itself.
     """
 
     ticket: int
@@ -91,10 +91,10 @@ class RequestReceived(msgspec.Struct, frozen=True):
 
 
 class FileParsed(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG file has a good version (perhaps beside failures of single DAGs).
+    """A DAG file has a good version (perhaps along with failures of single DAGs).
 
     Attributes:
-        triggers: See ``protocol.reports.Parsed``.
+        triggers: See ``protocol.parse_results.Parsed``.
     """
 
     file: str
@@ -106,7 +106,7 @@ class FileParsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileBroken(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG file gives nothing. Its last good version stays active."""
+    """A DAG file is broken. Its last good version stays active."""
 
     file: str
     reason: str
@@ -114,22 +114,22 @@ class FileBroken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileDeleted(msgspec.Struct, frozen=True):
-    """A DAG file was deleted. Its DAGs start no run any more; live runs go on."""
+    """A DAG file was deleted. Its DAGs start no run any more; live runs continue."""
 
     file: str
 
 
 class TimerFired(msgspec.Struct, frozen=True):
-    """An instant someone armed has come.
+    """A timer is due.
 
     Attributes:
-        at: The instant as it was armed. Which of a task's instants it is - a retry, a
-            sensor's next look or deadline, the deadline of a wait - it is by being equal
-            to that one now; an instant that is none of them any more changes nothing.
-        task_no: Whose; -1 for a DAG, a run, or the trigger of a DAG.
-        dag_id: Whose next slot of the schedule.
-        run_no: Which run's deadline, or the end of the time it may take.
-        trigger_no: Which trigger of a DAG is hosted again, or has been quiet for long enough.
+        at: The due time as it was armed. If it equals a current due time of the task - a retry, a
+            sensor's next poke or deadline, the deadline of a wait - it is that one. Otherwise it
+            changes nothing.
+        task_no: The task; -1 for a DAG, a run, or the trigger of a DAG.
+        dag_id: The DAG whose next slot of the schedule is due.
+        run_no: The run whose deadline or timeout is due.
+        trigger_no: The trigger of a DAG that is assigned again, or has been quiet for long enough.
     """
 
     at: Timestamp
@@ -140,13 +140,13 @@ class TimerFired(msgspec.Struct, frozen=True):
 
 
 class ContinueRun(msgspec.Struct, frozen=True):
-    """Go on with what did not fit into the last batch of this run."""
+    """Continue with the work that did not fit into the last batch of this run."""
 
     run_no: RunNo
 
 
 class TriggerCapacityChanged(msgspec.Struct, frozen=True):
-    """A trigger waits for room in a host, or has found it."""
+    """A trigger waits for capacity in a host, or has it now."""
 
     trigger_no: TriggerNo
     hosting: int
@@ -154,11 +154,11 @@ class TriggerCapacityChanged(msgspec.Struct, frozen=True):
 
 
 class MigrateTriggers(msgspec.Struct, frozen=True):
-    """Go on moving the triggers of a file to its newest version.
+    """Continue to move the triggers of a file to its newest version.
 
     Attributes:
-        version: The one they move to; superseded by a newer one it changes nothing.
-        after: The last trigger that was looked at.
+        version: The version they move to. If a newer one supersedes it, nothing changes.
+        after: The last trigger that was handled.
     """
 
     file: str
@@ -167,12 +167,13 @@ class MigrateTriggers(msgspec.Struct, frozen=True):
 
 
 class AssignTriggers(msgspec.Struct, frozen=True):
-    """Go on handing triggers to a host that came up.
+    """Continue to assign triggers to a host that came up.
 
     Attributes:
-        hosting: The last hosting there was when it came up; what is in a later one is handed over.
+        hosting: The last assignment number when it came up. Triggers with a later one are assigned
+            already.
         numbers: The triggers, in order.
-        at: Where to go on among them.
+        at: The index at which to continue.
     """
 
     role: str
@@ -182,11 +183,11 @@ class AssignTriggers(msgspec.Struct, frozen=True):
 
 
 class IsolateTriggerClass(msgspec.Struct, frozen=True):
-    """Have the triggers of a class live in quarantine, or with the others.
+    """Move the triggers of a class into quarantine, or back.
 
     Attributes:
-        after: The last trigger that was looked at; -1 to begin. What was begun goes on unless
-            the opposite has been begun since.
+        after: The last trigger that was handled; -1 to begin. A later part is ignored if the
+            opposite has begun since.
     """
 
     class_path: str
@@ -195,10 +196,10 @@ class IsolateTriggerClass(msgspec.Struct, frozen=True):
 
 
 class PauseTriggers(msgspec.Struct, frozen=True):
-    """Have the triggers of a DAG leave their hosts, since it is paused; or be hosted again.
+    """Release the triggers of a paused DAG, or assign them again.
 
     Attributes:
-        after: As of ``IsolateTriggerClass``.
+        after: As in ``IsolateTriggerClass``.
     """
 
     dag_id: str
@@ -207,11 +208,11 @@ class PauseTriggers(msgspec.Struct, frozen=True):
 
 
 class Restarted(msgspec.Struct, frozen=True):
-    """Memory has just been restored: no process knows anything of it.
+    """Memory has just been restored, and no process knows of it.
 
     Attributes:
-        runs: Go on with these alone; with none, with what belongs to no run; ``None`` for all.
-        has_crashed: The last daemon did not end by itself.
+        runs: Continue only these runs; if empty, only work of no run; ``None`` for everything.
+        has_crashed: The last daemon did not shut down cleanly.
     """
 
     runs: tuple[RunNo, ...] | None = None
@@ -219,24 +220,24 @@ class Restarted(msgspec.Struct, frozen=True):
 
 
 class PreviousRunLoaded(msgspec.Struct, frozen=True):
-    """A task waits for the run before its own, and nobody knows which that is: ask the database."""
+    """A task waits for the previous run, which memory does not know. The database is queried."""
 
     run_no: RunNo
 
 
 class ContinueBackfill(msgspec.Struct, frozen=True):
-    """Go on making the runs of a backfill."""
+    """Continue to create the runs of a backfill."""
 
     backfill_no: int
 
 
 class CreateMissingRuns(msgspec.Struct, frozen=True):
-    """Make the runs of slots of a schedule that had none yet; it had run ahead of the clock.
+    """Create runs for slots that have none yet, of a schedule that had run ahead of the clock.
 
     Attributes:
-        cursor: Where the schedule stood when they were due.
-        slots: Those that are due, oldest first.
-        following: Where it stands after them.
+        cursor: The cursor of the schedule when they were due.
+        slots: The due slots, oldest first.
+        following: The cursor after them.
     """
 
     dag_id: str
@@ -246,37 +247,37 @@ class CreateMissingRuns(msgspec.Struct, frozen=True):
 
 
 class ClockStepped(msgspec.Struct, frozen=True):
-    """The wall clock has stepped: a turn is needed, which looks at it."""
+    """The wall clock has stepped. It causes a turn, which checks the clock."""
 
 
 class Drain(msgspec.Struct, frozen=True):
     """Start nothing more.
 
     Attributes:
-        is_over: The time of grace is over: cut short what still runs.
+        is_over: Whether the grace period is over: tasks that still run are interrupted.
     """
 
     is_over: bool = False
 
 
 class HostUp(msgspec.Struct, frozen=True):
-    """A process of a role is ready for orders. ``role`` as in ``HostLost``."""
+    """A process of a role is ready for commands. ``role`` as in ``HostLost``."""
 
     role: str
 
 
 class HostLost(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared host died; all it hosted is gone.
+    """A shared host died with everything it hosted.
 
     Attributes:
-        role: ``async``, ``triggers`` or ``quarantine``; with the id of a DAG behind a colon, of
-            one that only this DAG has.
-        culprit: The ``task_no`` or ``trigger_no`` whose code was running at that moment, as
-            the host's black box says; -1 if none was.
-        failure: What became of the process.
-        class_path: Of that trigger, which may be letting go, and known to the host alone.
-        was_dismissed: It was ended on purpose, while no task ran in it: because it had nothing to
-            do, and then it is not replaced, or because installed packages changed.
+        role: ``async``, ``triggers`` or ``quarantine``; for a DAG's own host with a colon and the
+            DAG id.
+        culprit: The ``task_no`` or ``trigger_no`` whose code was running at that moment, according
+            to the host's crash recorder; -1 if none was.
+        failure: How the process ended.
+        class_path: The class of that trigger, which may be stopping and known only to the host.
+        was_dismissed: It was ended on purpose while no task ran in it: because it was idle, and
+            then it is not replaced, or because installed packages changed.
     """
 
     role: str
@@ -288,16 +289,16 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of user code holds up the loop of a host, or has done so.
+    """A step of user code blocks the event loop of a host, or has done so.
 
     Attributes:
         role: As in ``HostLost``.
-        culprit: As there.
-        incident: Names one stall, of which there are several reports.
-        milliseconds: How long it has lasted, or did in all.
+        culprit: As in ``HostLost``.
+        incident: Identifies one stall, of which there are several reports.
+        milliseconds: How long it has lasted, or lasted in total.
         place: File, line and function.
-        is_loading: It imports code.
-        is_over: The loop turns again.
+        is_loading: Whether it imports code.
+        is_over: Whether the event loop runs again.
         class_path: As in ``HostLost``.
     """
 
@@ -316,7 +317,7 @@ class WorkerUnresponsive(msgspec.Struct, frozen=True):
 
     Attributes:
         worker: Its slot.
-        since: ``None`` once it does.
+        since: ``None`` once it answers again.
         until: When it will be killed.
     """
 
@@ -326,33 +327,33 @@ class WorkerUnresponsive(msgspec.Struct, frozen=True):
 
 
 class OutboxDelivered(msgspec.Struct, frozen=True):
-    """An owed effect was done, or nothing will come of it any more."""
+    """An outbox row was delivered, or its delivery was given up."""
 
     outbox_no: int
     is_failed: bool = False
 
 
 class CodeRestored(msgspec.Struct, frozen=True):
-    """The code of a trigger is back, as far as it can be: its host may look again."""
+    """The code of a trigger was restored as far as possible: its host may try again."""
 
     trigger_no: TriggerNo
 
 
 class AlertRaised(msgspec.Struct, frozen=True, kw_only=True):
-    """The people on call must hear of something that concerns the whole node: an alert."""
+    """The operators must be alerted of a problem of the whole node."""
 
     reason: str
     message: str
 
 
 class OutboxLoaded(msgspec.Struct, frozen=True):
-    """More of what is owed of a kind may be handed out: its rows have been read."""
+    """More outbox rows of a kind may be handed out. They were loaded for this turn."""
 
     kind: str
 
 
 class DamageFound(msgspec.Struct, frozen=True):
-    """Reading has met a damaged row."""
+    """A read has found a damaged row."""
 
     damage: Damage
 
@@ -370,7 +371,7 @@ Internal: TypeAlias = (
     | WorkerUnresponsive
     | DamageFound
 )
-"""Inputs that no child process reports: requests, timers, and what the daemon itself notes."""
+"""Inputs that no child process reports: requests, timers, and messages of the daemon itself."""
 
 
 Input: TypeAlias = (

@@ -1,4 +1,4 @@
-"""What is owed to the world outside: the bodies of outbox rows."""
+"""Bodies of outbox rows: callbacks, alerts, and pending work of the engine itself."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ __all__ = (
 )
 
 CLEAR = "clear"
-"""The kind of the outbox rows that say what is still to be cleared, or marked: ``Clearing``."""
+"""The kind of outbox rows with tasks still to be cleared or marked: ``Clearing``."""
 
 DEADLINE = "deadline"
-"""The kind of the outbox rows that wait for an instant, see ``Deadline``."""
+"""The kind of outbox rows with a due time, see ``Deadline``."""
 
 TRIAL = "trial"
-"""The kind of the outbox row that says what may have killed its process: ``Trial``."""
+"""The kind of the outbox row with the suspects of a crash: ``Trial``."""
 
 KEPT = frozenset({CLEAR, DEADLINE, TRIAL})
-"""The kinds that the engine works off itself: it has all such rows, and hands none out."""
+"""The kinds that the engine processes itself. All such rows are in memory; none is handed out."""
 
 ALERT = "alert"
 
@@ -46,7 +46,7 @@ _CALLBACK = "callback:"
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """An owed word to the people on call: the body of an outbox row of kind ``alert``."""
+    """An alert to the operators: the body of an outbox row of kind ``alert``."""
 
     reason: str
     dag_id: str
@@ -56,11 +56,11 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deadline(msgspec.Struct, frozen=True, array_like=True):
-    """A word that is owed if something of a run has not ended by then: the body of such a row.
+    """An alert that is due if a part of a run has not ended by then: the body of such a row.
 
     Attributes:
         at: In steady time.
-        length_us: How long after the run was made that is; 0 where an earlier version stored it.
+        length_us: Its distance from the creation of the run; 0 if an earlier version stored it.
     """
 
     run_no: RunNo
@@ -69,7 +69,7 @@ class Deadline(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """Triggers that may have killed the daemon, by number: from ``first`` up to before ``end``.
+    """Triggers that may have killed the daemon, by number: from ``first`` to before ``end``.
 
     Attributes:
         count: How many there were.
@@ -81,25 +81,25 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Trial(msgspec.Struct, frozen=True, array_like=True):
-    """What may have killed its process: the body of such a row, of which one is kept.
+    """The suspects of a crash: the body of such a row, of which there is at most one.
 
     Attributes:
-        process: What died: ``daemon``, or the role of an async host.
-        groups: Tasks in the order in which they begin, each group apart from everything else. The
-            first is on trial. Without groups everything may begin.
-        proof_us: How long a group has to run until it is cleared.
-        until: When the first group is judged, in steady time; without groups, when the deaths
+        process: The process that died: ``daemon``, or the role of an async host.
+        groups: Tasks in the order in which they start, each group apart from everything else. The
+            first group is on trial. Without groups everything may start.
+        proof_us: How long a group must run until it is cleared.
+        until: When the first group is evaluated, in steady time; without groups, when the deaths
             are forgotten.
-        alone: How often each task or trigger was the only one that may have done it.
-        spans: The triggers of each group; while there are any spans, other triggers do not begin
-            to be hosted. Without, only tasks are suspected.
-        has_begun: The triggers of the first group may be hosted.
+        alone: How often each task or trigger was the only suspect.
+        spans: The triggers of each group. While there are any spans, no other triggers are assigned
+            to hosts. Without spans, only tasks are suspected.
+        has_begun: Whether the triggers of the first group may be hosted.
         deaths: How often the daemon has died in a row while it had triggers.
-        row_end: The triggers that it had at the first of these have lower numbers.
+        row_end: The triggers that it had at the first of these deaths have lower numbers.
         since: Since when the daemon's triggers are hosted, or those of the first group, in steady
             time.
-        barred: Triggers of DAGs that have killed the daemon, and the versions of their DAGs with
-            which they did: with these they are not hosted.
+        barred: Triggers of DAGs that have killed the daemon, each with the version of its DAG with
+            which it did. With that version they are not hosted.
     """
 
     process: str
@@ -116,14 +116,14 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Callback(msgspec.Struct, frozen=True, array_like=True):
-    """An owed call of what an author gave for an event: the body of such a row.
+    """A pending callback of an author for an event: the body of such a row.
 
     Attributes:
         event: ``success``, ``failure``, ``retry``, ``skip`` or ``deadline``.
-        position: Of the task; -1 for the run itself.
-        state: What the task or run went into, as people read it; in a deadline what it is in.
-        at: When that was.
-        failure: Why, of a try that failed.
+        position: The position of the task; -1 for the run itself.
+        state: The label of the state that the task or run entered; for a deadline, its state then.
+        at: When that happened.
+        failure: The failure of a failed try.
     """
 
     event: str
@@ -139,24 +139,24 @@ class Callback(msgspec.Struct, frozen=True, array_like=True):
 
 
 def callback_kind(dag_id: str) -> str:
-    """Return the kind of the rows that hold the callbacks of a DAG: none waits for another's."""
+    """Return the outbox kind of a DAG's callbacks. Each DAG has its own, and so its own quota."""
     return _CALLBACK + dag_id
 
 
 def is_callback(kind: str) -> bool:
-    """Whether rows of that kind hold callbacks."""
+    """Return whether rows of that kind contain callbacks."""
     return kind.startswith(_CALLBACK)
 
 
 class Marking(msgspec.Struct, frozen=True, array_like=True):
-    """How tasks of a run are to have ended, as a person says.
+    """A requested final state of tasks of a run.
 
     Attributes:
-        places: Position, first map index and the one behind the last; of what is not mapped, or
-            has not expanded, -1 and 0.
-        changed: Positions of which something was taken back: what comes after them may have to
-            be stopped, or be judged anew.
-        overtaken: Fan-outs behind those, whose children that are under way may have to be stopped.
+        places: Position, first map index and the end; -1 and 0 for a task that is not mapped or has
+            not expanded.
+        changed: Positions of which an end was taken back: tasks after them may have to be stopped,
+            or evaluated again.
+        overtaken: Fan-outs after those, whose children in progress may have to be stopped.
         ended: How and when the run had ended; ``None`` if it had not.
         is_cut_short: It had ended before all of its tasks had, and stays as it is.
     """
@@ -170,20 +170,20 @@ class Marking(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Clearing(msgspec.Struct, frozen=True, array_like=True):
-    """What of a run has to begin anew: the body of such a row, from the request until all has.
+    """The tasks of a run that must be cleared: the body of such a row, until all of them are.
 
-    How far that has come the tasks say themselves: what was cleared is pending, or removed.
+    The states of the tasks tell the progress: cleared tasks are pending, or removed.
 
     Attributes:
-        whole: Positions all of whose tasks have to.
-        failed: Of other positions those that failed.
-        children: Of others these, by position and map index.
-        anew: Mapped tasks among ``whole`` that will be expanded anew.
+        whole: Positions of which all tasks are selected.
+        failed: Other positions, of which the failed tasks are selected.
+        children: Selected children of other positions, by position and map index.
+        anew: Mapped tasks among ``whole`` that will be expanded again.
         kept: Positions of tasks among ``whole`` that stay as they are.
-        spared: The same of children, by position: one bit for each, the lowest first.
-        rounds: Tasks of loops that go back to a round, by position: which one.
-        unrun: Fan-outs of whose children those have to that never ran.
-        mark: What is marked; the rest has to begin anew for it.
+        spared: Children that stay as they are, by position: one bit for each, the lowest first.
+        rounds: Tasks of loops that go back, by position, with the iteration they go back to.
+        unrun: Fan-outs of which the children that never ran are selected.
+        mark: The marked tasks, because of which the others are cleared.
     """
 
     run_no: RunNo
@@ -198,7 +198,7 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     mark: Marking | None = None
 
     def ends(self, position: int, map_index: int) -> bool:
-        """Whether a task that has begun will have begun anew, or ended, when all is done."""
+        """Return whether a task that has started will be reset, or marked, when all is done."""
         places = () if self.mark is None else self.mark.places
         is_marked = any(
             at == position and (first < 0 or first <= map_index < end) for at, first, end in places
@@ -207,7 +207,7 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def positions(self) -> set[int]:
-        """Those of which something has to, or is marked, or may have to be stopped."""
+        """The positions with tasks that are selected, marked, or possibly stopped."""
         some = {position for position, _ in (*self.children, *self.rounds)}
         if self.mark is not None:
             some.update(position for position, _, _ in self.mark.places)
@@ -226,7 +226,7 @@ _OF_CALLBACKS = msgspec.msgpack.Decoder(Callback)
 
 
 def decoder_of(kind: str) -> msgspec.msgpack.Decoder[Any]:
-    """Return what decodes the bodies of rows of a kind."""
+    """Return the decoder of the bodies of rows of a kind."""
     if is_callback(kind):
         return _OF_CALLBACKS
     return _DECODERS.get(kind, _ANY)

@@ -1,4 +1,4 @@
-"""What parsers find in DAG files and plug-ins, and report to the daemon."""
+"""Results of parsing DAG files and plug-ins, reported to the daemon."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = (
 
 
 NO_ROOM = "no_room"
-"""The limit that is the machine's, and says nothing of the file."""
+"""The limit name if the machine had no resources to start a parser. The file is not at fault."""
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Crosses the link, see ``protocol.reports``."""
+    """A message on the link, see ``protocol.reports``."""
 
 
 class DagFailure(_Wire, frozen=True):
-    """Why a file could not be parsed, or one of its DAGs is wrong."""
+    """The reason why a file could not be parsed, or one of its DAGs is invalid."""
 
     reason: str
     message: str
@@ -38,13 +38,14 @@ class Beside(_Wire, frozen=True):
     """The files beside its modules that a DAG file uses, relative to the DAG folder.
 
     Attributes:
-        paths: Where expressions built on ``__file__`` lead, also out of the DAG folder, each with
+        paths: Targets of expressions built on ``__file__``, also outside the DAG folder, each with
             its line; 0 for one in a module that it imports.
-        named: Files and folders that texts of it name, and folders that importing it listed.
-        opened: Files that importing it has read, each with its stamp then; empty if there was none.
-        written: Files that importing it has written.
-        patterns: Those of its line ``# aioflow: files = [...]``; ``None`` without one.
-        reads: Patterns of what its DAGs say that they read.
+        named: Files and folders that its strings name, and folders that its import listed.
+        opened: Files that its import has read, each with its stamp at that time; empty if it had
+            none.
+        written: Files that its import has written.
+        patterns: Patterns of its line ``# aioflow: files = [...]``; ``None`` without one.
+        reads: Patterns of files that its DAGs declare to read.
     """
 
     paths: dict[str, int] = {}
@@ -56,16 +57,16 @@ class Beside(_Wire, frozen=True):
 
 
 class Parsed(_Wire, frozen=True):
-    """What a parser found in a file.
+    """The result of parsing a file.
 
     Attributes:
-        dags: The valid ones.
-        failures: What is wrong; with a syntax error there are no DAGs at all.
-        modules: Local files it imported, relative to the DAG folder, its own file included.
+        dags: The valid DAGs.
+        failures: Errors. After a syntax error there are no DAGs at all.
+        modules: Local files it imported, relative to the DAG folder, including the file itself.
         wanted: See ``Named``.
         triggers: The local trigger classes it may use, by class path, each with a digest of the
-            code it stands on.
-        odd: What runs, but is likely not meant.
+            code on which it depends.
+        odd: Valid code that is probably a mistake.
         beside: Other files that it uses.
     """
 
@@ -79,12 +80,12 @@ class Parsed(_Wire, frozen=True):
 
 
 class Named(_Wire, frozen=True):
-    """What a file names, read from its source before it is imported.
+    """The names in a file's source, read before it is imported.
 
     Attributes:
         modules: As in ``Parsed``.
-        wanted: Where its imports lead once something is there: paths in the DAG folder, without
-            the suffix.
+        wanted: Targets of imports that do not exist yet: paths in the DAG folder, without the
+            suffix.
     """
 
     modules: tuple[str, ...] = ()
@@ -92,15 +93,15 @@ class Named(_Wire, frozen=True):
 
 
 class ParserDied(_Wire, frozen=True):
-    """The process that looked at a file or a plug-in came to an end before it had an answer.
+    """The report that a parser process ended before it had a result.
 
     Attributes:
-        status: As of ``subprocess``: negative for a signal. The error's number, if it could
-            not be started.
+        status: As in ``subprocess``: negative for a signal. The error number, if it could not be
+            started.
         last_words: The end of its output.
-        limit: Which limit it went beyond, and so was killed; empty if it died by itself;
-            ``NO_ROOM`` if it could not be started.
-        named: What was known of the file by then.
+        limit: The exceeded limit for which it was killed; empty if it died by itself; ``NO_ROOM``
+            if it could not be started.
+        named: The names in the file known by then.
     """
 
     status: int
@@ -124,7 +125,7 @@ class TriggerKind(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Inspected(_Wire, frozen=True):
-    """What a parser found in a plug-in, or why it found nothing."""
+    """The result of inspecting a plug-in, or its failure."""
 
     kinds: tuple[TriggerKind, ...]
     failure: DagFailure | None = None

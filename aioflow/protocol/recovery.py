@@ -1,4 +1,4 @@
-"""What a restart reads: everything unfinished, as of one moment."""
+"""The unfinished work that a restart reads, as of one moment."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = ("LiveRun", "Progress", "Snapshot", "Unfinished")
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far the coroutine of one task has come, in its records.
+    """The progress of one task's coroutine, according to its records.
 
     Attributes:
-        count: Of its records.
+        count: The number of its records.
         first_failed: The first ordinal that failed; -1 if none did.
         open_kind: The kind of the last record while it is open, else empty.
-        open_name: Its name.
+        open_name: The name of that record.
     """
 
     task_no: TaskNo
@@ -45,18 +45,18 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything needed to go on with one run where it stands.
+    """All data needed to continue one run.
 
     Attributes:
-        tasks: All its rows, ended ones too, by ``task_no``.
+        tasks: All its rows, including ended ones, by ``task_no``.
         widths: ``(task_no, width)`` of the results that feed an ``expand``.
         triggers: All its trigger rows.
-        progress: Of the tasks that have records.
-        events: Of the streams among its triggers, in order of trigger and sequence.
-        items: ``(task_no, count)`` of the items that its tasks have given on.
-        is_whole: Whether that is all, or the last of it; else more tasks and triggers follow,
-            all tasks before the first trigger.
-        damage: Of the first of all these rows that cannot be read as it is.
+        progress: The progress of tasks that have records.
+        events: Events of the streams among its triggers, in order of trigger and sequence.
+        items: ``(task_no, count)`` of the items that its tasks have yielded.
+        is_whole: Whether this is the whole run or its last part. Otherwise more tasks and triggers
+            follow, all tasks before the first trigger.
+        damage: The first of all these rows that is damaged.
     """
 
     run: RunRow
@@ -72,17 +72,17 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything unfinished, read at start.
+    """All unfinished work, read at start.
 
     Attributes:
-        versions: The newest of each DAG and those of the live runs, without sources.
-        runs: Those that have not ended. A cancelled run ends with its last task.
-        outbox: What waits for an instant.
-        owed: What else is owed: by kind how many rows there are, and the lowest number of these.
-        stray_triggers: Rows of runs that have ended before a host had let go of them.
-        backfills: Those that go on.
-        audit_head: Where the audit ends.
-        drained: Nodes that take no more work.
+        versions: The newest version of each DAG and those of the live runs, without sources.
+        runs: Runs that have not ended. A cancelled run ends with its last task.
+        outbox: Rows that the engine processes itself.
+        owed: Other outbox rows: the count of each kind, and its lowest number.
+        stray_triggers: Rows of runs that ended before a host had released them.
+        backfills: Running backfills.
+        audit_head: The end of the audit.
+        drained: Drained nodes.
     """
 
     dags: list[DagRow]
@@ -104,4 +104,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Unfinished: TypeAlias = Snapshot | LiveRun | TriggerRow
-"""What ``Store.unfinished`` yields."""
+"""The parts that ``Store.unfinished`` yields."""

@@ -1,10 +1,10 @@
-"""What children report to the daemon; what it tells them is in ``protocol.commands``.
+"""Reports of children to the daemon. The daemon's commands are in ``protocol.commands``.
 
-They cross the link as they are and enter the engine's inbox as they are. One that carries an
-old ``start_no`` or ``hosting`` is late and ignored.
+They cross the link and enter the engine's inbox unchanged. A report with an old ``start_no`` or
+``hosting`` is late and ignored.
 
-Structs are array-like: a frame holds values only, so both ends must be of one version of
-aioflow, which they are, because the daemon starts its children from its own code.
+Structs are array-like: a frame contains only values, so both ends must have the same version of
+aioflow. They do, because the daemon starts its children from its own code.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ __all__ = (
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Crosses the link."""
+    """A message on the link."""
 
 
 class TaskReport(_Wire, frozen=True):
-    """What a process says of one start of a task."""
+    """A report about one start of a task."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -71,16 +71,16 @@ class TaskReport(_Wire, frozen=True):
 
 
 class TaskStarted(TaskReport, frozen=True):
-    """User code of this start begins now, in a worker: a claimed try has its slot from here on.
+    """User code of this start begins now, in a worker. A claimed try owns its slot from here on.
 
-    A coroutine has had its place since it was ordered, and says nothing.
+    A coroutine has had its slot since it was started, and sends no such report.
     """
 
     at: Timestamp
 
 
 class Labelled(TaskReport, frozen=True):
-    """What people are to call this child; told before its body begins, in each try again."""
+    """The display name of this child, reported before its body begins, in each try."""
 
     label: str
 
@@ -90,11 +90,11 @@ class Succeeded(TaskReport, frozen=True):
 
     Attributes:
         body: msgpack of the result; ``None`` if it is ``None`` or in a file.
-        size: Bytes of the result; 0 for ``None``. With ``body`` ``None`` and a size, the
-            result is in the file of this start.
-        width: Items, where it feeds an ``expand``.
-        skips: Positions of the tasks it wants skipped, if they have not begun.
-        again: The loop it decides over is to go round again.
+        size: Bytes of the result; 0 for ``None``. With ``body`` ``None`` and a size, the result is
+            in the file of this start.
+        width: Number of items, if it feeds an ``expand``.
+        skips: Positions of the tasks to skip, unless they have started.
+        again: Whether the loop that it decides has another iteration.
     """
 
     began_at: Timestamp
@@ -107,12 +107,12 @@ class Succeeded(TaskReport, frozen=True):
 
 
 class Failed(TaskReport, frozen=True):
-    """The try ended badly.
+    """The try failed.
 
     Attributes:
-        retryable: Whether another try may help, as far as the failure itself says.
+        retryable: Whether another try may help, according to the failure itself.
         retry_after_us: The delay the task asked for, instead of its policy's.
-        interrupted: Infrastructure's fault: costs an interruption, not a try.
+        interrupted: Infrastructure's fault: counts as an interruption, not as a try.
     """
 
     began_at: Timestamp | None
@@ -132,10 +132,10 @@ class Skipped(TaskReport, frozen=True):
 
 
 class SensorNotReady(TaskReport, frozen=True):
-    """A sensor that looks from a slot found nothing yet.
+    """A sensor that pokes in a slot is not satisfied yet.
 
     Attributes:
-        recheck_in_us: When to look again, if it said so itself.
+        recheck_in_us: When to poke again, if it set that itself.
     """
 
     began_at: Timestamp
@@ -144,13 +144,13 @@ class SensorNotReady(TaskReport, frozen=True):
 
 
 class Deferred(TaskReport, frozen=True):
-    """The task waits for a trigger and gave its slot back.
+    """The task waits for a trigger and has freed its slot.
 
     Attributes:
         kwargs: msgpack of the trigger's fields.
-        next_kwargs: msgpack of what ``next_method`` is called with besides the event.
+        next_kwargs: msgpack of the arguments of ``next_method`` besides the event.
         timeout_us: How long it may wait.
-        timeout_method: Where it resumes if that is over; empty to fail then.
+        timeout_method: The method in which it resumes after the timeout; empty to fail then.
     """
 
     began_at: Timestamp
@@ -164,12 +164,12 @@ class Deferred(TaskReport, frozen=True):
 
 
 class EventsHandled(TaskReport, frozen=True):
-    """An operator has taken events of its stream, and waits for the next ones.
+    """An operator has handled events of its stream, and waits for the next ones.
 
     Attributes:
-        upto: The sequence number behind the last event it was given.
-        items: msgpack of what it adds to its output.
-        is_last: There are no more events, and with this its task has succeeded.
+        upto: The sequence number after the last event it was given.
+        items: msgpack of the items it adds to its output.
+        is_last: There are no more events, and its task has succeeded.
     """
 
     began_at: Timestamp
@@ -180,10 +180,10 @@ class EventsHandled(TaskReport, frozen=True):
 
 
 class ItemYielded(TaskReport, frozen=True):
-    """A generator yielded, and goes on when that is stored. Answered by ``ItemsStored``.
+    """A generator yielded, and continues when the item is stored. Answered by ``ItemsStored``.
 
     Attributes:
-        index: Counts the items of the task from 0, those of earlier tries too.
+        index: Counts the items of the task from 0, including those of earlier tries.
         payload: msgpack.
     """
 
@@ -197,7 +197,7 @@ class CallAnswered(TaskReport, frozen=True):
     Attributes:
         ordinal: Counts the durable calls of the task from 0.
         kind: ``step``, ``now``, ``uuid`` ...
-        name: What was called, as a replay compares it.
+        name: The called function or class, which a replay compares.
         place: ``file:line`` of the call.
         answer: msgpack; ``None`` if it failed.
     """
@@ -211,7 +211,7 @@ class CallAnswered(TaskReport, frozen=True):
 
 
 class Awaiting(TaskReport, frozen=True):
-    """A coroutine waits in a durable call and is parked: it holds no place meanwhile.
+    """A coroutine waits in a durable call and is suspended: it holds no slot meanwhile.
 
     Attributes:
         kind: ``wait``, ``any_of``, ``all_of`` or ``sleep``.
@@ -230,7 +230,7 @@ class Awaiting(TaskReport, frozen=True):
 
 
 class StreamOpened(TaskReport, frozen=True):
-    """A coroutine opens a stream: a durable call of its own. Answered by ``CallRecorded``.
+    """A coroutine opens a stream, which is a durable call. Answered by ``CallRecorded``.
 
     Attributes:
         window: How many events the trigger may be ahead of the store.
@@ -246,10 +246,10 @@ class StreamOpened(TaskReport, frozen=True):
 
 
 class NextEventRequested(TaskReport, frozen=True):
-    """A coroutine takes the next event of a stream; it is parked until there is one.
+    """A coroutine takes the next event of a stream. It is suspended until there is one.
 
     Answered by ``CallRecorded`` if there is one already, else by ``ResumeCoroutine``. An answer of
-    ``None`` says that the stream is over.
+    ``None`` means that the stream has ended.
 
     Attributes:
         stream: The ordinal of the call that opened it.
@@ -283,13 +283,14 @@ class EventEmitted(TaskReport, frozen=True):
 
 
 class RunCalled(TaskReport, frozen=True):
-    """A coroutine starts a run of another DAG and is parked until that has ended.
+    """A coroutine starts a run of another DAG and is suspended until that has ended.
 
     Answered by ``CallRecorded`` if there can be no such run, else by ``ResumeCoroutine``.
 
     Attributes:
         conf: msgpack of the parameters that were given; ``None`` if none were.
-        waits: Whether it is; else it goes on, answered by ``CallRecorded`` with the run's id.
+        waits: Whether it waits. Otherwise it continues, answered by ``CallRecorded`` with the run's
+            id.
     """
 
     began_at: Timestamp
@@ -304,10 +305,10 @@ class RunCalled(TaskReport, frozen=True):
 
 
 class RecordDropped(TaskReport, frozen=True):
-    """The code has changed, and its author wants no call from ``first`` on to be remembered.
+    """The code has changed, and its author wants all durable calls from ``first`` on dropped.
 
     Attributes:
-        starts_over: The coroutine is gone; the task runs again from the top, uncharged.
+        starts_over: The coroutine has ended. The task runs again from the top, uncharged.
     """
 
     first: int
@@ -315,11 +316,11 @@ class RecordDropped(TaskReport, frozen=True):
 
 
 class NotSuspended(TaskReport, frozen=True):
-    """A host was to resume a coroutine, or to confirm its call, and does not have it (any more)."""
+    """A host does not have the coroutine that it must resume, or whose call it must confirm."""
 
 
 class ResultWriteFailed(TaskReport, frozen=True):
-    """The body has returned, and an attempt to write its result failed: the process keeps it.
+    """The body has returned, but writing its result failed. The process retains the result.
 
     Attributes:
         disk_is_full: No task starts until the result is written.
@@ -329,16 +330,16 @@ class ResultWriteFailed(TaskReport, frozen=True):
 
 
 class Recalled(_Wire, frozen=True):
-    """These claimed tries had not begun and will not begin in that process."""
+    """These claimed tries had not started and will not start in that process."""
 
     tries: tuple[tuple[TaskNo, StartNo], ...]
 
 
 class Output(_Wire, frozen=True):
-    """What a hosted coroutine printed. For the task log, never for the engine.
+    """Output of a hosted coroutine. For the task log, never for the engine.
 
-    A trigger host puts the number of the trigger and its hosting where another one puts
-    those of a task and its start.
+    A trigger host puts the trigger number and its assignment number in place of the numbers of a
+    task and its start.
     """
 
     task_no: TaskNo
@@ -347,7 +348,7 @@ class Output(_Wire, frozen=True):
 
 
 class TaskStopped(_Wire, frozen=True):
-    """Nothing is left of a start that was stopped. For its log, never for the engine."""
+    """A stopped start has ended completely. For its log, never for the engine."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -365,14 +366,14 @@ class TriggerFired(_Wire, frozen=True):
     """A hosted trigger yielded.
 
     Attributes:
-        index: Counts the events of this hosting from 0.
+        index: Counts the events of this assignment from 0.
         payload: msgpack.
-        key: Same key, same event, also from another hosting.
-        ends: ``success``, ``failed`` or ``skipped`` where the event ends the task without
-            resuming it; ``payload`` is its result then, or the message.
-        size: Of a result that is in a file, or ``width`` is given; see ``Succeeded``.
-        is_last: Nothing is left of the hosting; no ``TriggerEnded`` follows but one that is asked
-            for.
+        key: Identifies the event, also across assignments.
+        ends: ``success``, ``failed`` or ``skipped`` if the event ends the task without resuming it.
+            Then ``payload`` is its result, or the message.
+        size: The size of a result that is in a file or has a ``width``; see ``Succeeded``.
+        is_last: The trigger has ended completely. No ``TriggerEnded`` follows unless it is
+            requested.
     """
 
     trigger_no: TriggerNo
@@ -388,10 +389,10 @@ class TriggerFired(_Wire, frozen=True):
 
 
 class TriggerEnded(_Wire, frozen=True):
-    """A hosted trigger is gone from its host: it returned, raised, or was told to end.
+    """A hosted trigger has left its host: it returned, raised, or was told to stop.
 
     Attributes:
-        reason: What it was told to end for; empty if it ended by itself.
+        reason: The reason of the command to stop; empty if it ended by itself.
     """
 
     trigger_no: TriggerNo
@@ -402,10 +403,10 @@ class TriggerEnded(_Wire, frozen=True):
 
 
 class NextFireTime(_Wire, frozen=True):
-    """A hosted timetable waits for its next slot. For whoever is asked, never the engine.
+    """A hosted timetable waits for its next slot. For previews, never for the engine.
 
     Attributes:
-        slot: ``None`` for none any more.
+        slot: ``None`` if there is no further slot.
     """
 
     trigger_no: TriggerNo
@@ -417,8 +418,8 @@ class FireTimesPreviewed(_Wire, frozen=True):
     """The answer to a ``PreviewFireTimes``; never for the engine.
 
     Attributes:
-        slots: In their order.
-        failure: Why they cannot be said.
+        slots: In order.
+        failure: Why they cannot be computed.
     """
 
     question: int
@@ -427,10 +428,10 @@ class FireTimesPreviewed(_Wire, frozen=True):
 
 
 class Query(_Wire, frozen=True):
-    """A child asks the daemon.
+    """A query of a child to the daemon.
 
     Attributes:
-        question: Names the asker's wait; comes back in the answer.
+        question: Identifies the query in the reply.
         kind: ``results`` (a page of a parent's results), ``records`` (those of a task), ``runs``
             (how they end, or a task in each), ``events`` (those of a name) or ``values``.
         body: msgpack of the kind's own fields, see ``worker.queries``.
@@ -443,11 +444,11 @@ class Query(_Wire, frozen=True):
 
 
 class CancelQuery(_Wire, frozen=True):
-    """A child wants no answer any more to what it asked.
+    """A child cancels a query.
 
     Attributes:
-        question: -1 for all it has asked, which the daemon says of one that has died.
-        numbers: Only these of a question about runs; none for all of it.
+        question: -1 for all its queries, which the daemon reports for a child that has died.
+        numbers: Cancel only these runs of a query about runs; empty for all of it.
     """
 
     question: int
@@ -455,13 +456,13 @@ class CancelQuery(_Wire, frozen=True):
 
 
 class Pong(_Wire, frozen=True):
-    """The answer to a ``Ping``: the loop turns. For whoever watches the host, never the engine.
+    """The answer to a ``Ping``: the event loop runs. For the health check, never for the engine.
 
     Attributes:
         late_us: How long the ``Ping`` had waited for it.
-        evicted: Parked coroutines the process has let go of for want of memory.
-        watches: Class path of triggers, how many watches they have, the next look; of few classes.
-        changed: Name of a package that is no longer as the process imported it; empty if none.
+        evicted: Number of suspended coroutines that the process has evicted to save memory.
+        watches: For a few classes: class path of the triggers, number of watches, next check.
+        changed: Name of a package that has changed since the process imported it; empty if none.
     """
 
     late_us: int = 0
@@ -471,10 +472,10 @@ class Pong(_Wire, frozen=True):
 
 
 class Described(_Wire, frozen=True):
-    """The answer to ``Describe``. For who asked, never for the engine.
+    """The answer to ``Describe``; never for the engine.
 
     Attributes:
-        triggers: For each trigger or sensor that is here its number, and what is known of it.
+        triggers: The number and description of each trigger or sensor in this host.
     """
 
     question: int
@@ -485,7 +486,7 @@ class CallbackReturned(_Wire, frozen=True):
     """The answer to a ``RunCallback`` or a ``Notify``; never for the engine.
 
     Attributes:
-        may_pass: Whether it failed of something that may be over later.
+        may_pass: Whether the failure may be temporary.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""What people ask of the engine, through the API; each request is answered."""
+"""Requests of the API to the engine. Each request gets a response."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ __all__ = (
 
 
 OF_RUN = "@run"
-"""Where a task is named: none of them, but the run itself."""
+"""The name of the run itself where a task is named."""
 
 EVENTS = "named_event"
 JOURNAL = "journal"
@@ -71,7 +71,7 @@ AUDIT = "audit"
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Start a run. Answered with ``(run_id, created)``.
 
-    Asking again with the same ``key`` (or ``run_id`` and conf) answers with the same run.
+    A repeated request with the same ``key`` (or ``run_id`` and conf) is answered with the same run.
     """
 
     dag_id: str
@@ -82,12 +82,12 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StartBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Make runs for the slots of a range. Answered with its number, and whether it is new.
+    """Create runs for the slots of a range. Answered with its number, and whether it is new.
 
     Attributes:
         first, last: Both inclusive.
-        max_active: How many runs of it at once; 0 for the DAG's ``max_active_runs``.
-        key: Its idempotency key; with the same it is the backfill begun then, even if that is over.
+        max_active: Maximum number of its live runs; 0 for the DAG's ``max_active_runs``.
+        key: Its idempotency key. The same key returns the same backfill, even if that has ended.
     """
 
     dag_id: str
@@ -101,28 +101,29 @@ class StartBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class CancelBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End a backfill now, and its runs that go on."""
+    """Cancel a backfill and its live runs."""
 
     backfill_no: int
 
 
 class CancelRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End a run now. Answered with its state; cancelling an ended run changes nothing."""
+    """Cancel a run. Answered with its state. Cancelling an ended run changes nothing."""
 
     run_id: str
 
 
 class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Have tasks of a run begin anew. Answered with how many those are, and the run's state.
+    """Clear tasks of a run. Answered with the number of cleared tasks, and the run's state.
 
-    The run goes on when all have been cleared. The same ``key`` again gives the same answer.
+    The run resumes when all have been cleared. The same ``key`` returns the same response.
 
     Attributes:
         tasks: Their ids; empty for all.
-        map_index: Of a mapped task: which child; -1 for all.
-        downstream: Whatever comes after them, too.
-        failed: Only those that failed, or could not run because others had, or were cancelled.
-        round: Of tasks in loops: the round their loops go back to; -1 for the beginning.
+        map_index: The child of a mapped task; -1 for all.
+        downstream: Whether to clear all tasks after them as well.
+        failed: Whether to clear only tasks that failed, were ``upstream_failed``, or were
+            cancelled.
+        round: The iteration that loops go back to; -1 for the beginning.
         latest: Move the run to the newest version of its DAG, or refuse.
     """
 
@@ -137,15 +138,15 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Say how tasks of a run have ended, or the run. Answered as ``ClearTasks`` is.
+    """Set the final state of tasks of a run, or of the run. Answered as ``ClearTasks``.
 
-    The run goes on, or is over, when all of them have been marked. What stands so already is left
-    as it is, so asking again changes nothing.
+    The run resumes or ends when all of them have been marked. Tasks in that state already are not
+    changed, so the request is idempotent.
 
     Attributes:
         state: ``SUCCESS`` or ``FAILED``.
         tasks: Their ids; empty for the run itself.
-        map_index: Of a mapped task: which child; -1 for all.
+        map_index: The child of a mapped task; -1 for all.
     """
 
     run_id: str
@@ -155,16 +156,16 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class DeleteRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Have nobody see an ended run any more; its rows and files go afterwards."""
+    """Hide an ended run. Its rows and files are deleted afterwards."""
 
     run_id: str
 
 
 class DeleteDag(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Forget a DAG whose file is gone, and of which no run goes on. Answered ``None``.
+    """Delete a DAG whose file was deleted and that has no live run. Answered with ``None``.
 
     Attributes:
-        only_asks: Whether that could be done, is the question; nothing happens.
+        only_asks: Only check whether it could be deleted.
     """
 
     dag_id: str
@@ -172,7 +173,7 @@ class DeleteDag(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EraseRows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Delete rows of a run that is being deleted; what is gone already is. Answered ``None``."""
+    """Delete rows of a run that is being deleted. Idempotent. Answered with ``None``."""
 
     run_no: RunNo
     table: str
@@ -180,7 +181,7 @@ class EraseRows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Delete rows that belong to no run and have been kept for long enough. Answered ``None``.
+    """Delete rows that belong to no run and exceed their retention. Answered with ``None``.
 
     Attributes:
         table: ``EVENTS``, ``DAG_EVENTS``, ``JOURNAL`` or ``AUDIT``.
@@ -192,9 +193,9 @@ class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EraseVersions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Delete versions that nothing refers to any more. Answered with how many those are.
+    """Delete versions that nothing refers to any more. Answered with their number.
 
-    Whoever asks has seen that no run of the database has one of them.
+    The caller has checked that no run of the database has one of them.
     """
 
     versions: list[str]
@@ -208,10 +209,12 @@ class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Explain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask what tasks of a live run wait for. Answered with ``{(position, index): Wait}``.
+    """Explain what tasks of a live run wait for. Answered with ``{(position, index): Wait}``.
+
+    The run itself is always included, under ``(-1, -1)``.
 
     Attributes:
-        task_nos: Which ones; empty for the run itself, answered under ``(-1, -1)``.
+        tasks: Position and map index of each; empty for the run alone.
     """
 
     run_id: str
@@ -219,27 +222,27 @@ class Explain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ExplainChildren(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask what children of a task wait for. Answered with ``[ChildrenCause]``, or ``None``."""
+    """Explain what children of a task wait for. Answered with ``[ChildrenCause]``, or ``None``."""
 
     run_id: str
     position: int
 
 
 class CountTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask how the tasks of runs stand. Answered with ``{run_id: [(position, state, count)]}``.
+    """Count tasks of runs by state. Answered with ``{run_id: [(position, state, count)]}``.
 
-    Those that are not live are left out.
+    Runs that are not live are omitted.
     """
 
     run_ids: tuple[str, ...]
 
 
 class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Limit a pool, or lift its limit. Answered with whether that changed anything.
+    """Limit a pool, or remove its limit. Answered with whether that changed anything.
 
     Attributes:
-        slots: Weights that may run at once; ``None`` for no limit.
-        include_deferred: Whether tasks weigh on it while they are deferred, too.
+        slots: Number of slots; ``None`` for no limit.
+        include_deferred: Whether deferred tasks use slots of the pool as well.
     """
 
     name: str
@@ -248,29 +251,29 @@ class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ShowPools(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask for the limited pools. Answered with ``[(PoolRow, slots in use)]`` by name."""
+    """Return the limited pools. Answered with ``[(PoolRow, slots in use)]`` by name."""
 
 
 class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Have a node take no more work, or take some again. Answered with whether that is new."""
+    """Drain or undrain a node. Answered with whether that changed its state."""
 
     node_no: int
     is_drained: bool
 
 
 class ShowHolders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask who has a pool. Answered with ``[Holder]``, at most ``limit``."""
+    """Return the tasks that use a pool. Answered with ``[Holder]``, at most ``limit``."""
 
     name: str
     limit: int = 100
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A task that has a part of a pool.
+    """A task that uses slots of a pool.
 
     Attributes:
-        weight: How much of it.
-        is_waiting: It keeps that while it is deferred.
+        weight: The number of slots.
+        is_waiting: Whether it keeps them while deferred.
     """
 
     run_id: str
@@ -283,17 +286,17 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Let the triggers of a class live with the others again. Answered with whether that is new."""
+    """Move the triggers of a class out of quarantine. Answered with whether it was there."""
 
     class_path: str
 
 
 class FireTrigger(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Give a waiting task the event its trigger has not. Answered with ``(run, task, index)``.
+    """Give a waiting task an event in place of its trigger. Answered with ``(run, task, index)``.
 
     Attributes:
         payload: msgpack.
-        key: As of an event that the trigger yields.
+        key: The key of the event, as a trigger may yield it.
     """
 
     trigger_no: TriggerNo
@@ -304,7 +307,7 @@ class FireTrigger(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Store a named event. Answered with ``(event_no, created)``.
 
-    Asking again with the same ``request`` answers with the same event.
+    A repeated request with the same ``request`` is answered with the same event.
 
     Attributes:
         data: msgpack.
@@ -317,10 +320,10 @@ class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SetValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Keep a secret, a connection or a variable, in place of what it was. Answered with ``None``.
+    """Set or replace a secret, a connection or a variable. Answered with ``None``.
 
     Attributes:
-        value: msgpack; ``None`` to have it gone.
+        value: msgpack; ``None`` to delete it.
     """
 
     kind: ValueKind
@@ -328,26 +331,26 @@ class SetValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     value: bytes | None
 
     def __repr__(self) -> str:
-        return f"SetValue({self.kind} {self.name!r})"  # it may come to stand in a log
+        return f"SetValue({self.kind} {self.name!r})"  # it may be logged
 
 
 class Reseal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Seal anew what is sealed, with the key that seals now. Answered with a ``Resealed``.
+    """Encrypt stored values again with the current key. Answered with a ``Resealed``.
 
     Attributes:
-        after: Which trigger was the last; ``None`` for the values, which come first.
+        after: The last trigger of the previous page; ``None`` for the values, which come first.
     """
 
     after: TriggerNo | None = None
 
 
 class Resealed(msgspec.Struct, frozen=True):
-    """A page of what is sealed.
+    """The result of encrypting one page of values again.
 
     Attributes:
-        count: Sealed anew.
-        unopened: Left as they are, since no key at hand opens them.
-        after: For the next page; ``None`` behind the last one.
+        count: Values encrypted again.
+        unopened: Values left unchanged, because no available key decrypts them.
+        after: For the next page; ``None`` after the last one.
     """
 
     count: int
@@ -356,10 +359,10 @@ class Resealed(msgspec.Struct, frozen=True):
 
 
 class CreateAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Let a person log in. Answered with the ``AccountRow``.
+    """Create an account. Answered with the ``AccountRow``.
 
     Attributes:
-        secret: Argon2's text.
+        secret: The encoded Argon2 hash.
     """
 
     name: str
@@ -367,18 +370,18 @@ class CreateAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     role: Role
 
     def __repr__(self) -> str:
-        return f"CreateAccount({self.name!r})"  # it may come to stand in a log
+        return f"CreateAccount({self.name!r})"  # it may be logged
 
 
 class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Change an account, which ends its sessions. Answered with the ``AccountRow``.
+    """Change an account and end its sessions. Answered with the ``AccountRow``.
 
-    One that is disabled has no tokens any more, and one with a smaller role none with a larger.
+    Tokens of a disabled account are revoked, and those above a reduced role are reduced to it.
 
     Attributes:
-        secret, role, is_disabled: ``None`` for what stays.
-        seen: The ``secret`` that a password was compared with, which must still be that.
-        keeps: The session that goes on.
+        secret, role, is_disabled: ``None`` to keep the value.
+        seen: The ``secret`` that a password was verified with, which must not have changed since.
+        keeps: The session that continues.
     """
 
     name: str
@@ -393,19 +396,19 @@ class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class DeleteAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Delete an account, which ends its sessions. Answered with how many tokens that revoked."""
+    """Delete an account and end its sessions. Answered with the number of revoked tokens."""
 
     name: str
 
 
 class OpenLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Begin a session. Answered with the ``LoginRow``.
+    """Open a session. Answered with the ``LoginRow``.
 
     Attributes:
-        name: Of the account, or ``HOME``.
-        seen: The ``secret`` that the password was compared with, which must still be that.
-        digest: Of what the cookie holds.
-        replaces: The digest of the session that this one comes in place of.
+        name: The name of the account, or ``HOME``.
+        seen: The ``secret`` that the password was verified with, which must not have changed since.
+        digest: The digest of the cookie's secret.
+        replaces: The digest of the session that this one replaces.
     """
 
     name: str
@@ -420,13 +423,13 @@ class OpenLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EndLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End a session. Answered ``None``."""
+    """End a session. Answered with the ``LoginRow``."""
 
     login_no: int
 
 
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Let a program in. Answered with the ``TokenRow``."""
+    """Create an API token. Answered with the ``TokenRow``."""
 
     name: str
     digest: bytes
@@ -440,23 +443,23 @@ class CreateToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Have a token be good for nothing. Answered with the ``TokenRow``; again it stays so."""
+    """Revoke a token. Answered with the ``TokenRow``. Idempotent."""
 
     token_no: int
 
 
 class NoteUse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Say when tokens were used last. Answered ``None``.
+    """Record when tokens were last used. Answered with ``None``.
 
     Attributes:
-        uses: ``(token_no, instant)``.
+        uses: ``(token_no, timestamp)``.
     """
 
     uses: tuple[tuple[int, Timestamp], ...]
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Put lines into the audit that no other request puts there. Answered ``None``."""
+    """Add audit entries that no other request adds. Answered with ``None``."""
 
     lines: tuple[AuditEntry, ...]
 

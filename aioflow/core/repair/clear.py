@@ -1,7 +1,7 @@
-"""Requests to clear: tasks of a run begin anew, as if they never had; it goes on if it had ended.
+"""Requests to clear tasks of a run: the tasks run again, and a run that had ended resumes.
 
-What is asked for is chosen from memory and begins to be owed in one small batch, with which the
-run stops going on. Its tasks follow in slices, see ``clearing``.
+The selection is made from memory and stored in one small batch, which also suspends the run. The
+tasks follow in slices, see ``execution``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ("asks", "clear", "has_to_wait", "key_of", "needed", "portion")
 
 
 def asks(inputs: Iterable[Input]) -> Iterator[ClearTasks | Mark]:
-    """Yield the requests among inputs whose runs have to be live, or in ``memory.loaded``."""
+    """Yield the requests among inputs whose runs must be live, or in ``memory.loaded``."""
     for entry in inputs:
         match entry:
             case RequestReceived(request=ClearTasks() as request):
@@ -37,14 +37,14 @@ def asks(inputs: Iterable[Input]) -> Iterator[ClearTasks | Mark]:
 
 
 def key_of(request: ClearTasks | Mark) -> str | None:
-    """Return what tells a request from others that are the same, if anything does."""
+    """Return the idempotency key of a request, if it has one."""
     return request.key if isinstance(request, ClearTasks) else None
 
 
 def needed(inputs: Iterable[Input], memory: Memory) -> Sequence[TaskNo]:
-    """Return whose rows have to be in ``memory.prefetched_tasks`` before these are taken.
+    """Return the tasks whose rows must be in ``memory.prefetched_tasks`` for these inputs.
 
-    Of a run that is live again, let go of what was loaded before.
+    Loaded runs that are live again are dropped.
     """
     for key in [key for key in memory.loaded if memory.find_run(key[0]) is not None]:
         del memory.loaded[key]
@@ -67,7 +67,7 @@ def _needed(request: ClearTasks | Mark, run: Run) -> Iterable[TaskNo]:
 
 
 def portion(inbox: Iterable[Input], limit: int, memory: Memory) -> int:
-    """Return how many inputs the next turn takes: what needs rows of a run is taken alone."""
+    """Return how many inputs the next turn takes. One that needs rows of a run is taken alone."""
     count = 0
     for count, entry in enumerate(islice(inbox, limit), 1):
         if isinstance(entry, RequestReceived | ContinueRun) and _is_taken_alone(entry, memory):
@@ -82,7 +82,7 @@ def _is_taken_alone(entry: RequestReceived | ContinueRun, memory: Memory) -> boo
 
 
 def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
-    """Whether something of its run is being cleared, or marked, already; this comes after that."""
+    """Return whether the request must wait for an earlier clear or mark of its run."""
     run = memory.find_run(request.run_id)
     if run is None or (isinstance(request, Mark) and not request.tasks and run.state.is_live):
         return False
@@ -92,11 +92,11 @@ def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
 
 
 def clear(request: ClearTasks, tx: Transaction, slots: Slots) -> tuple[int, RunState]:
-    """Have tasks begin anew. Returns how many that are, and how their run stands.
+    """Clear tasks. Return how many, and the state of their run.
 
     Raises:
-        RequestError: If there is no such run or task, the run is being cancelled, or it cannot be
-            moved to the newest version though that is asked for.
+        RequestError: If there is no such run or task, if the run is being cancelled, or if it
+            cannot be moved to the newest version as requested.
     """
     memory = tx.memory
     loaded = memory.loaded.pop((request.run_id, request.key), UnknownRun(request.run_id))
@@ -143,7 +143,7 @@ def _newest(run: Run, chosen: Clearing, memory: Memory) -> DagVersion | None:
 
 
 def _check_round(request: ClearTasks, run: Run) -> None:
-    """Refuse a request about a round that has not begun, or of which something else is said."""
+    """Reject a request for an iteration that has not started, or with contradicting options."""
     if not request.tasks:
         raise RequestError("a round is one of a loop; name a task of that, too (--task)")
     if request.map_index >= 0 or request.failed:

@@ -1,15 +1,15 @@
-"""Clearing and marking, slice by slice: until all that was chosen is done, its run does not go on.
+"""Execution of clears and marks, slice by slice. The run is suspended until all is done.
 
-A cleared task is pending, with a row that keeps the number of its last start. What it returned,
-recorded and waited for is gone, its tries stay for people to read. The children of a fan-out
-keep their numbers and its width, unless what it is made from is cleared, too: then they are
-``removed``, and it is made anew with children of their own.
+A cleared task is pending, with a row that keeps the number of its last start. Its result, records
+and waits are deleted; its tries stay visible. The children of a mapped task keep their numbers and
+its width, unless its input is cleared as well. Then they are ``removed``, and it is expanded again
+with new children.
 
-A loop may also go back to a round, see ``rewinding``. What is marked ends as was said, and what
-had been decided by its earlier end is cleared, see ``mark``; then what is under way though its
-rule no longer says so is stopped, see ``marking``.
+A loop may also go back to an iteration, see ``rewind``. A marked task ends in the requested state,
+and decisions that followed from its earlier end are cleared, see ``mark``. Then running tasks whose
+trigger rule no longer says run are stopped, see ``mark_apply``.
 
-How far it has come the states of the tasks say, so a restart goes on where it stood.
+The states of the tasks tell the progress, so a restart continues from there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = (
 )
 
 SLICE_TASKS = 1_500
-"""Tasks cleared, or marked, in one turn at most: of each change its row, tries and result."""
+"""Tasks cleared or marked in one turn at most. Each changes its row, its tries and its result."""
 
 
 def _but(*states: TaskState) -> re.Pattern[bytes]:
@@ -70,7 +70,7 @@ _OTHERS: Final = {state: _but(state) for state in (TaskState.SUCCESS, TaskState.
 
 
 class _Place(NamedTuple):
-    """A task that is still to be cleared, or marked."""
+    """A task that is still to be cleared or marked."""
 
     task_no: TaskNo
     position: int
@@ -80,7 +80,7 @@ class _Place(NamedTuple):
 
 
 def count(run: Run, chosen: Clearing) -> int:
-    """Return how many tasks begin anew."""
+    """Return how many tasks are reset."""
     total = sum(_is_begun(run, chosen, position) for position in chosen.whole)
     rounds = dict(chosen.rounds)
     for position, group in run.groups.items():
@@ -98,7 +98,7 @@ def count(run: Run, chosen: Clearing) -> int:
 
 
 def undecided(run: Run) -> Iterable[TaskNo]:
-    """Return the unmapped tasks that have ended, and others of which more is asked before."""
+    """Return the tasks whose rows are needed: ended unmapped ones, and some children."""
     first = run.row.first_task_no
     ended = (at for at, state in enumerate(run.states) if state >= TaskState.SUCCESS)
     whole = (first + at for at in ended if at not in run.groups)
@@ -106,12 +106,12 @@ def undecided(run: Run) -> Iterable[TaskNo]:
 
 
 def needed(run: Run) -> Iterable[TaskNo]:
-    """Return whose rows the next slice needs."""
+    """Return the tasks whose rows the next slice needs."""
     return [place.task_no for place in _next(run) if place.state >= TaskState.SUCCESS]
 
 
 def under_way(run: Run, chosen: Clearing) -> list[_Place]:
-    """Return what is to be cleared and is under way; no rounds that a loop takes back."""
+    """Return selected tasks that are in progress, without iterations that a loop takes back."""
     places = chain(_unmapped_places(run, chosen), _children(run, chosen))
     return [place for place in places if is_under_way(place.state)]
 
@@ -119,12 +119,12 @@ def under_way(run: Run, chosen: Clearing) -> list[_Place]:
 def begin(
     run: Run, tx: Transaction, slots: Slots, *, dag_version: DagVersion | None = None
 ) -> None:
-    """Clear the unmapped tasks that were chosen; the rest follows.
+    """Clear the selected unmapped tasks. The rest follows.
 
-    What these have decided for others is thus taken back before anything else is decided.
+    So their effects on other tasks are taken back before anything else is decided.
 
     Args:
-        plan: The version that the run is moved to once nothing of it is under way.
+        dag_version: The version that the run is moved to once none of its tasks is in progress.
     """
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the caller holds it still
@@ -137,7 +137,7 @@ def begin(
 
 
 def hold(run: Run, chosen: Clearing, tx: Transaction) -> None:
-    """Have a run not go on until all of this is done; one that had ended is remembered again."""
+    """Suspend a run until the selection is done. An ended run is added to memory again."""
     memory = tx.memory
     pending_clears.owe(run, chosen, tx)
     if run.row.ended_at is not None:
@@ -146,11 +146,11 @@ def hold(run: Run, chosen: Clearing, tx: Transaction) -> None:
         memory.add_run(run)
         for wait in memory.waits.objects.values():
             if wait.run.run_no == run.run_no:
-                wait.run = run  # its host has not let go of it
+                wait.run = run  # its host has not released it yet
 
 
 def _step_back(run: Run, tx: Transaction) -> None:
-    """A run has not ended, nor waits for its turn, until what is left of this is done."""
+    """Move a run out of its ended or queued state until the selection is done."""
     mark = None if run.clearing is None else run.clearing.mark
     if run.row.ended_at is None:
         if run.state is RunState.QUEUED:
@@ -162,7 +162,7 @@ def _step_back(run: Run, tx: Transaction) -> None:
 
 
 def begin_mark(run: Run, tx: Transaction, slots: Slots) -> None:
-    """Mark at least the loops, which must not go round meanwhile; all, if that is a slice."""
+    """Mark all tasks that fit in a slice, and all loops, which must not iterate meanwhile."""
     _clear(run, list(_marked(run, in_loops=True)), tx, slots)
     _mark(run, tx, slots)
     if run.clearing is not None:
@@ -170,7 +170,7 @@ def begin_mark(run: Run, tx: Transaction, slots: Slots) -> None:
 
 
 def go_on(run: Run, tx: Transaction, slots: Slots) -> None:
-    """Do the next slice, or let the run go on."""
+    """Execute the next slice, or resume the run."""
     if run.clearing is not None and run.clearing.mark is not None:
         _mark(run, tx, slots)
         return
@@ -184,7 +184,7 @@ def go_on(run: Run, tx: Transaction, slots: Slots) -> None:
 
 
 def _mark(run: Run, tx: Transaction, slots: Slots) -> None:
-    """Do a slice of a mark, as far as the rows are at hand; let the run go on if that is all."""
+    """Execute a slice of a mark, as far as rows are loaded. Resume the run if that is all."""
     rows, left = tx.memory.prefetched_tasks, SLICE_TASKS
     while run.clearing is not None:
         places = _next(run)
@@ -202,18 +202,18 @@ def _mark(run: Run, tx: Transaction, slots: Slots) -> None:
 
 
 def give_up(run: Run, tx: Transaction) -> None:
-    """A run is cut short: what was not cleared, or marked, stays as it is."""
+    """Drop the selection of a run that is cut short. The remaining tasks stay as they are."""
     if run.clearing is not None:
         for position in run.clearing.positions:
-            tx.task_over(run, position)  # the run behind was not to look at it
+            tx.task_over(run, position)  # the next run had to ignore it meanwhile
         pending_clears.let_go(run, tx)
 
 
-# ── what is to be cleared ───────────────────────────────────────────────────────────────
+# ── selection of a slice ────────────────────────────────────────────────────────────────
 
 
 def _next(run: Run) -> list[_Place]:
-    """Return what the next slice is about, unmapped tasks first; of a loop rounds as a whole."""
+    """Return the tasks of the next slice, unmapped ones first. An iteration is never split."""
     chosen = run.clearing
     if chosen is None:
         return []
@@ -254,10 +254,10 @@ def _children(run: Run, chosen: Clearing) -> Iterator[_Place]:
 
 
 def _marked(run: Run, *, in_loops: bool = False) -> Iterator[_Place]:
-    """Yield what stands otherwise than was said; of a loop no round that has ended by itself.
+    """Yield tasks whose state differs from their mark, without iterations that ended by themselves.
 
     Args:
-        in_loops: Nothing else than rounds.
+        in_loops: Yield only iterations of loops.
     """
     mark = None if run.clearing is None else run.clearing.mark
     if mark is None:
@@ -277,7 +277,7 @@ def _marked(run: Run, *, in_loops: bool = False) -> Iterator[_Place]:
 
 
 def _unrun(run: Run) -> Iterator[_Place]:
-    """Yield children that have ended and, as far as memory knows, never ran."""
+    """Yield children that have ended and, according to memory, never ran."""
     chosen = run.clearing
     if chosen is None:
         return
@@ -295,7 +295,7 @@ def _unrun(run: Run) -> Iterator[_Place]:
 
 
 def _is_begun(run: Run, chosen: Clearing, position: int) -> bool:
-    """Whether an unmapped task, or a mapped one that has not expanded, is not pending."""
+    """Return whether an unmapped task, or a mapped one that has not expanded, is not pending."""
     is_there = position not in run.groups and position not in chosen.kept
     return is_there and run.states[position] != TaskState.PENDING
 
@@ -325,11 +325,11 @@ def _has(bits: bytes, index: int) -> bool:
     return bool(bits) and bool(bits[index >> 3] >> (index & 7) & 1)
 
 
-# ── a slice ─────────────────────────────────────────────────────────────────────────────
+# ── execution of a slice ────────────────────────────────────────────────────────────────
 
 
 def _clear(run: Run, places: Iterable[_Place], tx: Transaction, slots: Slots) -> None:
-    """Clear these, or mark them."""
+    """Clear or mark these tasks."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the callers looked
     anew, rounds = frozenset(chosen.anew), dict(chosen.rounds)
@@ -345,7 +345,7 @@ def _clear(run: Run, places: Iterable[_Place], tx: Transaction, slots: Slots) ->
             task = _begin_anew(run, place, tx, slots)
             if (index >= 0 and position in anew) or index > rounds.get(position, index):
                 remove(task, tx)
-            elif chosen.mark is not None:  # it may go on in this turn
+            elif chosen.mark is not None:  # it may start again in this turn
                 run.cleared.hold(task.task_no, task)
 
 
@@ -368,17 +368,17 @@ def _clear_unrun(run: Run, place: _Place, tx: Transaction) -> None:
         mark_apply.begin_anew(ended(run, row, tx), tx)
 
 
-# ── the end ─────────────────────────────────────────────────────────────────────────────
+# ── end ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _finish(run: Run, tx: Transaction, slots: Slots) -> None:
-    """All is done: let the run go on, or be over as it was."""
+    """Resume the run after the last slice, or end it as it had ended."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the caller looked
     tx.runs[run.run_no] = run
     mark = chosen.mark
     if mark is not None and mark.is_cut_short:
-        retally(run)  # what its fan-outs come to: the run behind is told
+        retally(run)  # the states of its fan-outs, of which the next run is notified
         give_up(run, tx)
         mark_apply.end_again(run, run.state, mark, tx)
         return
@@ -408,7 +408,7 @@ def _finish(run: Run, tx: Transaction, slots: Slots) -> None:
 
 
 def _pass_on(run: Run, tx: Transaction) -> None:
-    """Let the run behind know of what is over, with all that ended for it."""
+    """Notify the next run of all tasks that have ended."""
     for position, state in enumerate(run.states):
         if state >= TaskState.SUCCESS:
             tx.task_over(run, position)

@@ -1,10 +1,10 @@
-"""Marking: a person says how tasks of a run have ended, or the run itself.
+"""Marks: a person sets the final state of tasks of a run, or of the run itself.
 
-What comes after a task that is marked is decided by the rules as if it had ended so: also what had
-been decided by its earlier end, unless that ran and has ended. Here is found out what all of that
-is; then it is done a slice at a time, see ``clearing``, all of it at once if it is few. A run that
-had ended goes on where something of it has to; one that was cut short stays so, and only the rows
-of its tasks change.
+The tasks after a marked task are decided by the rules as if it had ended in that state. That
+includes decisions that followed from its earlier end, unless the task in question ran and has
+ended. This module computes the selection. It is executed in slices, see ``execution``, or at once
+if it is small. A run that had ended resumes if a task of it must run. A run that was cut short
+stays so, and only the rows of its tasks change.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _UNRUN = frozenset({TaskState.UPSTREAM_FAILED, TaskState.SKIPPED})
 _ENDED = tuple(state for state in TaskState if not state.is_live)
 
 _Range: TypeAlias = tuple[int, int, int]
-"""Tasks that are meant, see ``Marking.places``."""
+"""Position, first map index and the end, see ``Marking.places``."""
 
 
-# ── what has to be read before ──────────────────────────────────────────────────────────────
+# ── rows to load ────────────────────────────────────────────────────────────────────────────
 
 
 def asks(inputs: Iterable[Input]) -> Iterator[Mark | DeleteRun]:
-    """Yield the requests about a run as a whole, whose row may have to be read."""
+    """Yield the requests about a run as a whole, whose row may have to be loaded."""
     for entry in inputs:
         match entry:
             case RequestReceived(request=DeleteRun() as request):
@@ -58,12 +58,12 @@ def asks(inputs: Iterable[Input]) -> Iterator[Mark | DeleteRun]:
 
 
 def is_row_needed(request: Mark | DeleteRun, memory: Memory) -> bool:
-    """Whether memory does not know the run."""
+    """Return whether memory does not have the run."""
     return memory.find_run(request.run_id) is None
 
 
 def needed(request: Mark, run: Run) -> Iterable[TaskNo]:
-    """Return whose rows a mark needs to be begun, or even done: a slice at most of children."""
+    """Return the tasks whose rows a mark needs to start, or to finish: at most one slice."""
     try:
         places = _places(request, run)
     except UnknownTask:
@@ -85,20 +85,20 @@ def needed(request: Mark, run: Run) -> Iterable[TaskNo]:
 def _children(
     group: MappedTask, states: Iterable[TaskState], first: int, end: int
 ) -> Iterator[TaskNo]:
-    """Yield the numbers of the children that stand so."""
+    """Yield the numbers of the children in one of these states."""
     wanted = re.compile(b"[" + re.escape(bytes(states)) + b"]")
     for match in wanted.finditer(bytes(group.states), first, end):
         yield group.first_task_no + match.start()
 
 
-# ── the request ─────────────────────────────────────────────────────────────────────────────
+# ── requests ────────────────────────────────────────────────────────────────────────────────
 
 
 def mark(request: Mark, tx: Transaction, slots: Slots) -> tuple[int, RunState]:
-    """Have tasks of a run, or the run, end as a person says.
+    """Mark tasks of a run, or the run itself.
 
     Returns:
-        How many tasks are marked, and how their run stands.
+        How many tasks are marked, and the state of their run.
 
     Raises:
         RequestError: If there is no such run or task, or the run is being ended.
@@ -136,13 +136,13 @@ def _mark_run(request: Mark, tx: Transaction, slots: Slots) -> RunState:
     run = Run(row, memory.dag_versions[row.version, row.dag_id])
     mark_ended(run, state, tx, is_told=False)
     order = run_key(run.row)
-    if order is not None:  # what has no row has ended with its run
+    if order is not None:  # tasks without a row have ended with their run
         previous.forget(run.row.dag_id, order, tx)
     return run.state
 
 
 def _places(request: Mark, run: Run) -> Sequence[_Range]:
-    """Return which tasks are meant.
+    """Return the tasks that a request names, as ranges.
 
     Raises:
         UnknownTask: If the run has no such task, or the task no such child.
@@ -161,7 +161,7 @@ def _places(request: Mark, run: Run) -> Sequence[_Range]:
 
 
 def _states(run: Run, place: _Range) -> bytes:
-    """Return how the tasks of a range stand; of what is under way no more than that."""
+    """Return the states of a range of tasks. Those in progress are not distinguished further."""
     position, first, end = place
     return bytes((run.states[position],) if first < 0 else run.groups[position].states[first:end])
 
@@ -172,25 +172,25 @@ def _count(run: Run, place: _Range, state: TaskState) -> int:
 
 
 def _taken_back(run: Run, places: Iterable[_Range], state: TaskState) -> set[int]:
-    """Return the positions of what has ended, and otherwise."""
+    """Return the positions of tasks that have ended in another state."""
     others = [ended for ended in _ENDED if ended is not state]
     return {place[0] for place in places if any(map(_states(run, place).count, others))}
 
 
-# ── what follows from it ────────────────────────────────────────────────────────────────────
+# ── consequences ────────────────────────────────────────────────────────────────────────────
 
 
 def _choose(
     run: Run, places: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
 ) -> Clearing:
-    """Return what is marked, what begins anew for that, and what may have to be stopped.
+    """Return the marked tasks, the tasks to reset because of them, and those to check for stopping.
 
     Raises:
-        RequestError: If that would take back what a loop has come to.
+        RequestError: If that would take back the outcome of a loop.
     """
     taken_back = _taken_back(run, places, state)
     for task in (run.spec.tasks[position] for position in taken_back):
-        if task.mapped is not None and task.mapped.until >= 0:  # other rounds would not fit
+        if task.mapped is not None and task.mapped.until >= 0:  # its other iterations would not fit
             raise RequestError(f"task {task.task_id!r} has ended in a loop; clear it instead")
     ended = None if run.row.ended_at is None else (run.state, run.row.ended_at)
     is_cut_short = ended is not None and run.unfinished > 0
@@ -216,7 +216,7 @@ def _choose(
 
 
 def _check_loops(run: Run, places: Iterable[_Range], again: Chosen) -> None:
-    """Refuse to keep rounds of a task whose loop begins again with its first one."""
+    """Reject marking iterations of a task whose loop restarts with its first one."""
     for position in {place[0] for place in places} - again.anew:
         task, group = run.spec.tasks[position], run.groups.get(position)
         decider = -1 if task.mapped is None else task.mapped.until
@@ -227,20 +227,20 @@ def _check_loops(run: Run, places: Iterable[_Range], again: Chosen) -> None:
 def _decided_by(
     run: Run, taken_back: set[int], places: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[Chosen, dict[int, bytes]]:
-    """Return what never ran because of these ends, and what was made from what they gave.
+    """Return tasks that never ran because of these ends, and those expanded from their results.
 
-    And by position the children that a branch has had skipped: these stay so.
+    Also return, by position, the children that a branch has skipped. They stay skipped.
     """
     again = Chosen()
     unrun, spared = _unrun(run, taken_back, places, rows)
     marked = {position for position, _, _ in places}
     before = None
-    while before != again.anew:  # what had come of those is taken back, too
+    while before != again.anew:  # decisions that followed from those are taken back as well
         before = set(again.anew)
         changed = taken_back | again.anew | takers(run, taken_back)
         for position in _reached(changed, run, unrun):
             if position in run.groups and position not in again.whole:
-                again.children[position] = set()  # which of them, their states say
+                again.children[position] = set()  # the states of its children tell which of them
             else:
                 again.whole.add(position)
         _make_anew(run, again, taken_back, marked)
@@ -250,9 +250,9 @@ def _decided_by(
 def _unrun(
     run: Run, taken_back: set[int], places: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[set[int], dict[int, bytes]]:
-    """Return what never ran, and may do so when these ends are taken back.
+    """Return tasks that never ran and may run when these ends are taken back.
 
-    Of fan-outs with more skipped children than rows are at hand that is assumed.
+    That is assumed for mapped tasks with more skipped children than rows are loaded.
     """
     marked, unrun = Chosen(), set[int]()
     marked.whole = set(taken_back)
@@ -290,7 +290,7 @@ def _is_meant(position: int, index: int, meant: Mapping[int, tuple[int, int]]) -
 
 
 def _make_anew(run: Run, again: Chosen, taken_back: set[int], marked: set[int]) -> None:
-    """Add the fan-outs whose lists will be others, or none. What is marked is what it is."""
+    """Extend the selection with mapped tasks whose input will change, except marked ones."""
     before = -1
     lists = {p for p in taken_back if not run.spec.tasks[p].streams}  # a stream keeps its items
     everything = Chosen()
@@ -307,7 +307,7 @@ def _make_anew(run: Run, again: Chosen, taken_back: set[int], marked: set[int]) 
 
 
 def _reached(first: Iterable[int], run: Run, unrun: set[int]) -> list[int]:
-    """Return the positions of what never ran behind these, with only such in between."""
+    """Return the positions of tasks that never ran after these, with only such tasks in between."""
     found: list[int] = []
     agenda = deque(first)
     while agenda:

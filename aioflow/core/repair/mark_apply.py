@@ -1,7 +1,7 @@
-"""What a slice does for a mark: tasks end as was said, and what their earlier ends let is stopped.
+"""Application of a mark: tasks end in the requested state, and invalidated ones are stopped.
 
-A task that is marked is stopped wherever it is, or its end is taken back; then it ends as was
-said, under a number that no start of it has had.
+A marked task is stopped wherever it is, or its end is taken back. Then it ends in the requested
+state, with a start number that it has never had.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _UNDER_WAY: Final = re.compile(
 )
 
 
-# ── the tasks themselves ────────────────────────────────────────────────────────────────────
+# ── marked tasks ────────────────────────────────────────────────────────────────────────────
 
 
 def end(run: Run, position: int, index: int, tx: Transaction, slots: Slots) -> None:
-    """Have a task end as its mark says."""
+    """End a task in the state of its mark."""
     assert run.clearing is not None  # noqa: S101 - the caller looked
     mark = run.clearing.mark
     assert mark is not None  # noqa: S101
@@ -49,7 +49,7 @@ def end(run: Run, position: int, index: int, tx: Transaction, slots: Slots) -> N
     begun = _take_away(run, task_no, tx, slots)
     task = fresh(run, position, index)
     task.try_number, task.started_at = begun
-    task.ended_at = max(tx.now, task.started_at or tx.now)  # the clock may have been set
+    task.ended_at = max(tx.now, task.started_at or tx.now)  # the clock may have been set back
     task.failure = marked(state)
     tx.move(task, state)
     if iterations.is_decided(run, position, index):
@@ -63,14 +63,14 @@ def end(run: Run, position: int, index: int, tx: Transaction, slots: Slots) -> N
 
 
 def marked(state: TaskState) -> Failure:
-    """Return what stands with a task, or child, that a person marked."""
+    """Return the failure record of a task, or child, that a person marked."""
     return Failure(type="Marked", message=f"a person marked it {state.label}", reason=MARKED)
 
 
 def _take_away(
     run: Run, task_no: TaskNo, tx: Transaction, slots: Slots
 ) -> tuple[int, Timestamp | None]:
-    """Take a task away from wherever it is; return which try it was in, and since when."""
+    """Stop a task wherever it is. Return its try number, and when that started."""
     task, row = run.active_tasks.get(task_no), tx.memory.prefetched_tasks.get(task_no)
     if task is not None:
         retry_budget.end_otherwise(run, task)
@@ -85,10 +85,10 @@ def _take_away(
 
 
 def begin_anew(old: TaskInstance, tx: Transaction, *, keeps_items: bool = False) -> None:
-    """Let a task be pending; it may go on in this turn.
+    """Make a task pending again. It may start in this turn.
 
     Args:
-        keeps_items: What a stream has given on stays.
+        keeps_items: Keep the items that a stream has yielded.
     """
     run = old.run
     given = run.items.pop(old.task_no, None) if keeps_items and old.spec.streams else None
@@ -99,7 +99,7 @@ def begin_anew(old: TaskInstance, tx: Transaction, *, keeps_items: bool = False)
 
 
 def _end_loop(run: Run, decider: int, tx: Transaction) -> None:
-    """No round follows the one in which what decides was marked."""
+    """Close a loop after the iteration in which its deciding task was marked."""
     for group in iterations.groups_of(run, decider):
         if group.is_open:
             tx.change_group(group, group.width)
@@ -107,7 +107,7 @@ def _end_loop(run: Run, decider: int, tx: Transaction) -> None:
 
 
 def _close(run: Run, task: TaskInstance, state: TaskState, tx: Transaction) -> None:
-    """A stream ends where it is; what has come of it is kept."""
+    """Close a stream with the items it has. Results of its consumers remain."""
     position = task.position
     given = run.items.get(task.task_no)
     if state is TaskState.SUCCESS:
@@ -134,15 +134,14 @@ def _close(run: Run, task: TaskInstance, state: TaskState, tx: Transaction) -> N
         group.cut = stream_expand.cut_of(run, position, group.width)
 
 
-# ── what comes after them ───────────────────────────────────────────────────────────────────
+# ── tasks after them ────────────────────────────────────────────────────────────────────────
 
 
 def overtake(run: Run, tx: Transaction, slots: Slots) -> bool:
-    """Stop what is under way though its rule no longer says so, as far as it is not mapped.
+    """Stop unmapped tasks in progress whose trigger rule no longer says run.
 
     Returns:
-        Whether more may have to be: children, for ``stop_overtaken``, or what comes after all of
-        these.
+        Whether more may have to be stopped: children, by ``stop_overtaken``, or tasks after these.
     """
     chosen = run.clearing
     mark = None if chosen is None else chosen.mark
@@ -156,7 +155,7 @@ def overtake(run: Run, tx: Transaction, slots: Slots) -> bool:
     whole, groups = _overtaken(run, {*mark.changed, *stopped_in})
     if not whole and not groups:
         return False
-    # Their items are gone; but what is marked is what it is.
+    # Their items are deleted, but a marked task keeps its state.
     anew = (takers(run, whole) & run.groups.keys()) - {place[0] for place in mark.places}
     for position in whole:
         _stop(run, run.task_no(position, WHOLE), tx, slots)
@@ -167,7 +166,7 @@ def overtake(run: Run, tx: Transaction, slots: Slots) -> bool:
 def _further(
     chosen: Clearing, mark: Marking, whole: set[int], groups: set[int], anew: set[int]
 ) -> Clearing:
-    """Return what is still owed, now that all that was chosen at first is done."""
+    """Return the remaining selection, now that everything selected at first is done."""
     return replace(
         chosen,
         whole=tuple(sorted({*chosen.whole, *anew})),
@@ -178,17 +177,17 @@ def _further(
 
 
 def takers(run: Run, positions: Iterable[int]) -> set[int]:
-    """Return the fan-outs over streams among these: how those end, they do."""
+    """Return the fan-outs over streams among these positions. They end as their streams do."""
     found = (stream_expand.takers(run, p) for p in positions if run.spec.tasks[p].streams)
     return {taker for of_stream in found for taker in of_stream}
 
 
 def _overtaken(run: Run, changed: Iterable[int]) -> tuple[set[int], set[int]]:
-    """Return the tasks behind these that are to be stopped, and the fan-outs to be looked at."""
+    """Return the tasks after these that must be stopped, and the fan-outs that must be checked."""
     whole, groups = set[int](), set[int]()
     for position in {judge for parent in changed for judge in run.graph.judges[parent]}:
         if stream_expand.source_of(run, position) >= 0:
-            continue  # how its stream ended matters to what comes after it alone
+            continue  # the end of its stream affects only tasks after it
         group = run.groups.get(position)
         if group is None:
             if is_under_way(run.states[position]) and verdict(run, position) is not Verdict.RUN:
@@ -203,13 +202,13 @@ def _may_be_overtaken(group: MappedTask) -> bool:
 
 
 def stop_overtaken(run: Run, tx: Transaction, slots: Slots, limit: int) -> int:
-    """Stop children that are under way though their rule no longer says so.
+    """Stop children in progress whose trigger rule no longer says run.
 
     Args:
-        limit: How many are looked at.
+        limit: How many are checked.
 
     Returns:
-        How many were; fewer, if no more are left.
+        How many were checked; fewer than ``limit`` if no more are left.
     """
     mark = None if run.clearing is None else run.clearing.mark
     count = 0
@@ -227,17 +226,17 @@ def stop_overtaken(run: Run, tx: Transaction, slots: Slots, limit: int) -> int:
 
 
 def _stop(run: Run, task_no: TaskNo, tx: Transaction, slots: Slots) -> None:
-    """Stop a task under way that should not be; it is as if it had not begun."""
+    """Stop a task in progress that should not run, and reset it as if it had not started."""
     task = run.active_tasks[task_no]
     retry_budget.take_back(run, task)
     begin_anew(stopped(task, tx, slots), tx)
 
 
-# ── the run ─────────────────────────────────────────────────────────────────────────────────
+# ── run ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def end_again(run: Run, state: RunState, mark: Marking, tx: Transaction) -> None:
-    """A run that had ended has ended so; one that was cut short stays as it was."""
+    """End a run again that had ended. One that was cut short keeps its state."""
     assert mark.ended is not None  # noqa: S101 - the caller looked
     was, ended_at = mark.ended
     if run.row.ended_at is None:  # it took more than one turn
@@ -249,6 +248,6 @@ def end_again(run: Run, state: RunState, mark: Marking, tx: Transaction) -> None
         for step in (RunState.QUEUED, RunState.RUNNING, state):
             tx.change_run(run, state=step)
     for position in range(len(run.states)):
-        tx.task_over(run, position)  # the run behind looked at it as at one that goes on
+        tx.task_over(run, position)  # the next run treated it as still running
     tx.memory.drop_run(run)
-    tx.held_dags.add(run.row.dag_id)  # another run may be the first of its line now
+    tx.held_dags.add(run.row.dag_id)  # another run may be the first of its sequence now

@@ -1,4 +1,4 @@
-"""What is owed of a run that is held still: what of it is to be cleared, or marked, is a row."""
+"""Pending clears and marks of a suspended run: an outbox row with the selected tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def owe(run: Run, chosen: Clearing, tx: Transaction) -> None:
-    """Hold a run still for this, in place of what it may be held still for already."""
+    """Suspend a run for this selection, which replaces an earlier one."""
     let_go(run, tx)
     tx.runs[run.run_no] = run
     tx.memory.clearings[run.run_no] = (tx.outbox.owe(CLEAR, _encode(chosen)), chosen)
@@ -24,7 +24,7 @@ def owe(run: Run, chosen: Clearing, tx: Transaction) -> None:
 
 
 def let_go(run: Run, tx: Transaction) -> None:
-    """Nothing is owed of a run any more."""
+    """Delete the selection and end the suspension."""
     if run.clearing is not None:
         run.clearing = None
         number, _ = tx.memory.clearings.pop(run.run_no)
@@ -32,7 +32,7 @@ def let_go(run: Run, tx: Transaction) -> None:
 
 
 def spare(run: Run, position: int, index: int, tx: Transaction) -> None:
-    """A branch that has just ended has a task skipped: that is not to begin anew any more."""
+    """Remove a task from the selection, because a branch that has just ended skipped it."""
     chosen = run.clearing
     if chosen is None or position in chosen.anew or position not in chosen.positions:
         return
@@ -47,6 +47,6 @@ def spare(run: Run, position: int, index: int, tx: Transaction) -> None:
 
 
 def spare_child(spared: dict[int, bytearray], run: Run, position: int, index: int) -> None:
-    """Add a child to those that are not to begin anew: a bit for each child of a fan-out."""
+    """Exclude a child from the selection: one bit for each child of a mapped task."""
     bits = spared.setdefault(position, bytearray(run.groups[position].width + 7 >> 3))
     bits[index >> 3] |= 1 << (index & 7)

@@ -1,4 +1,4 @@
-"""How a task begins anew: stopped or taken back, then pending under a number of its own."""
+"""Reset of a task: stopped or taken back, then pending with a new start number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = (
 
 
 def stopped(task: TaskInstance, tx: Transaction, slots: Slots) -> TaskInstance:
-    """Take a task away from wherever it is."""
+    """Stop a task, wherever it runs or waits."""
     keep_try(task, TaskState.CANCELLED, None, tx)
     lifecycle.stop(task, "cancelled", tx, slots)
     stream_consumer.cancel(task, tx)
@@ -36,7 +36,7 @@ def stopped(task: TaskInstance, tx: Transaction, slots: Slots) -> TaskInstance:
 
 
 def ended(run: Run, row: TaskRow, tx: Transaction) -> TaskInstance:
-    """Make the object of a task that has ended."""
+    """Create the object of a task that has ended."""
     task = TaskInstance(run, row.task_no, row.position, row.map_index)
     task.state = task.stored_state = row.state
     task.start_no = task.stored_start = row.start_no
@@ -57,14 +57,14 @@ def ended(run: Run, row: TaskRow, tx: Transaction) -> TaskInstance:
 
 
 def reset(old: TaskInstance, tx: Transaction) -> TaskInstance:
-    """Let a task be pending, under a number that no start of it has had."""
+    """Make a task pending, with a start number that it has never had."""
     run = old.run
     task = TaskInstance(run, old.task_no, old.position, old.map_index)
     task.state, task.start_no = old.state, after_clear(old.start_no)
     task.stored_state, task.stored_start = old.stored_state, old.stored_start
     task.stored_place = old.stored_place
     tx.move(task, TaskState.PENDING)
-    old.state = TaskState.PENDING  # wherever that waits for a slot, it does so no longer
+    old.state = TaskState.PENDING  # an entry of it in a queue for slots is stale now
     run.removed.pop(task.task_no, None)
     if task.map_index < 0:
         run.states[task.position] = TaskState.PENDING
@@ -76,7 +76,7 @@ def reset(old: TaskInstance, tx: Transaction) -> TaskInstance:
 
 
 def remove(task: TaskInstance, tx: Transaction) -> None:
-    """Others will take the place of a child; its own again where it is a round."""
+    """Mark a child as removed. Others replace it; an iteration of a loop is replaced by itself."""
     task.ended_at = tx.now
     tx.move(task, TaskState.REMOVED)
     if task.run.groups[task.position].is_loop:
@@ -84,19 +84,19 @@ def remove(task: TaskInstance, tx: Transaction) -> None:
 
 
 def dissolve(run: Run, position: int, tx: Transaction) -> None:
-    """Forget that a task was expanded: it will be, when its rule says so."""
+    """Forget that a task was expanded. Its trigger rule decides when it expands again."""
     group = run.groups.pop(position)
     if group.is_loop:
         first, end = group.first_task_no, group.first_task_no + run.spec.tasks[position].map_limit
         for task_no in [number for number in run.removed if first <= number < end]:
             del run.removed[task_no]
-    group.states, group.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
+    group.states, group.lockstep = bytearray(), None  # its queue entries have no children left
     run.states[position] = TaskState.PENDING
     tx.expansions.dissolve(run.run_no, position)
 
 
 def renewed(old: MappedTask) -> MappedTask:
-    """Have what waits for slots as this group no longer do so; return what it is from now on."""
+    """Replace a mapped task, so that its queue entries become stale. Return the replacement."""
     run = old.run
     row = ExpansionRow(
         run_no=run.run_no,
@@ -108,12 +108,12 @@ def renewed(old: MappedTask) -> MappedTask:
     group = run.groups[old.position] = MappedTask(run, row)
     group.states, group.counts = old.states, old.counts
     group.cut, group.unfinished = old.cut, old.unfinished
-    old.states, old.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
+    old.states, old.lockstep = bytearray(), None  # its queue entries have no children left
     return group
 
 
 def forget_result(run: Run, position: int) -> None:
-    """Nothing is known any more of what a task has given."""
+    """Forget everything known about the result of a task."""
     run.known[position] = 0
     run.results.pop(position, None)
     run.widths.pop(position, None)

@@ -1,4 +1,4 @@
-"""Which tasks a person means who clears some of a run, and which have to go with them."""
+"""Selection of the tasks to clear: those that a person names, and those that depend on them."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ __all__ = (
 )
 
 FAILED = frozenset({TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED})
-"""How those have ended that are meant by "only what failed"."""
+"""The final states that "only failed" selects."""
 
 _CHOOSING = frozenset({Chooses.CHILDREN, Chooses.ALL})
-"""What a task does that may have others skipped."""
+"""Kinds of tasks that may skip others."""
 
 
 class Chosen:
-    """Tasks of a run.
+    """Selected tasks of a run.
 
     Attributes:
-        whole: Positions all of whose tasks are.
-        failed: Other positions, of which those are that failed.
-        children: Of other positions, the map indexes that are.
-        anew: Mapped tasks among ``whole`` that will be expanded anew.
-        rounds: Tasks of loops that go back to a round, and to which.
+        whole: Positions of which all tasks are selected.
+        failed: Other positions, of which the failed tasks are selected.
+        children: Selected map indexes of other positions.
+        anew: Mapped tasks among ``whole`` that will be expanded again.
+        rounds: Tasks of loops that go back, with the iteration they go back to.
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class Chosen:
 
     @property
     def positions(self) -> set[int]:
-        """Those of which something is chosen."""
+        """The positions of which at least one task is selected."""
         return self.whole | self.failed | self.children.keys() | self.rounds.keys()
 
     def includes(self, position: int, index: int, run: Run) -> bool:
-        """Whether a child of a fan-out is among those that are meant."""
+        """Return whether a child of a mapped task is selected."""
         if position in self.failed:
             return run.groups[position].states[index] in FAILED
         if position in self.rounds:
@@ -71,7 +71,7 @@ class Chosen:
 
 
 def named(run: Run, task_id: str, map_index: int) -> int:
-    """Return the position of a task that a person names, and at an index from 0 a child of it.
+    """Return the position of a task that a person names. An index from 0 on must be a child of it.
 
     Raises:
         UnknownTask: If the run has no such task, or the task no such child.
@@ -86,18 +86,18 @@ def named(run: Run, task_id: str, map_index: int) -> int:
 
 
 def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Clearing:
-    """Return what a request is about, with all that has to be cleared along with it.
+    """Return the selection of a request, with all tasks that must be cleared together with it.
 
     Args:
-        request: Its tasks and the child it names are there.
-        rows: Of the unmapped tasks of the run, and of those in ``skipped_children``.
+        request: Its tasks, and the child it names, exist.
+        rows: The rows of the unmapped tasks of the run, and of those in ``skipped_children``.
     """
     chosen = _asked(request, run)
     if request.failed:
         chosen = _failed_of(chosen, run)
     _complete(chosen, run)
     for position in chosen.rounds.keys() - run.groups.keys():
-        del chosen.rounds[position]  # it has ended before it had any, or has yet to have
+        del chosen.rounds[position]  # it ended before it had any iteration, or has none yet
         chosen.whole.add(position)
     kept, spared = _chosen_away(chosen, run, rows.values())
     return Clearing(
@@ -113,7 +113,7 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
 
 
 def left_failed(run: Run, tasks: Iterable[str]) -> list[str]:
-    """Return what comes after tasks, is ``upstream_failed``, and is not being cleared now."""
+    """Return tasks after these that are ``upstream_failed`` and are not being cleared now."""
     graph = run.graph
     known = (graph.position_of[task_id] for task_id in tasks if task_id in graph.position_of)
     first = {child for position in known for child in graph.children[position]}
@@ -133,7 +133,7 @@ def _is_failed_upstream(position: int, run: Run) -> bool:
 
 
 def _asked(request: ClearTasks, run: Run) -> Chosen:
-    """Return what a person has named, with what comes after it where that is meant."""
+    """Return the tasks that a person names, and the tasks after them if requested."""
     graph, chosen = run.graph, Chosen()
     asked = [graph.position_of[task_id] for task_id in request.tasks]
     for position in asked or range(len(run.states)):
@@ -152,7 +152,7 @@ def _asked(request: ClearTasks, run: Run) -> Chosen:
 def _chosen_away(
     chosen: Chosen, run: Run, rows: Iterable[TaskRow]
 ) -> tuple[set[int], dict[int, bytearray]]:
-    """Return the tasks, and the children, that stay skipped: what chose is not cleared itself."""
+    """Return the tasks, and the children, that stay skipped because their branch is not cleared."""
     kept: set[int] = set()
     spared: dict[int, bytearray] = {}
     if not any(task.chooses in _CHOOSING for task in run.spec.tasks):
@@ -172,7 +172,7 @@ def _chosen_away(
 
 
 def skipped_children(run: Run) -> Iterator[TaskNo]:
-    """Yield the children of mapped groups that a branch among them may have had skipped."""
+    """Yield the children of mapped groups that a branch within the group may have skipped."""
     skipped = bytes((TaskState.SKIPPED,))
     for position, group in run.groups.items():
         if group.counts[TaskState.SKIPPED] and _choosers_within(position, run):
@@ -200,7 +200,7 @@ def _failed_of(chosen: Chosen, run: Run) -> Chosen:
 
 
 def _complete(chosen: Chosen, run: Run) -> None:
-    """Add what cannot stay as it is beside what is chosen, until nothing is left to add."""
+    """Add tasks that must be cleared together with the selected ones, until none is left to add."""
     scopes = [_scope(position, run) for position, t in enumerate(run.spec.tasks) if t.is_setup]
     rounds = chosen.rounds.keys()
     before = -1
@@ -225,9 +225,9 @@ def _complete(chosen: Chosen, run: Run) -> None:
 
 
 def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
-    """Return a setup and its teardowns, and the tasks with any of which they have to go.
+    """Return a setup with its teardowns, and the tasks whose clearing requires clearing them.
 
-    What a setup has made was taken away by its teardown.
+    The teardown has removed the resources of the setup.
     """
     graph = run.graph
     teardowns = {p for p in graph.children[setup] if run.spec.tasks[p].is_teardown}
@@ -236,7 +236,7 @@ def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
 
 
 def _is_under_way(position: int, run: Run) -> bool:
-    """Whether something of a task goes on: what it was given must not change meanwhile."""
+    """Return whether a task is in progress: its input must not change meanwhile."""
     group = run.groups.get(position)
     if group is None:
         return is_under_way(run.states[position])
@@ -244,11 +244,11 @@ def _is_under_way(position: int, run: Run) -> bool:
 
 
 def is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
-    """Whether what a fan-out is made from is cleared, too, or is not there any more."""
+    """Return whether the input of a fan-out is cleared as well, or does not exist any more."""
     if position in chosen.rounds:
         return False
     others = chosen.anew | chosen.rounds.keys()
-    if others.intersection(run.graph.indexed[position]):  # it follows them, one by one
+    if others.intersection(run.graph.indexed[position]):  # it depends on them child by child
         return True
     if chosen.positions & _loop_of(position, run):
         return True
@@ -263,20 +263,20 @@ def is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
 
 
 def _is_gone(source: int, width: int, run: Run) -> bool:
-    """Whether what a fan-out of this width was made from is not there any more."""
-    if run.spec.tasks[source].streams:  # a clear that a cancel cut short has taken all of it
+    """Return whether the input of a fan-out of this width does not exist any more."""
+    if run.spec.tasks[source].streams:  # a clear that a cancel cut short has deleted it
         return width > 0 and stream_expand.given(run, source) == 0
     return source not in run.widths
 
 
 def _loop_of(position: int, run: Run) -> set[int]:
-    """Return the tasks of the loop a task is in, which begins anew with its first round."""
+    """Return the tasks of the loop of a task. They restart together with the first iteration."""
     mapped = run.spec.tasks[position].mapped
     return set() if mapped is None or mapped.until < 0 else {position, *mapped.along}
 
 
 def _lists(position: int, run: Run) -> set[int]:
-    """Return the tasks that make what a fan-out is over, but for those that are fan-outs."""
+    """Return the tasks whose results a fan-out expands over, without those that are fan-outs."""
     tasks = run.spec.tasks
     mapped = tasks[position].mapped
     made = () if mapped is None else leaves(mapped.sources)
@@ -286,9 +286,9 @@ def _lists(position: int, run: Run) -> set[int]:
 
 
 def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
-    """Whether a branch or short circuit that is not cleared has had this task skipped.
+    """Return whether a branch or short circuit that is not cleared has skipped this task.
 
-    By its rule it would be something else, and it never ran.
+    Its trigger rule alone would give another state, and it never ran.
     """
     if row.state is not TaskState.SKIPPED or row.try_number > 0:
         return False
@@ -305,7 +305,7 @@ def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
 
 
 def _is_child_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
-    """The same of a child, by a branch in its mapped group."""
+    """Return the same for a child and a branch within its mapped group."""
     position, index = row.position, row.map_index
     choosers = _choosers_within(position, run)
     stay = any(not chosen.includes(chooser, index, run) for chooser in choosers)
@@ -313,7 +313,7 @@ def _is_child_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
 
 
 def _choosers_within(position: int, run: Run) -> set[int]:
-    """Return the branches and short circuits that a mapped task goes along with child by child."""
+    """Return the branches and short circuits that a mapped task depends on child by child."""
     tasks, indexed = run.spec.tasks, run.graph.indexed[position]
     if not indexed:
         return set()
@@ -324,7 +324,7 @@ def _choosers_within(position: int, run: Run) -> set[int]:
 
 
 def _is_empty(position: int, run: Run) -> bool:
-    """Whether a task was skipped because there was nothing to expand over."""
+    """Return whether a task was skipped because its input was empty."""
     mapped = run.spec.tasks[position].mapped
     if mapped is None:
         return False

@@ -1,9 +1,9 @@
-"""Schedules that ran ahead, because the wall clock was ahead and has been set back since.
+"""Correction of schedules that ran ahead because the wall clock was ahead and was set back.
 
-A schedule's cursor never goes back by itself: each slot has one run. Where it lies behind slots
-that are still to come, because they passed while the clock was wrong, it is taken back to the
-first of them. Slots that had their run then have none again: up to ``last_slot``, which stays where
-it was, the runs that are there are looked up before another one is made.
+The cursor of a schedule never moves back by itself, because each scheduled time has one run. If
+slots are still to come although the cursor has passed them while the clock was wrong, the cursor is
+moved back to the first of them. Slots that had their run must not get another one: up to
+``last_slot``, which does not move, existing runs are looked up before a run is created.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ("REASON", "found", "heed_step", "is_ahead", "take_back", "wanted")
 REASON: Final = "clock_set_back"
 
 _TOLD_US = 60_000_000
-"""A schedule that had run ahead by less than this is no news for anybody on call."""
+"""An alert names a schedule only if it had run ahead by at least this much."""
 
 _NAMED = 5
-"""So many of the schedules are named in the alert."""
+"""Maximum number of schedules that the alert names."""
 
 
 def heed_step(tx: Transaction) -> None:
-    """Have the schedules follow the wall clock if it has stepped since the last turn."""
+    """Adjust the schedules if the wall clock has stepped since the last turn."""
     tx.step = tx.at.shift - tx.memory.shift
     if tx.step:
         take_back(tx)
@@ -42,7 +42,7 @@ def heed_step(tx: Transaction) -> None:
 
 
 def take_back(tx: Transaction) -> None:
-    """Take back the cursors that lie ahead of the next slot; one alert names those far ahead."""
+    """Move cursors back that are ahead of the next slot. One alert names those far ahead."""
     behind = []
     for row in list(tx.memory.dags.values()):
         cursor = _next_slot(row, tx)
@@ -63,7 +63,7 @@ def take_back(tx: Transaction) -> None:
 
 
 def _next_slot(row: DagRow, tx: Transaction) -> Timestamp | None:
-    """Return the next slot of a schedule as of now, if it has run past that; else ``None``."""
+    """Return the next slot of a schedule from now on if its cursor is past it, else ``None``."""
     memory, now, last = tx.memory, tx.now, row.last_slot
     dag_version = memory.dag_versions.get((row.version, row.dag_id))
     spec = None if dag_version is None else dag_version.graph.spec
@@ -78,19 +78,19 @@ def _next_slot(row: DagRow, tx: Transaction) -> Timestamp | None:
 
 
 def is_ahead(row: DagRow) -> bool:
-    """Whether slots from the cursor of a schedule on may have had their run already."""
+    """Return whether slots from the cursor of a schedule on may have had their run already."""
     cursor, last = row.next_run_at, row.last_slot
     return cursor is not None and last is not None and cursor <= last
 
 
 def wanted(inputs: Iterable[Input]) -> Iterator[CreateMissingRuns]:
-    """Yield the inputs of a turn that need to know which of their slots had a run.
+    """Yield the inputs of a turn that need to know which of their slots have a run.
 
-    What there is has to be given to ``found`` before they are taken.
+    The caller passes the rows to ``found`` before the turn processes these inputs.
     """
     return (entry for entry in inputs if isinstance(entry, CreateMissingRuns))
 
 
 def found(entry: CreateMissingRuns, runs: Iterable[RunRow], memory: Memory) -> None:
-    """The runs of these slots are known, for this turn."""
+    """Store the loaded runs of these slots for this turn."""
     memory.found_ahead[entry.dag_id] = {run.logical_date for run in runs}

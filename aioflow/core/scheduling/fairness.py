@@ -1,15 +1,14 @@
-"""Whose turn it is among DAGs of equal priority: each gets its share of the places, however wide.
+"""Fair shares of slots among DAGs of equal priority, however many tasks each of them has.
 
-What begins to wait is given a *turn*: how many of its DAG will have been served by then, in
-the same queue, but never less than the present, which is the turn of whoever was served last.
-So eight thousand tasks of one DAG stand in a row, and the first of another stands beside the
-head of that row, not behind its end. A task that is expected to take less than 5 ms counts
-for as much less. Within one turn the DAG whose first task of that turn is the oldest goes first,
+A new entry gets a *turn*: the amount of work of its DAG that will have been served by then in the
+same queue, but at least the present turn, which is that of the entry served last. So eight thousand
+tasks of one DAG get consecutive turns, and the first task of another DAG gets the turn of the first
+of them, not the one after the last. A task that is expected to take less than 5 ms counts
+proportionally less. Within one turn the DAG whose first task of that turn is the oldest goes first,
 with all its tasks of that turn: short tasks of one DAG are claimed together and find its code
-loaded, also where runs of many DAG files began in between. The price is bounded: of each DAG,
-tasks that were ready later pass an older one of the same rank and priority for less than 5 ms of
-expected work and one task more, and only once. Pools that wait for the same places share them in
-the same way.
+loaded, even if runs of many DAG files started in between. The cost is bounded: per DAG, newer tasks
+pass an older one of the same rank and priority for less than 5 ms of expected work plus one task,
+and only once. Pools that wait for the same slots share them in the same way.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _TURN_BITS = 2 * _AGE_BITS
 _Line: TypeAlias = tuple[str, str]
 _Class: TypeAlias = tuple[_Line, int, int]
 _Next: TypeAlias = tuple[float, int, int]
-"""When the next of a DAG may go; the turn of its last, and the age of its first in that turn."""
+"""When the next task of a DAG may go; the turn of its last one; the age of the first in that."""
 
 _FIRST: _Next = (0.0, -1, 0)
 
 
 class Fairness:
-    """The turns. A restart begins anew: all that waits is told its turn again, oldest first."""
+    """The turns in all queues. After a restart all entries get new turns, the oldest first."""
 
     def __init__(self) -> None:
         self._age = 0
@@ -44,19 +43,20 @@ class Fairness:
         self._line_next: dict[_Line, float] = {}
 
     def age(self) -> int:
-        """Return a number that grows."""
+        """Return a number that increases with each call."""
         self._age += 1
         return self._age
 
     def turn(
         self, line: _Line, rank: int, priority: int, dag_id: str, cost_us: float, age: int
     ) -> int:
-        """Return when one more of a DAG may go: less is sooner.
+        """Return when one more task of a DAG may go: a lower number goes first.
 
         Args:
-            line: The lane and the pool it waits in.
-            cost_us: How long it is expected to take; 0 if that is not known.
-            age: Decides within one turn: that of the DAG's first task in it, then its own.
+            line: The executor and the pool that it waits for.
+            cost_us: How long it is expected to take; 0 if unknown.
+            age: Decides within one turn: first by the age of the DAG's first task in it, then its
+                own.
         """
         kind = (line, rank, priority)
         following, last, first_age = self._next.get((kind, dag_id), _FIRST)
@@ -69,12 +69,12 @@ class Fairness:
         return (number << _TURN_BITS) + (first_age << _AGE_BITS) + age
 
     def line_turn(self, line: _Line) -> int:
-        """Return whose turn it is among the pools of a lane."""
+        """Return the turn of a pool among the pools of an executor."""
         at = max(self._lane_now.get(line[0], 0.0), self._line_next.get(line, 0.0))
         return int(at // STEP_US)
 
     def served(self, line: _Line, rank: int, priority: int, turn: int, cost_us: float) -> None:
-        """One of them was given its place."""
+        """Record that an entry was given its slot."""
         kind = (line, rank, priority)
         self._now[kind] = max(self._now.get(kind, 0.0), float((turn >> _TURN_BITS) * STEP_US))
         at = max(self._lane_now.get(line[0], 0.0), self._line_next.get(line, 0.0))
@@ -82,7 +82,7 @@ class Fairness:
         self._line_next[line] = at + _counts(cost_us)
 
     def _sweep(self) -> None:
-        """Forget DAGs that have no more of a turn than anybody."""
+        """Forget DAGs that are not ahead of the present turn."""
         if len(self._next) > max(_WORTH_SWEEPING, 2 * self._swept):
             self._next = {
                 key: of for key, of in self._next.items() if of[0] > self._now.get(key[0], 0.0)
@@ -95,5 +95,5 @@ def _counts(cost_us: float) -> float:
 
 
 def age_of(turn: int) -> int:
-    """Return the age that a turn was given with."""
+    """Return the age that was passed for a turn."""
     return turn & ((1 << _AGE_BITS) - 1)

@@ -1,15 +1,14 @@
-"""Who waits for a slot, and in what order.
+"""The ready queues: tasks that wait for a slot, and their order.
 
-Ready entries wait in one heap per kind of body, pool, and host that they need. An entry is a
-queued task, or a whole group whose fresh children are drawn from it one by one, so a fan-out of
-a million weighs as much as one task. The order is: resumed before fresh, then priority, then
-whose turn it is, see ``fairness``. What begins in a run of a backfill stands behind all that is
-not of one. What keeps its room in a pool while it waits stands before all: what it holds, nobody
-else gets.
+Ready entries wait in one heap per kind of body, pool and required host. An entry is a queued task,
+or a whole mapped task whose pending children are drawn from it one by one, so a fan-out of a
+million costs as much as one task. The order is: resumed before new tasks, then priority, then the
+turn of the DAG, see ``fairness``. New tasks of backfill runs come after all others. Tasks that keep
+their slots in a pool while deferred come first, because no other task can use these slots.
 
-What the limits of its run keep from starting is put aside with the run, in the same order,
-and comes back one entry for each task that leaves its slot; so a limit costs no more with
-ten thousand tasks behind it than with ten.
+An entry that the limits of its run exclude is set aside with the run, in the same order. For each
+task that leaves its slot one entry returns, so a limit costs no more with ten thousand tasks behind
+it than with ten.
 """
 
 from __future__ import annotations
@@ -40,35 +39,35 @@ __all__ = (
 )
 
 Room: TypeAlias = Callable[[TaskInstance | MappedTask], bool]
-"""Whether its pool has room for what waits, and its host is up."""
+"""Whether the pool has capacity for the entry, and its host is up."""
 
 _Line: TypeAlias = tuple[str, str]
 _Key: TypeAlias = tuple[_Line, str]
-"""Of a queue: lane and pool, and the role of the host, where it needs one."""
+"""The key of a queue: executor and pool, and the role of the host if one is required."""
 
 SENSOR_LANE = "sensor"
-"""Hosted sensors wait for their host alone: they hold no slot, so no limit concerns them."""
+"""Hosted sensors wait only for their host. They hold no slot, so no limit applies to them."""
 
 START_LANE = "start"
-"""What waits straight from its start holds nothing either; its window alone bounds it, and its
-pool where that counts what waits."""
+"""Tasks that are deferred from the start hold no slot either. Only their window limits them, and
+their pool if it counts deferred tasks."""
 
 _HOSTLESS = frozenset({START_LANE, Body.FUNCTION.value})
-"""What waits in these lanes needs no async host."""
+"""Tasks of these executors need no async host."""
 
 _WORTH_SWEEPING = 64
 
 
 class Ready:
-    """The queues.
+    """The ready queues.
 
     Args:
-        kept: What keeps its room in its pool while it waits, as ``Slots`` has it.
+        kept: Tasks that keep their slots in a pool while they wait, as ``Slots`` has them.
 
     Attributes:
-        came_back: Somebody who had been put aside stands in a queue again, perhaps in one that
-            was looked at before.
-        across: Limits over all runs of a DAG, and who stands aside for those.
+        came_back: Whether an entry that was set aside is in a queue again, possibly in one that was
+            already examined.
+        across: Limits over all runs of a DAG, and the entries set aside for them.
     """
 
     def __init__(self, kept: Container[TaskNo]) -> None:
@@ -81,11 +80,11 @@ class Ready:
         self._fairness = Fairness()
 
     def offer(self, entry: TaskInstance | MappedTask) -> None:
-        """Let a queued task, or a group with fresh children, wait for its slots."""
+        """Queue a task, or a mapped task with pending children, for its slots."""
         self._enqueue(self._placed(entry, self._fairness.age()))
 
     def _placed(self, entry: TaskInstance | MappedTask, age: int) -> Item:
-        """Give it its place in the order."""
+        """Assign the entry its rank, priority and turn."""
         rank, priority, _, _ = self._ranked((0, -entry.spec.priority, 0, entry))
         dag_id, cost_us = entry.run.row.dag_id, _expected(entry)
         turn = self._fairness.turn(_line(entry), rank, priority, dag_id, cost_us, age)
@@ -101,13 +100,13 @@ class Ready:
         return 2 if entry.run.row.backfill is None else 3, priority, age, entry
 
     def unblock(self, task: TaskInstance) -> None:
-        """A task left its slot: let those come back that its run's limits now admit."""
+        """Bring back entries that the limits of a run admit, now that a task has left its slot."""
         self._bring_back(task.run.blocked_at.get(task.position))
         self._bring_back(task.run.blocked_at.get(_of_starts(task.position)))
         self._bring_back(task.run.blocked)
 
     def admit_more(self, task: TaskInstance) -> None:
-        """A task was given its slot: the next of its run comes back where the limits admit it."""
+        """Bring back the next entry of a run if its limits admit it, after a task got its slot."""
         run = task.run
         if run.blocked and not _is_full(run):
             self._bring_back(run.blocked)
@@ -117,18 +116,18 @@ class Ready:
         self.readmit()
 
     def readmit(self) -> None:
-        """Let those come back that the limits over all runs of their DAG now admit."""
+        """Bring back entries that the limits over all runs of their DAG now admit."""
         for item in self.across.come_back():
             self._push(item)
             self.came_back = True
 
     def _pass_on(self, entry: TaskInstance | MappedTask) -> None:
-        """It is kept from its start by something else than that limit: another may go on."""
+        """Bring back another entry of its task, because this one is blocked for another reason."""
         self.across.passed(entry)
         self.readmit()
 
     def _bring_back(self, aside: Queue | None) -> None:
-        """Let the best come back that still waits."""
+        """Bring back the best entry that is still waiting."""
         while aside:
             item = heapq.heappop(aside)
             if still_waits(item[3]):
@@ -137,13 +136,13 @@ class Ready:
                 return
 
     def repool(self) -> None:
-        """Pools changed their size: what was too wide for its pool may fit."""
+        """Queue entries again that were too large for their pool, after pools were resized."""
         items, self._too_wide = self._too_wide, []
         for item in items:
             self._push(item)
 
     def rerank(self, pool: str) -> None:
-        """Other tasks keep their room in a pool than before: put its queues in order again."""
+        """Reorder the queues of a pool after the tasks that keep slots in it have changed."""
         for ((_, name), _), queue in self._queues.items():
             if name == pool:
                 queue[:] = [self._ranked(item) for item in queue]
@@ -151,12 +150,13 @@ class Ready:
         self.across.rerank(pool, self._ranked)
 
     def best(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> Queue | None:
-        """Return the queue of a lane with the best head that may start, if there is one."""
+        """Return the executor's queue with the best head that may start, if there is one."""
         while (found := self._look(lane, room, pools)) is not None:
             queue, item = found
             if queue[0] is item:
                 return queue
-            # What a later queue put aside let somebody come back to the head of this one.
+            # Setting an entry aside in a later queue brought another one back to the head of this
+            # one.
         return None
 
     def _look(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> tuple[Queue, Item] | None:
@@ -174,7 +174,7 @@ class Ready:
         return best
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of the DAGs' own hosts that tasks wait for, and that are not up."""
+        """Return the roles of own hosts of DAGs that tasks wait for and that are not up."""
         return {
             role
             for (_, role), queue in self._queues.items()
@@ -183,7 +183,7 @@ class Ready:
         }
 
     def draw(self, queue: Queue) -> TaskInstance:
-        """Take one task from the head; a group stays until its last fresh child is drawn."""
+        """Remove one task from the head. A mapped task stays until no pending child is left."""
         rank, priority, turn, entry = queue[0]
         line, cost_us = _line(entry), _expected(entry)
         self._fairness.served(line, rank, priority, turn, cost_us)
@@ -192,7 +192,7 @@ class Ready:
             heapq.heappop(queue)
             return entry
         task = fresh(entry.run, entry.position, entry.take_fresh())
-        if entry.has_fresh:  # the next of it has the same rank, and a turn of its own
+        if entry.has_fresh:  # its next child has the same rank and a turn of its own
             dag_id, age = entry.run.row.dag_id, age_of(turn)
             turn = self._fairness.turn(line, rank, priority, dag_id, cost_us, age)
             heapq.heapreplace(queue, (rank, priority, turn, entry))
@@ -201,7 +201,7 @@ class Ready:
         return task
 
     def _push(self, item: Item) -> None:
-        """Let wait again what stood aside; what it keeps may be another than it was then."""
+        """Queue a set-aside entry again. Whether it keeps slots may have changed since."""
         self._enqueue(self._ranked(item))
 
     def _enqueue(self, item: Item) -> None:
@@ -211,14 +211,14 @@ class Ready:
         self._sweep(key, queue)
 
     def _sweep(self, key: _Key, queue: Queue) -> None:
-        """Drop what is stale below the head before it outgrows what is not."""
+        """Drop stale entries once they may outnumber the others."""
         if len(queue) > max(_WORTH_SWEEPING, 2 * self._swept.get(key, 0)):
             queue[:] = [item for item in queue if still_waits(item[3])]
             heapq.heapify(queue)
             self._swept[key] = len(queue)
 
     def _clean(self, queue: Queue, lane: str, pool: PoolRow | None) -> bool:
-        """Put aside what may not start from the head; whether anything is left."""
+        """Set aside blocked entries from the head on. Return whether an entry is left."""
         while queue:
             entry = queue[0][3]
             run = entry.run
@@ -234,7 +234,7 @@ class Ready:
             elif lane == START_LANE and not _is_past_window(entry):
                 return True
             elif lane == START_LANE:
-                # It needs no place, so it does not stand behind one that waits for such.
+                # It needs no slot, so it does not queue behind entries that wait for one.
                 aside = run.blocked_at.setdefault(_of_starts(entry.position), [])
                 heapq.heappush(aside, heapq.heappop(queue))
             elif _is_full(run):
@@ -242,7 +242,7 @@ class Ready:
                 self._pass_on(entry)
             elif _is_full_at(entry):
                 self._put_aside(heapq.heappop(queue))
-                self._bring_back(run.blocked)  # it gives way to another of its run
+                self._bring_back(run.blocked)  # it gives way to another entry of its run
                 self._pass_on(entry)
             elif self.across.is_full(entry):
                 self.across.put_aside(heapq.heappop(queue))
@@ -252,13 +252,13 @@ class Ready:
         return False
 
     def is_within_limits(self, task: TaskInstance) -> bool:
-        """Whether the limits of its run, and of its task over all runs, admit one more."""
+        """Return whether the limits of its run, and of its task over all runs, admit one more."""
         return not (_is_full(task.run) or _is_full_at(task) or self.across.is_full(task))
 
     def _is_too_wide(
         self, entry: TaskInstance | MappedTask, lane: str, pool: PoolRow | None
     ) -> bool:
-        """Whether its pool never has room for it. What has its room already needs none."""
+        """Return whether its pool is too small for it. A task with kept slots needs no capacity."""
         if pool is None or entry.spec.slots <= pool.slots:
             return False
         if lane == START_LANE:
@@ -266,11 +266,11 @@ class Ready:
         return not (isinstance(entry, TaskInstance) and entry.task_no in self._kept)
 
     def _put_aside(self, item: Item) -> None:
-        """Keep it with its run; a group that only its window holds gives way to one past it."""
+        """Set it aside with its run. If only its window blocks it, one past its window returns."""
         entry = item[3]
         aside = entry.run.blocked_at.setdefault(entry.position, [])
         if aside and aside[0][3] is entry:
-            return  # it is there already
+            return  # it is set aside already
         if aside and not _is_at_limit(entry):
             self._push(heapq.heapreplace(aside, item))
             self.came_back = True
@@ -299,35 +299,35 @@ def _lane(entry: TaskInstance | MappedTask) -> str:
 
 
 def _of_starts(position: int) -> int:
-    """Where those of a task are put aside that wait from their start."""
+    """Return the key for set-aside entries of a task that are deferred from the start."""
     return ~position
 
 
 def is_start(entry: TaskInstance | MappedTask) -> bool:
-    """Whether what waits here begins with a wait of its own, for which no worker is touched."""
+    """Return whether the entry starts with a wait of its own, without a worker."""
     if isinstance(entry, TaskInstance) and entry.resumed is not None:
         return entry.waits_again
     return entry.spec.start_trigger is not None
 
 
 def is_hosted_sensor(spec: TaskSpec) -> bool:
-    """Whether a task is a sensor that looks in the async host; it holds nothing anywhere."""
+    """Return whether a task is a sensor that pokes in the async host; it holds no slot."""
     return spec.sensor is not None and spec.body is Body.COROUTINE
 
 
 def head(queue: Queue) -> TaskInstance | MappedTask:
-    """Return what is next in a queue that is not empty."""
+    """Return the head of a queue that is not empty."""
     return queue[0][3]
 
 
 def still_waits(entry: TaskInstance | MappedTask) -> bool:
-    """Whether a task, or a fresh child of a group, waits for its place at this moment."""
+    """Return whether a task, or a pending child of a mapped task, is waiting for its slot now."""
     run = entry.run
     if run.is_forgotten or run.clearing is not None or not run.state.is_live:
         return False
     if run.row.quarantine is not None:
         return False
-    if isinstance(entry, MappedTask):  # cleared, it waits for its rule before it waits for slots
+    if isinstance(entry, MappedTask):  # a cleared one waits for its trigger rule first
         return entry.has_fresh and run.states[entry.position] == TaskState.RUNNING
     if entry.worker >= 0 or entry.is_hosted:
         return False
@@ -340,7 +340,7 @@ def _is_full(run: Run) -> bool:
 
 
 def _is_full_at(entry: TaskInstance | MappedTask) -> bool:
-    """Whether its own limit, or its window, is used up; a resumed task is past its window."""
+    """Return whether its own limit or its window is exhausted. A resumed task has no window."""
     return _is_past_window(entry) or _is_at_limit(entry)
 
 

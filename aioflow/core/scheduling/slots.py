@@ -1,12 +1,13 @@
-"""Who gets the next free slot: pools, limits; and which worker it is.
+"""Assignment of free slots to ready tasks, by pools and limits, and choice of the worker.
 
-A worker that runs a short task is given further *claimed* ones of the same pool, weight and
-version, as many as are expected to fit in ``max(5 ms, two commits)``: the slot, and with it
-the room in the pool, passes from each to the next. Nothing is claimed past a task that
-stands before it in the order of ``ready``.
+A worker that runs a short task is given further *claimed* tasks of the same pool, weight and
+version, as many as are expected to fit in ``max(5 ms, two commits)``. The slot passes from each of
+them to the next, and with it the capacity in the pool. No task is claimed ahead of one that
+precedes it in the order of ``ready``.
 
-A pool with ``include_deferred`` also counts what has begun and waits: such a task *keeps* its
-room from its wait until it goes on, and goes on in that. In such a pool nothing is claimed.
+A pool with ``include_deferred`` also counts tasks that have started and are deferred. Such a task
+*keeps* its slots from its wait until it resumes, and resumes with them. In such a pool nothing is
+claimed.
 """
 
 from __future__ import annotations
@@ -29,25 +30,27 @@ from aioflow.protocol.inputs import WorkerUnresponsive
 __all__ = ("CLAIM_LIMIT", "Slots")
 
 CLAIM_LIMIT = 256
-"""Tries a worker may hold claimed at most, however short they are."""
+"""Maximum number of claimed tries of a worker, however short they are."""
 
 _LEAST_CLAIM_US = 5_000.0
 
 
 class Slots:
-    """The bounded places where work runs.
+    """The limited slots in which tasks run.
 
     Attributes:
         workers: Slots for ``def`` bodies.
-        coroutines: How many ``async def`` bodies may run at once. Sensors are not counted:
+        coroutines: How many ``async def`` bodies may run at once. Sensors are not counted, because
             a sensor never holds a slot.
-        at_work: Those that do, by number: what began first comes first.
-        is_open: Whether anything is granted at all; a draining node closes.
-        is_held: Nothing is granted yet, until people can see it and cancel it.
-        ready: Who waits for them.
-        unwritten: Starts whose results do not fit on the disk. Nothing is granted while one of
-            them still has its place.
-        kept: What keeps its room in a pool that counts what waits: that pool, and its weight.
+        at_work: Running ``async def`` tasks by number, in the order in which they started.
+        is_open: Whether slots are granted at all. A draining node closes.
+        is_held: No slots are granted until the web server answers, so that people can see and
+            cancel tasks.
+        ready: The tasks that wait for slots.
+        unwritten: Starts whose results do not fit on the disk. Nothing is granted while one of them
+            still holds its slot.
+        kept: Tasks that keep their slots in a pool that counts deferred tasks: that pool, and the
+            number of slots.
     """
 
     def __init__(self, *, cpu_slots: int, async_slots: int) -> None:
@@ -65,7 +68,7 @@ class Slots:
 
     @property
     def running_coroutines(self) -> int:
-        """How many ``async def`` bodies run."""
+        """The number of running ``async def`` bodies."""
         return len(self.at_work)
 
     # ── pools ───────────────────────────────────────────────────────────────────────────
@@ -73,15 +76,15 @@ class Slots:
     def set_pool(
         self, name: str, slots: int | None, memory: Memory, *, include_deferred: bool = False
     ) -> PoolRow | None:
-        """Limit a pool or, with ``None``, lift its limit; return its new row.
+        """Limit a pool or, with ``None``, remove its limit. Return its new row.
 
-        What runs already goes on: a pool that was made smaller drains to its new size.
+        Running tasks continue: a pool that was made smaller drains to its new size.
 
         Args:
-            include_deferred: Whether tasks weigh on it while they wait, too.
+            include_deferred: Whether deferred tasks use slots of the pool as well.
 
         Raises:
-            BadPool: If the name is no name, or the size below 1.
+            BadPool: If the name is not valid, or the size is below 1.
         """
         if not is_identifier(name):
             raise BadPool(f"a pool cannot be named {name!r}; use letters, digits, _ . -")
@@ -94,7 +97,7 @@ class Slots:
         return row
 
     def put_pool(self, name: str, row: PoolRow | None, memory: Memory) -> None:
-        """Have a pool be as its row says; without one it has no limit."""
+        """Configure a pool as in its row. Without a row it has no limit."""
         before = self.pools.pop(name, None)
         if row is not None:
             self.pools[name] = row
@@ -103,15 +106,15 @@ class Slots:
         self.ready.repool()
 
     def used(self, pool: str) -> int:
-        """Return how many slots of a pool are taken."""
+        """Return how many slots of a pool are in use."""
         return self._used.get(pool, 0)
 
     def used_by_deferred(self, pool: str) -> int:
-        """Return how much of that is kept by what waits."""
+        """Return how many of these slots are kept by waiting tasks."""
         return self._used_by_kept.get(pool, 0)
 
     def counts_deferred(self, spec: TaskSpec) -> bool:
-        """Whether a task weighs on its pool while it waits. A hosted sensor never does."""
+        """Return whether a task uses its pool while deferred. A hosted sensor never does."""
         return _counts_deferred(self.pools.get(spec.pool)) and not is_hosted_sensor(spec)
 
     def _has_room(self, pool: str, weight: int) -> bool:
@@ -125,7 +128,7 @@ class Slots:
         return self._has_room(spec.pool, spec.slots)
 
     def _may_wait(self, entry: TaskInstance | MappedTask) -> bool:
-        """Whether a task may wait straight from its start."""
+        """Return whether a task may be deferred from its start."""
         spec = entry.spec
         return not self.counts_deferred(spec) or self._has_room(spec.pool, spec.slots)
 
@@ -139,15 +142,15 @@ class Slots:
     # ── entering and leaving ────────────────────────────────────────────────────────────
 
     def keep(self, task: TaskInstance) -> None:
-        """A task that has begun waits: it keeps its room, if its pool counts that.
+        """Let a task that waits within its try keep its slots, if its pool counts deferred tasks.
 
-        For any other task, and a second time, it changes nothing.
+        Other tasks are ignored. Idempotent.
         """
         if _is_between(task):
             self._keep(task)
 
     def keep_all(self, run: Run) -> None:
-        """As ``keep``, for all tasks of a run that came back with a restart."""
+        """Apply ``keep`` to all tasks of a run that was restored."""
         if self._keeps_any:
             for task in list(run.active_tasks.values()):
                 self.keep(task)
@@ -162,13 +165,13 @@ class Slots:
             self._take_kept(task.spec.pool, task.spec.slots)
 
     def stop_keeping(self, task: TaskInstance) -> None:
-        """A task keeps no room any more, whatever it waits for."""
+        """Free the kept slots of a task, whatever it waits for."""
         if task.task_no in self.kept:
             pool, weight = self.kept.pop(task.task_no)
             self._take_kept(pool, -weight)
 
     def _recount_kept(self, pool: str, memory: Memory) -> None:
-        """A pool counts what waits from now on, or no longer does."""
+        """Recount a pool that has begun or ceased to count deferred tasks."""
         for task in memory.active_tasks.values():
             if task.spec.pool != pool:
                 continue
@@ -177,24 +180,24 @@ class Slots:
         self.ready.rerank(pool)
 
     def offer(self, entry: TaskInstance | MappedTask) -> None:
-        """Let a queued task, or a group with fresh children, wait for its slots."""
+        """Queue a task, or a mapped task with pending children, for its slots."""
         if isinstance(entry, TaskInstance):
             self.keep(entry)
         self.ready.offer(entry)
 
     def offer_again(self, run: Run) -> None:
-        """Let the tasks of a run wait for their slots that do."""
+        """Queue those tasks of a run again that wait for slots."""
         for task in run.active_tasks.objects.values():
             waits = task.state is TaskState.QUEUED and task.worker < 0
             if task.waits_for_host or (waits and not task.is_hosted):
                 self.offer(task)
 
     def unblock(self, task: TaskInstance) -> None:
-        """A task left its slot: its run's limits may admit what they had kept away."""
+        """Bring back entries that the limits of a run admit, now that a task has left its slot."""
         self.ready.unblock(task)
 
     def release(self, task: TaskInstance) -> None:
-        """A task ended or gave its place back; what waits now keeps its room in its pool."""
+        """Free the slot of a task that ended or waits. A waiting task may keep its pool slots."""
         self.stop_keeping(task)
         if task.is_hosted:
             task.is_hosted = False
@@ -207,19 +210,19 @@ class Slots:
         self.keep(task)
 
     def call_back(self, task: TaskInstance) -> None:
-        """A process gave a try back: behind what it is at, nothing is claimed any more."""
+        """Take a try back from a process. Nothing is claimed behind the running try any more."""
         worker = self.workers[task.worker]
         worker.slow = worker.current
         self.release(task)
 
     def note_silence(self, report: WorkerUnresponsive) -> None:
-        """A worker became silent, or answers again."""
+        """Record that a worker stopped answering, or answers again."""
         worker = self.workers[report.worker]
         is_over = report.since is None or worker.is_idle
         worker.silence = None if is_over else report
 
     def note_kept_result(self, task: TaskInstance, *, disk_is_full: bool) -> None:
-        """The process of a task could not write its result."""
+        """Record whether a process failed to write a result because the disk is full."""
         if disk_is_full:
             self.unwritten[task.task_no] = task.start_no
         else:
@@ -242,17 +245,17 @@ class Slots:
             worker.claims.remove(task)
         else:
             worker.silence = None
-            worker.current = worker.slow = None  # its run may end, and is not held on to
+            worker.current = worker.slow = None  # a reference would keep an ended run alive
         self._leave_run(task)
         if worker.is_idle:
             self._take(worker.pool, -worker.weight)
             worker.weight = 0
 
     def begin(self, task: TaskInstance) -> bool:
-        """A claimed try begins: the slot of the one before it is its own now.
+        """Start a claimed try: it now owns the slot of the try before it.
 
         Returns:
-            Whether it was claimed; a first try holds its slot since it was granted.
+            Whether it was claimed. A first try has had its slot since the grant.
         """
         if not task.is_claimed:
             return False
@@ -264,7 +267,7 @@ class Slots:
         return True
 
     def recount(self, memory: Memory) -> None:
-        """Count what is taken anew from the places of all tasks, after some were read again."""
+        """Recount used slots from the slots of all tasks, after some of them were restored."""
         self._used.clear()
         self._used_by_kept.clear()
         self.kept.clear()
@@ -275,7 +278,7 @@ class Slots:
             run.running = 0
             run.running_at.clear()
         self.ready.across.recount()
-        # What is folded only waits: that weighs nothing but where a pool says so.
+        # Packed tasks only wait, so they count only if a pool includes deferred tasks.
         counted = memory.active_tasks if self._keeps_any else memory.active_tasks.objects
         for task in list(counted.values()):
             self._count(task)
@@ -303,9 +306,9 @@ class Slots:
     # ── granting ────────────────────────────────────────────────────────────────────────
 
     def grant(self, memory: Memory) -> Iterator[Grant]:
-        """Yield what may start now, best first, taking its slot with it.
+        """Yield tasks that may start now, the best first, each with its slot taken.
 
-        The caller starts each before it asks for the next, and may stop at any time.
+        The caller starts each task before it requests the next, and may stop at any time.
         """
         if not self.is_open or self.is_held:
             return
@@ -333,7 +336,7 @@ class Slots:
     def _grant_alone(
         self, suspects: Iterable[TaskInstance], hosts_up: Container[str]
     ) -> Iterator[Grant]:
-        """Grant these, and nothing else in the process that one of them may kill."""
+        """Grant slots only to these tasks in the process that one of them may kill."""
         for task in suspects:
             if not (self._may_start(task) and self.ready.is_within_limits(task)):
                 continue
@@ -350,7 +353,7 @@ class Slots:
                 yield Grant(task)
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of the DAGs' own hosts that tasks wait for, while work is granted."""
+        """Return the roles of own hosts of DAGs that tasks wait for, while slots are granted."""
         return self.ready.missing_hosts(hosts_up) if self.is_open else set()
 
     def _grant_starts(self) -> Iterator[Grant]:
@@ -400,7 +403,7 @@ class Slots:
                 yield from self._claim(worker, memory)
 
     def _claim(self, worker: Worker, memory: Memory) -> Iterator[Grant]:
-        """Claim behind a running try what is expected to fit into the horizon."""
+        """Claim tasks behind a running try that are expected to fit into the horizon."""
         horizon = max(_LEAST_CLAIM_US, 2 * memory.commit_us)
 
         def room(entry: TaskInstance | MappedTask) -> bool:
@@ -410,7 +413,7 @@ class Slots:
 
         row = self.pools.get(worker.pool)
         is_shrinking = row is not None and self.used(worker.pool) > row.slots
-        # The one before it may wait, and then passes no room on.
+        # The try before a claim may wait and keep its slots, so it could not pass them on.
         if worker.slow is worker.current or is_shrinking or _counts_deferred(row):
             return
         expected = worker.expected_us()
@@ -442,7 +445,7 @@ class Slots:
         self._enter_run(task)
 
     def _enter_run(self, task: TaskInstance) -> None:
-        """Count it against its limits: from its claim on, so that none is passed."""
+        """Count it against its limits from its claim on, so that no limit is exceeded."""
         run: Run = task.run
         run.running += 1
         if task.spec.max_active_tis_per_dagrun is not None:
@@ -461,10 +464,10 @@ def _counts_deferred(row: PoolRow | None) -> bool:
 
 
 def _is_between(task: TaskInstance) -> bool:
-    """Whether a task waits within its try, or for the place in which it goes on after that.
+    """Return whether the task is mid-try without a slot: deferred, or resumed and queued for one.
 
-    Its row alone says so, and a restart finds the same. One claimed behind another stays so
-    until it begins, since it may be recalled.
+    Derived from the row alone, so a restart reaches the same result. A claimed task counts until it
+    starts, because it may be recalled.
     """
     if task.is_hosted or (task.worker >= 0 and not task.is_claimed):
         return False

@@ -1,9 +1,9 @@
-"""Limits on a task over all runs of its DAG: how many run at once, and who stands aside for that.
+"""Limits on how many instances of a task run at once in all runs of its DAG.
 
-Whoever stands aside comes back one at a time: the next only when that one has started, has
-been put aside for something else, or no longer waits; or when it goes before that one, which
-may wait for the very room that it has. So a limit costs no more with ten thousand tasks behind
-it than with ten.
+Entries beyond the limit are set aside and return one at a time. The next one returns only when the
+last one has started, was set aside for another reason, or no longer waits; or when it goes before
+the last one, which may wait for the very slots that it keeps. So a limit costs no more with ten
+thousand tasks behind it than with ten.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aioflow.core.state.task_instance import MappedTask, TaskInstance
 __all__ = ("Across", "Item", "Queue")
 
 Item: TypeAlias = tuple[int, int, int, TaskInstance | MappedTask]
-"""Kept, resumed or fresh; priority, whose turn it is, and what waits."""
+"""Rank (keeping its slots, resumed or new), priority, turn, and the entry."""
 
 Queue: TypeAlias = list[Item]
 
@@ -26,7 +26,7 @@ _Line: TypeAlias = tuple[str, str]
 
 
 class Across:
-    """Counts by DAG and task, whatever the version of the run; each asks for its own limit.
+    """Counts by DAG and task, for all versions. Each entry applies the limit of its own version.
 
     Args:
         still_waits: Whether an entry has not been started, ended or forgotten since.
@@ -39,22 +39,22 @@ class Across:
         self._called: dict[_Key, dict[_Line, Item]] = {}
 
     def running(self, entry: TaskInstance | MappedTask) -> int:
-        """Return how many of its task hold a place, in all runs whose version limits it."""
+        """Return how many instances of its task hold a slot, in runs whose version limits it."""
         return self._running.get(_key(entry), 0)
 
     def is_full(self, entry: TaskInstance | MappedTask) -> bool:
-        """Whether its limit is used up."""
+        """Return whether its limit is exhausted."""
         at_once = _limit(entry)
         return at_once is not None and self.running(entry) >= at_once
 
     def enter(self, task: TaskInstance) -> None:
-        """A task takes its place."""
+        """Count a task that gets its slot."""
         if _limit(task) is not None:
             key = _key(task)
             self._running[key] = self._running.get(key, 0) + 1
 
     def leave(self, task: TaskInstance) -> None:
-        """A task gives its place back."""
+        """Stop counting a task that frees its slot."""
         if _limit(task) is not None:
             key = _key(task)
             self._running[key] -= 1
@@ -62,18 +62,18 @@ class Across:
                 del self._running[key]
 
     def recount(self) -> None:
-        """Nobody has a place, until each is counted again."""
+        """Reset all counts, before each task with a slot is counted again."""
         self._running.clear()
 
     def put_aside(self, item: Item) -> None:
-        """Keep what may not start until one of its task gives its place back."""
+        """Set aside an entry until an instance of its task frees its slot."""
         entry = item[3]
         lines = self._aside.setdefault(_key(entry), {})
         heapq.heappush(lines.setdefault(_line(entry), []), item)
         self.passed(entry)
 
     def passed(self, entry: TaskInstance | MappedTask) -> None:
-        """What had come back has started, or stands aside for something else."""
+        """Record that a returned entry has started, or is set aside for another reason."""
         if not self._called or _limit(entry) is None:
             return
         called = self._called.get(_key(entry), {})
@@ -82,7 +82,7 @@ class Across:
             del called[_line(entry)]
 
     def come_back(self) -> Iterator[Item]:
-        """Yield the next of each line whose limit admits it, unless one of it is on its way."""
+        """Yield each queue's next entry if its limit admits it, unless one is still returning."""
         for key in list(self._aside):
             lines, called = self._aside[key], self._called.setdefault(key, {})
             for line in list(lines):
@@ -99,13 +99,13 @@ class Across:
                 self._called.pop(key, None)
 
     def _may_call(self, aside: Queue, before: Item | None) -> bool:
-        """Whether the one that came back is not in the way of the next."""
+        """Return whether the entry that returned before does not block the next one."""
         if before is None or not self._still_waits(before[3]):
             return True
         return bool(aside) and aside[0][:3] < before[:3]
 
     def rerank(self, pool: str, ranked: Callable[[Item], Item]) -> None:
-        """Other tasks keep their room in a pool than before: put those of it in order again."""
+        """Reorder the entries of a pool after the tasks that keep slots in it have changed."""
         for lines in self._aside.values():
             for (_, name), aside in lines.items():
                 if name == pool:
@@ -118,7 +118,7 @@ class Across:
         return heapq.heappop(aside) if aside and not self.is_full(aside[0][3]) else None
 
     def waiting(self) -> Iterator[TaskInstance | MappedTask]:
-        """Yield what stands aside; some of it may no longer wait."""
+        """Yield the entries set aside. Some of them may no longer wait."""
         for lines in self._aside.values():
             for aside in lines.values():
                 yield from (item[3] for item in aside)
@@ -133,5 +133,5 @@ def _key(entry: TaskInstance | MappedTask) -> _Key:
 
 
 def _line(entry: TaskInstance | MappedTask) -> _Line:
-    """Where it waits: versions of a DAG may have a task in different pools."""
+    """Return the queue that it waits in: versions of a DAG may assign a task to different pools."""
     return entry.spec.body.value, entry.spec.pool

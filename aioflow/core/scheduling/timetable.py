@@ -1,16 +1,17 @@
-"""When does a schedule fire, and what did it miss?
+"""Times at which a schedule fires, and times that it missed.
 
-A schedule is a cron expression in a time zone, a fixed interval of elapsed time, a list of
-dates, or several of these at once. Its *slots* are instants, strictly increasing. What a cron
-expression means when clocks change is the rule of Debian's cron:
+A schedule is a cron expression in a time zone, a fixed interval of elapsed time, a list of dates,
+or several of these at once. Its *slots* are timestamps, strictly increasing. When clocks change,
+cron expressions follow the rule of Debian's cron:
 
-* **Fixed times** (neither the minute nor the hour, nor the second if there is one, begins with
-  ``*``) follow the clock on the wall, once per local day: a time that is missing that day fires
-  at the first valid instant after it, one that comes twice fires the first time.
-* **Wildcards** (``*/15 * * * *``, ``0 * * * *``, ``*/15 2 * * *``) follow elapsed time: what is
-  missing is left out, what comes twice fires twice.
+- **Fixed times** (neither the minute nor the hour, nor the second if there is one, begins with
+  ``*``) follow the wall clock, once per local day. A time that does not exist on a day fires at the
+  first valid time after it; a time that occurs twice fires the first time.
+- **Wildcards** (``*/15 * * * *``, ``0 * * * *``, ``*/15 2 * * *``) follow elapsed time: a time that
+  does not exist is skipped, and a time that occurs twice fires twice.
 
-Days of the month and of the week that are both restricted are joined by *or*, as in every cron.
+If both the day of the month and the day of the week are restricted, they are joined by *or*, as in
+every cron.
 
 ``once`` and schedules with a ``gap_us`` have no slots; ``core.runs.create`` decides when they run.
 """
@@ -55,23 +56,23 @@ _FIELD_SIZES = (
     ("month", 12),
     ("day of week", 7),
 )
-"""The fields of a cron expression and how many values each has."""
+"""The fields of a cron expression and the number of values of each."""
 
 MISSED_US = 30 * _SECOND
-"""A slot that starts later than this was missed, where missed ones are skipped."""
+"""A slot that starts later than this was missed, if missed ones are skipped."""
 
 _KINDS = "a cron expression, an interval, dates, once, or one run after the other"
 
-# Beyond these a datetime, or the fifty years in which a match is sought, overflows.
+# Beyond these dates a datetime, or the fifty years of the search for a match, would overflow.
 _EARLIEST: Timestamp = to_timestamp(datetime(2, 1, 1, tzinfo=UTC))
 _LATEST: Timestamp = to_timestamp(datetime(9900, 1, 1, tzinfo=UTC))
 
 
-# ── what is a schedule ──────────────────────────────────────────────────────────────────
+# ── validation ──────────────────────────────────────────────────────────────────────────
 
 
 def validate(schedule: ScheduleSpec, timezone: str) -> BadSchedule | None:
-    """Return what is wrong with a schedule, if anything; also if it would never fire."""
+    """Return the error of a schedule, also if it would never fire; ``None`` if it is valid."""
     try:
         _zone(timezone)
         _check(schedule, timezone)
@@ -103,9 +104,9 @@ def _check(schedule: ScheduleSpec, timezone: str) -> None:
 
 
 def _check_steps(expression: str) -> None:
-    """Refuse a step that no second value of its field can reach.
+    """Reject a step that no second value of its field can reach.
 
-    Only where a schedule is declared: the schedules of stored versions stay as they are.
+    Checked only when a schedule is declared: schedules of stored versions stay valid.
     """
     fields = expression.split()
     for (name, size), field in zip(_FIELD_SIZES[-len(fields) :], fields, strict=True):
@@ -200,8 +201,8 @@ def latest_slot(
 def _latest_cron(
     schedule: ScheduleSpec, timezone: str, after: Timestamp, until: Timestamp
 ) -> Timestamp | None:
-    # Gallop back until there is a slot, then close in on the last one. Always looking
-    # forward, because a cron that is read backwards changes clocks differently.
+    # Search back in growing steps until there is a slot, then bisect to the last one. Each probe
+    # reads forward, because cron handles clock changes differently when read backwards.
     reach_us, low, found = 60 * _SECOND, until, None
     while found is None and low > after:
         low = max(after, until - reach_us)
@@ -217,7 +218,7 @@ def _latest_cron(
             high = middle
         else:
             low = later
-    # Slots are whole seconds: what is within the last one is found by looking once more.
+    # Slots are whole seconds, so one more probe finds a slot within the last second.
     return _slot_within(schedule, timezone, low, until) or low
 
 
@@ -231,7 +232,7 @@ def _slot_within(
 def interval_up_to(
     schedule: ScheduleSpec, timezone: str, at: Timestamp
 ) -> tuple[Timestamp, Timestamp] | None:
-    """Return the last two slots not later than ``at``; ``None`` where there are not two."""
+    """Return the last two slots not later than ``at``; ``None`` if there are fewer than two."""
     end = latest_slot(schedule, timezone, after=_EARLIEST, until=at)
     if end is None:
         return None
@@ -240,10 +241,10 @@ def interval_up_to(
 
 
 def starts_at(schedule: ScheduleSpec, timezone: str, slot: Timestamp, *, salt: str) -> Timestamp:
-    """Return when the run of a slot may start: then, or later by a share of the jitter.
+    """Return when the run of a slot may start: at the slot, or later by a share of the jitter.
 
-    Which share that is follows from the slot and ``salt``, the name of the DAG, alone. At most
-    it is half the way to the next slot, so that runs start in the order of their slots.
+    The share depends only on the slot and on ``salt``, the name of the DAG. It is at most half the
+    distance to the next slot, so that runs start in the order of their slots.
     """
     jitter_us = _jitter_us(schedule, timezone, slot)
     if not jitter_us:
@@ -255,7 +256,7 @@ def starts_at(schedule: ScheduleSpec, timezone: str, slot: Timestamp, *, salt: s
 
 
 def _jitter_us(schedule: ScheduleSpec, timezone: str, slot: Timestamp) -> int:
-    """Return that of a slot: where several schedules have it, the smallest."""
+    """Return the jitter of a slot. If several schedules have the slot, the smallest counts."""
     if not any(_is_shaky(part) for part in schedule.parts):
         return schedule.jitter_us
     own = [part for part in schedule.parts if _has(part, timezone, slot)]
@@ -270,7 +271,7 @@ def _has(schedule: ScheduleSpec, timezone: str, slot: Timestamp) -> bool:
     return next_slot(schedule, timezone, after=slot - 1) == slot
 
 
-# ── what was missed ─────────────────────────────────────────────────────────────────────
+# ── missed slots ────────────────────────────────────────────────────────────────────────
 
 
 def missed(
@@ -286,22 +287,22 @@ def missed(
 ) -> tuple[list[Timestamp], Timestamp | None]:
     """Return the slots to run now, oldest first, and the next cursor.
 
-    The cursor is the first slot that has not been dealt with: everything from it on is still
-    owed. If the schedule has changed since, it need not be a slot of the new one. A next
-    cursor whose start is not in the future means that ``limit`` left some over: ask again.
+    The cursor is the first slot that has not been handled: all slots from it on are pending. If the
+    schedule has changed, the cursor need not be a slot of the new one. If the start of the next
+    cursor is not in the future, ``limit`` left slots over: call again.
 
     Args:
-        schedule: A valid one that has slots.
-        timezone: What its wall clock shows.
-        cursor: As returned last; at first the slot the DAG begins with.
-        now: Up to here, inclusive.
-        policy: Whether of the slots that were missed ``all`` run, the ``latest`` one, or none.
-        limit: How many at once, at least 1.
+        schedule: A valid schedule that has slots.
+        timezone: The time zone of its wall clock.
+        cursor: The cursor returned last; at first the slot with which the DAG begins.
+        now: The end of the period, inclusive.
+        policy: Which missed slots run: ``all``, the ``latest``, or none.
+        limit: Maximum number of slots per call, at least 1.
         last: No slot after this one runs.
         salt: See ``starts_at``.
 
     Raises:
-        ValueError: If ``limit`` is below 1: the cursor could never move on.
+        ValueError: If ``limit`` is below 1, because the cursor could never advance.
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -324,7 +325,7 @@ def missed(
     return due, next_slot(schedule, timezone, after=passed)
 
 
-# ── cron: the only place with calendars ─────────────────────────────────────────────────
+# ── cron: the only code with calendars ──────────────────────────────────────────────────
 
 
 def _cron_slots(expression: str, zone: ZoneInfo, after: Timestamp) -> Iterator[Timestamp]:
@@ -350,8 +351,8 @@ def _cron_slots(expression: str, zone: ZoneInfo, after: Timestamp) -> Iterator[T
 
 
 def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Fixed times: each as soon as the clock on the wall shows it, or a later one."""
-    # Labelled UTC, a clock reading is one that never changes its offset.
+    """Yield fixed times: each when the wall clock shows it, or else a later time."""
+    # A reading labelled UTC has an offset that never changes.
     for reading in CronSim(expression, after + _offset(zone, after)):
         found = first_instant(reading, zone)
         if found > after:
@@ -360,7 +361,7 @@ def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[d
 
 
 def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
-    """Return when a clock first shows a reading; where it never does, when it is past it."""
+    """Return when a clock first shows a reading or, if it never does, when it first is past it."""
     wall = reading.replace(tzinfo=None)
     found = wall.replace(tzinfo=zone).astimezone(UTC)
     if found.astimezone(zone).replace(tzinfo=None) == wall:
@@ -370,9 +371,9 @@ def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _elapsed(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Wildcards: plain calendar arithmetic, as far as the offset to UTC stays the same.
+    """Yield wildcard times by calendar arithmetic, for each period with a constant UTC offset.
 
-    cronsim goes astray here where clocks change by half an hour.
+    cronsim is wrong here if clocks change by half an hour.
     """
     change: datetime | None = after
     clock = after + _offset(zone, after)
@@ -393,7 +394,7 @@ def _elapsed(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datet
 def _next_change(
     zone: ZoneInfo, after: datetime, until: datetime, offset: timedelta
 ) -> datetime | None:
-    """Return the first second in ``(after, until]`` at which the offset is another one."""
+    """Return the first second in ``(after, until]`` at which the offset differs."""
     low = after
     while low < until:
         high = min(low + timedelta(days=1), until)
@@ -419,7 +420,7 @@ def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
 def _zone(timezone: str) -> ZoneInfo:
     try:
         return ZoneInfo(timezone)
-    # A name that is unknown, no relative path, or a folder of the zone database.
+    # An unknown name, an absolute path, or a folder of the zone database.
     except (KeyError, ValueError, OSError) as exc:
         raise BadSchedule(
             f"there is no time zone {timezone!r}; take a name such as 'Europe/Berlin'"

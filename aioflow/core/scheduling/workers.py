@@ -1,4 +1,4 @@
-"""A slot for ``def`` bodies and what it has, and the grant of a place to a try."""
+"""Worker slots for ``def`` bodies with their tries, and the grant of a slot to a try."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ __all__ = ("Grant", "Worker", "best_idle", "expected_us", "learn_duration")
 
 _UNKNOWN_US = 1e12
 _SHORTEST_US = 20.0
-"""A try costs at least this much in a worker, even if it does nothing."""
+"""Minimum cost of a try in a worker, even if it does nothing."""
 
 _OUTLIER = 10
-"""One measurement counts for this many times the expected duration at most."""
+"""A measurement counts for at most this many times the expected duration."""
 
 _RECENT = 0.2
 """Weight of the newest measurement in a task's expected duration."""
 
 
 class Worker:
-    """One slot.
+    """One worker slot.
 
     Attributes:
-        current: The try that runs in it.
-        claims: Sent behind it, in the order in which they will begin.
-        pool: Where its slot counts, as long as it has anything.
+        current: The running try.
+        claims: Prefetched tries behind it, in the order in which they will start.
+        pool: The pool whose slots it uses, as long as it has any try.
         silence: Since when its process neither answers nor computes.
-        slow: A try that took so long that those claimed behind it were called back.
+        slow: A try that took so long that the claims behind it were recalled.
     """
 
     __slots__ = ("claims", "current", "number", "pool", "silence", "slow", "version", "weight")
@@ -44,16 +44,16 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it could begin something else now."""
+        """Whether it could start another try now."""
         return self.current is None and not self.claims
 
     def expected_us(self) -> float:
-        """Return how long what it has is expected to take."""
+        """Return how long its tries are expected to take."""
         total = 0.0 if self.current is None else expected_us(self.current)
         return total + sum(expected_us(task) for task in self.claims)
 
     def is_like(self, entry: TaskInstance | MappedTask) -> bool:
-        """Whether the task could follow there: nothing about the slot would change."""
+        """Return whether the task could follow in this worker without changing its slot."""
         spec = entry.spec
         return (
             entry.run.row.version == self.version
@@ -66,7 +66,7 @@ class Grant:
     """A try that may start now.
 
     Attributes:
-        is_waiting: It begins with a wait, and needs no place for that.
+        is_waiting: It starts with a wait, and needs no slot for that.
     """
 
     __slots__ = ("is_claimed", "is_waiting", "task", "worker")
@@ -91,10 +91,10 @@ def expected_us(entry: TaskInstance | MappedTask) -> float:
 
 
 def learn_duration(task: TaskInstance, took_us: int) -> None:
-    """Take a measured try into what a task is expected to take."""
+    """Update the expected duration of a task with a measured try."""
     durations, position = task.run.durations, task.position
     known = durations[position]
-    took = max(0, took_us)  # these are wall times, and the clock may have been set
+    took = max(0, took_us)  # these are wall times, and the clock may have been set back
     if known == 0:
         durations[position] = took
     else:
@@ -102,7 +102,7 @@ def learn_duration(task: TaskInstance, took_us: int) -> None:
 
 
 def best_idle(idle: list[Worker], version: str) -> Worker:
-    """Return the idle worker that loads least to run a version."""
+    """Return the idle worker with the least to load for a version."""
     for worker in idle:
         if worker.version == version:
             return worker

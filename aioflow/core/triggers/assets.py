@@ -1,8 +1,8 @@
-"""Assets: what a task's success has made anew, and the runs that start with it.
+"""Asset events that a task's success emits, and the runs that they start.
 
-An asset is told of as a named event, whose name begins with ``asset:``, by the commit in which the
-task succeeds. Each DAG that goes by the asset takes that event in the same commit. It is held until
-the condition of the DAG is met by what is held; then all of it starts one run.
+An asset event is a named event whose name begins with ``asset:``. The commit in which the task
+succeeds emits it, and each DAG that depends on the asset records it in the same commit. Events stay
+pending until they meet the condition of the DAG. Then all of them start one run.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from aioflow.model.rows import NamedEventRow
 __all__ = ("TRIGGERING_EVENTS", "is_met", "settle", "waits_for")
 
 PENDING_LIMIT = 1_000
-"""Events of one asset that a DAG holds; of more the oldest go."""
+"""Maximum number of pending events of one asset per DAG. The oldest are dropped."""
 
 TOLD_LIMIT = 100
-"""Events of each asset that a run is told of, the latest."""
+"""Maximum number of events of each asset that are passed to a run: the latest."""
 
 EXTRA_LIMIT = 4_096
-"""Bytes of what comes along with an event from outside; of more the size is told."""
+"""Maximum size in bytes of the extra data of an external event. Of more only the size is passed."""
 
 TRIGGERING_EVENTS = "triggering_events"
-"""The parameter of a DAG that is told which events have started a run."""
+"""The parameter of a DAG that receives the events that started a run."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(MadeAnew)
 
 
 def settle(tx: Transaction, slots: Slots) -> None:
-    """Have the DAGs that go by them take the asset events of this turn: one run for all of them."""
+    """Record the asset events of this turn for their DAGs. Each DAG starts one run at most."""
     standing = tx.memory.dag_triggers
     taken: dict[TriggerNo, DagTrigger] = {}
     for event in tx.asset_events:
@@ -52,15 +52,15 @@ def settle(tx: Transaction, slots: Slots) -> None:
     tx.asset_events.clear()
     for taker in taken.values():
         _go_on(taker, tx, slots)
-    tx.placed_dags += sorted(tx.eased_dags)  # fewer runs wait: what is held may start one
-    while tx.placed_dags:  # what they hold may meet another condition, or may start a run again
+    tx.placed_dags += sorted(tx.eased_dags)  # fewer runs wait: pending events may start one
+    while tx.placed_dags:  # pending events may meet another condition, or start a run again
         one = standing.of(tx.placed_dags.pop())
         if one is not None:
             _go_on(one, tx, slots)
 
 
 def is_met(condition: AssetCondition, there: set[str]) -> bool:
-    """Whether a condition is met by these assets."""
+    """Return whether these assets meet a condition."""
     found = (
         part in there if isinstance(part, str) else is_met(part, there) for part in condition.parts
     )
@@ -68,7 +68,7 @@ def is_met(condition: AssetCondition, there: set[str]) -> bool:
 
 
 def waits_for(one: DagTrigger) -> str:
-    """Say which assets a DAG waits for, and which it has."""
+    """Describe which assets a DAG waits for, and how many events of each are pending."""
     condition = one.condition
     if condition is None:
         return ""
@@ -103,7 +103,7 @@ def _take(one: DagTrigger, event: NamedEventRow, tx: Transaction) -> None:
 
 
 def _told(event: NamedEventRow) -> bytes:
-    """Return what a run is told of an event; of one from outside the data is the extra."""
+    """Return the event as a run receives it. The data of an external event is the extra."""
     of: dict[str, Any] = {"id": event.event_no, "run_id": None, "task_id": None, "map_index": -1}
     try:
         told = _decode.decode(event.data)
@@ -116,7 +116,7 @@ def _told(event: NamedEventRow) -> bytes:
 
 
 def _go_on(one: DagTrigger, tx: Transaction, slots: Slots) -> None:
-    """Start a run with all that is held, if that meets the condition."""
+    """Start a run with all pending events, if they meet the condition."""
     memory, dag_id = tx.memory, one.row.dag_id
     spec = spec_of(one, memory)
     condition = one.condition

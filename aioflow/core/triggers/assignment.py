@@ -1,4 +1,4 @@
-"""Who has a trigger: handed to the host while its task waits, and let go of after that."""
+"""The assignment of triggers to hosts while their tasks wait, and their release afterwards."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ __all__ = (
 )
 
 REASSIGNED = "reassigned"
-"""Why a trigger is let go of that goes on elsewhere."""
+"""The reason to release a trigger that continues in another host."""
 
 SLEEP = "sleep"
-"""The class path of a trigger that is its deadline and nothing else."""
+"""The class path of a trigger that consists of its deadline."""
 
 RUN = "run"
-"""That of one which a run of another DAG answers, the one it has started."""
+"""The class path of a trigger that fires when a run ends that the task started."""
 
 HOSTLESS = frozenset({SLEEP, RUN})
-"""Those that no host ever has."""
+"""Classes of triggers that no host runs."""
 
 HANDED_AT_ONCE = 1_000
-"""Triggers handed in one turn to a host that came up; the others follow in the next ones."""
+"""Maximum number of triggers assigned to a new host in one turn. The others follow."""
 
 
 def host(wait: TriggerInstance, tx: Transaction) -> None:
-    """Hand a waiting trigger to its host, if there is one and it can be read.
+    """Assign a waiting trigger to its host, if the host is up and the fields can be decrypted.
 
-    The quarantine host comes up with the first trigger that it is handed; that one is handed
-    over again when it has. The own host of a DAG is started where the first of its triggers needs
-    it, and is handed them when it is up.
+    The quarantine host starts with the first trigger assigned to it. That trigger is assigned again
+    once the host is up. The own host of a DAG is started when the first of its triggers needs it,
+    and gets them when it is up.
     """
     row, run = wait.row, wait.run.row
     role = role_of(row.class_path, wait.run.dag_version, tx.memory)
@@ -77,7 +77,7 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
     if _is_ending(wait) or is_stopped(run.dag_id, tx.memory):
         return
     if not may_host(row.trigger_no, tx.memory):
-        return  # it is handed over after others
+        return  # it is assigned after others
     wait.role = role
     if not _takes(role, tx.memory):
         want_host(role, tx)
@@ -92,9 +92,9 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
 
 
 def _is_ending(wait: TriggerInstance) -> bool:
-    """Whether its task is about to be cancelled, cleared or marked, which goes slice by slice.
+    """Return whether its task is about to be cancelled, cleared or marked, slice by slice.
 
-    What it was made from may be gone already.
+    The rows it was created from may be deleted already.
     """
     if not wait.run.state.is_live:
         return True
@@ -103,9 +103,9 @@ def _is_ending(wait: TriggerInstance) -> bool:
 
 
 def _feeds(wait: TriggerInstance) -> bool:
-    """Whether an event may end the task with a list that others expand over.
+    """Return whether an event may end the task with a list that other tasks expand over.
 
-    The host writes that then, and has to know of the task what a worker would.
+    Then the host writes the list, and needs the same facts about the task as a worker.
     """
     row, task = wait.row, wait.task
     if row.ordinal != RESUMES or row.window:
@@ -114,11 +114,11 @@ def _feeds(wait: TriggerInstance) -> bool:
 
 
 def _order(wait: TriggerInstance, kwargs: bytes, tx: Transaction, *, is_told: bool) -> StartTrigger:
-    """Return the order to host a trigger.
+    """Return the command that starts a trigger in its host.
 
     Args:
         kwargs: Its fields.
-        is_told: Whether its host is told of the task that waits.
+        is_told: Whether the host receives the task that waits.
     """
     row, run, task = wait.row, wait.run.row, wait.task
     return StartTrigger(
@@ -147,10 +147,10 @@ def _order(wait: TriggerInstance, kwargs: bytes, tx: Transaction, *, is_told: bo
 
 
 def role_of(class_path: str, dag_version: DagVersion, memory: Memory) -> str:
-    """Return which host triggers of a class belong to, in a version of a DAG.
+    """Return the role of the host for triggers of a class, in a version of a DAG.
 
-    A host imports that version and the newest one. So where either of them is isolated, the host
-    is the DAG's own, and quarantine protects nothing more there.
+    A host imports that version and the newest one. If either of them is isolated, the host is the
+    DAG's own, where quarantine would protect nothing more.
     """
     spec = dag_version.graph.spec
     if spec.isolated or _is_isolated_now(dag_version, memory):
@@ -167,15 +167,15 @@ def _is_isolated_now(dag_version: DagVersion, memory: Memory) -> bool:
 
 
 def want_host(role: str, tx: Transaction) -> None:
-    """Have a host started if it is the own one of a DAG; the shared ones start by themselves."""
+    """Start the own host of a DAG. The shared hosts start by themselves."""
     if is_own(role):
         tx.effects.append(StartHost(role))
 
 
 def want_own_hosts(tx: Transaction) -> None:
-    """Start the own hosts of DAGs whose triggers of tasks wait for them.
+    """Start the own hosts of DAGs whose tasks' triggers wait for them.
 
-    After a restart no such host is up, and nothing else hands these triggers over.
+    After a restart no such host is up, and nothing else assigns these triggers.
     """
     memory = tx.memory
     if memory.is_drained:
@@ -192,7 +192,7 @@ def want_own_hosts(tx: Transaction) -> None:
 
 
 def is_stopped(dag_id: str, memory: Memory) -> bool:
-    """Whether triggers of a DAG have no host, because it is paused and wants that."""
+    """Return whether a DAG is paused with ``if_paused="stop"``: its triggers have no host then."""
     row = memory.dags.get(dag_id)
     if row is None or not row.paused:
         return False
@@ -201,17 +201,17 @@ def is_stopped(dag_id: str, memory: Memory) -> bool:
 
 
 def host_all(role: str, tx: Transaction) -> None:
-    """A trigger host is ready: hand it what waits and is its own, by priority, oldest first.
+    """Assign the waiting triggers of a host that came up, by priority, the oldest first.
 
-    It takes several turns where they are many. What another host still has comes when that has
-    let go of it.
+    Many triggers take several turns. A trigger that another host still runs follows once that host
+    has released it.
     """
     _return(role, tx)
     hand_over(AssignTriggers(role, tx.memory.hosting, _ordered(role, tx.memory)), tx)
 
 
 def host_rest(tx: Transaction) -> None:
-    """Triggers were held back: hand to the hosts that are up what is theirs and no host has.
+    """Assign triggers that were held back to the hosts that are up.
 
     The own hosts of DAGs that are not up are started.
     """
@@ -223,7 +223,7 @@ def host_rest(tx: Transaction) -> None:
 
 
 def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
-    """Yield the triggers that wait, and that the hosts of the last daemon may have had."""
+    """Yield the waiting triggers that the hosts of the last daemon may have had."""
     if memory.is_drained:
         return
     for wait in memory.waits.objects.values():
@@ -241,9 +241,9 @@ def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
 
 
 def _ordered(role: str, memory: Memory) -> array[int]:
-    """Return the triggers that wait and belong to a host, in the order in which it is to have them.
+    """Return the waiting triggers of a host, in the order of assignment.
 
-    It may have some of them.
+    Some of them may be assigned to it already.
     """
     found: dict[int, array[int]] = {}
     for wait in memory.waits.objects.values():
@@ -258,7 +258,7 @@ def _ordered(role: str, memory: Memory) -> array[int]:
     }
     alike = set(priorities.values())
     if len(alike) == 1 and len(priorities) == len(parking.forms.numbered()):
-        # They are all this host's, and none before the others: nothing is read of them.
+        # All belong to this host and have the same priority, so none of them is read.
         found.setdefault(alike.pop(), array("q")).extend(parking.triggers.folded())
     else:
         for number, form_no in parking.by_form():
@@ -271,7 +271,7 @@ def _ordered(role: str, memory: Memory) -> array[int]:
 
 
 def _return(role: str, tx: Transaction) -> None:
-    """Have a host let go of what was handed to it before it was ready and belongs elsewhere now."""
+    """Release triggers assigned to a host before it was up that belong to another one now."""
     memory = tx.memory
     for number, hosting in _strays(role, memory):
         if hosting:
@@ -279,9 +279,9 @@ def _return(role: str, tx: Transaction) -> None:
 
 
 def hand_on(role: str, tx: Transaction) -> None:
-    """A trigger host is gone: what it had and belongs elsewhere by now is hosted there.
+    """Assign the triggers of a lost host that belong to another host by now.
 
-    It was asked to leave, or its DAG is isolated by now, or is not any more.
+    They were being released from it, or the isolation of their DAG has changed.
     """
     memory = tx.memory
     found: dict[str, array[int]] = {}
@@ -294,7 +294,7 @@ def hand_on(role: str, tx: Transaction) -> None:
 
 
 def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
-    """Yield what a host was given last and belongs to another one now, with its hosting."""
+    """Yield triggers last assigned to a host that belong to another now, with the assignment."""
     for wait in list(memory.waits.objects.values()):
         if wait.role != role or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
@@ -312,16 +312,16 @@ def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
 
 
 def _takes(role: str, memory: Memory) -> bool:
-    """Whether a host can be handed triggers; that of the quarantine comes up with the first."""
+    """Return whether a host accepts triggers. The quarantine host starts with the first one."""
     return role in memory.hosts_up or role == QUARANTINE
 
 
 def hand_over(entry: AssignTriggers, tx: Transaction) -> None:
-    """Hand the next triggers to a host that takes them, or have the own host of a DAG started."""
+    """Assign the next triggers to a host that accepts them, or start the own host of a DAG."""
     memory = tx.memory
     takes = _takes(entry.role, memory)
     if memory.is_drained or not (takes or is_own(entry.role)):
-        return  # all follow when it is ready again
+        return  # all follow when it is up again
     upto = entry.at + HANDED_AT_ONCE
     forms: dict[int, _Handing] = {}
     for number in entry.numbers[entry.at : upto]:
@@ -338,7 +338,7 @@ def hand_over(entry: AssignTriggers, tx: Transaction) -> None:
                 continue
         wait = memory.waits.get(number)
         if wait is None or wait.hosting > entry.hosting:
-            continue  # nobody waits any more, or it was handed over since
+            continue  # no task waits any more, or it was assigned since
         if _is_wanted(wait, entry.role, memory):
             host(wait, tx)
     if upto < len(entry.numbers):
@@ -346,10 +346,10 @@ def hand_over(entry: AssignTriggers, tx: Transaction) -> None:
 
 
 class _Change(NamedTuple):
-    """What becomes of the folded triggers of one form when they are handed to a host.
+    """The change of packed triggers of one shape when they are assigned to a host.
 
     Attributes:
-        is_elsewhere: Those that have a host have another one, which lives.
+        is_elsewhere: Whether those that have a host have another one, which is alive.
     """
 
     was: TaskShape
@@ -363,9 +363,9 @@ _Handing: TypeAlias = _Change | Literal["needs task", "not wanted"]
 
 
 def _handing(number: int, role: str, memory: Memory) -> _Handing:
-    """Say how triggers of a form are handed to a host, or why they are not as they are.
+    """Return how triggers of a shape are assigned to a host while packed, or why they cannot be.
 
-    Where more has to be said of them, or nothing at all, that takes their task.
+    Commands with more facts, and triggers that no host runs, require the task.
     """
     was = memory.packing.forms[number]
     spec, path = _spec(was), was.class_path
@@ -384,7 +384,7 @@ def _handing(number: int, role: str, memory: Memory) -> _Handing:
 
 
 def _hand_folded(one: PackedTask, entry: AssignTriggers, change: _Change, tx: Transaction) -> None:
-    """As ``host``, of a trigger that stays folded: unfolding a hundred thousand takes seconds."""
+    """Assign a packed trigger like ``host``: unpacking a hundred thousand would take seconds."""
     memory, parking = tx.memory, tx.memory.packing
     hosting = parking.hosting(one)
     if hosting > entry.hosting or (hosting and change.is_elsewhere):
@@ -424,7 +424,7 @@ def _spec(form: TaskShape) -> TaskSpec:
 
 
 def _is_wanted(wait: TriggerInstance, role: str, memory: Memory) -> bool:
-    """Whether a host is to have a trigger that no other has."""
+    """Return whether a trigger belongs to a host and no other live host has it."""
     is_elsewhere = wait.hosting and wait.role != role and _takes(wait.role, memory)
     if wait.state is not TriggerState.WAITING or wait.task is None or is_elsewhere:
         return False
@@ -434,9 +434,9 @@ def _is_wanted(wait: TriggerInstance, role: str, memory: Memory) -> bool:
 
 
 def newest_version(dag_version: DagVersion, memory: Memory) -> str:
-    """Return the newest version of the DAG of a plan, or the plan's own.
+    """Return the newest version of the DAG, or the given one.
 
-    That is another one where the DAG is gone, or has moved to another file.
+    The given one is returned if the DAG was deleted or has moved to another file.
     """
     spec = dag_version.graph.spec
     row = memory.dags.get(spec.dag_id)
@@ -446,16 +446,16 @@ def newest_version(dag_version: DagVersion, memory: Memory) -> str:
 
 
 def unhost(wait: TriggerInstance) -> None:
-    """Its host is gone; the next hosting counts its events anew."""
+    """Record that a trigger has no host. The next assignment counts its events from 0."""
     wait.hosting = 0
     wait.has_room = True
 
 
 def let_go(wait: TriggerInstance, reason: str, tx: Transaction) -> None:
-    """End the hosting of a trigger that has no task, and keep its row until that is confirmed.
+    """Release a trigger that has no task any more. Its row stays until the host confirms.
 
-    The quarantine host may take an order before its ``HostUp`` is read, so that a trigger handed
-    to it has to leave it, whether it is known to be up or not.
+    The quarantine host may execute a command before its ``HostUp`` is processed, so a trigger that
+    was assigned to it must be released whether the host is known to be up or not.
     """
     wait.task = None
     if not wait.hosting or wait.state is not TriggerState.WAITING:

@@ -1,9 +1,9 @@
-"""Triggers that start runs of DAGs: which of them a host has, and made of what.
+"""Triggers that start DAG runs: their assignment to hosts, and the version they run.
 
-There is one for each DAG whose file says so, as a row that stays when the file says otherwise, so
-that its place and the keys it has had are known when it says so again. It is hosted as the newest
-version has it. One that ends, or fails, is hosted again after a while; one whose code is not on the
-disk, when that is there again.
+There is one for each DAG whose file declares one. Its row stays when the declaration is removed, so
+that its position and its known keys remain if it is declared again. It runs with the code of the
+newest version. A trigger that ends or fails is assigned again after a delay. A trigger whose code
+is missing on disk is assigned again once the code is restored.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ __all__ = (
 )
 
 WINDOW = 64
-"""Events such a trigger may be ahead of the store."""
+"""Number of events by which such a trigger may be ahead of the store."""
 
 FIRST_WAIT_US, LONGEST_WAIT_US = 1_000_000, 300_000_000
-"""Until one that has ended is hosted again; twice as long each time it ends without an event."""
+"""Delay until an ended trigger is assigned again. It doubles each time it ends without an event."""
 
 REFUSED = "refused"
-"""The reason of a failure that is an event which could not be taken."""
+"""The reason of a failure: an event that could not be processed."""
 
 _GONE, _PAUSED, _REASSIGNED = "finished", "paused", "reassigned"
 
 
 def adopt(spec: DagSpec, tx: Transaction) -> None:
-    """A file says of what a DAG's trigger is made."""
+    """Store the class and fields of a DAG's trigger, as its file declares them."""
     said = spec.trigger
     if said is None or said.kwargs is None:
         return
@@ -82,40 +82,40 @@ def adopt(spec: DagSpec, tx: Transaction) -> None:
         return
     tx.dag_triggers.note(one)
     one.failures, one.failure, one.retry_at = 0, None, None
-    if row.class_path != said.class_path:  # what the other saw last says nothing to this one
+    if row.class_path != said.class_path:  # the other class's last event means nothing here
         row = msgspec.structs.replace(row, since=tx.now, event=None, event_key=None)
     one.row = msgspec.structs.replace(row, class_path=said.class_path, kwargs=said.kwargs)
     tx.memory.dag_triggers.index(one)
 
 
 def spec_of(one: DagTrigger, memory: Memory) -> DagTriggerSpec | None:
-    """Return how a DAG wants its events taken; ``None`` where it wants none of this trigger."""
+    """Return the trigger declaration of a DAG's newest version; ``None`` if it has none."""
     dag = memory.newest(one.row.dag_id)
     return None if dag is None else dag.trigger
 
 
 def host_role(one: DagTrigger, memory: Memory) -> str:
-    """Return which host it belongs to, as the newest version of its DAG says."""
+    """Return the role of its host, according to the newest version of its DAG."""
     row = memory.dags.get(one.row.dag_id)
     dag_version = None if row is None else memory.dag_versions.get((row.version, row.dag_id))
     return TRIGGERS if dag_version is None else role_of(one.row.class_path, dag_version, memory)
 
 
 def place_of(dag_id: str, tx: Transaction) -> None:
-    """As ``place``, of the trigger of a DAG, if it has one."""
+    """Assign or release the trigger of a DAG, if it has one; see ``place``."""
     one = tx.memory.dag_triggers.of(dag_id)
     if one is not None:
         place(one, tx)
 
 
 def place_all(tx: Transaction) -> None:
-    """As ``place``, of all: something has changed that many may go by."""
+    """Assign or release all such triggers after a change that may concern many; see ``place``."""
     for one in tx.memory.dag_triggers:
         place(one, tx)
 
 
 def place(one: DagTrigger, tx: Transaction) -> None:
-    """Have the right host have it, or none; whatever has changed, a second time changes nothing."""
+    """Assign the trigger to the right host, or release it. Idempotent."""
     memory = tx.memory
     if one.pending:
         tx.placed_dags.append(one.row.dag_id)
@@ -131,14 +131,14 @@ def place(one: DagTrigger, tx: Transaction) -> None:
 
 
 def wake(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
-    """Have an instant come for it."""
+    """Set a timer for the trigger."""
     tx.effects.append(WakeAt(TimerFired(at, trigger_no=one.row.trigger_no)))
 
 
 def retry(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
-    """An instant of it has come: if it is that of the next attempt, nothing waits for it now.
+    """Process a timer of the trigger: if it is that of the next attempt, assign it now.
 
-    Whatever the clock says: it may have been set back since, and the instant comes once.
+    The clock is not compared: it may have been set back since, and the timer fires only once.
     """
     if one.retry_at == at:
         tx.dag_triggers.note(one)
@@ -147,7 +147,7 @@ def retry(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
 
 
 def host_all(role: str, tx: Transaction) -> None:
-    """A host is ready: hand it what is its own. What it was handed before it has not."""
+    """Assign its triggers to a host that came up. Earlier assignments to it are void."""
     memory = tx.memory
     for one in memory.dag_triggers:
         if one.hosting and one.role == role:
@@ -157,14 +157,14 @@ def host_all(role: str, tx: Transaction) -> None:
 
 
 def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
-    """A host has let go of it: as it was told, or because it came to an end, or failed."""
+    """Process the release of a trigger by its host: on command, at its end, or after a failure."""
     if report.hosting != one.hosting:
         return
     tx.dag_triggers.note(one)
     has_fired = one.index > 0
     failure = report.failure
     if failure is not None and failure.reason == REFUSED:
-        # It has not ended: what it yielded could not be taken, and it is to yield it again.
+        # It has not ended: an event could not be processed, and it must yield that event again.
         tx.effects.append(
             ReleaseTrigger(StopTrigger(one.row.trigger_no, one.hosting, _REASSIGNED), one.role)
         )
@@ -183,13 +183,13 @@ def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
 
 
 def code_restored(one: DagTrigger, tx: Transaction) -> None:
-    """The code that a host had not may be there again."""
+    """Assign a trigger again whose missing code may have been restored."""
     tx.memory.lacking_code.discard(one.row.trigger_no)
     place(one, tx)
 
 
 def fail(one: DagTrigger, failure: Failure | None, tx: Transaction) -> None:
-    """It has ended by itself, and is hosted again after a while. People are told of a failure."""
+    """Schedule another attempt of a trigger that ended by itself. Alert on the first failure."""
     tx.dag_triggers.note(one)
     is_news = failure is not None and one.failure is None
     wait_us = min(FIRST_WAIT_US << min(one.failures, 20), LONGEST_WAIT_US)
@@ -202,7 +202,7 @@ def fail(one: DagTrigger, failure: Failure | None, tx: Transaction) -> None:
 
 
 def charge(one: DagTrigger, failure: Failure, tx: Transaction) -> None:
-    """It has killed the daemon: no host has it until the file of its DAG changes."""
+    """Bar a trigger that has killed the daemon from all hosts until its DAG's file changes."""
     tx.dag_triggers.note(one)
     one.failure = failure
     bar(one.row.trigger_no, tx.memory.dags[one.row.dag_id].version, tx)
@@ -210,7 +210,7 @@ def charge(one: DagTrigger, failure: Failure, tx: Transaction) -> None:
 
 
 def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
-    """Yield those that the hosts of the last daemon may have had."""
+    """Yield the triggers that the hosts of the last daemon may have had."""
     for one in memory.dag_triggers:
         number, dag_id = one.row.trigger_no, one.row.dag_id
         is_hosted = one.row.kwargs is not None and one.row.class_path != ASSETS
@@ -245,7 +245,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
     host = StartTrigger(
         trigger_no=row.trigger_no,
         hosting=one.hosting,
-        # Named events count from the trigger's number on, as they do from that of a run.
+        # Named events count from the number of the trigger on, as they do from that of a run.
         run_no=row.trigger_no,
         task_no=-1,
         version=one.version,
@@ -262,7 +262,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
 
 
 def _leave(one: DagTrigger, reason: str, tx: Transaction) -> None:
-    """Ask its host to let go of it, unless that has been done."""
+    """Ask its host to release it, unless that has been done."""
     if not one.hosting or one.leaving:
         return
     tx.dag_triggers.note(one)
@@ -273,7 +273,7 @@ def _leave(one: DagTrigger, reason: str, tx: Transaction) -> None:
 
 
 def _is_outdated(one: DagTrigger, memory: Memory) -> bool:
-    """Whether it would be made of something else now, or elsewhere."""
+    """Return whether its class, fields, code or host would differ if it were assigned now."""
     path = one.row.class_path
     if one.made_of != (path, one.row.kwargs) or one.role != host_role(one, memory):
         return True

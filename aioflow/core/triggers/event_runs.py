@@ -1,11 +1,11 @@
-"""Runs that events start: each event is stored with what becomes of it, in one commit.
+"""Runs that events start: each event is stored with its outcome in one commit.
 
-A host reports the events of a DAG's trigger in their order, each with its index in the hosting,
-which drops what is repeated. Of events with a key each is taken once, whoever reports it again and
-when; of those without one, what a later hosting sees again is new.
+A host reports the events of a DAG's trigger in order, each with its index in the assignment, which
+detects repetitions. An event with a key is processed once, whichever assignment reports it again
+and when. An event without a key counts as new if a later assignment yields it again.
 
-The host is told what is stored, and goes on up to its window ahead of that, unless too many runs
-of the DAG wait for their turn.
+The host learns which events are stored, and may be up to its window ahead of that, unless too many
+runs of the DAG are queued.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ __all__ = (
 )
 
 RUNS_AHEAD = 10_000
-"""Runs of one DAG that wait for their turn, from which on its trigger is not asked for more, and
-assets are held for the next run."""
+"""Queued runs of one DAG from which on its trigger is not asked for more events, and asset
+events stay pending for the next run."""
 
 LONGEST_HOLD = 10
 """An event of a trigger that is never quiet starts a run after this many times ``debounce``."""
 
 _raw = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 KEY_LENGTH = 1_000
-"""A longer key starts no run: an index of PostgreSQL does not take it."""
+"""A longer key starts no run: an index of PostgreSQL cannot store it."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _NOTHING = _pack(None)
 
 
 def asked_keys(inputs: list[TriggerFired], memory: Memory) -> dict[TriggerNo, set[str]]:
-    """Return the keys of these events of DAGs' triggers: whether they are known is to be read."""
+    """Return the keys of these events of DAG triggers, which must be looked up in the store."""
     keys: dict[TriggerNo, set[str]] = {}
     for report in inputs:
         if report.key is not None and report.trigger_no in memory.dag_triggers:
@@ -72,15 +72,15 @@ def asked_keys(inputs: list[TriggerFired], memory: Memory) -> dict[TriggerNo, se
 
 
 def _stored_key(key: str) -> str:
-    """Return a key as every database takes it; one that is changed by that starts no run."""
+    """Return a key as every database can store it. An event whose key changes starts no run."""
     return key[:KEY_LENGTH].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def fire(one: DagTrigger, report: TriggerFired, tx: Transaction, slots: Slots) -> None:
-    """Take an event, unless it is known.
+    """Process an event, unless it is known.
 
-    Nor is one that comes behind another of its hosting which was not taken: the next hosting goes
-    on behind the last that is stored, and would never yield the one before again.
+    An event is also dropped if an earlier one of its assignment was not processed: the next
+    assignment resumes after the last stored event, and would never yield the earlier one again.
     """
     spec = spec_of(one, tx.memory)
     if report.hosting != one.hosting or report.index != one.index or spec is None:
@@ -132,7 +132,7 @@ def _store(
 def _hold(
     one: DagTrigger, quiet_us: int, event_no: int, report: TriggerFired, tx: Transaction
 ) -> None:
-    """Have it wait until it has been quiet; the one that waited until now never starts a run."""
+    """Hold the event until the trigger is quiet. The event held before never starts a run."""
     before = one.row.held
     since = tx.steady if before is None else before.since
     due_at = min(tx.steady + quiet_us, since + LONGEST_HOLD * quiet_us)
@@ -146,7 +146,7 @@ def _hold(
 
 
 def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction, slots: Slots) -> None:
-    """An instant has come of a DAG's trigger: to be hosted again, or of an event that it holds."""
+    """Process a timer of a DAG's trigger: assign it again, or start a run for its held event."""
     one = tx.memory.dag_triggers.get(trigger_no)
     if one is None:
         return
@@ -155,7 +155,7 @@ def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction, slots: Slots) -> 
     if held is None or one.looks_at != at:
         return
     tx.dag_triggers.note(one)
-    if spec is not None and held.due_at > at:  # others came
+    if spec is not None and held.due_at > at:  # later events arrived
         one.looks_at = held.due_at
         wake(one, held.due_at, tx)
         return
@@ -170,7 +170,7 @@ def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction, slots: Slots) -> 
 
 
 def restarted(tx: Transaction) -> None:
-    """Have the instants come that were armed."""
+    """Set the timers of held events again after a restart."""
     for one in tx.memory.dag_triggers:
         if one.row.held is not None:
             one.looks_at = one.row.held.due_at
@@ -186,7 +186,7 @@ def start(
     tx: Transaction,
     slots: Slots,
 ) -> tuple[Fate, int | None, str | None]:
-    """Make the run of an event; say what became of it."""
+    """Create the run of an event. Return the outcome of the event."""
     memory, dag_id = tx.memory, one.row.dag_id
     if spec.if_running == "skip" and create.is_running(dag_id, memory):
         return Fate.SKIPPED, None, "a run of the DAG was going on"
@@ -196,7 +196,7 @@ def start(
         date = _slot(key) if spec.is_timetable else None
         request = CreateRun(dag_id=dag_id, conf=conf, logical_date=date)
         if spec.if_running == "cancel_old":
-            create.check_conf(request, tx)  # a run that cannot be ends none
+            create.check_conf(request, tx)  # a run that cannot be created cancels none
             _cancel_old(one, tx, slots)
         run = create.make_run(request, tx, slots, cause=BY_EVENT)
     except RequestError as exc:
@@ -208,15 +208,15 @@ def start(
 
 
 def is_full(dag_id: str, memory: Memory) -> bool:
-    """Whether so many runs of a DAG wait for their turn that events are to start no more."""
+    """Return whether so many runs of a DAG are queued that events must not start more."""
     return len(memory.queued_runs.get(dag_id, ())) >= RUNS_AHEAD
 
 
 def conf_of(payload: bytes, spec: DagSpec) -> bytes | None:
     """Return the conf of the run that an event starts.
 
-    Of a mapping that is what names a parameter of the DAG; anything else is the one parameter of
-    a DAG that has no more than one.
+    From a mapping it takes the parameters of the DAG. Any other payload is the value of the only
+    parameter of a DAG that has exactly one.
     """
     try:
         given: dict[str, Any] = _raw.decode(payload)
@@ -229,10 +229,10 @@ def conf_of(payload: bytes, spec: DagSpec) -> bytes | None:
 
 
 def _slot(key: str | None) -> Timestamp:
-    """Return the slot of a timetable's event.
+    """Return the scheduled time of a timetable's event.
 
     Raises:
-        RequestError: If it has none.
+        RequestError: If its key is not a timestamp.
     """
     if key is None or not key.lstrip("-").isdecimal() or len(key) > 18:
         raise RequestError(f"a timetable's event has the key {key!r}, which is no instant")
@@ -240,7 +240,7 @@ def _slot(key: str | None) -> Timestamp:
 
 
 def _cancel_old(one: DagTrigger, tx: Transaction, slots: Slots) -> None:
-    """End what earlier events have started: the last of it, and what waits for its turn."""
+    """Cancel runs that earlier events started: the last one, and those that are queued."""
     memory, dag_id = tx.memory, one.row.dag_id
     old = [run for run in memory.queued_runs.get(dag_id, ()) if run.row.cause == BY_EVENT]
     last = None if one.row.run_no is None else memory.runs.get(one.row.run_no)
@@ -251,7 +251,7 @@ def _cancel_old(one: DagTrigger, tx: Transaction, slots: Slots) -> None:
 
 
 def _tell(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
-    """An event starts no run though it should: people are told, of the first in a row."""
+    """Alert that an event starts no run though it should. Only the first one in a row alerts."""
     if one.is_refusing:
         return
     one.is_refusing = True
@@ -260,14 +260,14 @@ def _tell(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
 
 
 def _credit(one: DagTrigger, tx: Transaction) -> None:
-    """Let the trigger go on, unless too many runs wait."""
+    """Let the trigger continue, unless too many runs are queued."""
     if one.taken < one.index and one.hosting and not is_full(one.row.dag_id, tx.memory):
         one.taken = one.index
         tx.credit(EventsStored(one.row.trigger_no, one.hosting, one.taken))
 
 
 def settle(tx: Transaction) -> None:
-    """Let the triggers go on that had to wait for runs of their DAGs to end."""
+    """Let the triggers continue that had to wait for runs of their DAGs to end."""
     for dag_id in sorted(tx.eased_dags):
         one = tx.memory.dag_triggers.of(dag_id)
         if one is not None and one.taken < one.index:
@@ -277,7 +277,7 @@ def settle(tx: Transaction) -> None:
 
 
 def lose_host(lost: HostLost, tx: Transaction) -> None:
-    """A trigger host died: its triggers are hosted again when there is one, the culprit later."""
+    """Release the triggers of a lost host. They get another one, the culprit after a delay."""
     for one in tx.memory.dag_triggers:
         if one.role != lost.role or not one.hosting:
             continue

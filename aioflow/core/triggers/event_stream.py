@@ -1,9 +1,9 @@
-"""Streams of events: a trigger that goes on, and a task that takes its events one by one.
+"""Streams of events: a trigger that continues, and a task that consumes its events one by one.
 
-Events are stored as they come, numbered in one series per trigger, and consumed in that order
-with the move of whoever takes them. What a host reports again, because a reply was lost or
-because another host begins anew, is dropped: by its index within one hosting, by its key
-across hostings.
+Events are stored as they arrive, numbered in one series per trigger, and consumed in that order
+together with the move of the consumer. A host may report an event again, because a reply was lost
+or because another host starts the trigger again. The repetition is detected by its index within one
+assignment, and by its key across assignments.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = (
 )
 
 BY_HAND = -1
-"""The index of an event that no host has reported: it counts as none of a hosting."""
+"""The index of an event that no host has reported. It counts for no assignment."""
 
 EVENTS_AHEAD = 1_000
-"""Events stored and not consumed, from which on a trigger is not asked for more."""
+"""Stored and unconsumed events from which on a trigger is not asked for more."""
 
 BYTES_AHEAD = 16 * 1024 * 1024
-"""The same for their payloads."""
+"""The same limit for their payloads, in bytes."""
 
 
 def take(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
@@ -64,7 +64,7 @@ def take(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
 
 
 def consume(wait: TriggerInstance, tx: Transaction) -> bytes | None:
-    """Return the payload of the first event not consumed, which it is now; ``None`` if none is."""
+    """Consume the first pending event and return its payload; ``None`` if none is pending."""
     stream = wait.stream
     if stream is None or not stream.pending:
         return None
@@ -73,14 +73,14 @@ def consume(wait: TriggerInstance, tx: Transaction) -> bytes | None:
     stream.pending_bytes -= len(payload)
     tx.batch.consumed_events.append((wait.row.trigger_no, sequence))
     if sequence + 1 == stream.next_sequence and stream.last is not None:
-        # Its own row lets go of the payload now, and a later hosting is told of it.
+        # The payload moves from the event row to the trigger row, for a later assignment.
         tx.move_wait(wait, wait.state, event=payload, key=stream.last[1], failure=wait.row.failure)
     credit(wait, tx)
     return payload
 
 
 def credit(wait: TriggerInstance, tx: Transaction) -> None:
-    """Let the trigger go on, up to its window ahead of what is stored."""
+    """Let the trigger continue, up to its window ahead of the stored events."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the callers looked
     has_room = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
@@ -90,12 +90,12 @@ def credit(wait: TriggerInstance, tx: Transaction) -> None:
 
 
 def close(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
-    """The trigger has ended: what it left is still to be consumed."""
+    """Record that the trigger has ended. Its pending events are still to be consumed."""
     tx.move_wait(wait, TriggerState.FIRED, failure=failure)
 
 
 def is_over(wait: TriggerInstance) -> bool:
-    """Whether nothing is left to consume, and nothing more will come."""
+    """Return whether no event is pending and no more will come."""
     stream = wait.stream
     return wait.state is TriggerState.FIRED and stream is not None and not stream.pending
 
@@ -103,7 +103,7 @@ def is_over(wait: TriggerInstance) -> bool:
 def restore(
     trigger: TriggerRow, events: list[EventRow], known: TriggerInstance | None
 ) -> EventStream:
-    """Make a stream of its rows; what the present hosting reported is known from before."""
+    """Build a stream from its rows. The count of the present assignment is taken from memory."""
     stream = EventStream()
     if trigger.event is not None:
         stream.last = (trigger.event, trigger.event_key)
@@ -120,7 +120,7 @@ def restore(
 
 
 def _is_known(stream: EventStream, key: str) -> bool:
-    """Whether an event of this key is stored; it is from now on."""
+    """Return whether an event of this key is stored. Remember the key."""
     digest = _digest(key)
     if digest in stream.keys:
         return True
@@ -129,5 +129,5 @@ def _is_known(stream: EventStream, key: str) -> bool:
 
 
 def _digest(key: str) -> int:
-    """A key in 8 bytes: a stream may have a million of them."""
+    """Return a key as 8 bytes, because a stream may have a million of them."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")

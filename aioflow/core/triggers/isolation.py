@@ -1,8 +1,8 @@
-"""Trigger classes that hold up their loop live in a host of their own: the quarantine host.
+"""Isolation of trigger classes that block their event loop, in the quarantine host.
 
-There they may hold up each other and nobody else. A class goes there when its stalls are too
-many or too long, or when its host had to be replaced because of it; it comes back when someone
-says so, or with a restart of the daemon.
+There they can block only each other. A class moves there when it blocks the loop too often or for
+too long, or when its host had to be replaced because of it. It moves back on request, or with a
+restart of the daemon.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from aioflow.protocol.inputs import HostLost, IsolateTriggerClass, LoopBlocked
 __all__ = ("BLOCKED", "blame", "failure_of_culprit", "move_class", "release", "stalled")
 
 BLOCKED = "blocked"
-"""The reason of a host that was killed because its loop stood still."""
+"""The failure reason of a host that was killed because its event loop was blocked."""
 
 
 def stalled(report: LoopBlocked, tx: Transaction) -> None:
-    """A step holds up a loop: count it and say so; too much of it brings quarantine."""
+    """Count and log a step that blocks an event loop. Quarantine the class above a limit."""
     found = _staller(report, tx.memory)
     if found is None:
         return  # its task ended meanwhile
     tx.memory.loop_blockers.note(found, report, tx.at)
     _tell(found, report, tx)
-    if found.kind != "trigger" or is_own(report.role):  # there it holds up its own DAG alone
+    if found.kind != "trigger" or is_own(report.role):  # there it can block only its own DAG
         return
     if not found.is_quarantined and found.is_offender(tx.steady):
         tx.effects.append(IsolateTriggerClass(found.name, is_quarantined=True))
 
 
 def release(class_path: str, tx: Transaction) -> bool:
-    """Have the triggers of a class live with the others again; return whether that is new.
+    """Move the triggers of a class back to the shared host. Return whether it was in quarantine.
 
     Raises:
-        UnknownClass: If the class has never held up anything.
+        UnknownClass: If the class has never blocked an event loop.
     """
     found = tx.memory.loop_blockers.of_class(class_path)
     if found is None:
@@ -56,10 +56,10 @@ def release(class_path: str, tx: Transaction) -> bool:
 
 
 def move_class(entry: IsolateTriggerClass, tx: Transaction) -> None:
-    """A class goes into quarantine, or comes back: ask for its triggers that live elsewhere.
+    """Move a class into quarantine or back: release those of its triggers that are elsewhere.
 
-    They are handed to the right host when theirs confirms, see ``rehosting``; those that no
-    host has, now. It takes several turns where they are many.
+    They are assigned to the right host when their present host confirms, see ``migration``. Those
+    without a host are assigned now. Many triggers take several turns.
     """
     memory = tx.memory
     found = memory.loop_blockers.find("trigger", entry.class_path)
@@ -82,7 +82,7 @@ def _alert(found: LoopBlocker, tx: Transaction) -> None:
 
 
 def blame(lost: HostLost, tx: Transaction) -> None:
-    """A loop stood still for too long; the host was killed with what stood there."""
+    """Quarantine the class that blocked a loop for so long that its host was killed."""
     wait = tx.memory.waits.get(lost.culprit)
     class_path = lost.class_path if wait is None else wait.row.class_path
     if class_path and lost.failure.reason == BLOCKED and not is_own(lost.role):
@@ -90,10 +90,10 @@ def blame(lost: HostLost, tx: Transaction) -> None:
 
 
 def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failure | None:
-    """Return why the trigger fails that was running when its host died; ``None``: it goes on.
+    """Return the failure of the trigger that ran when its host died; ``None`` if it continues.
 
-    One that stood still is given a second chance where it holds up nobody else, and one that
-    ran when somebody killed its host has done nothing, see ``suspects``.
+    A blocking trigger gets a second chance in a host where it blocks no others. A trigger that ran
+    when its host was killed from outside is not charged, see ``memory.crash_suspects``.
     """
     if lost.failure.reason != BLOCKED:
         known = (memory.active_tasks, memory.waits, memory.dag_triggers)
@@ -106,7 +106,7 @@ def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failu
 
 
 def _misplaced(entry: IsolateTriggerClass, memory: Memory) -> Iterator[TriggerInstance]:
-    """Yield the triggers of a class that no host has, or the wrong one; by number."""
+    """Yield the triggers of a class that have no host or the wrong one, by number."""
     parking = memory.packing
     forms = {no for form, no in parking.forms.numbered() if form.class_path == entry.class_path}
     for number in parking.numbers(forms, entry.after):
@@ -119,7 +119,7 @@ def _misplaced(entry: IsolateTriggerClass, memory: Memory) -> Iterator[TriggerIn
 
 
 def _staller(report: LoopBlocked, memory: Memory) -> LoopBlocker | None:
-    """Return what is known of the one a report is about, with its names as of now."""
+    """Return the counters of the class or task in a report, with its current names."""
     if kind_of(report.role) == ASYNC:
         task = memory.active_tasks.get(report.culprit)
         if task is None:
@@ -131,7 +131,7 @@ def _staller(report: LoopBlocked, memory: Memory) -> LoopBlocker | None:
         of_dag = memory.dag_triggers.get(report.culprit)
         if of_dag is not None:
             return memory.loop_blockers.find("trigger", of_dag.row.class_path)
-        if wait is None:  # nobody waits for it, and it takes its time to let go
+        if wait is None:  # no task waits for it, and it is slow to stop
             return (
                 memory.loop_blockers.find("trigger", report.class_path)
                 if report.class_path

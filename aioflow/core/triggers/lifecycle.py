@@ -1,9 +1,9 @@
-"""The life of a trigger: stored with its task's move, hosted, fired, let go.
+"""The life cycle of a trigger: stored with its task's move, assigned, fired, released.
 
-``waiting`` -> ``fired`` -> deleted when the work it resumed is over; or ``waiting`` ->
-``ending`` -> deleted when its host has let go of it. A report of another hosting than the
-present one is late: the trigger lives elsewhere by now. A stream is ``waiting`` while its
-trigger goes on, and ``fired`` once that has ended, until its events are consumed.
+``waiting`` -> ``fired`` -> deleted when the work it resumed has ended; or ``waiting`` -> ``ending``
+-> deleted when its host has released it. A report of an earlier assignment is late and ignored,
+because the trigger has moved since. A stream is ``waiting`` while its trigger continues, and
+``fired`` once that has ended, until its events are consumed.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ __all__ = (
 
 
 def defer(task: TaskInstance, report: Deferred, tx: Transaction, slots: Slots) -> None:
-    """A task gives its place back and waits for a trigger."""
+    """Defer a task to a trigger, and free its slot."""
     forget_event(task, tx)
-    if task.resumed is not None:  # a stream that is over, or that it does not want any more
+    if task.resumed is not None:  # a stream that has ended, or that it does not need any more
         let_go(task.resumed, "finished", tx)
         task.resumed = None
-    forget_calls(task, 0, tx)  # the method it resumes in makes calls of its own
+    forget_calls(task, 0, tx)  # the method it resumes in makes its own calls
     deadline = durable_calls.deadline(task, report.timeout_us, tx.steady)
-    if task.spec.events is not None:  # of each wait for an event, not of all together
+    if task.spec.events is not None:  # per wait for an event, not for all together
         deadline = None if report.timeout_us is None else tx.steady + report.timeout_us
     row = TriggerRow(
         trigger_no=tx.numbers.take(),
@@ -104,7 +104,7 @@ def _begin(task: TaskInstance, row: TriggerRow, tx: Transaction) -> None:
 
 
 def start(task: TaskInstance, tx: Transaction) -> None:
-    """A task waits before anything of its try has run: no worker is touched."""
+    """Defer a task before any of its try has run, without a worker."""
     if task.resumed is not None:
         stream_consumer.wait_again(task, tx)
         return
@@ -137,13 +137,13 @@ def start(task: TaskInstance, tx: Transaction) -> None:
 
 
 def await_triggers(task: TaskInstance, report: Awaiting, tx: Transaction, slots: Slots) -> None:
-    """A coroutine is parked until the triggers of one durable call have fired."""
+    """Suspend a coroutine until the triggers of one durable call have fired."""
     for wait in durable_calls.await_triggers(task, report, tx, slots):
         host(wait, tx)
 
 
 def open_stream(task: TaskInstance, report: StreamOpened, tx: Transaction) -> None:
-    """A coroutine opens a stream; its trigger is hosted from now on, also while it computes."""
+    """Open a stream for a coroutine. Its trigger is hosted even while the task computes."""
     wait = durable_calls.open_stream(task, report, tx)
     if wait is not None:
         host(wait, tx)
@@ -152,7 +152,7 @@ def open_stream(task: TaskInstance, report: StreamOpened, tx: Transaction) -> No
 def next_event(
     task: TaskInstance, report: NextEventRequested, tx: Transaction, slots: Slots
 ) -> None:
-    """A coroutine takes the next event of a stream, or is parked until there is one."""
+    """Give a coroutine the next event of a stream, or suspend it until there is one."""
     failure = durable_calls.next_event(task, report, tx, slots)
     if failure is not None:
         stop(task, "cancelled", tx, slots)
@@ -160,7 +160,7 @@ def next_event(
 
 
 def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction, slots: Slots) -> None:
-    """A trigger's event resumes its task. Of one that is no stream, later ones are late."""
+    """Resume the task of a trigger with its event. Only a stream takes later events."""
     task = wait.task
     if report.hosting != wait.hosting or wait.state is not TriggerState.WAITING or task is None:
         return
@@ -193,7 +193,7 @@ def _end_task(
     tx: Transaction,
     slots: Slots,
 ) -> None:
-    """An event ends the task: no worker is touched for it."""
+    """End the task with an event, without a worker."""
     _let_go_of_waits(task, wait, tx)
     match report.ends:
         case "success":
@@ -229,7 +229,7 @@ def _let_go_of_waits(
     *,
     reason: str = "finished",
 ) -> None:
-    """Nothing of what the task waited for is needed any more; its streams go on."""
+    """Release everything that the task waited for. Its streams continue."""
     for wait in task.waits:
         if wait.stream is not None:
             continue
@@ -244,7 +244,7 @@ def _let_go_of_waits(
 def trigger_ended(
     wait: TriggerInstance, report: TriggerEnded, tx: Transaction, slots: Slots
 ) -> None:
-    """A host let go of a trigger: as it was told, after its event, or because it failed."""
+    """Process the release of a trigger by its host: on command, after its event or a failure."""
     if report.hosting != wait.hosting:
         return
     if wait.state is TriggerState.ENDING:
@@ -252,7 +252,7 @@ def trigger_ended(
             _tell(wait, report.failure, tx)
         tx.drop_wait(wait)
     elif wait.state is TriggerState.WAITING and report.reason in {REASSIGNED, PAUSED}:
-        host(wait, tx)  # as all stands now; what became of the old one is its own affair
+        host(wait, tx)  # by its current state; how the old assignment ended does not matter
     elif wait.state is TriggerState.WAITING and _lacks_code(report):
         _await_code(wait, tx)
     elif wait.state is TriggerState.WAITING and wait.stream is not None:
@@ -271,7 +271,7 @@ def _lacks_code(report: TriggerEnded) -> bool:
 
 
 def _await_code(wait: TriggerInstance, tx: Transaction) -> None:
-    """No host has it until its code has come back."""
+    """Keep a trigger without a host until its code is restored."""
     versions = tuple(dict.fromkeys((wait.version, wait.run.row.version)))
     tx.rehost(wait)
     unhost(wait)
@@ -280,7 +280,7 @@ def _await_code(wait: TriggerInstance, tx: Transaction) -> None:
 
 
 def code_restored(entry: CodeRestored, tx: Transaction) -> None:
-    """Hand a trigger over again, unless somebody did meanwhile."""
+    """Assign a trigger again, unless that has happened meanwhile."""
     tx.memory.lacking_code.discard(entry.trigger_no)
     wait = tx.memory.waits.get(entry.trigger_no)
     if wait is not None and wait.state is TriggerState.WAITING and not wait.hosting:
@@ -288,7 +288,7 @@ def code_restored(entry: CodeRestored, tx: Transaction) -> None:
 
 
 def _tell(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
-    """Nobody waits for it any more, so nobody fails of it."""
+    """Log the failure of a trigger that no task waits for any more."""
     facts: dict[str, str | int] = {
         "trigger": wait.row.class_path,
         "trigger_id": wait.row.trigger_no,
@@ -307,7 +307,7 @@ def _end_stream(
         return
     event_stream.close(wait, failure, tx)
     if task is None or not durable_calls.is_after(task, wait) or not event_stream.is_over(wait):
-        return  # it learns of it when it has consumed the rest
+        return  # it learns of the end when it has consumed the rest
     if failure is not None:
         _fail(wait, failure, tx, slots)
     elif durable_calls.answer_next(task, wait, tx):
@@ -322,7 +322,7 @@ def _fail(
     *,
     retryable: bool = True,
 ) -> None:
-    """The task that waits fails, without borrowing a slot for it."""
+    """Fail the task that waits, without a slot."""
     task = wait.task
     if task is None:
         tx.drop_wait(wait)
@@ -331,8 +331,8 @@ def _fail(
     unpark(task, tx, "cancelled")
     sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "ignore" and failure.reason == "trigger":
-        look_again(task, tx, slots)  # what it raised stands in the log of the task
-    elif sensor is not None and sensor.on_error == "skip":  # as where it looks by itself
+        look_again(task, tx, slots)  # its error is in the log of the task
+    elif sensor is not None and sensor.on_error == "skip":  # as when it pokes by itself
         keep_try(task, TaskState.SKIPPED, failure, tx)
         task.failure = failure
         end(task, TaskState.SKIPPED, tx, slots)
@@ -341,9 +341,9 @@ def _fail(
 
 
 def fail_parked(task: TaskInstance, report: Failed, tx: Transaction, slots: Slots) -> None:
-    """A coroutine ended though it had said that it waits, and nobody had answered it yet."""
+    """Fail a coroutine that ended after reporting a wait that was not answered yet."""
     if task.state is not TaskState.DEFERRED or report.interrupted:
-        unpark(task)  # what it waits for goes on, and then it runs again from the top
+        unpark(task)  # its waits continue, and then it runs again from the top
         return
     _let_go_of_waits(task, None, tx)
     unpark(task)
@@ -358,10 +358,10 @@ def fail_parked(task: TaskInstance, report: Failed, tx: Transaction, slots: Slot
 
 
 def time_out(task: TaskInstance, at: Timestamp, tx: Transaction, slots: Slots) -> None:
-    """The deadline of a wait has come."""
+    """Process the deadline of a wait."""
     wait = task.wait
     if wait is not None and stream_consumer.has_batch(wait):
-        stream_consumer.go_on(task, tx, slots)  # it has waited for others long enough
+        stream_consumer.go_on(task, tx, slots)  # it has waited for a full batch long enough
         return
     if wait is None or at != (task.deadline_at if wait.stream else wait.row.deadline_at):
         return  # it waits for something else by now
@@ -396,7 +396,7 @@ def _too_long(task: TaskInstance, wait: TriggerInstance, *, ends_try: bool) -> s
 
 
 def _resume_late(task: TaskInstance, wait: TriggerInstance, tx: Transaction, slots: Slots) -> None:
-    """The task has a method for a wait that ran out of time: resume there, without an event."""
+    """Resume the task in its timeout method, without an event."""
     let_go(wait, "timeout", tx)
     row = msgspec.structs.replace(
         wait.row,
@@ -415,10 +415,10 @@ def _resume_late(task: TaskInstance, wait: TriggerInstance, tx: Transaction, slo
 
 
 def lose_host(lost: HostLost, tx: Transaction, slots: Slots) -> None:
-    """A trigger host died: nobody is charged but the trigger whose code did it."""
+    """Release the triggers of a lost host. Only the trigger whose code killed it is charged."""
     isolation.blame(lost, tx)
     memory = tx.memory
-    culprit = memory.waits.get(lost.culprit)  # folded or not
+    culprit = memory.waits.get(lost.culprit)  # packed or not
     memory.packing.lose(lost.role, memory.hosting)
     for wait in list(memory.waits.objects.values()):
         if wait.role != lost.role:
@@ -437,7 +437,7 @@ def lose_host(lost: HostLost, tx: Transaction, slots: Slots) -> None:
 
 
 def charge(wait: TriggerInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
-    """A trigger has killed the daemon: the task that waits fails for good."""
+    """Fail the task of a trigger that has killed the daemon, without retries."""
     task = wait.task
     if task is not None:
         alert(task.run, task.position, failure, tx)
@@ -448,7 +448,7 @@ def charge(wait: TriggerInstance, failure: Failure, tx: Transaction, slots: Slot
 
 
 def stop(task: TaskInstance, reason: str, tx: Transaction, slots: Slots) -> None:
-    """Take a task away from wherever it is; its row is the caller's business."""
+    """Remove a task from its host, worker or triggers. The caller changes its row."""
     for wait in task.waits:
         if wait.state is TriggerState.WAITING and wait.stream is None:
             let_go(wait, reason, tx)

@@ -1,8 +1,8 @@
-"""Triggers move to the newest code of their file: what waits is data, its class is not.
+"""Migration of triggers to the newest code of their file: the row stays, the class is replaced.
 
-A trigger is asked to leave its host, and handed over anew once that has confirmed it. So what
-it yields up to then still counts, and two instances of it never run at once. Only those move
-whose class, or what that stands on, has changed.
+A trigger is released by its host, and assigned again once that has confirmed. So events that it
+yields until then still count, and two instances of it never run at once. Only triggers move whose
+class, or code on which it depends, has changed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = (
 )
 
 REHOST_AT_ONCE = 1_000
-"""Triggers moved in one turn; the others follow in the next ones."""
+"""Maximum number of triggers moved in one turn. The others follow in the next ones."""
 
 
 def file_parsed(parsed: FileParsed, tx: Transaction) -> None:
-    """A file has a newest version: keep what its trigger classes stand on, and move those hosted.
+    """Store the code digests of a file's newest version, and schedule the move of its triggers.
 
-    They are moved in later turns: this one may yet be refused.
+    They move in later turns, because this one may still be rolled back.
     """
     memory = tx.memory
     for version in memory.trigger_code.keys() - memory.hosted_versions():
@@ -59,7 +59,7 @@ def file_parsed(parsed: FileParsed, tx: Transaction) -> None:
 
 
 def rehost(entry: MigrateTriggers, tx: Transaction) -> None:
-    """Ask the hosts for the next triggers of a file that are to be hosted anew."""
+    """Release the next triggers of a file that must be assigned again."""
     found = _outdated(entry.version, entry.after, tx.memory)
     move_next(entry, found, tx, reason=REASSIGNED, most=REHOST_AT_ONCE)
 
@@ -72,9 +72,9 @@ def move_next(
     reason: str,
     most: int,
 ) -> None:
-    """Have the first of those found leave their hosts, or be hosted that no host has.
+    """Release the first of these triggers, or assign those that have no host.
 
-    What is left is for later turns, which find it by the number after which it begins.
+    The rest follows in later turns, which continue after the last number.
     """
     waits = list(islice(found, most + 1))
     for wait in waits[:most]:
@@ -88,16 +88,16 @@ def move_next(
 
 
 def room_changed(entry: TriggerCapacityChanged, one: TriggerInstance | DagTrigger) -> None:
-    """The triggerer says that a trigger waits for room, or no longer does."""
+    """Record whether a trigger waits for capacity of its triggerer."""
     if one.hosting == entry.hosting:
         one.has_room = entry.has_room
 
 
 def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[TriggerInstance]:
-    """Yield what is to be hosted as this version has it, by number.
+    """Yield the triggers that this version must run in another way, by number.
 
-    That is what is hosted as an older one had it, if that was otherwise, and what no host has
-    and belongs to another one since this version.
+    These are triggers that run an older version whose code differs, and triggers without a host
+    that belong to another role since this version.
     """
     forms = {
         number
@@ -121,7 +121,7 @@ def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[Trigge
 def _is_elsewhere(
     dag_version: DagVersion, was: str, class_path: str, version: str, memory: Memory
 ) -> bool:
-    """Whether a trigger belongs to another host than the one that had it, as of a version."""
+    """Return whether a trigger belongs to another host than before, as of a version."""
     if class_path in HOSTLESS or newest_version(dag_version, memory) != version:
         return False
     return role_of(class_path, dag_version, memory) != was
@@ -130,10 +130,10 @@ def _is_elsewhere(
 def _is_other(
     dag_version: DagVersion, was: str, class_path: str, version: str, memory: Memory
 ) -> bool:
-    """Whether the newest version of a DAG has another class than the one a trigger is hosted as."""
+    """Return whether the DAG's newest version has other code of a trigger's class than it runs."""
     if was == version or newest_version(dag_version, memory) != version:
         return False
     now = memory.trigger_code.get(version, {}).get(class_path)
     if now is None:
-        return False  # of a package, or no longer there: it stays as it is
+        return False  # its class is in a package or was deleted: it stays as it is
     return memory.trigger_code.get(was, {}).get(class_path) != now

@@ -1,8 +1,8 @@
-"""Named events: what tasks and people emit under a name, for all who wait for that name.
+"""Named events: emitted by tasks and people under a name, for all waiters of that name.
 
-They are stored here and found there: whoever waits is told by the daemon of what has been
-committed, so an event costs one row, however many wait for it. Its number is taken from the
-same series as those of runs and triggers, so an event is later than a run if its number is.
+They are rows. The daemon notifies waiters of committed events, so an event costs one row, however
+many wait for it. Its number is from the same series as those of runs and triggers, so an event is
+later than a run if its number is higher.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from aioflow.protocol.requests import EmitEvent
 __all__ = ("REQUESTS_KEPT", "MadeAnew", "announce", "emit", "store")
 
 REQUESTS_KEPT = 10_000
-"""Idempotency keys of late that are known without asking the database."""
+"""Number of recent idempotency keys that are known without a query."""
 
 
 class MadeAnew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is told of an asset that a task has made anew."""
+    """The data of an asset event that a task emits."""
 
     run_id: str
     task_id: str
@@ -32,7 +32,7 @@ class MadeAnew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def announce(task: TaskInstance, tx: Transaction) -> None:
-    """A task has succeeded: what it makes has been made anew."""
+    """Emit the asset events of a task that has succeeded."""
     row, task_id, index = task.run.row, task.spec.task_id, task.map_index
     for name, extra in task.spec.outlets:
         told = MadeAnew(row.run_id, task_id, index, msgspec.Raw(extra))
@@ -40,10 +40,10 @@ def announce(task: TaskInstance, tx: Transaction) -> None:
 
 
 def emit(request: EmitEvent, tx: Transaction) -> tuple[int, bool]:
-    """Store an event for somebody outside. Returns its number and whether it is new.
+    """Store an external event. Return its number and whether it is new.
 
-    A key that is repeated much later than here is remembered is found by whoever asks first
-    the rows; only the rows are the whole truth.
+    Only the rows tell all keys. To detect a key that is older than those in memory, the caller
+    queries the rows first.
     """
     known = tx.memory.event_requests
     if request.request is None:
@@ -67,7 +67,7 @@ def store(
     run_no: RunNo | None = None,
     request: str | None = None,
 ) -> int:
-    """Store an event; return its number."""
+    """Store an event and return its number."""
     row = NamedEventRow(
         event_no=tx.numbers.take(),
         name=name,

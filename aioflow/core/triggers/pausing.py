@@ -1,9 +1,9 @@
-"""What becomes of parked triggers while their DAG is paused: they stay, or leave their hosts.
+"""Triggers of deferred tasks while their DAG is paused: they stay hosted, or are released.
 
-Those of a DAG that says ``if_paused="stop"`` are asked to leave, as a moved trigger is: what it
-yields up to then still counts. They are handed over anew when the DAG is resumed, with the same
-fields, ``since`` and last event; their deadlines hold meanwhile. Which of them are stopped is not
-stored: it follows from the row of the DAG.
+Triggers of a DAG with ``if_paused="stop"`` are released, as migrated triggers are: events that they
+yield until then still count. When the DAG is resumed, they are assigned again with the same fields,
+``since`` and last event. Their deadlines do not change meanwhile. Which triggers are stopped is not
+stored, because it follows from the row of the DAG.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from aioflow.protocol.inputs import PauseTriggers
 __all__ = ("PAUSED", "STOPPED_AT_ONCE", "stop_waits")
 
 PAUSED = "paused"
-"""Why a trigger is let go of whose DAG is paused."""
+"""The reason to release a trigger whose DAG is paused."""
 
 STOPPED_AT_ONCE = 250
-"""Triggers that leave, or are handed over, in one turn; the others follow in the next ones."""
+"""Maximum number of triggers released or assigned in one turn. The others follow."""
 
 
 def stop_waits(entry: PauseTriggers, tx: Transaction) -> None:
-    """Have the next triggers of a DAG leave their hosts, or be hosted again."""
+    """Release the next triggers of a DAG, or assign them again."""
     memory = tx.memory
     if is_stopped(entry.dag_id, memory) != entry.is_stopped:
-        return  # the opposite has begun since
+        return  # the opposite has been requested since
     move_next(entry, _misplaced(entry, memory), tx, reason=PAUSED, most=STOPPED_AT_ONCE)
 
 
 def _misplaced(entry: PauseTriggers, memory: Memory) -> Iterator[TriggerInstance]:
-    """Yield the triggers of a DAG that a host has though it is stopped, or has not; by number.
+    """Yield the triggers of a DAG that have a host though it is stopped, or the reverse, by number.
 
-    Those that are asked to leave, and have not confirmed it, are handed over when they do.
+    Triggers that have not confirmed their release yet are assigned when they do.
     """
     parking = memory.packing
     forms = {
