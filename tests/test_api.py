@@ -293,12 +293,12 @@ async def test_of_a_live_run_no_row_is_read_to_count_its_tasks_and_of_an_ended_o
         assert reads.counts == 1
         await n.succeed()
         await n.engine.wait_until_idle()
-        anew = (await n.api.show_run("r")).counts
+        reexpanded = (await n.api.show_run("r")).counts
 
     assert live == {"pending": 1, "queued": 1, "running": 2, "success": 1}
     assert ended == [{"success": 5}] * 2
     assert again == {"running": 1, "success": 4}
-    assert anew == {"success": 5}
+    assert reexpanded == {"success": 5}
     assert reads.counts == 2
 
 

@@ -16,7 +16,7 @@ from aioflow.cli.dags_check import allowed_of, choice_of, folders_of, parse_file
 from aioflow.cli.embedded import Guest, with_daemon
 from aioflow.cli.follow import exit_status
 from aioflow.cli.output import hint, print_json, safe, task_name
-from aioflow.cli.run_progress import Board
+from aioflow.cli.run_progress import RunProgress
 from aioflow.daemon import Ready
 from aioflow.errors import DagError, SettingsError, UnknownDag
 from aioflow.protocol.parse_results import Parsed
@@ -52,8 +52,8 @@ async def _test(arguments: argparse.Namespace, folder: Path) -> int:
         if await guest.find_dag(dag_id, seconds=_PARSE_SECONDS) is None:
             raise UnknownDag(dag_id)
         made = await guest.post("dags", dag_id, "runs", body={"conf": arguments.conf})
-        with Board(on_stderr=True) as board:
-            run = await guest.watch(made["run_id"], board)
+        with RunProgress(on_stderr=True) as progress:
+            run = await guest.watch(made["run_id"], progress)
         _print_end(run, is_json=arguments.json)
         if not arguments.json:
             await _print_logs(run, guest)

@@ -31,6 +31,6 @@ def add_parser(nouns: Nouns) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.demo_run import tour
+    from aioflow.cli.demo_run import run_demo
 
-    return tour(arguments)
+    return run_demo(arguments)

@@ -14,7 +14,7 @@ import anyio
 from aioflow.cli.embedded import Guest, with_daemon
 from aioflow.cli.follow import exit_status
 from aioflow.cli.output import hint, print_json
-from aioflow.cli.run_progress import Board
+from aioflow.cli.run_progress import RunProgress
 from aioflow.cli.startup_banner import banner_lines, shown_url
 from aioflow.clock import SystemClock
 from aioflow.daemon import Ready
@@ -22,7 +22,7 @@ from aioflow.errors import SettingsError, UnknownDag
 from aioflow.settings import Settings
 from aioflow.telemetry import log
 
-__all__ = ("tour",)
+__all__ = ("run_demo",)
 
 _IN_THE_PACKAGE = Path(__file__).parents[1] / "examples"
 _BESIDE_IT = Path(__file__).parents[2] / "examples"
@@ -43,16 +43,16 @@ print(generate(Path(sys.argv[2]), date.fromisoformat(sys.argv[3])))
 """
 
 
-def tour(arguments: argparse.Namespace) -> int:
+def run_demo(arguments: argparse.Namespace) -> int:
     """Run it; 0 if the pipeline's total is the generator's."""
     if not (EXAMPLES / "dags" / f"{DAG}.py").is_file():
         raise SettingsError(f"the examples are not here: {EXAMPLES}; install aioflow again")
     log.configure(level="warning", style="auto")
     with tempfile.TemporaryDirectory(prefix="aioflow-demo-") as folder:
-        return anyio.run(_tour, arguments, Path(folder), backend_options={"use_uvloop": True})
+        return anyio.run(_run_demo, arguments, Path(folder), backend_options={"use_uvloop": True})
 
 
-async def _tour(arguments: argparse.Namespace, folder: Path) -> int:
+async def _run_demo(arguments: argparse.Namespace, folder: Path) -> int:
     data = folder / "data"
     overrides = {
         "dags": [str(EXAMPLES / "dags")],
@@ -88,10 +88,10 @@ async def _settle(guest: Guest, run_id: str, data: Path, after: float) -> tuple[
         done = await anyio.run_process(command, stderr=None)
         expected.append(Decimal(done.stdout.decode().strip()))
 
-    with Board(on_stderr=True) as board:
+    with RunProgress(on_stderr=True) as progress:
         async with anyio.create_task_group() as group:
             group.start_soon(drop)
-            run = await guest.watch(run_id, board)
+            run = await guest.watch(run_id, progress)
     return expected[0], run
 
 

@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from aioflow.cli.client import Client, connect_home
 from aioflow.cli.follow import ENDED
-from aioflow.cli.run_progress import Board
+from aioflow.cli.run_progress import RunProgress
 from aioflow.clock import SystemClock
 from aioflow.daemon import Ready, serve
 from aioflow.errors import AioflowError
@@ -56,11 +56,11 @@ class Guest:
             run["tasks"] += page["tasks"]
         return run
 
-    async def watch(self, run_id: str, board: Board) -> Any:
+    async def watch(self, run_id: str, progress: RunProgress) -> Any:
         """Show a run until it ends; return it as it is then, with all of its tasks."""
         while True:
             run = await self.get("runs", run_id)
-            board.show(run)
+            progress.show(run)
             if run["state"] in ENDED:
                 return await self.whole_run(run_id)
             await self._clock.sleep(_EVERY_SECONDS)

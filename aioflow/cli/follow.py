@@ -10,7 +10,7 @@ from typing import TypeVar
 from aioflow.cli.client import Refused, connect
 from aioflow.cli.output import hint
 from aioflow.cli.queries import read
-from aioflow.cli.run_progress import Board
+from aioflow.cli.run_progress import RunProgress
 from aioflow.errors import DaemonAway
 
 __all__ = ("ENDED", "TASK_ENDED", "exit_status", "over_restarts", "ticks", "wait_for_end", "watch")
@@ -46,15 +46,15 @@ def wait_for_end(arguments: argparse.Namespace, run_id: str) -> str:
 
 def watch(arguments: argparse.Namespace, run_id: str) -> int:
     """Show a run until it ends. Without a daemon nothing changes: it is shown once."""
-    with Board(is_json=arguments.json) as board:
+    with RunProgress(is_json=arguments.json) as progress:
         client = connect(arguments)
         run = read(arguments, lambda source: source.run(run_id))
-        board.show(run)
+        progress.show(run)
         for _ in ticks():
             if run["state"] in ENDED:
                 break
             run = client.get("runs", run_id)
-            board.show(run)
+            progress.show(run)
     return exit_status(run["state"])
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from aioflow.cli.output import print_json, progress_text, safe, task_name, wait_text
 
-__all__ = ("Board",)
+__all__ = ("RunProgress",)
 
 _STYLES = {
     "success": "green",
@@ -32,7 +32,7 @@ _LIVE = frozenset({"queued", "running", "sensing", "deferred", "retrying"})
 _ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "cancelled", "removed"})
 
 
-class Board:
+class RunProgress:
     """Shows one run, again and again.
 
     Args:

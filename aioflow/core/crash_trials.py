@@ -450,7 +450,7 @@ def _put(trial: Trial | None, tx: Transaction) -> None:
     memory.may_host_more |= _hosted(memory.trial) != _hosted(trial)
     memory.trial, memory.trial_no = trial, -1
     if trial is not None:
-        memory.trial_no = tx.outbox.owe(TRIAL, _encode(trial))
+        memory.trial_no = tx.outbox.add(TRIAL, _encode(trial))
         wake(tx)
 
 

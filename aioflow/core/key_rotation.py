@@ -32,7 +32,7 @@ def reseal(request: Reseal, tx: Transaction) -> Resealed:
     batch.resealed += readable
     if request.after is None:
         tx.accounts.reseal()
-    standing, shut = _reseal_standing(request, tx)
+    standing, shut = _reencrypt_dag_triggers(request, tx)
     unopened = len(values) + len(triggers) - len(opened) - len(readable)
     after = -1 if request.after is None else None
     if len(triggers) == PAGE:
@@ -40,7 +40,7 @@ def reseal(request: Reseal, tx: Transaction) -> Resealed:
     return Resealed(len(opened) + len(readable) + standing, unopened + shut, after)
 
 
-def _reseal_standing(request: Reseal, tx: Transaction) -> tuple[int, int]:
+def _reencrypt_dag_triggers(request: Reseal, tx: Transaction) -> tuple[int, int]:
     """Write the triggers that start runs again, together with the first page, as there are few.
 
     Returns:
@@ -51,5 +51,5 @@ def _reseal_standing(request: Reseal, tx: Transaction) -> tuple[int, int]:
     known = list(tx.memory.dag_triggers)
     readable = [one for one in known if one.row.kwargs is not None]
     for one in readable:
-        tx.dag_triggers.write_anew(one)
+        tx.dag_triggers.rewrite(one)
     return len(readable), len(known) - len(readable)

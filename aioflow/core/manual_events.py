@@ -8,7 +8,7 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import TriggerInstance
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import lifecycle
-from aioflow.core.triggers.event_stream import BY_HAND
+from aioflow.core.triggers.event_stream import MANUAL_INDEX
 from aioflow.errors import RequestError, UnknownTrigger
 from aioflow.model.states import TriggerState
 from aioflow.protocol.commands import StopTrigger
@@ -61,7 +61,7 @@ def _event(wait: TriggerInstance, request: FireTrigger, tx: Transaction) -> Trig
     return TriggerFired(
         trigger_no=wait.row.trigger_no,
         hosting=wait.hosting,
-        index=BY_HAND,
+        index=MANUAL_INDEX,
         at=tx.now,
         payload=payload,
         key=request.key,

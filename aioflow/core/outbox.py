@@ -12,12 +12,12 @@ from aioflow.core.state.outbox_quota import EMPTY, OutboxQuota
 from aioflow.model.rows import OutboxRow, RunRow
 from aioflow.protocol.effects import DeliverOutbox, Effect
 from aioflow.protocol.inputs import OutboxLoaded
-from aioflow.protocol.outbox import ALERT, KEPT, Alert, Callback, callback_kind
+from aioflow.protocol.outbox import ALERT, ENGINE_KINDS, Alert, Callback, callback_kind
 
-__all__ = ("Owing", "begin")
+__all__ = ("OutboxUpdates", "begin")
 
 
-class Owing:
+class OutboxUpdates:
     """The outbox changes of one turn.
 
     Args:
@@ -51,67 +51,67 @@ class Owing:
     ) -> None:
         """Queue an alert for the operators."""
         alert = Alert(reason=reason, dag_id=dag_id, run_id=run_id, task_id=task_id, message=message)
-        self.owe(ALERT, msgspec.msgpack.encode(alert))
+        self.add(ALERT, msgspec.msgpack.encode(alert))
 
     def alert_of(self, run: RunRow, reason: str, message: str, task_id: str = "") -> None:
         """Queue an alert about a run, or about one of its tasks."""
         self.alert(reason, message, run_id=run.run_id, dag_id=run.dag_id, task_id=task_id)
 
-    def call_back(self, dag_id: str, owed: Callback | None) -> None:
+    def call_back(self, dag_id: str, entry: Callback | None) -> None:
         """Queue a callback of a DAG; none if there is none to call."""
-        if owed is not None:
-            self.owe(callback_kind(dag_id), msgspec.msgpack.encode(owed))
+        if entry is not None:
+            self.add(callback_kind(dag_id), msgspec.msgpack.encode(entry))
 
-    def owe(self, kind: str, body: bytes) -> int:
+    def add(self, kind: str, body: bytes) -> int:
         """Add a row to the outbox with this batch, and return its number.
 
         It is handed out right after the commit, unless the quota of its kind is exhausted.
         """
         number = self._take_number()
         self._new[number] = OutboxRow(outbox_no=number, kind=kind, body=body)
-        if kind in KEPT:
+        if kind in ENGINE_KINDS:
             self._memory.outbox[number] = (kind, body)
             return number
-        lane = self._memory.outbox_quotas.get(kind, EMPTY)
-        if lane.has_room:
+        quota = self._memory.outbox_quotas.get(kind, EMPTY)
+        if quota.has_room:
             self._hand_out(number, kind, body)
         else:
-            self._set(kind, replace(lane, waiting=lane.waiting + 1))
+            self._set(kind, replace(quota, waiting=quota.waiting + 1))
         return number
 
     def write_off(self, number: int) -> None:
         """Delete the row of a delivered effect. A repeated report changes nothing."""
-        owed = self._memory.outbox.pop(number, None)
-        if owed is None:
+        entry = self._memory.outbox.pop(number, None)
+        if entry is None:
             return
         if self._new.pop(number, None) is None:
-            self._done[number] = owed
-        kind = owed[0]
-        if kind not in KEPT:
-            lane = self._memory.outbox_quotas[kind]
-            self._set(kind, replace(lane, handed=lane.handed - 1))
+            self._done[number] = entry
+        kind = entry[0]
+        if kind not in ENGINE_KINDS:
+            quota = self._memory.outbox_quotas[kind]
+            self._set(kind, replace(quota, handed=quota.handed - 1))
             self.read_on(kind)
 
     def read_on(self, kind: str) -> None:
         """Read more rows of a kind, if there are more and its quota has capacity."""
-        lane = self._memory.outbox_quotas.get(kind, EMPTY)
-        if lane.wants_more:
-            self._set(kind, replace(lane, is_reading=True))
+        quota = self._memory.outbox_quotas.get(kind, EMPTY)
+        if quota.wants_more:
+            self._set(kind, replace(quota, is_reading=True))
             self._effects.append(OutboxLoaded(kind))
 
     def take_read(self, entry: OutboxLoaded) -> None:
         """Hand out the rows that were loaded for this turn."""
         kind = entry.kind
-        rows, lane = (
+        rows, quota = (
             self._memory.loaded_outbox.pop(kind, None),
             self._memory.outbox_quotas.get(kind),
         )
-        if rows is None or lane is None:
+        if rows is None or quota is None:
             return  # a repeated input
-        waiting = lane.waiting - len(rows)
+        waiting = quota.waiting - len(rows)
         if not rows:  # this turn added all there are, and has not stored them yet
             waiting = sum(row.kind == kind for row in self._new.values())
-        self._set(kind, replace(lane, waiting=waiting, is_reading=False))
+        self._set(kind, replace(quota, waiting=waiting, is_reading=False))
         for row in rows:
             self._hand_out(row.outbox_no, kind, row.body)
         self.read_on(kind)
@@ -122,25 +122,25 @@ class Owing:
         for number in (*self._new, *self._handed):
             memory.outbox.pop(number, None)
         memory.outbox.update(self._done)
-        for kind, lane in self._before.items():
-            self._keep(kind, lane)
+        for kind, quota in self._before.items():
+            self._keep(kind, quota)
 
     def _hand_out(self, number: int, kind: str, body: bytes) -> None:
-        lane = self._memory.outbox_quotas.get(kind, EMPTY)
-        self._set(kind, replace(lane, handed=lane.handed + 1, after=number))
+        quota = self._memory.outbox_quotas.get(kind, EMPTY)
+        self._set(kind, replace(quota, handed=quota.handed + 1, after=number))
         self._handed.append(number)
         self._memory.outbox[number] = (kind, body)
         self._effects.append(DeliverOutbox(number, kind, body))
 
-    def _set(self, kind: str, lane: OutboxQuota) -> None:
+    def _set(self, kind: str, quota: OutboxQuota) -> None:
         self._before.setdefault(kind, self._memory.outbox_quotas.get(kind, EMPTY))
-        self._keep(kind, lane)
+        self._keep(kind, quota)
 
-    def _keep(self, kind: str, lane: OutboxQuota) -> None:
-        if lane.is_over:
+    def _keep(self, kind: str, quota: OutboxQuota) -> None:
+        if quota.is_over:
             self._memory.outbox_quotas.pop(kind, None)
         else:
-            self._memory.outbox_quotas[kind] = lane
+            self._memory.outbox_quotas[kind] = quota
 
 
 def begin(memory: Memory, rows: Iterable[OutboxRow], others: Mapping[str, tuple[int, int]]) -> None:

@@ -28,10 +28,10 @@ def _having(pool: str, memory: Memory, slots: Slots) -> Iterator[TaskInstance]:
             yield task
     if not slots.used_by_deferred(pool):
         return
-    for task_no, (where, _) in slots.kept.items():
-        kept = memory.active_tasks.get(task_no) if where == pool else None
-        if kept is not None:
-            yield kept
+    for task_no, (where, _) in slots.pool_holds.items():
+        pool_holds = memory.active_tasks.get(task_no) if where == pool else None
+        if pool_holds is not None:
+            yield pool_holds
 
 
 def _holder(task: TaskInstance, memory: Memory) -> Holder:

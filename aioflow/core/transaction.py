@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from aioflow.core import callbacks
-from aioflow.core.outbox import Owing
+from aioflow.core.outbox import OutboxUpdates
 from aioflow.core.state.accounts import AccountUpdates
 from aioflow.core.state.dag_triggers import DagTriggerUpdates
 from aioflow.core.state.dag_version import DagVersion
@@ -94,7 +94,7 @@ class Transaction:
         self.eased_dags: set[str] = set()
         self.asset_events: list[NamedEventRow] = []
         self.placed_dags: list[str] = []
-        self.outbox = Owing(memory, numbers.take, self.effects)
+        self.outbox = OutboxUpdates(memory, numbers.take, self.effects)
         self.dag_triggers = DagTriggerUpdates(memory.dag_triggers)
         self.expansions = Expansions(self.batch)
         self.accounts = AccountUpdates(memory.accounts, numbers.take)

@@ -135,8 +135,8 @@ def _explain_child(group: MappedTask, map_index: int, memory: Memory, slots: Slo
             return _explain_live(task, memory, slots)
         if group.states[map_index] != TaskState.PENDING:
             return None
-    lockstep = group.lockstep if 0 <= map_index < group.width else None
-    if lockstep is not None and not lockstep.may_start(map_index):
+    one_to_one = group.one_to_one if 0 <= map_index < group.width else None
+    if one_to_one is not None and not one_to_one.may_start(map_index):
         return _explain_follower(group, map_index)
     if not group.has_fresh:
         return None
@@ -269,7 +269,7 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
         return Wait(kind=WaitKind.SLOT, detail=DISK_FULL.format(unwritten), since=since)
     if (trial := _explain_trial(entry, memory)) is not None:
         return Wait(kind=WaitKind.SLOT, detail=trial, since=since)
-    has_room = isinstance(entry, TaskInstance) and entry.task_no in slots.kept
+    has_room = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds
     full = None if has_room else _explain_pool(spec, memory, slots)
     if full is not None and is_start(entry) and slots.counts_deferred(spec):
         return Wait(kind=WaitKind.SLOT, detail=full, since=since)
@@ -335,8 +335,8 @@ def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:
     used = slots.used(spec.pool)
     if used + spec.slots <= pool.slots:
         return None
-    kept = slots.used_by_deferred(spec.pool)
-    waiting = f", {kept} of them by deferred tasks" if kept else ""
+    pool_holds = slots.used_by_deferred(spec.pool)
+    waiting = f", {pool_holds} of them by deferred tasks" if pool_holds else ""
     return f"pool {spec.pool}: {used} of {pool.slots} slots are taken{waiting}"
 
 

@@ -91,10 +91,10 @@ def _sampled(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
 
 def _sampled_fresh(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
     """Yield samples of the children without a row, as ``_sampled`` does."""
-    queued, lockstep = fresh_queued(group), group.lockstep
-    if lockstep is not None:
+    queued, one_to_one = fresh_queued(group), group.one_to_one
+    if one_to_one is not None:
         for index in _indices_of(group, TaskState.PENDING):
-            is_queued = queued > 0 and lockstep.may_start(index)
+            is_queued = queued > 0 and one_to_one.may_start(index)
             yield index, TaskState.QUEUED if is_queued else TaskState.PENDING, 1
         return
     # All children that wait for their first start have the same cause: the last one represents the

@@ -21,10 +21,10 @@ from aioflow.protocol.effects import (
     StopTry,
 )
 
-__all__ = ("Outlets", "send")
+__all__ = ("Dispatcher", "send")
 
 
-class Outlets(Protocol):
+class Dispatcher(Protocol):
     """The receivers of effects. Each call returns at once; its outcome arrives as an input."""
 
     def start_try(self, effect: StartTry) -> None:
@@ -79,7 +79,7 @@ Sent: TypeAlias = (
 )
 
 
-def send(effect: Sent, outlets: Outlets) -> None:
+def send(effect: Sent, outlets: Dispatcher) -> None:
     """Dispatch an effect to its receiver."""
     match effect:
         case AssignTrigger():  # usually the most frequent effects

@@ -26,7 +26,7 @@ from aioflow.core.state.task_instance import Run
 from aioflow.core.step import TurnFailed
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.dag_triggers import REFUSED
-from aioflow.engine.pending_requests import Askers
+from aioflow.engine.pending_requests import PendingRequests
 from aioflow.engine.timers import Timers
 from aioflow.model.rows import RunRow
 from aioflow.model.states import Failure
@@ -60,7 +60,7 @@ class Isolating:
     timers: Timers
     _store: Store
     _steady: SteadyClock
-    _askers: Askers
+    _pending_requests: PendingRequests
 
     @abstractmethod
     def report(self, inputs: Sequence[Input]) -> None:
@@ -175,7 +175,7 @@ class Isolating:
             return
         exc = left
         if isinstance(entry, RequestReceived):
-            self._askers.answer(Acknowledge(entry.ticket, error=exc))
+            self._pending_requests.answer(Acknowledge(entry.ticket, error=exc))
             return
         if isinstance(entry, CreateMissingRuns):
             entry = TimerFired(entry.cursor, dag_id=entry.dag_id)

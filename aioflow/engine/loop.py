@@ -26,10 +26,10 @@ from aioflow.core.state.ids import IdBlock
 from aioflow.core.state.memory import Memory
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.core.transaction import Transaction
-from aioflow.engine.dispatch import Outlets, send
+from aioflow.engine.dispatch import Dispatcher, send
 from aioflow.engine.isolation import Isolating, undamaged
 from aioflow.engine.metrics import Measures
-from aioflow.engine.pending_requests import Askers
+from aioflow.engine.pending_requests import PendingRequests
 from aioflow.engine.prefetch import Recalling
 from aioflow.engine.timers import Timers
 from aioflow.errors import BatchRefused, Fenced, StoreUnavailable, StrangeDatabase
@@ -106,17 +106,17 @@ class Engine(Isolating):
         self._store = store
         self._clock = clock
         self._chance = random
-        self._outlets: Outlets | None = None
+        self._outlets: Dispatcher | None = None
         self._inbox: deque[Input] = deque()
         self._arrived = anyio.Event()
         self._numbers = IdBlock(0, 0)
-        self._askers = Askers()
+        self._pending_requests = PendingRequests()
         self._turned = anyio.Event()
         self._recalling = Recalling(store)
         self._steady = SteadyClock(clock)
         self.timers = Timers(self._steady, self.report)
 
-    def connect(self, outlets: Outlets) -> None:
+    def connect(self, outlets: Dispatcher) -> None:
         """Set the receivers of effects. Call once, before ``run``."""
         self._outlets = outlets
 
@@ -139,7 +139,7 @@ class Engine(Isolating):
             RequestError: If the request is refused.
             DaemonStopping: If the loop has ended.
         """
-        return await self._askers.ask(
+        return await self._pending_requests.ask(
             lambda ticket: self.report([RequestReceived(ticket, request, by)]), hears_end=hears_end
         )
 
@@ -193,7 +193,7 @@ class Engine(Isolating):
             claim = await self._recover()
             await self._turn_on(task_status, has_crashed=claim.after_crash)
         finally:
-            self._askers.end()
+            self._pending_requests.end()
 
     async def _turn_on(self, task_status: TaskStatus[None], *, has_crashed: bool) -> None:
         async with anyio.create_task_group() as services:
@@ -328,7 +328,7 @@ class Engine(Isolating):
             _log.warning("database away, trying again", error=str(exc), attempts=attempts)
 
     @property
-    def _out(self) -> Outlets:
+    def _out(self) -> Dispatcher:
         if self._outlets is None:
             raise RuntimeError("the engine runs before it was connected")
         return self._outlets
@@ -342,7 +342,7 @@ class Engine(Isolating):
                 case WakeAt():
                     self.timers.arm(effect.due, at=effect.at)
                 case Acknowledge():
-                    self._askers.answer(effect)
+                    self._pending_requests.answer(effect)
                 case Warn():
                     _log.warning(effect.message, **effect.facts)
                 case _:

@@ -10,7 +10,7 @@ import anyio
 from aioflow.errors import DaemonStopping
 from aioflow.protocol.effects import Acknowledge
 
-__all__ = ("Askers",)
+__all__ = ("PendingRequests",)
 
 
 class _Waiting:
@@ -25,7 +25,7 @@ class _Waiting:
         self.hears_end = hears_end
 
 
-class Askers:
+class PendingRequests:
     """Pending requests by ticket."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ __all__ = (
     "ALERT",
     "CLEAR",
     "DEADLINE",
-    "KEPT",
+    "ENGINE_KINDS",
     "TRIAL",
     "Alert",
     "Callback",
@@ -37,7 +37,7 @@ DEADLINE = "deadline"
 TRIAL = "trial"
 """The kind of the outbox row with the suspects of a crash: ``Trial``."""
 
-KEPT = frozenset({CLEAR, DEADLINE, TRIAL})
+ENGINE_KINDS = frozenset({CLEAR, DEADLINE, TRIAL})
 """The kinds that the engine processes itself. All such rows are in memory; none is handed out."""
 
 ALERT = "alert"
@@ -190,9 +190,9 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     whole: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
     children: tuple[tuple[int, int], ...] = ()
-    anew: tuple[int, ...] = ()
-    kept: tuple[int, ...] = ()
-    spared: tuple[tuple[int, bytes], ...] = ()
+    reexpanded: tuple[int, ...] = ()
+    retained: tuple[int, ...] = ()
+    excluded: tuple[tuple[int, bytes], ...] = ()
     rounds: tuple[tuple[int, int], ...] = ()
     unrun: tuple[int, ...] = ()
     mark: Marking | None = None

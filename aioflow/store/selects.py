@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from aioflow.model.states import RecordState, TaskState
-from aioflow.protocol.outbox import KEPT
+from aioflow.protocol.outbox import ENGINE_KINDS
 from aioflow.store import tables
 from aioflow.store.deletion import not_deleted
 
@@ -113,7 +113,7 @@ ALL_DAG_FILES = whole(tables.dag_file)
 ALL_POOLS = whole(tables.pool)
 ALL_DRAINED = whole(tables.drained)
 _outbox = tables.outbox
-_is_kept = _outbox.c.kind.in_([literal_column(f"'{kind}'") for kind in sorted(KEPT)])
+_is_kept = _outbox.c.kind.in_([literal_column(f"'{kind}'") for kind in sorted(ENGINE_KINDS)])
 KEPT_OUTBOX = select(_outbox).where(_is_kept).order_by(_outbox.c.outbox_no)
 OWED_COUNTS = (
     select(_outbox.c.kind, func.count(), func.min(_outbox.c.outbox_no))

@@ -32,7 +32,7 @@ from aioflow.model.rows import (
 )
 from aioflow.model.states import RecordState, TaskState
 from aioflow.protocol.inputs import Input
-from aioflow.protocol.outbox import KEPT
+from aioflow.protocol.outbox import ENGINE_KINDS
 from aioflow.protocol.recovery import LiveRun, Progress
 from aioflow.protocol.reports import TriggerFired
 
@@ -173,9 +173,9 @@ class Rows:
         """What a restart learns of the outbox, see ``Snapshot``."""
         counts: dict[str, tuple[int, int]] = {}
         for row in sorted(self.outbox.values(), key=lambda row: -row.outbox_no):
-            if row.kind not in KEPT:
+            if row.kind not in ENGINE_KINDS:
                 counts[row.kind] = counts.get(row.kind, (0, 0))[0] + 1, row.outbox_no
-        return [row for row in self.outbox.values() if row.kind in KEPT], counts
+        return [row for row in self.outbox.values() if row.kind in ENGINE_KINDS], counts
 
     def found_owed(self, wanted: dict[str, tuple[int, int]]) -> dict[str, list[OutboxRow]]:
         """What ``recalling`` reads of it."""

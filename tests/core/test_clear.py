@@ -115,7 +115,7 @@ def test_a_cleared_task_has_all_its_tries_again():
 
     row = next(iter(world.rows.tasks.values()))
     assert (row.try_number, row.failure, row.interruptions) == (1, None, 0)
-    assert [kept.state.label for kept in world.rows.tries] == ["failed"]
+    assert [row.state.label for row in world.rows.tries] == ["failed"]
 
 
 def test_a_first_success_stays_to_be_read():
@@ -123,7 +123,7 @@ def test_a_first_success_stays_to_be_read():
 
     clear(world, run, "a")
 
-    assert [(kept.try_number, kept.state.label) for kept in world.rows.tries] == [(1, "success")]
+    assert [(row.try_number, row.state.label) for row in world.rows.tries] == [(1, "success")]
 
 
 def test_a_result_is_gone_with_the_success_that_gave_it():

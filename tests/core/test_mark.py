@@ -108,7 +108,7 @@ def test_its_row_says_who_ended_it_and_its_tries_stay():
     row = next(iter(world.rows.tasks.values()))
     assert (row.failure.reason, row.failure.message) == ("marked", "a person marked it failed")
     assert (row.try_number, row.start_no) == (1, after_clear(1))
-    assert [kept.state.label for kept in world.rows.tries] == ["cancelled"]
+    assert [row.state.label for row in world.rows.tries] == ["cancelled"]
 
 
 def test_what_stands_so_already_is_left_as_it_is():

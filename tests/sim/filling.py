@@ -216,7 +216,7 @@ def _nobody_else_waits(node: Any, start: StartTry) -> None:
             other = run.spec.tasks[entry.position]
             is_like = (other.body, other.pool) == (spec.body, spec.pool)
             is_like = is_like and other.start_trigger is None
-            is_kept = isinstance(entry, TaskInstance) and entry.task_no in node.slots.kept
+            is_kept = isinstance(entry, TaskInstance) and entry.task_no in node.slots.pool_holds
             is_free = not node.slots.ready.across.is_full(entry)
             if is_like and is_free and (is_kept or other.slots <= spec.slots):
                 where = f"task {entry.position} of run {run.run_no}"

@@ -215,8 +215,8 @@ def hold(
     assert children is not None
     by_index = {row.map_index: row for row in rows}
     memory = node.memory.runs.get(run_no)
-    lockstep = None if memory is None else memory.groups[position].lockstep
-    judged = len(children) if lockstep is None else lockstep.judged
+    one_to_one = None if memory is None else memory.groups[position].one_to_one
+    judged = len(children) if one_to_one is None else one_to_one.judged
     of = {p: _by_index(node, run_no, p) for p in along}
     for index, taken in enumerate(children):
         mine = {p: _states_of(of[p], p, index, taken, ends, mapped) for p in along}

@@ -56,16 +56,16 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
                     continue
                 role = async_role(run.spec) if spec.body is Body.COROUTINE else ""
                 limit = slots.pools.get(spec.pool)
-                is_kept = isinstance(entry, TaskInstance) and entry.task_no in slots.kept
+                is_kept = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds
                 is_free = free[spec.body] and role in {"", *memory.hosts_up}
                 if is_free and (limit is None or is_kept or spec.slots <= limit.slots):
                     name = f"task {entry.position} of run {run.run_no}"
                     weight = 0 if is_kept else spec.slots
                     waiting[spec.body, spec.pool, role].append((weight, name))
     for (body, pool, role), found in waiting.items():
-        kept = [name for weight, name in found if weight == 0]
-        if kept:
-            raise Broken("L3 progress", f"{kept[0]} waits, and has its room in pool {pool}")
+        retained = [name for weight, name in found if weight == 0]
+        if retained:
+            raise Broken("L3 progress", f"{retained[0]} waits, and has its room in pool {pool}")
         widest, name = max(found)
         queue = slots.ready._queues.get(((body.value, pool), role))
         if queue and not slots._has_room(
@@ -155,16 +155,16 @@ def places_are_what_tasks_hold(node: Any) -> None:
 def _kept(node: Any) -> Counter[str]:
     """What keeps its room while it waits; all that is deferred does where its pool counts it."""
     slots: Slots = node.slots
-    kept: Counter[str] = Counter()
+    retained: Counter[str] = Counter()
     for task in node.memory.active_tasks.values():
-        is_kept = task.task_no in slots.kept
+        is_kept = task.task_no in slots.pool_holds
         if task.state is TaskState.DEFERRED and is_kept != slots.counts_deferred(task.spec):
             raise Broken("places", f"{task.name} waits, and its room is not counted as its pool is")
         if task.state is TaskState.RETRYING and is_kept:
             raise Broken("places", f"{task.name} waits for its next try, and keeps its room")
         if is_kept:
-            kept[task.spec.pool] += task.spec.slots
-    return kept
+            retained[task.spec.pool] += task.spec.slots
+    return retained
 
 
 def _worker_has(worker: Worker, lives: list[TaskInstance]) -> None:

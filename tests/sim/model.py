@@ -109,8 +109,8 @@ _NUMBERED = TaskStarted | Ended | ItemYielded | Recalled | TriggerFired | Trigge
 class Shuffled(Ready):
     """Of equals, any may be next: how long they have waited is drawn."""
 
-    def __init__(self, rng: random.Random, kept: Container[int]) -> None:
-        super().__init__(kept)
+    def __init__(self, rng: random.Random, retained: Container[int]) -> None:
+        super().__init__(retained)
         self._rng = rng
 
     def offer(self, entry: Any) -> None:
@@ -245,7 +245,7 @@ class Node:
         slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
         slots.pools = dict(tables.pools)
         if self._is_shuffled:
-            slots.ready = Shuffled(self.rng, slots.kept)
+            slots.ready = Shuffled(self.rng, slots.pool_holds)
         self.circle = Circle(self, memory, slots, epoch)
         self._eraser = Eraser(self)
         self._wheel = Wheel()

@@ -17,7 +17,7 @@ from aioflow.core.state import outbox_quota
 from aioflow.model.dag import CallbackSpec, DagSpec
 from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.effects import DeliverOutbox
-from aioflow.protocol.outbox import KEPT, Callback, is_callback
+from aioflow.protocol.outbox import ENGINE_KINDS, Callback, is_callback
 from tests.sim.broken import Broken
 from tests.sim.operating import is_marked
 
@@ -78,7 +78,7 @@ def hold(node: Any, turn: Any) -> None:
                 raise Broken("I20 owed", f"{effect} is handed out, stored is {row}")
             node.ledger.handed.add(effect.outbox_no)
     for number in batch.done_outbox:
-        if tables.was_owed[number] not in KEPT and number not in node.ledger.handed:
+        if tables.was_owed[number] not in ENGINE_KINDS and number not in node.ledger.handed:
             raise Broken("I20 owed", f"row {number} is gone, and nobody was told to do it")
 
 
@@ -88,7 +88,7 @@ def what_is_owed_is_read(node: Any) -> None:
     stored = Counter(row.kind for row in node.tables.outbox.values())
     for kind, count in stored.items():
         lane = node.memory.outbox_quotas.get(kind)
-        is_read = kind in KEPT or (lane is not None and lane.is_reading)
+        is_read = kind in ENGINE_KINDS or (lane is not None and lane.is_reading)
         if count > handed[kind] <= outbox_quota.WINDOW // 2 and not is_read:
             raise Broken("L3 progress", f"{count} of {kind} are owed, {handed[kind]} handed out")
 

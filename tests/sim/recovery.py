@@ -111,7 +111,7 @@ def _same_clearing(run: Run, fresh: Run) -> None:
 
 
 def _same_lockstep(group: MappedTask, fresh: MappedTask) -> None:
-    one, other = group.lockstep, fresh.lockstep
+    one, other = group.one_to_one, fresh.one_to_one
     if one is None or other is None or group.run.state is not RunState.RUNNING:
         return  # of a run that is over nothing starts any more
     if group.run.clearing is not None:
@@ -192,7 +192,7 @@ def nothing_left(node: Any) -> None:
         "events": set(tables.events),
         "items": {no for no, _ in tables.items if not _is_stream(node, no)},
         "runs": set(memory.runs),
-        "kept rooms": slots.kept,
+        "kept rooms": slots.pool_holds,
         "busy workers": [w.number for w in slots.workers if not w.is_idle],
         "coroutines": slots.running_coroutines,
         "pools": {pool: used for pool, used in slots._used.items() if used},

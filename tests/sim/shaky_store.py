@@ -228,15 +228,15 @@ class ShakyStore:
         before = disk.log_bytes()
         allowed = {batch.number}
         disk.raw.arm(rng.randint(1, _STATEMENTS))
-        kept = None
+        retained = None
         try:
             await disk.store.commit(batch)
         except PowerCut as cut:
-            kept = rng.randint(before, max(before, disk.log_bytes()))
+            retained = rng.randint(before, max(before, disk.log_bytes()))
             allowed = {batch.number - 1, batch.number} if cut.is_unsure else {batch.number - 1}
         finally:
             disk.raw.arm(-1)  # also where the batch was refused before it came to the cut
-        disk.come_back(disk.log_bytes() if kept is None else kept)
+        disk.come_back(disk.log_bytes() if retained is None else retained)
         epoch, number = standing(disk.raw)
         if number not in allowed or epoch != self._epoch:
             self._breaks("atomic", f"stands at {epoch}, {number} after a cut in {batch.number}")

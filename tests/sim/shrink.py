@@ -169,10 +169,10 @@ class _Search:
     def _one_less(self, faults: Sequence[Fault], size: int) -> bool:
         """Leave out one chunk; the last ones first, they did the least."""
         for at in reversed(range(0, len(faults), size)):
-            kept = (*faults[:at], *faults[at + size :])
+            retained = (*faults[:at], *faults[at + size :])
             if not self._is_time():
                 return False
-            if self._still(faults=kept):
+            if self._still(faults=retained):
                 return True
         return False
 

@@ -223,7 +223,7 @@ class Tables(Rows):
         self.just_marked = [
             owed for no, owed in gone.items() if owed.mark is not None and no not in fresh
         ]
-        made_anew = {no for no, owed in gone.items() if owed.mark is None and owed.anew}
+        made_anew = {no for no, owed in gone.items() if owed.mark is None and owed.reexpanded}
         self.cleared_runs |= made_anew - fresh.keys()  # of none of them a task had begun, perhaps
         clearing = {owed.run_no for owed in (*before, *fresh.values()) if owed.mark is None}
         for task_no, state in batch.steps:

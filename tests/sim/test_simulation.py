@@ -461,8 +461,8 @@ def test_the_next_try_is_told_anew_what_had_failed():
 def test_another_edition_of_the_code_keeps_some_of_the_calls_at_its_beginning():
     for seed in range(50):
         first, second = script(seed, "", 0), script(seed, "", 1)
-        kept = [call for call in second if call.name.partition("#")[0].endswith("@0")]
-        assert all(call.stream >= 0 or call in first for call in kept)
+        retained = [call for call in second if call.name.partition("#")[0].endswith("@0")]
+        assert all(call.stream >= 0 or call in first for call in retained)
 
 
 def test_a_lost_stream_event_is_found(monkeypatch):

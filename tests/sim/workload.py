@@ -68,16 +68,16 @@ def without(spec: DagSpec, position: int) -> DagSpec:
 
 
 def _without(sources: tuple[MapSource, ...], position: int) -> tuple[MapSource, ...]:
-    kept = []
+    retained = []
     for source in sources:
         if source.join:
             parts = _without(source.parts, position)
             if parts:
-                kept.append(MapSource(source.parameter, -1, -1, source.join, parts))
+                retained.append(MapSource(source.parameter, -1, -1, source.join, parts))
         elif source.position != position:
             place = source.position - (source.position > position)
-            kept.append(MapSource(source.parameter, place, source.width))
-    return tuple(kept)
+            retained.append(MapSource(source.parameter, place, source.width))
+    return tuple(retained)
 
 
 def make_dag(dag_id: str, rng: random.Random) -> DagSpec:

@@ -120,11 +120,11 @@ async def test_a_call_is_made_opened_and_answered_in_one_batch(store):
 
 async def test_a_dropped_call_may_be_made_again_in_the_same_batch(store):
     await store.commit(with_records(STEP, FAILED))
-    anew = replace(FAILED, state=S.ANSWERED, answer=b"new", failure=None)
+    reexpanded = replace(FAILED, state=S.ANSWERED, answer=b"new", failure=None)
 
-    await store.commit(batch(2, dropped_records=[(10, 1)], new_records=[anew]))
+    await store.commit(batch(2, dropped_records=[(10, 1)], new_records=[reexpanded]))
 
-    assert await store.list_records(10) == [STEP, anew]
+    assert await store.list_records(10) == [STEP, reexpanded]
     assert await compare(store) == []
 
 

@@ -67,7 +67,7 @@ async def test_of_an_engine_that_has_ended_nobody_is_told_that_the_database_is_a
         await n.api.set_paused("chain", paused=False)
         await n.api.trigger("chain", run_id="r")
         app = create_app(n.api, TOKEN)
-        n.engine._askers.end()  # as the circle does, whatever has ended it
+        n.engine._pending_requests.end()  # as the circle does, whatever has ended it
         shown = await ask(app, "GET", "/api/v1/runs/r", headers=BEARER)
         why = await ask(app, "GET", "/api/v1/runs/r/why", headers=BEARER)
         with pytest.raises(DaemonStopping):

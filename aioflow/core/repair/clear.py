@@ -118,7 +118,7 @@ def clear(request: ClearTasks, tx: Transaction, slots: Slots) -> tuple[int, RunS
     count = execution.count(run, chosen)
     if request.key is not None:
         tx.batch.new_clears.append((run.run_no, request.key, count))
-    if count or chosen.anew:
+    if count or chosen.reexpanded:
         execution.hold(run, chosen, tx)
         execution.begin(run, tx, slots, dag_version=dag_version)
     return count, run.state

@@ -85,7 +85,7 @@ def count(run: Run, chosen: Clearing) -> int:
     rounds = dict(chosen.rounds)
     for position, group in run.groups.items():
         if position in chosen.whole:
-            stay = (TaskState.PENDING, TaskState.REMOVED)[: 1 + (position in chosen.anew)]
+            stay = (TaskState.PENDING, TaskState.REMOVED)[: 1 + (position in chosen.reexpanded)]
             total += group.width - sum(group.counts[state] for state in stay)
             total -= sum(byte.bit_count() for byte in _spared(chosen, position))
         elif position in chosen.failed:
@@ -139,7 +139,7 @@ def begin(
 def hold(run: Run, chosen: Clearing, tx: Transaction) -> None:
     """Suspend a run until the selection is done. An ended run is added to memory again."""
     memory = tx.memory
-    pending_clears.owe(run, chosen, tx)
+    pending_clears.store(run, chosen, tx)
     if run.row.ended_at is not None:
         memory.touch(run.row.run_id)
         memory.dag_versions.setdefault((run.row.version, run.row.dag_id), run.dag_version)
@@ -237,7 +237,7 @@ def _unmapped_places(run: Run, chosen: Clearing) -> Iterator[_Place]:
     for position in chosen.whole:
         if _is_begun(run, chosen, position):
             yield _Place(first + position, position, -1, TaskState(run.states[position]))
-        elif position in chosen.anew and first + position in run.removed:
+        elif position in chosen.reexpanded and first + position in run.removed:
             yield _Place(first + position, position, -1, TaskState.REMOVED)
 
 
@@ -246,7 +246,7 @@ def _children(run: Run, chosen: Clearing) -> Iterator[_Place]:
         group = run.groups[position]
         for index in _indexes(group, chosen, position):
             yield _child(group, index)
-        if position in chosen.anew:
+        if position in chosen.reexpanded:
             end = group.first_task_no + group.width
             for task_no in run.cleared.between(group.first_task_no, end):
                 index = task_no - group.first_task_no
@@ -285,25 +285,25 @@ def _unrun(run: Run) -> Iterator[_Place]:
         group = run.groups.get(position)
         if group is None:
             continue
-        spared = _spared(chosen, position)
+        excluded = _spared(chosen, position)
         places = () if chosen.mark is None else chosen.mark.places
         meant = {first for at, first, _ in places if at == position}
         for match in _UNRUN.finditer(bytes(group.states), run.looked.get(position, 0)):
             index = match.start()
-            if not _has(spared, index) and index not in meant:
+            if not _has(excluded, index) and index not in meant:
                 yield _child(group, index)
 
 
 def _is_begun(run: Run, chosen: Clearing, position: int) -> bool:
     """Return whether an unmapped task, or a mapped one that has not expanded, is not pending."""
-    is_there = position not in run.groups and position not in chosen.kept
+    is_there = position not in run.groups and position not in chosen.retained
     return is_there and run.states[position] != TaskState.PENDING
 
 
 def _indexes(group: MappedTask, chosen: Clearing, position: int) -> Iterator[int]:
     """Yield the children that are still to be cleared."""
     if position in chosen.whole:
-        wanted = _PRESENT if position in chosen.anew else _BEGUN
+        wanted = _PRESENT if position in chosen.reexpanded else _BEGUN
     elif position in chosen.failed:
         wanted = _FAILED
     else:
@@ -311,14 +311,14 @@ def _indexes(group: MappedTask, chosen: Clearing, position: int) -> Iterator[int
         present = (index for index in found if group.states[index] != TaskState.PENDING)
         yield from (index for index in present if not _has(_spared(chosen, position), index))
         return
-    spared = _spared(chosen, position)
+    excluded = _spared(chosen, position)
     for match in wanted.finditer(bytes(group.states)):
-        if not _has(spared, match.start()):
+        if not _has(excluded, match.start()):
             yield match.start()
 
 
 def _spared(chosen: Clearing, position: int) -> bytes:
-    return next((bits for of, bits in chosen.spared if of == position), b"")
+    return next((bits for of, bits in chosen.excluded if of == position), b"")
 
 
 def _has(bits: bytes, index: int) -> bool:
@@ -332,7 +332,7 @@ def _clear(run: Run, places: Iterable[_Place], tx: Transaction, slots: Slots) ->
     """Clear or mark these tasks."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the callers looked
-    anew, rounds = frozenset(chosen.anew), dict(chosen.rounds)
+    reexpanded, rounds = frozenset(chosen.reexpanded), dict(chosen.rounds)
     for place in places:
         position, index = place.position, place.map_index
         if place.is_marked:
@@ -342,14 +342,14 @@ def _clear(run: Run, places: Iterable[_Place], tx: Transaction, slots: Slots) ->
         elif position in chosen.unrun:
             _clear_unrun(run, place, tx)
         else:
-            task = _begin_anew(run, place, tx, slots)
-            if (index >= 0 and position in anew) or index > rounds.get(position, index):
+            task = _restart_task(run, place, tx, slots)
+            if (index >= 0 and position in reexpanded) or index > rounds.get(position, index):
                 remove(task, tx)
             elif chosen.mark is not None:  # it may start again in this turn
                 run.cleared.hold(task.task_no, task)
 
 
-def _begin_anew(run: Run, place: _Place, tx: Transaction, slots: Slots) -> TaskInstance:
+def _restart_task(run: Run, place: _Place, tx: Transaction, slots: Slots) -> TaskInstance:
     if place.state.is_live:
         retry_budget.take_back(run, run.active_tasks[place.task_no])
         old = stopped(run.active_tasks[place.task_no], tx, slots)
@@ -365,7 +365,7 @@ def _clear_unrun(run: Run, place: _Place, tx: Transaction) -> None:
     run.looked[place.position] = place.map_index + 1
     row = tx.memory.prefetched_tasks[place.task_no]
     if row.try_number == 0:
-        mark_apply.begin_anew(ended(run, row, tx), tx)
+        mark_apply.restart(ended(run, row, tx), tx)
 
 
 # ── end ─────────────────────────────────────────────────────────────────────────────────
@@ -382,7 +382,7 @@ def _finish(run: Run, tx: Transaction, slots: Slots) -> None:
         give_up(run, tx)
         mark_apply.end_again(run, run.state, mark, tx)
         return
-    for position in run.groups.keys() & chosen.anew:
+    for position in run.groups.keys() & chosen.reexpanded:
         dissolve(run, position, tx)
     reopen(run, tx)
     for group in list(run.groups.values()):

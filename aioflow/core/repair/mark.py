@@ -194,17 +194,17 @@ def _choose(
             raise RequestError(f"task {task.task_id!r} has ended in a loop; clear it instead")
     ended = None if run.row.ended_at is None else (run.state, run.row.ended_at)
     is_cut_short = ended is not None and run.unfinished > 0
-    again, spared = Chosen(), dict[int, bytes]()
+    again, excluded = Chosen(), dict[int, bytes]()
     if taken_back and not is_cut_short:
-        again, spared = _decided_by(run, taken_back, places, rows)
+        again, excluded = _decided_by(run, taken_back, places, rows)
     _check_loops(run, places, again)
     changed = taken_back | takers(run, taken_back) | again.positions
     return Clearing(
         run.run_no,
         whole=tuple(sorted(again.whole)),
-        anew=tuple(sorted(again.anew)),
+        reexpanded=tuple(sorted(again.reexpanded)),
         unrun=tuple(sorted(again.children)),
-        spared=tuple(sorted((at, bits) for at, bits in spared.items() if at in again.children)),
+        excluded=tuple(sorted((at, bits) for at, bits in excluded.items() if at in again.children)),
         mark=Marking(
             state,
             tuple(places),
@@ -217,7 +217,7 @@ def _choose(
 
 def _check_loops(run: Run, places: Iterable[_Range], again: Chosen) -> None:
     """Reject marking iterations of a task whose loop restarts with its first one."""
-    for position in {place[0] for place in places} - again.anew:
+    for position in {place[0] for place in places} - again.reexpanded:
         task, group = run.spec.tasks[position], run.groups.get(position)
         decider = -1 if task.mapped is None else task.mapped.until
         if group is not None and group.width > 1 and decider in again.whole:
@@ -232,19 +232,19 @@ def _decided_by(
     Also return, by position, the children that a branch has skipped. They stay skipped.
     """
     again = Chosen()
-    unrun, spared = _unrun(run, taken_back, places, rows)
+    unrun, excluded = _unrun(run, taken_back, places, rows)
     marked = {position for position, _, _ in places}
     before = None
-    while before != again.anew:  # decisions that followed from those are taken back as well
-        before = set(again.anew)
-        changed = taken_back | again.anew | takers(run, taken_back)
+    while before != again.reexpanded:  # decisions that followed from those are taken back as well
+        before = set(again.reexpanded)
+        changed = taken_back | again.reexpanded | takers(run, taken_back)
         for position in _reached(changed, run, unrun):
             if position in run.groups and position not in again.whole:
                 again.children[position] = set()  # the states of its children tell which of them
             else:
                 again.whole.add(position)
-        _make_anew(run, again, taken_back, marked)
-    return again, spared
+        _add_reexpanded(run, again, taken_back, marked)
+    return again, excluded
 
 
 def _unrun(
@@ -257,7 +257,7 @@ def _unrun(
     marked, unrun = Chosen(), set[int]()
     marked.whole = set(taken_back)
     meant = {position: (first, end) for position, first, end in places}
-    spared: dict[int, bytearray] = {}
+    excluded: dict[int, bytearray] = {}
     known: Counter[int] = Counter()
     for row in rows.values():
         position, index = row.position, row.map_index
@@ -269,7 +269,7 @@ def _unrun(
         if not selection.is_chosen_away(row, marked, run):
             unrun.add(position)
         elif index >= 0:
-            spare_child(spared, run, position, index)
+            spare_child(excluded, run, position, index)
     for position, group in run.groups.items():
         first, end = meant.get(position, (0, 0))
         if (first, end) == (0, group.width):
@@ -279,7 +279,7 @@ def _unrun(
             unrun.add(position)
         if group.counts[TaskState.SKIPPED] - own.count(TaskState.SKIPPED) > known[position]:
             unrun.add(position)
-    return unrun, {position: bytes(bits) for position, bits in spared.items()}
+    return unrun, {position: bytes(bits) for position, bits in excluded.items()}
 
 
 def _is_meant(position: int, index: int, meant: Mapping[int, tuple[int, int]]) -> bool:
@@ -289,19 +289,19 @@ def _is_meant(position: int, index: int, meant: Mapping[int, tuple[int, int]]) -
     return first == index or first <= index < end
 
 
-def _make_anew(run: Run, again: Chosen, taken_back: set[int], marked: set[int]) -> None:
+def _add_reexpanded(run: Run, again: Chosen, taken_back: set[int], marked: set[int]) -> None:
     """Extend the selection with mapped tasks whose input will change, except marked ones."""
     before = -1
     lists = {p for p in taken_back if not run.spec.tasks[p].streams}  # a stream keeps its items
     everything = Chosen()
-    while len(again.anew) > before:
-        before = len(again.anew)
+    while len(again.reexpanded) > before:
+        before = len(again.reexpanded)
         everything.whole = again.positions | lists | takers(run, again.positions)
-        everything.anew = again.anew
+        everything.reexpanded = again.reexpanded
         for position in run.groups.keys() - marked:
-            if selection.is_made_anew(position, everything, run):
-                again.anew.add(position)
-    again.whole |= again.anew
+            if selection.is_reexpanded(position, everything, run):
+                again.reexpanded.add(position)
+    again.whole |= again.reexpanded
     for position in again.whole:
         again.children.pop(position, None)
 

@@ -30,7 +30,7 @@ from aioflow.model.states import MARKED, Failure, RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import Clearing, Marking
 
-__all__ = ("begin_anew", "end", "end_again", "marked", "overtake", "stop_overtaken", "takers")
+__all__ = ("end", "end_again", "marked", "overtake", "restart", "stop_overtaken", "takers")
 
 _UNDER_WAY: Final = re.compile(
     b"[" + bytes((TaskState.QUEUED,)) + b"-" + bytes((TaskState.RETRYING,)) + b"]"
@@ -75,16 +75,16 @@ def _take_away(
     if task is not None:
         retry_budget.end_otherwise(run, task)
         begun = task.try_number, task.started_at
-        begin_anew(stopped(task, tx, slots), tx, keeps_items=True)
+        restart(stopped(task, tx, slots), tx, keeps_items=True)
         return begun
     if row is None or row.state.is_live:
         return 0, None
     retry_budget.end_otherwise(run, row)
-    begin_anew(ended(run, row, tx), tx, keeps_items=True)
+    restart(ended(run, row, tx), tx, keeps_items=True)
     return row.try_number, row.started_at
 
 
-def begin_anew(old: TaskInstance, tx: Transaction, *, keeps_items: bool = False) -> None:
+def restart(old: TaskInstance, tx: Transaction, *, keeps_items: bool = False) -> None:
     """Make a task pending again. It may start in this turn.
 
     Args:
@@ -147,7 +147,7 @@ def overtake(run: Run, tx: Transaction, slots: Slots) -> bool:
     mark = None if chosen is None else chosen.mark
     if chosen is None or mark is None or mark.is_cut_short:
         return False
-    for position in chosen.anew:
+    for position in chosen.reexpanded:
         if position in run.groups:
             dissolve(run, position, tx)
     retally(run)
@@ -156,23 +156,25 @@ def overtake(run: Run, tx: Transaction, slots: Slots) -> bool:
     if not whole and not groups:
         return False
     # Their items are deleted, but a marked task keeps its state.
-    anew = (takers(run, whole) & run.groups.keys()) - {place[0] for place in mark.places}
+    reexpanded = (takers(run, whole) & run.groups.keys()) - {place[0] for place in mark.places}
     for position in whole:
         _stop(run, run.task_no(position, WHOLE), tx, slots)
-    pending_clears.owe(run, _further(chosen, mark, whole, groups, anew), tx)
+    pending_clears.store(run, _further(chosen, mark, whole, groups, reexpanded), tx)
     return True
 
 
 def _further(
-    chosen: Clearing, mark: Marking, whole: set[int], groups: set[int], anew: set[int]
+    chosen: Clearing, mark: Marking, whole: set[int], groups: set[int], reexpanded: set[int]
 ) -> Clearing:
     """Return the remaining selection, now that everything selected at first is done."""
     return replace(
         chosen,
-        whole=tuple(sorted({*chosen.whole, *anew})),
-        anew=tuple(sorted(anew)),
+        whole=tuple(sorted({*chosen.whole, *reexpanded})),
+        reexpanded=tuple(sorted(reexpanded)),
         unrun=(),
-        mark=replace(mark, changed=tuple(sorted(whole | anew)), overtaken=tuple(sorted(groups))),
+        mark=replace(
+            mark, changed=tuple(sorted(whole | reexpanded)), overtaken=tuple(sorted(groups))
+        ),
     )
 
 
@@ -198,7 +200,7 @@ def _overtaken(run: Run, changed: Iterable[int]) -> tuple[set[int], set[int]]:
 
 
 def _may_be_overtaken(group: MappedTask) -> bool:
-    return group.lockstep is not None or verdict(group.run, group.position) is not Verdict.RUN
+    return group.one_to_one is not None or verdict(group.run, group.position) is not Verdict.RUN
 
 
 def stop_overtaken(run: Run, tx: Transaction, slots: Slots, limit: int) -> int:
@@ -220,7 +222,10 @@ def stop_overtaken(run: Run, tx: Transaction, slots: Slots, limit: int) -> int:
         for index in [match.start() for match in islice(found, limit - count)]:
             count += 1
             run.looked[position] = index + 1
-            if group.lockstep is None or one_to_one.child_verdict(group, index) is not Verdict.RUN:
+            if (
+                group.one_to_one is None
+                or one_to_one.child_verdict(group, index) is not Verdict.RUN
+            ):
                 _stop(run, group.first_task_no + index, tx, slots)
     return count
 
@@ -229,7 +234,7 @@ def _stop(run: Run, task_no: TaskNo, tx: Transaction, slots: Slots) -> None:
     """Stop a task in progress that should not run, and reset it as if it had not started."""
     task = run.active_tasks[task_no]
     retry_budget.take_back(run, task)
-    begin_anew(stopped(task, tx, slots), tx)
+    restart(stopped(task, tx, slots), tx)
 
 
 # ── run ─────────────────────────────────────────────────────────────────────────────────────

@@ -90,7 +90,7 @@ def dissolve(run: Run, position: int, tx: Transaction) -> None:
         first, end = group.first_task_no, group.first_task_no + run.spec.tasks[position].map_limit
         for task_no in [number for number in run.removed if first <= number < end]:
             del run.removed[task_no]
-    group.states, group.lockstep = bytearray(), None  # its queue entries have no children left
+    group.states, group.one_to_one = bytearray(), None  # its queue entries have no children left
     run.states[position] = TaskState.PENDING
     tx.expansions.dissolve(run.run_no, position)
 
@@ -108,7 +108,7 @@ def renewed(old: MappedTask) -> MappedTask:
     group = run.groups[old.position] = MappedTask(run, row)
     group.states, group.counts = old.states, old.counts
     group.cut, group.unfinished = old.cut, old.unfinished
-    old.states, old.lockstep = bytearray(), None  # its queue entries have no children left
+    old.states, old.one_to_one = bytearray(), None  # its queue entries have no children left
     return group
 
 

@@ -25,7 +25,7 @@ __all__ = (
     "Chosen",
     "choose",
     "is_chosen_away",
-    "is_made_anew",
+    "is_reexpanded",
     "left_failed",
     "named",
     "skipped_children",
@@ -53,7 +53,7 @@ class Chosen:
         self.whole: set[int] = set()
         self.failed: set[int] = set()
         self.children: defaultdict[int, set[int]] = defaultdict(set)
-        self.anew: set[int] = set()
+        self.reexpanded: set[int] = set()
         self.rounds: dict[int, int] = {}
 
     @property
@@ -99,15 +99,15 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
     for position in chosen.rounds.keys() - run.groups.keys():
         del chosen.rounds[position]  # it ended before it had any iteration, or has none yet
         chosen.whole.add(position)
-    kept, spared = _chosen_away(chosen, run, rows.values())
+    retained, excluded = _chosen_away(chosen, run, rows.values())
     return Clearing(
         run.run_no,
         whole=tuple(sorted(chosen.whole)),
         failed=tuple(sorted(chosen.failed)),
         children=tuple(sorted((p, i) for p, found in chosen.children.items() for i in found)),
-        anew=tuple(sorted(chosen.anew)),
-        kept=tuple(sorted(kept)),
-        spared=tuple((position, bytes(spared[position])) for position in sorted(spared)),
+        reexpanded=tuple(sorted(chosen.reexpanded)),
+        retained=tuple(sorted(retained)),
+        excluded=tuple((position, bytes(excluded[position])) for position in sorted(excluded)),
         rounds=tuple(sorted(chosen.rounds.items())),
     )
 
@@ -153,22 +153,22 @@ def _chosen_away(
     chosen: Chosen, run: Run, rows: Iterable[TaskRow]
 ) -> tuple[set[int], dict[int, bytearray]]:
     """Return the tasks, and the children, that stay skipped because their branch is not cleared."""
-    kept: set[int] = set()
-    spared: dict[int, bytearray] = {}
+    retained: set[int] = set()
+    excluded: dict[int, bytearray] = {}
     if not any(task.chooses in _CHOOSING for task in run.spec.tasks):
-        return kept, spared
+        return retained, excluded
     for row in rows:
         position, index = row.position, row.map_index
-        is_meant = chosen.includes(position, index, run) and position not in chosen.anew
+        is_meant = chosen.includes(position, index, run) and position not in chosen.reexpanded
         if not is_meant and not (index < 0 and position in chosen.whole):
             continue
         if not is_chosen_away(row, chosen, run):
             continue
         if index < 0:
-            kept.add(position)
+            retained.add(position)
         else:
-            spare_child(spared, run, position, index)
-    return kept, spared
+            spare_child(excluded, run, position, index)
+    return retained, excluded
 
 
 def skipped_children(run: Run) -> Iterator[TaskNo]:
@@ -216,9 +216,9 @@ def _complete(chosen: Chosen, run: Run) -> None:
             under_way = {at for at in run.graph.children[position] if _is_under_way(at, run)}
             chosen.whole |= under_way - rounds
         for position in run.groups:
-            if is_made_anew(position, chosen, run):
+            if is_reexpanded(position, chosen, run):
                 chosen.whole.add(position)
-                chosen.anew.add(position)
+                chosen.reexpanded.add(position)
     chosen.failed -= chosen.whole
     for position in chosen.whole:
         chosen.children.pop(position, None)
@@ -243,11 +243,11 @@ def _is_under_way(position: int, run: Run) -> bool:
     return not group.is_over and run.states[position] != TaskState.PENDING
 
 
-def is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
+def is_reexpanded(position: int, chosen: Chosen, run: Run) -> bool:
     """Return whether the input of a fan-out is cleared as well, or does not exist any more."""
     if position in chosen.rounds:
         return False
-    others = chosen.anew | chosen.rounds.keys()
+    others = chosen.reexpanded | chosen.rounds.keys()
     if others.intersection(run.graph.indexed[position]):  # it depends on them child by child
         return True
     if chosen.positions & _loop_of(position, run):

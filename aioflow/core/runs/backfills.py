@@ -126,7 +126,7 @@ def refuse_order(row: BackfillRow, spec: DagSpec) -> None:
 def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Timestamp) -> BackfillRow:
     """Return the backfill that a request would start, without a number and limited to the past."""
     last = min(request.last, now)
-    owed = _owed(row, spec, now)
+    owed = _next_scheduled(row, spec, now)
     if owed is not None:
         last = min(last, owed - 1)
     return BackfillRow(
@@ -144,7 +144,7 @@ def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Timestamp)
     )
 
 
-def _owed(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | None:
+def _next_scheduled(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | None:
     """Return the first past fire time whose run the schedule has yet to create, or ``None``."""
     cursor, schedule = row.next_run_at, spec.schedule
     if schedule is None or cursor is None or cursor > now:

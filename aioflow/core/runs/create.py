@@ -197,7 +197,7 @@ def _add_run(
     tx.memory.add_run(run)
     tx.new_run(run)
     _remember_run(run, tx.memory)
-    deadline_alerts.owe(run, tx)
+    deadline_alerts.schedule(run, tx)
     previous.came_before(run, tx)
     if not rests(run, tx.memory):
         begin_queued(run.queue, tx, slots)

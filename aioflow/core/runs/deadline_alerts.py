@@ -22,7 +22,16 @@ from aioflow.protocol.effects import WakeAt
 from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.outbox import DEADLINE, Deadline
 
-__all__ = ("arm", "arm_timeout", "index", "is_over", "is_timed_out", "owe", "told", "write_off")
+__all__ = (
+    "arm",
+    "arm_timeout",
+    "index",
+    "is_over",
+    "is_timed_out",
+    "schedule",
+    "told",
+    "write_off",
+)
 
 _decode = msgspec.msgpack.Decoder(Deadline).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -30,14 +39,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _FEW = 1_000
 
 
-def owe(run: Run, tx: Transaction) -> None:
+def schedule(run: Run, tx: Transaction) -> None:
     """Schedule the deadline alerts of a new run: one outbox row per distinct deadline."""
     lengths = {task.deadline_us for task in run.spec.tasks} | {run.spec.deadline_us}
     for length in sorted(length for length in lengths if length is not None):
         at = tx.steady + length
-        owed = Deadline(run.run_no, at, length)
-        number = tx.outbox.owe(DEADLINE, _encode(owed))
-        tx.memory.deadlines.setdefault(run.run_no, {})[number] = owed
+        deadline = Deadline(run.run_no, at, length)
+        number = tx.outbox.add(DEADLINE, _encode(deadline))
+        tx.memory.deadlines.setdefault(run.run_no, {})[number] = deadline
         tx.wake_run(run.run_no, at)
 
 
@@ -46,15 +55,15 @@ def index(memory: Memory) -> None:
     memory.deadlines.clear()
     for number, (kind, body) in memory.outbox.items():
         if kind == DEADLINE:
-            owed = _decode(body)
-            memory.deadlines.setdefault(owed.run_no, {})[number] = owed
+            deadline = _decode(body)
+            memory.deadlines.setdefault(deadline.run_no, {})[number] = deadline
 
 
 def arm(tx: Transaction) -> None:
     """Arm timers for all pending deadlines after a restart; past ones fire at once."""
     for run_no, deadlines in tx.memory.deadlines.items():
-        for owed in deadlines.values():
-            tx.effects.append(WakeAt(TimerFired(owed.at, run_no=run_no)))
+        for deadline in deadlines.values():
+            tx.effects.append(WakeAt(TimerFired(deadline.at, run_no=run_no)))
 
 
 def arm_timeout(run: Run, tx: Transaction) -> None:
@@ -96,10 +105,10 @@ def is_over(run: Run, steady: Timestamp, memory: Memory) -> bool:
 def told(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
     """Queue alerts for everything unfinished at its deadline. Idempotent."""
     memory = tx.memory
-    owed = memory.deadlines.get(run_no, {})
+    deadline = memory.deadlines.get(run_no, {})
     run = memory.runs.get(run_no)
-    for number, due in [(number, due) for number, due in owed.items() if due.at == at]:
-        del owed[number]
+    for number, due in [(number, due) for number, due in deadline.items() if due.at == at]:
+        del deadline[number]
         tx.outbox.write_off(number)
         if run is not None and run.state.is_live:
             # Rows of an earlier program version do not say the length.

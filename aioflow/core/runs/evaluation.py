@@ -54,12 +54,12 @@ def _indexes(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
     if parent in mapped.along:
         yield index
         return
-    lockstep = run.groups[position].lockstep
-    assert lockstep is not None  # noqa: S101
-    if len(lockstep.widths) == 1:
+    one_to_one = run.groups[position].one_to_one
+    assert one_to_one is not None  # noqa: S101
+    if len(one_to_one.widths) == 1:
         yield index
         return
-    picks = pick(mapped, index, lockstep.widths)
+    picks = pick(mapped, index, one_to_one.widths)
     pairs = zip(leaves(mapped.sources), picks, strict=True)
     # An instance that the child uses twice counts once.
     yield from {number for leaf, number in pairs if leaf.position == parent and number >= 0}

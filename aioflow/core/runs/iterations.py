@@ -61,7 +61,7 @@ def go_round(run: Run, decider: int, tx: Transaction, slots: Slots) -> list[Mapp
         had_fresh = group.has_fresh
         group.grow()
         _take_up(group, tx)
-        if group.lockstep is not None:
+        if group.one_to_one is not None:
             grown.append(group)
         elif not (had_fresh or group.unfinished or one_to_one.may_go_on(run, group.position)):
             run.states[group.position] = TaskState.PENDING

@@ -250,8 +250,8 @@ def _step(run: Run, first: Iterable[Entry], tx: Transaction, slots: Slots) -> No
     while agenda:
         position, index = agenda.popleft()
         group = run.groups.get(position)
-        if index >= 0 and group is not None and group.lockstep is not None:
-            agenda.extend(_judge_child(group, group.lockstep, index, tx, slots))
+        if index >= 0 and group is not None and group.one_to_one is not None:
+            agenda.extend(_judge_child(group, group.one_to_one, index, tx, slots))
         elif run.states[position] == TaskState.PENDING:
             agenda.extend(_judge(run, position, tx, slots))
     if run.unfinished == 0 and run.state is RunState.RUNNING:
@@ -292,19 +292,19 @@ def _may_open(run: Run, position: int) -> bool:
 def _judge_children(group: MappedTask, tx: Transaction, slots: Slots) -> list[Entry]:
     """Evaluate the children that were not since the expansion; return the next tasks."""
     entries: list[Entry] = []
-    lockstep = group.lockstep if group.run.clearing is None else None
-    while lockstep is not None and lockstep.judged < group.width:
+    pairing = group.one_to_one if group.run.clearing is None else None
+    while pairing is not None and pairing.judged < group.width:
         if tx.is_full or tx.judged >= JUDGED_CHILDREN:
             tx.put_off(group.run)
             break
         tx.judged += 1
-        lockstep.judged += 1
-        entries += _judge_child(group, lockstep, lockstep.judged - 1, tx, slots)
+        pairing.judged += 1
+        entries += _judge_child(group, pairing, pairing.judged - 1, tx, slots)
     return entries
 
 
 def _judge_child(
-    group: MappedTask, lockstep: OneToOne, index: int, tx: Transaction, slots: Slots
+    group: MappedTask, pairing: OneToOne, index: int, tx: Transaction, slots: Slots
 ) -> list[Entry]:
     if group.states[index] != TaskState.PENDING:
         return []
@@ -314,7 +314,7 @@ def _judge_child(
     run, position = group.run, group.position
     if said is Verdict.RUN:
         had_fresh = group.has_fresh
-        lockstep.let(index)
+        pairing.let(index)
         if not had_fresh and group.has_fresh:
             slots.offer(group)
         return []
@@ -329,7 +329,7 @@ def go_on(run: Run, tx: Transaction, slots: Slots) -> None:
         if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:
             step(run, [group.position], tx, slots)
         is_judged = run.states[group.position] == TaskState.RUNNING  # else the task comes first
-        if group.lockstep is not None and is_judged and run.state is RunState.RUNNING:
+        if group.one_to_one is not None and is_judged and run.state is RunState.RUNNING:
             _step(run, _judge_children(group, tx, slots), tx, slots)
 
 
@@ -378,7 +378,7 @@ def _end_children(run: Run, position: int, state: TaskState, tx: Transaction) ->
 def _expand(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskState | None:
     if position in run.groups:  # it was cleared, and keeps its width
         run.states[position] = TaskState.RUNNING
-        if run.groups[position].lockstep is None:
+        if run.groups[position].one_to_one is None:
             slots.offer(run.groups[position])
         return None
     spec = run.spec.tasks[position]
@@ -410,7 +410,7 @@ def _expand(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskState
         return TaskState.FAILED
     group = _make_group(run, position, width, tx)
     if run.graph.indexed[position]:
-        group.lockstep = OneToOne(widths, group.width)
+        group.one_to_one = OneToOne(widths, group.width)
     else:
         slots.offer(group)
     return None

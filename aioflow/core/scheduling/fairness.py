@@ -39,7 +39,7 @@ class Fairness:
         self._now: dict[_Class, float] = {}
         self._next: dict[tuple[_Class, str], _Next] = {}
         self._swept = 0
-        self._lane_now: dict[str, float] = {}
+        self._virtual_time: dict[str, float] = {}
         self._line_next: dict[_Line, float] = {}
 
     def age(self) -> int:
@@ -48,7 +48,7 @@ class Fairness:
         return self._age
 
     def turn(
-        self, line: _Line, rank: int, priority: int, dag_id: str, cost_us: float, age: int
+        self, queue_key: _Line, rank: int, priority: int, dag_id: str, cost_us: float, age: int
     ) -> int:
         """Return when one more task of a DAG may go: a lower number goes first.
 
@@ -58,7 +58,7 @@ class Fairness:
             age: Decides within one turn: first by the age of the DAG's first task in it, then its
                 own.
         """
-        kind = (line, rank, priority)
+        kind = (queue_key, rank, priority)
         following, last, first_age = self._next.get((kind, dag_id), _FIRST)
         at = max(self._now.get(kind, 0.0), following)
         number = int(at // STEP_US)
@@ -68,18 +68,18 @@ class Fairness:
         self._sweep()
         return (number << _TURN_BITS) + (first_age << _AGE_BITS) + age
 
-    def line_turn(self, line: _Line) -> int:
+    def line_turn(self, queue_key: _Line) -> int:
         """Return the turn of a pool among the pools of an executor."""
-        at = max(self._lane_now.get(line[0], 0.0), self._line_next.get(line, 0.0))
+        at = max(self._virtual_time.get(queue_key[0], 0.0), self._line_next.get(queue_key, 0.0))
         return int(at // STEP_US)
 
-    def served(self, line: _Line, rank: int, priority: int, turn: int, cost_us: float) -> None:
+    def served(self, queue_key: _Line, rank: int, priority: int, turn: int, cost_us: float) -> None:
         """Record that an entry was given its slot."""
-        kind = (line, rank, priority)
+        kind = (queue_key, rank, priority)
         self._now[kind] = max(self._now.get(kind, 0.0), float((turn >> _TURN_BITS) * STEP_US))
-        at = max(self._lane_now.get(line[0], 0.0), self._line_next.get(line, 0.0))
-        self._lane_now[line[0]] = at
-        self._line_next[line] = at + _counts(cost_us)
+        at = max(self._virtual_time.get(queue_key[0], 0.0), self._line_next.get(queue_key, 0.0))
+        self._virtual_time[queue_key[0]] = at
+        self._line_next[queue_key] = at + _counts(cost_us)
 
     def _sweep(self) -> None:
         """Forget DAGs that are not ahead of the present turn."""

@@ -28,8 +28,8 @@ from aioflow.model.rows import PoolRow
 from aioflow.model.states import TaskState
 
 __all__ = (
-    "SENSOR_LANE",
-    "START_LANE",
+    "SENSOR_QUEUE",
+    "START_QUEUE",
     "Ready",
     "Room",
     "head",
@@ -45,14 +45,14 @@ _Line: TypeAlias = tuple[str, str]
 _Key: TypeAlias = tuple[_Line, str]
 """The key of a queue: executor and pool, and the role of the host if one is required."""
 
-SENSOR_LANE = "sensor"
+SENSOR_QUEUE = "sensor"
 """Hosted sensors wait only for their host. They hold no slot, so no limit applies to them."""
 
-START_LANE = "start"
+START_QUEUE = "start"
 """Tasks that are deferred from the start hold no slot either. Only their window limits them, and
 their pool if it counts deferred tasks."""
 
-_HOSTLESS = frozenset({START_LANE, Body.FUNCTION.value})
+_HOSTLESS = frozenset({START_QUEUE, Body.FUNCTION.value})
 """Tasks of these executors need no async host."""
 
 _WORTH_SWEEPING = 64
@@ -70,10 +70,10 @@ class Ready:
         across: Limits over all runs of a DAG, and the entries set aside for them.
     """
 
-    def __init__(self, kept: Container[TaskNo]) -> None:
+    def __init__(self, pool_holds: Container[TaskNo]) -> None:
         self.came_back = False
         self.across = Across(still_waits)
-        self._kept = kept
+        self._pool_holds = pool_holds
         self._queues: dict[_Key, Queue] = {}
         self._swept: dict[_Key, int] = {}
         self._too_wide: list[Item] = []
@@ -92,7 +92,7 @@ class Ready:
 
     def _ranked(self, item: Item) -> Item:
         _, priority, age, entry = item
-        if isinstance(entry, TaskInstance) and entry.task_no in self._kept:
+        if isinstance(entry, TaskInstance) and entry.task_no in self._pool_holds:
             return 0, priority, age, entry
         begins = isinstance(entry, MappedTask) or not (entry.resumed or entry.recorded)
         if not begins:
@@ -149,9 +149,9 @@ class Ready:
                 heapq.heapify(queue)
         self.across.rerank(pool, self._ranked)
 
-    def best(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> Queue | None:
+    def best(self, kind: str, room: Room, pools: dict[str, PoolRow]) -> Queue | None:
         """Return the executor's queue with the best head that may start, if there is one."""
-        while (found := self._look(lane, room, pools)) is not None:
+        while (found := self._look(kind, room, pools)) is not None:
             queue, item = found
             if queue[0] is item:
                 return queue
@@ -159,16 +159,16 @@ class Ready:
             # one.
         return None
 
-    def _look(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> tuple[Queue, Item] | None:
+    def _look(self, kind: str, room: Room, pools: dict[str, PoolRow]) -> tuple[Queue, Item] | None:
         best: tuple[Queue, Item] | None = None
         first: tuple[int, int, int, int] | None = None
-        for (line, _), queue in self._queues.items():
-            if line[0] != lane or not self._clean(queue, lane, pools.get(line[1])):
+        for (queue_key, _), queue in self._queues.items():
+            if queue_key[0] != kind or not self._clean(queue, kind, pools.get(queue_key[1])):
                 continue
             if not room(head(queue)):
                 continue
             rank, priority, turn, _ = item = queue[0]
-            order = (rank, priority, self._fairness.line_turn(line), turn)
+            order = (rank, priority, self._fairness.line_turn(queue_key), turn)
             if first is None or order < first:
                 first, best = order, (queue, item)
         return best
@@ -185,8 +185,8 @@ class Ready:
     def draw(self, queue: Queue) -> TaskInstance:
         """Remove one task from the head. A mapped task stays until no pending child is left."""
         rank, priority, turn, entry = queue[0]
-        line, cost_us = _line(entry), _expected(entry)
-        self._fairness.served(line, rank, priority, turn, cost_us)
+        queue_key, cost_us = _line(entry), _expected(entry)
+        self._fairness.served(queue_key, rank, priority, turn, cost_us)
         self.across.passed(entry)
         if isinstance(entry, TaskInstance):
             heapq.heappop(queue)
@@ -194,7 +194,7 @@ class Ready:
         task = fresh(entry.run, entry.position, entry.take_fresh())
         if entry.has_fresh:  # its next child has the same rank and a turn of its own
             dag_id, age = entry.run.row.dag_id, age_of(turn)
-            turn = self._fairness.turn(line, rank, priority, dag_id, cost_us, age)
+            turn = self._fairness.turn(queue_key, rank, priority, dag_id, cost_us, age)
             heapq.heapreplace(queue, (rank, priority, turn, entry))
         else:
             heapq.heappop(queue)
@@ -217,23 +217,23 @@ class Ready:
             heapq.heapify(queue)
             self._swept[key] = len(queue)
 
-    def _clean(self, queue: Queue, lane: str, pool: PoolRow | None) -> bool:
+    def _clean(self, queue: Queue, kind: str, pool: PoolRow | None) -> bool:
         """Set aside blocked entries from the head on. Return whether an entry is left."""
         while queue:
             entry = queue[0][3]
             run = entry.run
             if not still_waits(entry):
                 heapq.heappop(queue)
-            elif lane == SENSOR_LANE:
+            elif kind == SENSOR_QUEUE:
                 return True
-            elif self._is_too_wide(entry, lane, pool):
+            elif self._is_too_wide(entry, kind, pool):
                 self._too_wide.append(heapq.heappop(queue))
                 self._bring_back(run.blocked_at.get(entry.position))
                 self._bring_back(run.blocked)
                 self._pass_on(entry)
-            elif lane == START_LANE and not _is_past_window(entry):
+            elif kind == START_QUEUE and not _is_past_window(entry):
                 return True
-            elif lane == START_LANE:
+            elif kind == START_QUEUE:
                 # It needs no slot, so it does not queue behind entries that wait for one.
                 aside = run.blocked_at.setdefault(_of_starts(entry.position), [])
                 heapq.heappush(aside, heapq.heappop(queue))
@@ -256,14 +256,14 @@ class Ready:
         return not (_is_full(task.run) or _is_full_at(task) or self.across.is_full(task))
 
     def _is_too_wide(
-        self, entry: TaskInstance | MappedTask, lane: str, pool: PoolRow | None
+        self, entry: TaskInstance | MappedTask, kind: str, pool: PoolRow | None
     ) -> bool:
         """Return whether its pool is too small for it. A task with kept slots needs no capacity."""
         if pool is None or entry.spec.slots <= pool.slots:
             return False
-        if lane == START_LANE:
+        if kind == START_QUEUE:
             return pool.include_deferred and not is_hosted_sensor(entry.spec)
-        return not (isinstance(entry, TaskInstance) and entry.task_no in self._kept)
+        return not (isinstance(entry, TaskInstance) and entry.task_no in self._pool_holds)
 
     def _put_aside(self, item: Item) -> None:
         """Set it aside with its run. If only its window blocks it, one past its window returns."""
@@ -283,19 +283,19 @@ def _expected(entry: TaskInstance | MappedTask) -> float:
 
 
 def _key(entry: TaskInstance | MappedTask) -> _Key:
-    line = _line(entry)
-    return line, "" if line[0] in _HOSTLESS else entry.run.async_role
+    queue_key = _line(entry)
+    return queue_key, "" if queue_key[0] in _HOSTLESS else entry.run.async_role
 
 
 def _line(entry: TaskInstance | MappedTask) -> _Line:
-    return _lane(entry), entry.spec.pool
+    return _queue_kind(entry), entry.spec.pool
 
 
-def _lane(entry: TaskInstance | MappedTask) -> str:
+def _queue_kind(entry: TaskInstance | MappedTask) -> str:
     spec = entry.spec
     if is_start(entry):
-        return START_LANE
-    return SENSOR_LANE if is_hosted_sensor(spec) else spec.body.value
+        return START_QUEUE
+    return SENSOR_QUEUE if is_hosted_sensor(spec) else spec.body.value
 
 
 def _of_starts(position: int) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from aioflow.core.crash_trials import DAEMON, on_trial, process_on_trial
-from aioflow.core.scheduling.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_sensor
+from aioflow.core.scheduling.ready import SENSOR_QUEUE, START_QUEUE, Ready, head, is_hosted_sensor
 from aioflow.core.scheduling.workers import Grant, Worker, best_idle, expected_us
 from aioflow.core.state.graph import is_identifier
 from aioflow.core.state.memory import Memory
@@ -60,11 +60,11 @@ class Slots:
         self.is_open = True
         self.is_held = False
         self.unwritten: dict[TaskNo, StartNo] = {}
-        self.kept: dict[TaskNo, tuple[str, int]] = {}
-        self.ready = Ready(self.kept)
+        self.pool_holds: dict[TaskNo, tuple[str, int]] = {}
+        self.ready = Ready(self.pool_holds)
         self.pools: dict[str, PoolRow] = {}
         self._used: dict[str, int] = {}
-        self._used_by_kept: dict[str, int] = {}
+        self._used_by_deferred: dict[str, int] = {}
 
     @property
     def running_coroutines(self) -> int:
@@ -111,7 +111,7 @@ class Slots:
 
     def used_by_deferred(self, pool: str) -> int:
         """Return how many of these slots are kept by waiting tasks."""
-        return self._used_by_kept.get(pool, 0)
+        return self._used_by_deferred.get(pool, 0)
 
     def counts_deferred(self, spec: TaskSpec) -> bool:
         """Return whether a task uses its pool while deferred. A hosted sensor never does."""
@@ -122,7 +122,7 @@ class Slots:
         return row is None or self._used.get(pool, 0) + weight <= row.slots
 
     def _may_start(self, entry: TaskInstance | MappedTask) -> bool:
-        if isinstance(entry, TaskInstance) and entry.task_no in self.kept:
+        if isinstance(entry, TaskInstance) and entry.task_no in self.pool_holds:
             return True
         spec = entry.spec
         return self._has_room(spec.pool, spec.slots)
@@ -135,9 +135,9 @@ class Slots:
     def _take(self, pool: str, weight: int) -> None:
         self._used[pool] = self._used.get(pool, 0) + weight
 
-    def _take_kept(self, pool: str, weight: int) -> None:
+    def _hold(self, pool: str, weight: int) -> None:
         self._take(pool, weight)
-        self._used_by_kept[pool] = self._used_by_kept.get(pool, 0) + weight
+        self._used_by_deferred[pool] = self._used_by_deferred.get(pool, 0) + weight
 
     # ── entering and leaving ────────────────────────────────────────────────────────────
 
@@ -160,15 +160,15 @@ class Slots:
         return any(row.include_deferred for row in self.pools.values())
 
     def _keep(self, task: TaskInstance) -> None:
-        if task.task_no not in self.kept and self.counts_deferred(task.spec):
-            self.kept[task.task_no] = task.spec.pool, task.spec.slots
-            self._take_kept(task.spec.pool, task.spec.slots)
+        if task.task_no not in self.pool_holds and self.counts_deferred(task.spec):
+            self.pool_holds[task.task_no] = task.spec.pool, task.spec.slots
+            self._hold(task.spec.pool, task.spec.slots)
 
     def stop_keeping(self, task: TaskInstance) -> None:
         """Free the kept slots of a task, whatever it waits for."""
-        if task.task_no in self.kept:
-            pool, weight = self.kept.pop(task.task_no)
-            self._take_kept(pool, -weight)
+        if task.task_no in self.pool_holds:
+            pool, weight = self.pool_holds.pop(task.task_no)
+            self._hold(pool, -weight)
 
     def _recount_kept(self, pool: str, memory: Memory) -> None:
         """Recount a pool that has begun or ceased to count deferred tasks."""
@@ -269,8 +269,8 @@ class Slots:
     def recount(self, memory: Memory) -> None:
         """Recount used slots from the slots of all tasks, after some of them were restored."""
         self._used.clear()
-        self._used_by_kept.clear()
-        self.kept.clear()
+        self._used_by_deferred.clear()
+        self.pool_holds.clear()
         self.at_work.clear()
         for worker in self.workers:
             worker.current, worker.claims, worker.weight = None, [], 0
@@ -322,7 +322,7 @@ class Slots:
             self.ready.came_back = False
             yield from self._grant_starts()
             if memory.hosts_up:
-                yield from self._grant_hosted(SENSOR_LANE, memory.hosts_up)
+                yield from self._grant_hosted(SENSOR_QUEUE, memory.hosts_up)
             hosts = memory.hosts_up
             if (process := process_on_trial(memory)) is not None:
                 yield from self._grant_alone(on_trial(memory), hosts)
@@ -357,24 +357,24 @@ class Slots:
         return self.ready.missing_hosts(hosts_up) if self.is_open else set()
 
     def _grant_starts(self) -> Iterator[Grant]:
-        while (queue := self.ready.best(START_LANE, self._may_wait, self.pools)) is not None:
+        while (queue := self.ready.best(START_QUEUE, self._may_wait, self.pools)) is not None:
             task = self.ready.draw(queue)
             self._keep(task)
             yield Grant(task, is_waiting=True)
 
-    def _grant_hosted(self, lane: str, hosts_up: Container[str]) -> Iterator[Grant]:
+    def _grant_hosted(self, kind: str, hosts_up: Container[str]) -> Iterator[Grant]:
         def room(entry: TaskInstance | MappedTask) -> bool:
             if entry.run.async_role not in hosts_up:
                 return False
-            return lane == SENSOR_LANE or self._may_start(entry)
+            return kind == SENSOR_QUEUE or self._may_start(entry)
 
-        while lane == SENSOR_LANE or self.running_coroutines < self.coroutines:
-            queue = self.ready.best(lane, room, self.pools)
+        while kind == SENSOR_QUEUE or self.running_coroutines < self.coroutines:
+            queue = self.ready.best(kind, room, self.pools)
             if queue is None:
                 return
             task = self.ready.draw(queue)
             self._host(task)
-            if lane != SENSOR_LANE:
+            if kind != SENSOR_QUEUE:
                 self.ready.admit_more(task)
             yield Grant(task)
 

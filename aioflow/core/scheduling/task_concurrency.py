@@ -85,15 +85,15 @@ class Across:
         """Yield each queue's next entry if its limit admits it, unless one is still returning."""
         for key in list(self._aside):
             lines, called = self._aside[key], self._called.setdefault(key, {})
-            for line in list(lines):
-                if not self._may_call(lines[line], called.get(line)):
+            for queue_key in list(lines):
+                if not self._may_call(lines[queue_key], called.get(queue_key)):
                     continue
-                item = self._next(lines[line])
+                item = self._next(lines[queue_key])
                 if item is not None:
-                    called[line] = item
+                    called[queue_key] = item
                     yield item
-                if not lines[line]:
-                    del lines[line]
+                if not lines[queue_key]:
+                    del lines[queue_key]
             if not lines:
                 del self._aside[key]
                 self._called.pop(key, None)

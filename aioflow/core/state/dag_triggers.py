@@ -185,7 +185,7 @@ class DagTriggerUpdates:
         if one.row.trigger_no not in self._before:
             self._before[one.row.trigger_no] = copy(one)
 
-    def write_anew(self, one: DagTrigger) -> None:
+    def rewrite(self, one: DagTrigger) -> None:
         """Request that the whole row be written, even if it is unchanged."""
         self.note(one)
         self._whole.add(one.row.trigger_no)

@@ -62,4 +62,4 @@ def wanted(inputs: Iterable[Input], lanes: Mapping[str, OutboxQuota]) -> dict[st
 
 def backlog(lanes: Mapping[str, OutboxQuota]) -> dict[str, int]:
     """Return the number of outbox entries by kind."""
-    return {kind: lane.handed + lane.waiting for kind, lane in lanes.items()}
+    return {kind: quota.handed + quota.waiting for kind, quota in lanes.items()}

@@ -33,7 +33,7 @@ class MappedChildren:
         "first_task_no",
         "is_loop",
         "is_open",
-        "lockstep",
+        "one_to_one",
         "origin",
         "position",
         "states",
@@ -52,7 +52,7 @@ class MappedChildren:
         self.is_open = expansion.is_open
         self.is_loop = is_loop
         self.cut = TaskState.PENDING
-        self.lockstep: OneToOne | None = None
+        self.one_to_one: OneToOne | None = None
         self.origin: tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]] | None = None
 
     @property
@@ -63,17 +63,17 @@ class MappedChildren:
     @property
     def has_fresh(self) -> bool:
         """Whether a child waits for its first start."""
-        return self.cursor < self.width if self.lockstep is None else len(self.lockstep) > 0
+        return self.cursor < self.width if self.one_to_one is None else len(self.one_to_one) > 0
 
     @property
     def fresh(self) -> int:
         """Number of children that wait for their first start."""
-        return self.counts[TaskState.PENDING] if self.lockstep is None else len(self.lockstep)
+        return self.counts[TaskState.PENDING] if self.one_to_one is None else len(self.one_to_one)
 
     def take_fresh(self) -> int:
         """Return the index of the next child to start. There must be one."""
-        if self.lockstep is not None:
-            return self.lockstep.take()
+        if self.one_to_one is not None:
+            return self.one_to_one.take()
         index, self.cursor = self.cursor, self.pending_from(self.cursor + 1)
         return index
 
@@ -97,8 +97,8 @@ class MappedChildren:
         """Add a pending child."""
         self.states.append(TaskState.PENDING)
         self.counts[TaskState.PENDING] += 1
-        if self.lockstep is not None:
-            self.lockstep.grow()
+        if self.one_to_one is not None:
+            self.one_to_one.grow()
 
     def shorten(self, width: int) -> None:
         """Remove the last children down to this width. None of them may be active."""
@@ -118,13 +118,13 @@ class MappedChildren:
         self.counts[state] += 1
         if was == TaskState.PENDING:
             self.unfinished += 1
-            if index == self.cursor and self.lockstep is None:
+            if index == self.cursor and self.one_to_one is None:
                 self.cursor = self.pending_from(index + 1)
         if state >= TaskState.SUCCESS > was:
             self.unfinished -= 1
         elif state == TaskState.PENDING:  # it was cleared
             self.unfinished -= was < TaskState.SUCCESS
-            if self.lockstep is None:
+            if self.one_to_one is None:
                 self.cursor = min(self.cursor, index)
 
     def pending_from(self, index: int) -> int:

@@ -85,8 +85,8 @@ def may_go_on(run: Run, position: int) -> bool:
 
 def forget(group: MappedTask) -> None:
     """Reset the queue: no child has been evaluated, because the task itself has yet to be."""
-    if group.lockstep is not None:
-        group.lockstep = OneToOne(group.lockstep.widths, group.width)
+    if group.one_to_one is not None:
+        group.one_to_one = OneToOne(group.one_to_one.widths, group.width)
 
 
 def child_verdict(group: MappedTask, index: int) -> Verdict:
@@ -107,7 +107,7 @@ def child_verdict(group: MappedTask, index: int) -> Verdict:
 
 def may_skip(group: MappedTask, index: int) -> bool:
     """Return whether a child has not started and no rule has allowed it to."""
-    is_let = group.lockstep is not None and group.lockstep.may_start(index)
+    is_let = group.one_to_one is not None and group.one_to_one.may_start(index)
     return group.states[index] == TaskState.PENDING and not is_let
 
 
@@ -116,10 +116,10 @@ def followers(run: Run, position: int, index: int) -> Iterator[Entry]:
     for follower in run.graph.followers[position]:
         group = run.groups.get(follower)
         mapped = run.spec.tasks[follower].mapped
-        if group is None or group.lockstep is None or mapped is None:
+        if group is None or group.one_to_one is None or mapped is None:
             continue
-        for child in _children(mapped, position, index, group.lockstep.widths):
-            if child < group.lockstep.judged:
+        for child in _children(mapped, position, index, group.one_to_one.widths):
+            if child < group.one_to_one.judged:
                 yield follower, child
 
 
@@ -138,7 +138,7 @@ def begin_anew(run: Run) -> None:
         mapped = run.spec.tasks[group.position].mapped
         if mapped is not None and run.graph.indexed[group.position]:
             sizes = [size or 0 for size in widths(run, mapped)]
-            group.lockstep = OneToOne(sizes, group.width)
+            group.one_to_one = OneToOne(sizes, group.width)
 
 
 def _after_past(run: Run) -> list[int]:
@@ -153,5 +153,5 @@ def is_unjudged(run: Run) -> bool:
     """
     if any(run.states[position] == TaskState.PENDING for position in _after_past(run)):
         return True
-    found = ((group.lockstep, group.width) for group in run.groups.values())
+    found = ((group.one_to_one, group.width) for group in run.groups.values())
     return any(one is not None and one.judged < width for one, width in found)

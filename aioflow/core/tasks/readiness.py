@@ -61,4 +61,4 @@ def rewind(group: MappedTask) -> None:
 
     Children that follow others have a queue instead of a cursor.
     """
-    group.cursor = group.pending_from(0) if group.lockstep is None else 0
+    group.cursor = group.pending_from(0) if group.one_to_one is None else 0

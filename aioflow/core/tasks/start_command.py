@@ -124,7 +124,7 @@ def _items(task: TaskInstance, mapped: MapSpec) -> _Items:
         for leaf in leaves(mapped.sources)
         if leaf.position >= 0 and run.spec.tasks[leaf.position].mapped is None
     )
-    widths = () if group.lockstep is None else group.lockstep.widths
+    widths = () if group.one_to_one is None else group.one_to_one.widths
     widths = widths or tuple(
         leaf.width if leaf.position < 0 else run.widths[leaf.position]
         for leaf in leaves(mapped.sources)

@@ -20,8 +20,8 @@ from aioflow.protocol.reports import TriggerFired
 
 __all__ = (
     "BYTES_AHEAD",
-    "BY_HAND",
     "EVENTS_AHEAD",
+    "MANUAL_INDEX",
     "close",
     "consume",
     "is_over",
@@ -29,7 +29,7 @@ __all__ = (
     "take",
 )
 
-BY_HAND = -1
+MANUAL_INDEX = -1
 """The index of an event that no host has reported. It counts for no assignment."""
 
 EVENTS_AHEAD = 1_000
@@ -43,7 +43,7 @@ def take(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
     """Store one event of a stream, unless it is known."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the caller looked
-    if report.index < stream.index and report.index != BY_HAND:
+    if report.index < stream.index and report.index != MANUAL_INDEX:
         return  # repeated
     tx.change_stream(wait)
     stream.index = max(stream.index, report.index + 1)

@@ -287,7 +287,7 @@ BUGS = (
         promise="a stored effect is carried out at least once",
         where="core",
         needs="more effects of a kind than are handed out at once",
-        edits=(Edit("aioflow.core.outbox", "Owing.write_off", "self.read_on(kind)"),),
+        edits=(Edit("aioflow.core.outbox", "OutboxUpdates.write_off", "self.read_on(kind)"),),
         seen_by="tests/core/test_owing.py"
         "::test_what_is_owed_beyond_the_window_is_handed_out_in_order",
         seed=Seed(1, 2),
