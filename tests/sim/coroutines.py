@@ -390,7 +390,7 @@ class Coroutine:
         An unknown DAG is returned if the own run was started by a task.
 
         Otherwise there would be ever more runs, or runs that wait for each other. It is also
-        returned if the pool counts deferred tasks: the called run may need the slots held meanwhile.
+        returned if the pool counts deferred tasks: the called run may need the slots it keeps.
         """
         tables = self._host.stage.tables
         run = tables.runs[self.run_no]
