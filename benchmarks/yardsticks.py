@@ -33,7 +33,7 @@ __all__ = (
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What a daemon wrote in one period: the bodies of its journal, and whole task rows.
+    """The rows that a daemon wrote in one period: the bodies of its journal, and whole task rows.
 
     Attributes:
         schema: The statements that create its tables and indexes.

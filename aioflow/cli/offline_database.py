@@ -58,7 +58,10 @@ async def opened(settings: Settings) -> AsyncIterator[Store]:
 
 
 def _vault(path: Path) -> Vault:
-    """Return a vault with the home's keys, or with a random key that is not stored."""
+    """Return a vault with the home's keys. Without a key file, use a random key; never write one.
+
+    A reader decrypts as much as the daemon, and must not create a key.
+    """
     try:
         return Vault(read_keys(path))
     except SettingsError:

@@ -17,8 +17,9 @@ __all__ = ("add_parser",)
 _COLLECT_AT = (10_000, 20, 20)
 
 _SWITCH_SECONDS = 0.0005
-"""How long a thread may hold the interpreter while others wait for it. The writer thread needs the
-interpreter for each row; with the default of 5 ms it would wait longer for it than for the disk."""
+"""Longest time a thread may hold the interpreter while others wait for it. The writer thread needs
+the interpreter for each row; with the default of 5 ms it would wait longer for that than for the
+disk."""
 
 
 def add_parser(nouns: Nouns) -> None:

@@ -47,8 +47,7 @@ STUCK_FACTOR, STUCK_FLOOR_US = 10, 5_000  # as in executors.process
 _FIRST_WITH_LABELS = 10_000
 _LENGTHS = (0, 50, 400, 3_000, 3_000, 80_000, 3 * SECOND, 40 * SECOND)
 _BRIEF = (0, 50, 50, 400, 400, 400, 3_000, 3 * SECOND)
-"""Durations of functions in a seed with brief ones, which prefetch: a long one has none
-behind it."""
+"""Durations of functions in a seed with brief ones: only brief ones are claimed behind others."""
 
 _LARGE = 2_000
 """Bytes of a result that is too large to be cached in memory."""

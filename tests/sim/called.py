@@ -46,7 +46,7 @@ def outcome_is_true(tables: Any, task_no: int, body: bytes | None, failure: Fail
 
 
 class Positions:
-    """How far one start of a coroutine has read the events of each topic."""
+    """The position of one start of a coroutine in the events of each topic."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}

@@ -85,7 +85,7 @@ RARE = {
 }
 RARELY, OFTEN = 1.0, 12.0
 AGAIN = 2.0
-"""Factor of failures that may hit one commit several times, instead of a larger one."""
+"""Upper bound of the factor for failures that may hit one commit several times."""
 
 _NUMBERS_AT_ONCE = 1 << 20
 _SLOT_AGAIN_US = 60 * SECOND

@@ -387,10 +387,9 @@ class Coroutine:
     def _dag_of(self, call: Call) -> str:
         """Return the DAG to run: one ordered after its own, or an unknown one.
 
-        An unknown DAG is returned if the own run was started by a task.
-
-        Otherwise there would be ever more runs, or runs that wait for each other. It is also
-        returned if the pool counts deferred tasks: the called run may need the slots it keeps.
+        An unknown DAG is returned if the own run was started by a task; otherwise there would be
+        ever more runs, or runs that wait for each other. It is also returned if the pool counts
+        deferred tasks: the called run may need the slots that this task keeps.
         """
         tables = self._host.stage.tables
         run = tables.runs[self.run_no]

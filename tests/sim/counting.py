@@ -1,4 +1,4 @@
-"""I9: the reported task counts of an active run, kept without reading rows, match the rows."""
+"""I9: the reported task counts of an active run, from memory, match its rows."""
 
 from __future__ import annotations
 

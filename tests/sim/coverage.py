@@ -1,4 +1,4 @@
-"""What a campaign must cover: a campaign in which nothing happens proves nothing.
+"""Coverage goals of a campaign: a campaign in which nothing happens proves nothing.
 
 Each kind of input must meet each outcome of a commit a minimum number of times. Impossible
 combinations are excluded by name.

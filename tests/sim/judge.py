@@ -81,7 +81,7 @@ class Judgement(msgspec.Struct):
 
 
 class Ended(msgspec.Struct):
-    """How a process ended; the code is ``None`` if it was killed at its time limit.
+    """The end of a process; the code is ``None`` if it was killed at its time limit.
 
     Attributes:
         seconds: Wall time; the processor time was less.

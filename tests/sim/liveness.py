@@ -153,7 +153,7 @@ def places_are_what_tasks_hold(node: Any) -> None:
 
 
 def _kept(node: Any) -> Counter[str]:
-    """Return the room kept by waiting tasks; deferred ones keep it if their pool counts them."""
+    """Return the pool slots that waiting tasks hold: the deferred ones of pools that count them."""
     slots: Slots = node.slots
     kept: Counter[str] = Counter()
     for task in node.memory.active_tasks.values():
