@@ -56,7 +56,7 @@ class DaemonProcess:
         self.environment: dict[str, str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    # ── life cycle ──────────────────────────────────────────────────────────────────────────
+    # ── life cycle ──────────────────────────────────────────────────────────────────────
 
     def start(self, timeout: float = 60.0) -> DaemonProcess:
         """Start the daemon and wait until it is ready."""
@@ -139,7 +139,7 @@ class DaemonProcess:
             self.kill(whole_tree=True)
             raise
 
-    # ── requests ────────────────────────────────────────────────────────────────────────────
+    # ── requests ────────────────────────────────────────────────────────────────────────
 
     def _socket(self) -> str:
         """Return the daemon's socket, which is outside its home if that path would be too long."""
@@ -222,7 +222,7 @@ class DaemonProcess:
             row = found.fetchone()
         return "" if row is None else str(row[0])
 
-    # ── measurements ────────────────────────────────────────────────────────────────────────
+    # ── measurements ────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
     def database(self) -> Iterator[sqlite3.Connection]:

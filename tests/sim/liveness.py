@@ -153,7 +153,7 @@ def places_are_what_tasks_hold(node: Any) -> None:
 
 
 def _kept(node: Any) -> Counter[str]:
-    """Return the pool slots that waiting tasks hold: the deferred ones of pools that count them."""
+    """Return the pool slots that waiting tasks hold. A deferred task does if its pool counts it."""
     slots: Slots = node.slots
     kept: Counter[str] = Counter()
     for task in node.memory.active_tasks.values():
