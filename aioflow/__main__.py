@@ -1,4 +1,4 @@
-"""``python -m aioflow`` is the same program as ``aioflow``."""
+"""Entry point of ``python -m aioflow``, the same program as ``aioflow``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ("main",)
 _INTERRUPTED = 130
 
 _COLLECT_AT = 50_000
-"""Allocations between two collections: imports create few objects that could be collected."""
+"""Allocations between two garbage collections. Imports create few objects that can be collected."""
 
 _DAEMONS = ("up", "demo")
 
 
 def main() -> int:
-    """Run one command; Ctrl-C ends it without a traceback from its first import on."""
+    """Run one command. Ctrl-C ends it without a traceback, even during its imports."""
     gc.set_threshold(_COLLECT_AT)
     if _is_daemon(sys.argv[1:]):
         _end_with_success()
@@ -37,9 +37,9 @@ def _is_daemon(words: list[str]) -> bool:
 
 
 def _end_with_success() -> None:
-    """Have SIGTERM and SIGHUP end with status 0 until the daemon drains at them.
+    """Let SIGTERM and SIGHUP end the process with status 0 until the daemon handles them itself.
 
-    One that is ignored, as ``nohup`` has SIGHUP, stays so.
+    A signal that is ignored stays ignored, such as SIGHUP under ``nohup``.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:

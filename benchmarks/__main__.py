@@ -1,8 +1,8 @@
-"""Runs every measurement, and writes ``results/README.md`` and its plots from the newest lines.
+"""Run the measurements; write ``results/README.md`` and its plots from the newest results.
 
 python -m benchmarks                    all of them
 python -m benchmarks --only hop,turn    some
-python -m benchmarks --table            none: writes the table and the plots anew
+python -m benchmarks --table            none: only rewrites the table and the plots
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run(names: list[str], *, tiny: bool = False) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Parse arguments, measure, write the table."""
+    """Parse the arguments, measure, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure everything.")
     parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(MODULES)}")
     parser.add_argument("--tiny", action="store_true", help="at sizes that prove it runs, no more")

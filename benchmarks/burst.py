@@ -1,11 +1,11 @@
-"""How soon is a crowd done that is due in the same instant?
+"""Time until a burst of triggers that are due at the same time has been handled.
 
-Claim under test: of 10,000 triggers due at once the last task has gone on, ended, and has its
-success on disk after 1.5 s, on two slots.
+Claim under test: of 10,000 triggers due at the same time, the last task has resumed, ended, and its
+success is on disk after 1.5 s, on two slots.
 
-Method: a real daemon at ``durability=full``. All defer until one instant. ``resumed`` is the
-latest of the wall times at which a resumed line ran, ``durable`` when a connection of our own
-first sees the last success, looked at every 5 ms. Median of rounds. Yardstick: bare
+Method: a real daemon at ``durability=full``. All tasks are deferred until the same time.
+``resumed`` is the latest wall time at which a resumed line ran. ``durable`` is when a separate
+connection first sees the last success, polled every 5 ms. Median of rounds. Yardstick: bare
 ``sqlite3`` writes the same rows and journal in as many commits as the daemon made.
 
     python -m benchmarks.burst --count 10000 --rounds 3
@@ -27,11 +27,11 @@ from benchmarks.yardsticks import rows_seconds, written_since
 
 FULL = {"count": 10_000, "rounds": 3}
 TINY = {"count": 50, "rounds": 1}
-PARKED_PER_SECOND = 1_200  # at least
+PARKED_PER_SECOND = 1_200  # lower bound, used to choose the due time
 
 
 class Burst(NamedTuple):
-    """Seconds from the instant."""
+    """Seconds since the due time."""
 
     resumed: float
     durable: float
@@ -40,9 +40,9 @@ class Burst(NamedTuple):
 
 
 def burst(daemon: DaemonProcess, folder: Path, count: int) -> Burst:
-    """Have so many due at once, and look until the last one's success can be read.
+    """Run one burst and wait until the last success can be read.
 
-    Where they were not parked in time, all is done again with more of it.
+    If not all tasks were deferred before the due time, repeat with more time for it.
     """
     for lead in (3.0, 9.0, 27.0):
         if (found := _burst(daemon, folder, count, lead)) is not None:
@@ -51,7 +51,7 @@ def burst(daemon: DaemonProcess, folder: Path, count: int) -> Burst:
 
 
 def _burst(daemon: DaemonProcess, folder: Path, count: int, lead: float) -> Burst | None:
-    """Return what came of one try; ``None`` where they were due before all were parked."""
+    """Return the result of one burst, or ``None`` if it was due before all tasks were deferred."""
     due = time.time() + lead + count / PARKED_PER_SECOND
     run_id = daemon.trigger("burst", {"count": count, "due": due})
     with daemon.database() as database:
@@ -85,9 +85,9 @@ RESULTS = (
 
 
 def measure(folder: Path, *, count: int, rounds: int) -> dict[str, Any]:
-    """Measure on one daemon, report the medians."""
+    """Measure on one daemon and report the medians."""
     with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", "2")) as daemon:
-        lateness_ms(daemon, 20, 100.0)  # imports are warm after this
+        lateness_ms(daemon, 20, 100.0)  # warm-up: later runs find all imports done
         seen = [burst(daemon, folder, count) for _ in range(rounds)]
         fsync = fsync_ms(folder)
     yardstick = round(median([one.yardstick for one in seen]), 4)

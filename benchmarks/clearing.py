@@ -1,14 +1,14 @@
-"""How long are a mark, a clear and a cancel of a wide run, and what do others notice of them?
+"""Duration of a mark, a clear and a cancel of a wide run, and their effect on other requests.
 
 Claims under test: a run of 1,000,000 children is cancelled within 30 s, and starts nothing more;
-while 1,000,000 ended children are marked, or cleared, the API answers within 500 ms, and the daemon
-takes no more than 200 MiB for that.
+while 1,000,000 ended children are marked or cleared, the API answers within 500 ms, and the daemon
+needs at most 200 MiB for it.
 
 Method: a real daemon at ``durability=full`` on two slots. A fan-out is cancelled once some of its
-children have run. Then its other children get the rows of successes from outside, while no daemon
-serves the file. The next daemon is asked to mark them as failed, and the one after that to clear
-the fan-out. Until each of the two is done a named event is emitted every 20 ms, which the engine
-has to commit; the memory is that of the daemon's own process. Then all of them are pending, with a
+children have run. Then, while no daemon uses the database, its other children get the rows of
+successes. The next daemon marks them as failed, and the one after that clears the fan-out. Until
+each of these two has finished, a named event is emitted every 20 ms, which the engine has to
+commit. Memory is that of the daemon's own process. After the clear all children are pending, with a
 row each, and are cancelled once more.
 
     python -m benchmarks.clearing --children 1000000
@@ -49,7 +49,7 @@ ON CONFLICT (task_no) DO UPDATE SET state = 6, try_number = 1, ended_at = :at
 
 
 class Onlooker:
-    """Emits named events, and watches the memory of a daemon, until it is left."""
+    """Emits named events and samples the memory of a daemon for the duration of the block."""
 
     def __init__(self, daemon: DaemonProcess) -> None:
         self.answered_ms: list[float] = []
@@ -64,7 +64,7 @@ class Onlooker:
 
     def _look(self) -> None:
         is_over = False
-        while not is_over:  # once at least: what is watched may be over within a rest
+        while not is_over:  # at least once: the block may end within one pause
             began = time.perf_counter()
             self._daemon.request("POST", "/api/v1/events/noise", 1)
             self.answered_ms.append((time.perf_counter() - began) * 1000)
@@ -81,7 +81,7 @@ class Onlooker:
 
 
 def cancelled(daemon: DaemonProcess, run_id: str) -> float:
-    """Cancel a run; return how long it took until it had ended."""
+    """Cancel a run; return the seconds until it had ended."""
     began = time.perf_counter()
     daemon.request("POST", f"/api/v1/runs/{run_id}/cancel")
     with daemon.database() as database:
@@ -91,7 +91,7 @@ def cancelled(daemon: DaemonProcess, run_id: str) -> float:
 
 
 def marked(daemon: DaemonProcess, run_id: str, children: int) -> float:
-    """Mark the children of an ended run as failed; return how long it took until all were."""
+    """Mark the children of an ended run as failed; return the seconds until all were marked."""
     began = time.perf_counter()
     body = {"tasks": ["noop"], "state": "failed"}
     _, answer = daemon.request("POST", f"/api/v1/runs/{run_id}/mark", body)
@@ -101,21 +101,21 @@ def marked(daemon: DaemonProcess, run_id: str, children: int) -> float:
 
 
 def started(daemon: DaemonProcess) -> int:
-    """How often tasks have been started."""
+    """Return how many executions of tasks were started in total."""
     with daemon.database() as database:
         found: int = database.execute("SELECT sum(start_no) FROM task").fetchone()[0]
     return found
 
 
 def is_still_clearing(daemon: DaemonProcess) -> bool:
-    """Whether some of what was chosen has still to be cleared, or marked."""
+    """Return whether a clear or a mark is still in progress."""
     with daemon.database() as database:
         sql = "SELECT count(*) FROM outbox WHERE kind = 'clear'"
         return bool(database.execute(sql).fetchone()[0])
 
 
 def let_all_have_ended(path: Path, run_id: str) -> None:
-    """Give the children of a run the rows of successes; no daemon serves the file."""
+    """Write the rows of successes for the children of a run. No daemon may use the database."""
     database = sqlite3.connect(path)
     with database:
         run_no, at = database.execute(
@@ -137,7 +137,7 @@ def let_all_have_ended(path: Path, run_id: str) -> None:
 
 
 def measure(folder: Path, *, children: int) -> dict[str, Any]:
-    """Cancel a wide run, clear it when it has ended, cancel that; report what others noticed."""
+    """Cancel a wide run, mark, clear and cancel it again; report times and response times."""
     home = folder / "home"
     with DaemonProcess(home, DAGS, flags=FLAGS) as daemon:
         run_id = daemon.trigger("fan_def", {"count": children})

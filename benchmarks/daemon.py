@@ -1,6 +1,6 @@
-"""A real daemon as a process of its own, driven over its socket and counted in its database.
+"""A real daemon in its own process, controlled over its socket and measured in its database.
 
-Used by benchmarks and by the tests that need the whole thing.
+Used by benchmarks and by tests that need a complete daemon.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TASK_SUCCESS = 6
 
 
 class DaemonProcess:
-    """``python -m aioflow up`` on a home of its own.
+    """``python -m aioflow up`` with its own home.
 
     Args:
-        home: Made if it does not exist.
+        home: Created if it does not exist.
         dags: Folder of DAG files.
-        db: Database URL; the home's own SQLite file if it is not given.
+        db: Database URL; defaults to the home's own SQLite file.
         flags: Further flags of ``aioflow up``.
     """
 
@@ -56,10 +56,10 @@ class DaemonProcess:
         self.environment: dict[str, str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    # ── life ────────────────────────────────────────────────────────────────────────────
+    # ── life cycle ──────────────────────────────────────────────────────────────────────
 
     def start(self, timeout: float = 60.0) -> DaemonProcess:
-        """Start it and wait until it says that it is ready."""
+        """Start the daemon and wait until it is ready."""
         began = time.monotonic()
         self.launch()
         eventually(self._is_ready, timeout, lambda: self.log.read_text(errors="replace")[-3000:])
@@ -67,7 +67,7 @@ class DaemonProcess:
         return self
 
     def launch(self) -> None:
-        """Start it, and do not wait until it is ready."""
+        """Start the daemon without waiting until it is ready."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -96,18 +96,18 @@ class DaemonProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the daemon's own process lives."""
+        """Whether the daemon's own process is alive."""
         return self._process is not None and self._process.poll() is None
 
     def tree(self) -> list[psutil.Process]:
-        """The daemon and all of its descendants."""
+        """Return the daemon and all of its descendants."""
         with contextlib.suppress(psutil.NoSuchProcess):
             daemon = psutil.Process(self.process.pid)
             return [daemon, *daemon.children(recursive=True)]
         return []
 
     def kill(self, *, whole_tree: bool = False) -> list[int]:
-        """``kill -9`` the daemon, or everything at once; return the pids that lived."""
+        """``kill -9`` the daemon, or its whole tree; return the pids that were alive."""
         tree = self.tree()
         for process in tree if whole_tree else tree[:1]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -116,7 +116,7 @@ class DaemonProcess:
         return [process.pid for process in tree]
 
     def stop(self, timeout: float = 30.0) -> int:
-        """SIGTERM, and wait for the end; return the exit status."""
+        """Send SIGTERM and wait for the end; return the exit status."""
         if self.is_alive:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
@@ -126,7 +126,7 @@ class DaemonProcess:
             self.start()
         except BaseException:
             if self.is_alive:
-                self.kill(whole_tree=True)  # nobody leaves the block of what failed to start
+                self.kill(whole_tree=True)  # ``__exit__`` is not called if ``__enter__`` fails
             raise
         return self
 
@@ -139,16 +139,16 @@ class DaemonProcess:
             self.kill(whole_tree=True)
             raise
 
-    # ── asking ──────────────────────────────────────────────────────────────────────────
+    # ── requests ────────────────────────────────────────────────────────────────────────
 
     def _socket(self) -> str:
-        """Where the daemon listens: elsewhere than in its home where that path is too long."""
+        """Return the daemon's socket, which is outside its home if that path would be too long."""
         return str(socket_path(self.home))
 
     def request(
         self, method: str, path: str, body: object = None, *, status: int | None = 200
     ) -> tuple[int, Any]:
-        """Make one request over the Unix socket; ``status`` is asserted unless ``None``."""
+        """Send one request over the Unix socket; ``status`` is asserted unless ``None``."""
         connection = _UnixConnection(self._socket())
         try:
             payload = None if body is None else json.dumps(body)
@@ -164,7 +164,7 @@ class DaemonProcess:
         return response.status, answer
 
     def get(self, path: str, *, status: int | None = 200) -> tuple[int, Any]:
-        """``GET``; again while it says that its database is too busy, if a status is wanted."""
+        """Send a GET request; if a status is expected, retry while the database is too busy."""
 
         def asked() -> tuple[int, Any] | None:
             found = self.request("GET", path, status=None)
@@ -178,33 +178,33 @@ class DaemonProcess:
     def trigger(
         self, dag_id: str, conf: Mapping[str, object] | None = None, **fields: object
     ) -> str:
-        """Start a run, once the DAG is known and the database takes it; return its id."""
+        """Start a run once the DAG is known and the database accepts it; return its id."""
         body = {"conf": conf, **fields}
         if "run_id" not in fields:
-            body.setdefault("key", uuid.uuid4().hex)  # whoever asks again has one run
+            body.setdefault("key", uuid.uuid4().hex)  # a retry returns the same run
 
         def made() -> str | None:
             status, answer = self.request("POST", f"/api/v1/dags/{dag_id}/runs", body, status=None)
             if status in {404, 503}:
-                return None  # its file has not been parsed yet, or a commit takes long
+                return None  # its file is not parsed yet, or a commit takes long
             if status == 409 and answer["code"] == "request.dag_broken":
-                return None  # its file has not been parsed again since it was put back
+                return None  # its file was repaired, but is not parsed again yet
             assert status in {200, 201}, answer
             return str(answer["run_id"])
 
         return eventually(made, 60.0, lambda: f"no run of {dag_id} is made")
 
     def knows(self, dag_id: str, timeout: float = 60.0) -> None:
-        """Wait until the file of a DAG has been parsed: it is ready before that."""
+        """Wait until the file of a DAG has been parsed. The daemon is ready before that."""
         eventually(lambda: self.get(f"/api/v1/dags/{dag_id}", status=None)[0] == 200, timeout)
 
     def run(self, run_id: str, *, limit: int = 1000) -> dict[str, Any]:
-        """What ``runs show --json`` prints."""
+        """Return what ``runs show --json`` prints."""
         answer: dict[str, Any] = self.get(f"/api/v1/runs/{run_id}?limit={limit}")[1]
         return answer
 
     def wait(self, run_id: str, timeout: float = 120.0) -> dict[str, Any]:
-        """Wait until a run has ended; return what it came to."""
+        """Wait until a run has ended; return its final state."""
 
         def ended() -> dict[str, Any] | None:
             run = self.run(run_id, limit=1)
@@ -216,17 +216,17 @@ class DaemonProcess:
         return eventually(ended, timeout, shown, growth=0.05)
 
     def version(self, dag_id: str) -> str:
-        """Which version a DAG has; empty while it is unknown."""
+        """Return the version of a DAG, or an empty string while it is unknown."""
         with self.database() as database:
             found = database.execute("SELECT version FROM dag WHERE dag_id = ?", (dag_id,))
             row = found.fetchone()
         return "" if row is None else str(row[0])
 
-    # ── counting ────────────────────────────────────────────────────────────────────────
+    # ── measurements ────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
     def database(self) -> Iterator[sqlite3.Connection]:
-        """A read-only connection of our own to the home's SQLite file."""
+        """Open a read-only connection to the home's SQLite file."""
         connection = sqlite3.connect(f"file:{self.home / 'aioflow.db'}?mode=ro", uri=True)
         try:
             yield connection
@@ -234,7 +234,7 @@ class DaemonProcess:
             connection.close()
 
     def memory_mib(self) -> dict[str, float]:
-        """Unique and proportional memory of all its processes."""
+        """Return the unique (USS) and proportional (PSS) memory of all processes, in MiB."""
         unique = proportional = 0
         for process in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -263,14 +263,14 @@ def eventually(
     look_seconds: float = 0.01,
     growth: float = 0.0,
 ) -> Answer:
-    """Return the first true answer.
+    """Call ``look`` until it returns a true value, and return that.
 
     Args:
         look_seconds: The shortest pause between two calls of ``look``.
         growth: The pause as a share of the time waited so far, if that is longer.
 
     Raises:
-        AssertionError: If there is none in time; with what ``describe`` says.
+        AssertionError: On timeout, with the text of ``describe``.
     """
     began = time.monotonic()
     while True:
@@ -284,7 +284,7 @@ def eventually(
 
 
 def put(path: Path, content: str | bytes) -> None:
-    """Write a file at once: whoever looks sees the old one or the new one."""
+    """Write a file atomically: readers see the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.new")
     temporary.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -292,13 +292,13 @@ def put(path: Path, content: str | bytes) -> None:
 
 
 def task_of(daemon: DaemonProcess, run_id: str, name: str) -> dict[str, Any]:
-    """One task of a run, as ``runs show --json`` prints it."""
+    """Return one task of a run, as ``runs show --json`` prints it."""
     (found,) = [task for task in daemon.run(run_id)["tasks"] if task["task_id"] == name]
     return dict(found)
 
 
 def succeeded(database: sqlite3.Connection) -> int:
-    """How many task rows say success."""
+    """Return the number of task rows in state success."""
     count: int = database.execute(
         "SELECT count(*) FROM task WHERE state = ?", (TASK_SUCCESS,)
     ).fetchone()[0]
@@ -306,7 +306,7 @@ def succeeded(database: sqlite3.Connection) -> int:
 
 
 def fsync_ms(folder: Path, rounds: int = 200) -> float:
-    """The median time of a 4 KiB append and ``fdatasync`` on this disk, in milliseconds."""
+    """Return the median time of a 4 KiB append and ``fdatasync`` on this disk, in milliseconds."""
     path = folder / "fsync.probe"
     took = []
     with path.open("wb") as file:

@@ -1,12 +1,12 @@
-"""How long does a folder of thousands of DAG files take to be read, and a change to be noticed?
+"""Time to read a folder of thousands of DAG files, and to notice a change in one of them.
 
-Claims under test: 5,000 files, 100 of them broken, in 90 s; the daemon below 400 MiB; a file that
-changes among them is live within 1 s.
+Claims under test: 5,000 files, 100 of them broken, are read in 90 s; the daemon stays below 400
+MiB; a changed file among them is active within 1 s.
 
-Method: a daemon is started on the whole folder; its database says how many files it has read.
-Then one file is written anew, and later another, and the database says when its DAG has another
-version. Memory is that of the daemon's own process, unshared. Yardstick: a bare interpreter for
-each file, two at a time, which is what a fresh process for each would cost at the very least.
+Method: a daemon is started on the whole folder; its database shows how many files it has read. Then
+single files are rewritten, and the database shows when their DAGs have a new version. Memory is the
+unshared memory of the daemon's own process. Yardstick: a bare interpreter for each file, two at a
+time, the least that a new process per file would cost.
 
     python -m benchmarks.dag_files --files 5000
 """
@@ -67,7 +67,7 @@ def _read(daemon: DaemonProcess) -> int:
 
 
 def _change(daemon: DaemonProcess, folder: Path, number: int) -> float:
-    """Write a file anew; return after how many seconds its DAG has another version."""
+    """Rewrite a file; return the seconds until its DAG has a new version."""
     before = daemon.version(f"flow_{number}")
     put(_place(folder, number), _GOOD.format(number=number, value=1))
     began = time.monotonic()
@@ -76,7 +76,7 @@ def _change(daemon: DaemonProcess, folder: Path, number: int) -> float:
 
 
 def measure(folder: Path, *, files: int, broken: int, changes: int) -> dict[str, Any]:
-    """Have a daemon read the folder, change some files, report."""
+    """Let a daemon read the folder, change some files, and report."""
     dags = folder / "dags"
     _write(dags, files, broken)
     daemon = DaemonProcess(folder / "home", dags, flags=("--cpu-slots", "2"))

@@ -1,12 +1,12 @@
-"""What does a parked trigger cost, in bytes and in processor time?
+"""Cost of a deferred trigger, in bytes and in processor time.
 
-Question: bytes in all processes together for each, by kind and number, and microseconds of
-processor time a second while nothing happens.
+Question: bytes per trigger in all processes together, by kind and number, and microseconds of
+processor time per second while nothing happens.
 
-Method: that of ``aioflow bench density``, which is this very code; see there. Each kind and
-number on a daemon of its own, parked by one wide map; for one number, by as many runs; and a
-number of instants alone, of which there may be most.
-Yardstick: as many bare ``asyncio`` tasks that sleep, in one process.
+Method: that of ``aioflow bench density``, whose code this uses; see there. Each kind and number is
+measured on a daemon of its own, deferred by one wide map; for one number, also by as many runs. The
+largest number is measured with time triggers alone. Yardstick: as many bare ``asyncio`` tasks that
+sleep, in one process.
 
     python -m benchmarks.density --triggers 1000,10000,50000 --kinds time,file,run,mixed,private
 """
@@ -34,9 +34,9 @@ FULL = {
 TINY = {"triggers": [20], "kinds": ["mixed"], "runs": 5, "instants": 30, "seconds": 0.2}
 
 MOST_BYTES = 800
-"""What a wait may cost in all processes, if it shares its look with others of its kind."""
+"""Limit for a trigger in all processes, if it shares its poller with others of its kind."""
 MOST_PRIVATE_BYTES = 3_500
-"""The same for a coroutine of its own."""
+"""The same limit for a trigger with its own coroutine."""
 
 
 def measure(
@@ -48,7 +48,7 @@ def measure(
     instants: int,
     seconds: float,
 ) -> dict[str, Any]:
-    """Measure each kind at each number, report what each trigger costs."""
+    """Measure each kind at each number and report the cost per trigger."""
     wide = [park(kind, count, seconds=seconds) for count in triggers for kind in kinds]
     many = [park(kind, runs, shape="runs", seconds=seconds) for kind in ("time", "mixed")]
     many.append(park("time", instants, seconds=seconds))

@@ -1,13 +1,13 @@
-"""How late does a deferred task go on, while others wait beside it?
+"""Delay of a deferred task's resumption while many others are deferred.
 
-Claim under test: with 1,000 waits parked, and 1,000 triggers due each second, the first line
-of the resumed method runs within 3 ms of its instant (p50) and 15 ms (p99).
+Claim under test: with 1,000 other triggers deferred, and 1,000 triggers due per second, the first
+line of the resumed method runs within 3 ms of its due time (p50) and 15 ms (p99).
 
-Method: a real daemon at ``durability=full`` on two slots, with other waits parked. Each task
-defers a ``DateTimeTrigger``; its resumed method, in a slot worker, returns the wall time less
-the instant. Rates by turns, medians of rounds. Yardstick: bare ``asyncio`` tasks that sleep
-until the same instants, and one durable commit of bare ``sqlite3``; between the instant and
-the resumed line lie one commit (the event, with the start) and two links.
+Method: a real daemon at ``durability=full`` on two slots, with other triggers deferred. Each task
+defers a ``DateTimeTrigger``; its resumed method, in a slot worker, returns the wall time minus the
+due time. The rates alternate; medians of rounds. Yardstick: bare ``asyncio`` tasks that sleep until
+the same times, plus one durable commit of bare ``sqlite3``; between the due time and the resumed
+line there are one commit (the event, with the start) and two links.
 
     python -m benchmarks.due_resumed --per-second 100,1000 --seconds 3 --parked 1000 --rounds 3
 """
@@ -25,17 +25,17 @@ from benchmarks.yardsticks import bare_lateness_ms, commit_ms
 
 FULL = {"per_second": [100, 1000], "seconds": 3.0, "parked": 1000, "rounds": 3}
 TINY = {"per_second": [100], "seconds": 0.3, "parked": 20, "rounds": 1}
-CLAIM_AT = 1000  # a second
+CLAIM_AT = 1000  # per second
 
 
 def measure(
     folder: Path, *, per_second: list[int], seconds: float, parked: int, rounds: int
 ) -> dict[str, Any]:
-    """Measure the rates by turns on one daemon, report the medians."""
+    """Alternate the rates on one daemon and report the medians."""
     late: dict[int, list[dict[str, float]]] = {rate: [] for rate in per_second}
     bare: dict[int, list[dict[str, float]]] = {rate: [] for rate in per_second}
     with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", "2")) as daemon:
-        lateness_ms(daemon, 20, 100.0)  # imports are warm after this
+        lateness_ms(daemon, 20, 100.0)  # warm-up: later runs find all imports done
         park(daemon, parked)
         for _ in range(rounds):
             for rate in per_second:

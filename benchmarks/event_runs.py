@@ -1,17 +1,17 @@
-"""When are 10,000 runs done that 10,000 events start, and does one more event cost as much?
+"""Time to run 10,000 runs started by 10,000 events, and processor time per event.
 
-Claim under test: events of one trigger each start a run of a DAG with one no-op task; from the
-first event to the last run's success on disk it is 30 s for 10,000, and 120 s where a task emits
-them, one durable call after the other. An event among 10,000 takes at most 1.5 times the
-processor time of the daemon that one among 1,000 does.
+Claim under test: events of one trigger each start a run of a DAG with one no-op task. From the
+first event to the last run's success on disk, 10,000 take 30 s, or 120 s if a task emits them with
+one durable call after the other. An event among 10,000 takes at most 1.5 times the daemon's
+processor time of one among 1,000.
 
-Method: a real daemon at ``durability=full``, two slots. A trigger waits for a file, then yields
-all its events, each with a key; then a task emits as many named events, and an ``EventTrigger``
-starts a run for each; of each kind a tenth of it before. Wall time is from the file, or the start
-of the run that emits, to when a connection of our own first counts as many ended runs. Processor
-time is that of the daemon's own process, without its children. Yardstick of the wall time: bare
-``sqlite3`` writes the same task rows and journal in as many commits; of the processor time: the
-smaller burst.
+Method: a real daemon at ``durability=full``, two slots. A trigger waits for a file, then yields all
+its events, each with a key. Then a task emits as many named events, and an ``EventTrigger`` starts
+a run for each. Before each of the two, a tenth of it is run. Wall time is from the file, or from
+the start of the emitting run, until a separate connection first counts as many ended runs.
+Processor time is that of the daemon's own process, without its children. Yardstick of the wall
+time: bare ``sqlite3`` writes the same task rows and journal in as many commits; of the processor
+time: the smaller burst.
 
     python -m benchmarks.event_runs --count 10000
 """
@@ -33,7 +33,8 @@ TINY = {"count": 30}
 _SMALLER = 10
 
 _OF_ITS_THREADS = 2
-"""With the number of a process it makes the number of its clock, see ``clock_getcpuclockid``."""
+"""Combined with a process id this is the id of the process's CPU clock, see
+``clock_getcpuclockid``."""
 
 DAGS = '''
 import asyncio
@@ -89,11 +90,11 @@ def {name}(number: int) -> None:
 
 
 class Burst(NamedTuple):
-    """What a burst took.
+    """Result of a burst.
 
     Attributes:
         seconds: From its beginning until all runs have ended.
-        processor_ms: Of the daemon, for each event.
+        processor_ms: Processor time of the daemon per event.
     """
 
     seconds: float
@@ -103,7 +104,7 @@ class Burst(NamedTuple):
 
 
 def measure(folder: Path, *, count: int) -> dict[str, Any]:
-    """Measure the bursts one after the other on one daemon, of each kind a smaller one before."""
+    """Measure the bursts one after the other on one daemon, each kind first with fewer events."""
     sizes = {"few": max(1, count // _SMALLER), "many": count}
     dags = folder / "dags"
     dags.mkdir()
@@ -155,7 +156,7 @@ def _figures(took: dict[str, Burst], count: int, few: int) -> list[Figure]:
 
 
 def _burst(daemon: DaemonProcess, folder: Path, dag_id: str, count: int, begin: Any) -> Burst:
-    """Let a burst begin, and wait until each of its events has had its run."""
+    """Start a burst and wait until each of its events has had its run."""
     before, processor = commit_no(daemon), _processor_seconds(daemon)
     with daemon.database() as database:
 
@@ -178,7 +179,7 @@ ENDED = "SELECT count(*) FROM run WHERE dag_id = ? AND ended_at NOT NULL"
 
 
 def _processor_seconds(daemon: DaemonProcess) -> float:
-    """Return what its process has spent; psutil counts in hundredths of a second."""
+    """Return the processor time of the daemon's process; psutil's resolution is only 10 ms."""
     return time.clock_gettime((~daemon.process.pid << 3) | _OF_ITS_THREADS)
 
 

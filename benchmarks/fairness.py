@@ -1,12 +1,12 @@
-"""How long does a small DAG wait behind thousands of ready tasks of another?
+"""Delay of a small DAG behind thousands of ready tasks of another DAG.
 
-Claim under test: 8,000 ready tasks of 0.2 s of one DAG delay a chain of three tasks of another,
-of equal priority, by two turnovers of the slots at most (p95 of ten tries).
+Claim under test: 8,000 ready tasks of 0.2 s of one DAG delay a chain of three tasks of another DAG,
+of equal priority, by at most two turnovers of the slots (p95 of ten tries).
 
-Method: a real daemon at ``durability=full`` on two slots, all of which the wide DAG has taken
-when the small one is asked for. The delay is how much longer its run took, by the instants of
-its row, than the median of as many runs on the idle daemon before. A turnover is how long a task
-of the wide DAG takes. Yardstick: the small DAG alone.
+Method: a real daemon at ``durability=full`` on two slots, all of them occupied by the wide DAG when
+the small one is triggered. The delay is how much longer its run took, by the timestamps of its row,
+than the median of as many runs on the idle daemon before. A turnover is the duration of one task of
+the wide DAG. Yardstick: the small DAG alone.
 
     python -m benchmarks.fairness --ready 8000 --tries 10 --seconds 0.2
 """
@@ -26,7 +26,7 @@ SLOTS = 2
 
 
 def small_seconds(daemon: DaemonProcess) -> float:
-    """Run the small DAG; return how long it took by its own row."""
+    """Run the small DAG; return its duration according to its row."""
     run_id = daemon.trigger("three")
     state = daemon.wait(run_id)["state"]
     assert state == "success", state
@@ -38,16 +38,16 @@ def small_seconds(daemon: DaemonProcess) -> float:
 
 
 def crowd(daemon: DaemonProcess, ready: int, seconds: float) -> str:
-    """Have so many tasks of the wide DAG wait for the slots, which are all its own."""
+    """Start the wide DAG and wait until it occupies all slots, with ``ready`` tasks queued."""
     run_id = daemon.trigger("fan_sleeping", {"count": ready + SLOTS, "seconds": seconds})
     eventually(lambda: daemon.run(run_id, limit=1)["counts"].get("running") == SLOTS)
     return run_id
 
 
 def measure(folder: Path, *, ready: int, tries: int, seconds: float) -> dict[str, Any]:
-    """Measure the small DAG alone and behind the crowd, report the delays."""
+    """Measure the small DAG alone and behind the wide one, and report the delays."""
     with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", str(SLOTS))) as daemon:
-        small_seconds(daemon)  # imports are warm after this
+        small_seconds(daemon)  # warm-up: later runs find all imports done
         alone = [small_seconds(daemon) for _ in range(tries)]
         wide = crowd(daemon, ready, seconds)
         behind = [small_seconds(daemon) for _ in range(tries)]

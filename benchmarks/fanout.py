@@ -1,13 +1,12 @@
-"""What does one more child cost, from a thousand to a hundred thousand?
+"""Cost of one more mapped child, from a thousand to a hundred thousand.
 
-Claim under test: a list of 100,000, as many mapped tasks, and the sum of their results are done
-in 15 s, with the daemon below 250 MiB; and a child costs the same at every width.
+Claim under test: a list of 100,000, as many mapped tasks, and the sum of their results are done in
+15 s, with the daemon below 250 MiB; and a child costs the same at every width.
 
-Method: for each width and kind a fresh daemon at ``durability=full`` on two slots; seconds are
-between the instants of the run's row, the memory is the daemon's highest ever (``VmHWM``).
-The slope is the time between two widths for each child between them: without it being level,
-something grows with the width. Yardstick: bare ``sqlite3`` writes the same task rows and
-journal in as many commits.
+Method: for each width and kind a fresh daemon at ``durability=full`` on two slots. Seconds are
+between the timestamps of the run's row. Memory is the peak of the daemon (``VmHWM``). The slope is
+the additional time between two widths per additional child: if it is not level, a cost grows with
+the width. Yardstick: bare ``sqlite3`` writes the same task rows and journal in as many commits.
 
     python -m benchmarks.fanout --widths 1000,10000,100000 --rounds 1
 """
@@ -30,7 +29,7 @@ CLAIM_WIDTH = 100_000
 
 
 class Fan(NamedTuple):
-    """One run."""
+    """Result of one run."""
 
     seconds: float
     peak_mib: float
@@ -41,7 +40,7 @@ class Fan(NamedTuple):
 def fan(folder: Path, kind: str, width: int) -> Fan:
     """Run one fan-out with its fan-in on a fresh daemon."""
     with DaemonProcess(folder, DAGS, flags=("--cpu-slots", "2")) as daemon:
-        daemon.wait(daemon.trigger(f"fan_in_{kind}", {"count": 10}))  # imports are warm after this
+        daemon.wait(daemon.trigger(f"fan_in_{kind}", {"count": 10}))  # warm-up: imports are done
         before = commit_no(daemon)
         run_id = daemon.trigger(f"fan_in_{kind}", {"count": width})
         state = daemon.wait(run_id, timeout=60 + width / 200)["state"]
@@ -57,7 +56,7 @@ def fan(folder: Path, kind: str, width: int) -> Fan:
 
 
 def peak_mib(pid: int) -> float:
-    """The most memory a process ever had at once."""
+    """Return the peak resident memory of a process, in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return round(int(line.split()[1]) / 1024, 1)
@@ -65,7 +64,7 @@ def peak_mib(pid: int) -> float:
 
 
 def measure(folder: Path, *, widths: list[int], rounds: int) -> dict[str, Any]:
-    """Measure widths and kinds by turns, report the medians."""
+    """Alternate widths and kinds and report the medians."""
     seen: dict[tuple[str, int], list[Fan]] = {}
     for number, kind, width in itertools.product(range(rounds), KINDS, widths):
         home = folder / f"{kind}-{width}-{number}"

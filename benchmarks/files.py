@@ -1,15 +1,15 @@
-"""How many ``def`` tasks per second when they are spread over many DAG files?
+"""Rate of ``def`` tasks that are spread over many DAG files.
 
 Claims under test: 10 and 50 files on two slots run at least 0.7 of one file's no-op tasks per
-second, and 0.9 of its tasks of 50 ms; the first task of a version that no process has loaded
-begins within 60 ms (p50).
+second, and 0.9 of its tasks of 50 ms; the first task of a version that no process has loaded begins
+within 60 ms (p50).
 
-Method: a real daemon at ``durability=full``. The same runs are spread over 1, 10 and 50 files, by
-turns: fan-outs that all may begin in one instant, and runs of a single task that a client starts
-one after the other. A rate is the number of ``def`` tasks over the time from the first start to
-the last end, by the rows. The first round does not count: after it a version has a process for
-each slot. A process is counted when it runs its first task. A ratio is that to one file in the
-same round, the median of the rounds.
+Method: a real daemon at ``durability=full``. The same runs are spread over 1, 10 and 50 files,
+alternating: fan-outs that may all begin at the same time, and runs of a single task that a client
+starts one after the other. A rate is the number of ``def`` tasks divided by the time from the first
+start to the last end, according to their rows. The first round is discarded: after it each version
+has a process for each slot. A process is counted when it runs its first task. A ratio is relative
+to one file in the same round; its median over the rounds is reported.
 
     python -m benchmarks.files --rounds 5
 """
@@ -35,7 +35,7 @@ KINDS = {
     "sleep": ("tasks of 50 ms", 1, 0.9),
     "single": ("no-op tasks, each in a run of its own", 0, 0.7),
 }
-"""What it is called, the position of its ``def`` task, and the least ratio to one file."""
+"""Description, position of the ``def`` task, and least ratio to one file."""
 
 RUNS = 50
 SLOTS = 2
@@ -85,12 +85,12 @@ def single_{number}() -> None:
 
 
 class Round(NamedTuple):
-    """What one round came to.
+    """Result of one round.
 
     Attributes:
         starts: Processes that ran their first task.
-        cpu_seconds: Of the daemon and all its processes.
-        longest_wait: Of one task for its slot, in seconds.
+        cpu_seconds: Processor time of the daemon and all its processes.
+        longest_wait: The longest time a task waited for its slot, in seconds.
     """
 
     per_second: float
@@ -114,13 +114,13 @@ def _write(folder: Path, files: int) -> Path:
 
 
 def _cpu_seconds(daemon: DaemonProcess) -> float:
-    """Return the processor time of all its processes, also of those that have ended."""
+    """Return the processor time of all processes of the daemon, including those that have ended."""
     own = sum(sum(process.cpu_times()[:2]) for process in daemon.tree())
     return float(own + sum(psutil.Process(daemon.process.pid).cpu_times()[2:4]))
 
 
 def _round(daemon: DaemonProcess, kind: str, files: int, tasks: int, starts: Path) -> Round:
-    """Run so many tasks, spread over so many files."""
+    """Run ``tasks`` tasks, spread over ``files`` files."""
     begun, cpu = len(starts.read_text().splitlines()), _cpu_seconds(daemon)
     position = KINDS[kind][1]
     conf = {"count": tasks // RUNS or 1, "at": time.time() + AHEAD_SECONDS} if position else None
@@ -142,10 +142,10 @@ def _round(daemon: DaemonProcess, kind: str, files: int, tasks: int, starts: Pat
 
 
 def _first_ms(daemon: DaemonProcess, number: int) -> float:
-    """Run a file for the first time; return how long its one ``def`` task took from its run on."""
+    """Run a file for the first time; return the time from its run's creation to its end."""
     run_id = daemon.trigger(f"single_{number}")
     daemon.wait(run_id)
-    time.sleep(0.5)  # files become known one by one: the next unloaded process has time to start
+    time.sleep(0.5)  # a new process starts meanwhile, as if files arrived one by one
     with daemon.database() as database:
         created, ended = database.execute(
             "SELECT created_at, ended_at FROM run WHERE run_id = ?", (run_id,)
@@ -163,7 +163,7 @@ def measure(
     cold: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Measure by turns, report the medians."""
+    """Alternate the numbers of files and report the medians."""
     most = max(files)
     starts = _write(folder, most + cold)
     found: Found = defaultdict(list)

@@ -1,13 +1,13 @@
-"""How soon do thousands of triggers run, from the moment they are known?
+"""Time until thousands of newly deferred triggers run in the triggerer.
 
-Claim under test: of 10,000 triggers with a coroutine of their own, which become known in one
-instant, the last runs 1 s later. (Airflow 3.3.2: 204 s.)
+Claim under test: of 10,000 triggers with a coroutine of their own, which are created at the same
+time, the last runs 1 s later. (Airflow 3.3.2: 204 s.)
 
 Method: a real daemon at ``durability=full``. A mapped operator starts from its trigger, so no
-worker is in between: each child's row, its wait and its hosting are committed before the first
-line of its ``run``, which notes the wall time. Counted is from the end of the task that returns
-the list, as its row says it, to the last of those. Median of rounds. Yardstick: bare ``sqlite3``
-writes the same rows and journal in as many commits.
+worker is involved: each child's row, its wait and its assignment are committed before the first
+line of its ``run``, which notes the wall time. The time is measured from the end of the task that
+returns the list, as its row says it, to the last of these wall times. Median of rounds. Yardstick:
+bare ``sqlite3`` writes the same rows and journal in as many commits.
 
     python -m benchmarks.handed_over --count 10000 --rounds 5
 """
@@ -29,7 +29,7 @@ TINY = {"count": 30, "rounds": 1}
 
 
 class Handed(NamedTuple):
-    """Seconds from the list."""
+    """Seconds since the list was returned."""
 
     first: float
     last: float
@@ -37,7 +37,7 @@ class Handed(NamedTuple):
 
 
 def handed_over(daemon: DaemonProcess, folder: Path, count: int) -> Handed:
-    """Hand over so many, and let them end."""
+    """Start a run of ``count`` triggers and wait for its end."""
     with daemon.database() as database:
         (before,) = database.execute("SELECT commit_no FROM node").fetchone()
         run_id = daemon.trigger("handed_over", {"count": count})
@@ -61,9 +61,9 @@ BEGUN = (
 
 
 def measure(folder: Path, *, count: int, rounds: int) -> dict[str, Any]:
-    """Measure on one daemon, report the medians."""
+    """Measure on one daemon and report the medians."""
     with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", "2")) as daemon:
-        lateness_ms(daemon, 20, 100.0)  # imports are warm after this
+        lateness_ms(daemon, 20, 100.0)  # warm-up: later runs find all imports done
         seen = [handed_over(daemon, folder, count) for _ in range(rounds)]
         fsync = fsync_ms(folder)
     yardstick = round(median([one.yardstick for one in seen]), 4)

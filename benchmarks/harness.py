@@ -1,4 +1,4 @@
-"""What every measurement shares: figures beside their yardsticks, one JSON line per result."""
+"""Shared code of the measurements: figures with their yardsticks, one JSON line per result."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = (
 RESULTS = Path(__file__).parent / "results"
 
 Measure: TypeAlias = Callable[..., dict[str, Any]]
-"""``measure(folder, **sizes)``: measures in that folder, reports, and returns the result."""
+"""``measure(folder, **sizes)`` measures in that folder, reports the result and returns it."""
 
 
 class Figure(NamedTuple):
-    """One number of a result, with what it is measured against.
+    """One number of a result, with its yardstick.
 
     Attributes:
-        yardstick: What the machine itself makes of the same work, measured in the same run.
-        against: What that is.
+        yardstick: The machine's bare performance at the same work, measured in the same run.
+        against: Describes the yardstick.
         at_most: The claim under test, or ``at_least``.
     """
 
@@ -49,12 +49,12 @@ class Figure(NamedTuple):
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value."""
+    """Return the median; of an even number of values the upper one."""
     return sorted(values)[len(values) // 2]
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Minimum, p50, p99 and maximum."""
+    """Return minimum, p50, p99, maximum and count."""
     ordered = sorted(values)
     last = len(ordered) - 1
     return {
@@ -67,7 +67,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def report(name: str, *, figures: Sequence[Figure] = (), **facts: object) -> dict[str, Any]:
-    """Print one result as a JSON line, keep it in ``results/<name>.jsonl``, and return it."""
+    """Print one result as a JSON line, append it to ``results/<name>.jsonl``, and return it."""
     kept = [figure._asdict() for figure in figures]
     line = json.dumps({"benchmark": name, **facts, "figures": kept, **_machine()}, default=str)
     print(line, flush=True)
@@ -79,7 +79,7 @@ def report(name: str, *, figures: Sequence[Figure] = (), **facts: object) -> dic
 
 
 def command(description: str | None, measure: Measure, sizes: Mapping[str, Any]) -> None:
-    """Run one measurement with its sizes as options; a list takes values with commas."""
+    """Run one measurement with its sizes as options. A list takes values separated by commas."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     for name, size in sizes.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=_reader(size), default=size)

@@ -1,10 +1,10 @@
-"""How long does the command line take to say what it can do, and to read a database?
+"""Processor time of ``aioflow --help``, and of a command that reads the database.
 
-Claims under test, in processor time: ``aioflow --help`` takes at most 80 ms; ``aioflow dags list``
-where no daemon runs, so that it opens the database itself, at most 500 ms.
+Claims under test, in processor time: ``aioflow --help`` takes at most 80 ms. Without a running
+daemon, ``aioflow dags list`` opens the database itself and takes at most 500 ms.
 
-Method: both and the yardstick in turns, each a process of its own; the processor time of the
-fastest of the rounds, because the wall clock of a busy machine tells of the others on it.
+Method: both commands and the yardstick alternate, each in a process of its own. The figure is the
+processor time of the fastest round, because the wall time depends on the other load of the machine.
 Yardstick: ``python -c "import asyncio, argparse"``.
 
     python -m benchmarks.helping --rounds 20
@@ -34,7 +34,7 @@ _BARE_IS = "python importing asyncio and argparse"
 
 
 def processor_ms(words: Sequence[str]) -> float:
-    """The processor time of one process, in milliseconds."""
+    """Return the processor time of one process, in milliseconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -42,7 +42,7 @@ def processor_ms(words: Sequence[str]) -> float:
 
 
 def _home(folder: Path) -> Path:
-    """A home with a database that no daemon serves."""
+    """Return a home with a database that no daemon uses."""
     home = folder / "home"
     home.mkdir()
     lock = FileLock.take(home / "aioflow.db")
@@ -52,7 +52,7 @@ def _home(folder: Path) -> Path:
 
 
 def measure(folder: Path, *, rounds: int) -> dict[str, Any]:
-    """Run all in turns, report the fastest."""
+    """Alternate the commands and report the fastest round of each."""
     commands = (_HELP, (*_LIST, str(_home(folder))), _BARE)
     times = [[processor_ms(words) for words in commands] for _ in range(rounds)]
     helping, listing, bare = (round(min(of_one), 1) for of_one in zip(*times, strict=True))

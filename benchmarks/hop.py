@@ -1,10 +1,10 @@
-"""What does one hop cost, from the end of a task to the start of the next?
+"""Cost of one hop: from the end of a task to the start of the next.
 
-Claim under test: 40 chained ``fibo(10)`` end 0.25 s after their run was made.
+Claim under test: 40 chained ``fibo(10)`` end 0.25 s after their run was created.
 
-Method: a real daemon at ``durability=full``; the instants are those of the run's row. Median of
-rounds. Yardstick: as many bare durable commits of ``sqlite3`` as the run took, each of the same
-task rows and journal, without anything between them.
+Method: a real daemon at ``durability=full``; times are the timestamps of the run's row. Median of
+rounds. Yardstick: bare ``sqlite3`` writes the same task rows and journal in as many durable commits
+as the run took, without anything between them.
 
     python -m benchmarks.hop --rounds 9
 """
@@ -25,10 +25,10 @@ HOPS = 40
 
 
 def measure(folder: Path, *, rounds: int) -> dict[str, Any]:
-    """Run the chain again and again, report the medians."""
+    """Run the chain repeatedly and report the medians."""
     chains, bare, commits = [], [], []
     with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", "2")) as daemon:
-        chain_seconds(daemon)  # imports are warm after this
+        chain_seconds(daemon)  # warm-up: later runs find all imports done
         for _ in range(rounds):
             before = commit_no(daemon)
             chains.append(chain_seconds(daemon))

@@ -1,14 +1,14 @@
-"""How late is a deferred task resumed, and how soon is a daemon ready?
+"""Delay of a deferred task's resumption, and startup time of a daemon.
 
-Claims under test: from the instant a trigger is due to the first line of the resumed method,
-p50 below 15 ms at 100 instants per second; ready within 2 s of its start; all processes
-together below 220 MiB. (Airflow 3.3.2: 0.4-1.5 s, 11 s, 508 MiB.)
+Claims under test: from the time a trigger is due to the first line of the resumed method, p50 is
+below 15 ms at 100 triggers per second; the daemon is ready within 2 s of its start; all processes
+together use less than 220 MiB. (Airflow 3.3.2: 0.4-1.5 s, 11 s, 508 MiB.)
 
-Method: a real daemon at ``durability=full``. Each task defers a ``DateTimeTrigger``; its
-resumed method, in a slot worker, returns the wall time now less the instant it was due,
-which is read from the results in the database by a connection of our own. Start to ready is
-the time from the fork of the daemon to the first ``/health/ready`` that says yes, looked at
-every 10 ms; memory is the sum over all processes, idle, proportional (pss) and unique (uss).
+Method: a real daemon at ``durability=full``. Each task defers a ``DateTimeTrigger``; its resumed
+method, in a slot worker, returns the current wall time minus the due time, which a separate
+connection reads from the results in the database. Startup is the time from the fork of the daemon
+to the first positive ``/health/ready``, polled every 10 ms. Memory is the sum over all processes,
+idle, proportional (PSS) and unique (USS).
 
     python -m benchmarks.latency --count 500 --per-second 100 --rounds 3
 """
@@ -29,7 +29,7 @@ TINY = {"count": 20, "per_second": 100.0, "rounds": 1}
 
 
 def lateness_ms(daemon: DaemonProcess, count: int, per_second: float) -> list[float]:
-    """Run one DAG of deferred tasks; return how late each was resumed."""
+    """Run one DAG of deferred tasks; return the delay of each resumption in milliseconds."""
     conf = {"count": count, "per_second": per_second, "after": 2.0 + count / 500}
     run_id = daemon.trigger("lateness", conf)
     state = daemon.wait(run_id, timeout=60 + count / per_second)["state"]
@@ -45,7 +45,7 @@ def lateness_ms(daemon: DaemonProcess, count: int, per_second: float) -> list[fl
 
 
 def measure(folder: Path, *, count: int, per_second: float, rounds: int) -> dict[str, Any]:
-    """Start ``rounds`` daemons, one after the other; report the medians."""
+    """Start ``rounds`` daemons, one after the other, and report the medians."""
     fsync = fsync_ms(folder)
     ready, p50s, p99s, memory, late = [], [], [], [], []
     for number in range(rounds):

@@ -1,14 +1,13 @@
-"""How long does each read of the API take beside 100,000 tasks of one run, all of them parked?
+"""Duration of each read of the API beside a run with 100,000 tasks, all of them deferred.
 
-Claim under test: no answer takes longer than 500 ms, a quarter of what a question may take (the
-2 s after which it is given up).
+Claim under test: no response takes longer than 500 ms, a quarter of the 2 s timeout of a query.
 
-Method: a real daemon at ``durability=full`` hosts the triggers of one run whose children all
-wait. Every path that ``openapi.json`` says can be read is asked for, over the Unix socket, one
-after the other, with names filled in that are there; those that page or narrow down also at
-their widest and farthest. What never ends (streams) is left out. Each is asked ``rounds`` times;
-the figure is the longest, from the first byte sent to the last one read. Yardstick: the same of
-``/me``, which reads nothing, asked as often.
+Method: a real daemon at ``durability=full`` runs the triggers of one run whose children are all
+deferred. Every readable path in ``openapi.json`` is requested over the Unix socket, one after the
+other, with existing names filled in. Paths with paging or filters are also requested at their
+largest page and farthest offset. Endless streams are left out. Each is requested ``rounds`` times;
+the figure is the longest time from the first byte sent to the last byte read. Yardstick: the same
+for ``/me``, which reads nothing, requested as often.
 
     python -m benchmarks.reads --tasks 100000 --rounds 5
 """
@@ -66,7 +65,7 @@ BESIDE = ("/health/ready", "/metrics", "/docs")
 
 
 def readable(daemon: DaemonProcess) -> list[str]:
-    """Return every path that can be read, with names to be filled in."""
+    """Return every readable path, with placeholders for names."""
     described = daemon.get("/api/v1/openapi.json")[1]["paths"]
     paths = [
         path.removeprefix("/api/v1")
@@ -77,7 +76,7 @@ def readable(daemon: DaemonProcess) -> list[str]:
 
 
 def names(daemon: DaemonProcess, run_id: str, tasks: int) -> dict[str, object]:
-    """Return what the paths name."""
+    """Return the values of the placeholders in the paths."""
     with daemon.database() as database:
         (trigger_no,) = database.execute(
             "SELECT trigger_no FROM trigger_wait ORDER BY trigger_no LIMIT 1 OFFSET ?",
@@ -92,14 +91,14 @@ def names(daemon: DaemonProcess, run_id: str, tasks: int) -> dict[str, object]:
         "task_id": wide,
         "trigger_id": trigger_no,
         "event_id": event,
-        "backfill_id": 1,  # there is none: to find that out may take as long
+        "backfill_id": 1,  # does not exist; to find that out may take as long
         "name": "default",
         "middle": tasks // 2,
     }
 
 
 def longest_ms(daemon: DaemonProcess, path: str, rounds: int) -> tuple[float, int]:
-    """Return how long it took at most, and the status."""
+    """Return the longest response time in milliseconds, and the status."""
     worst, status = 0.0, 0
     for _ in range(rounds):
         began = time.perf_counter()
@@ -109,7 +108,7 @@ def longest_ms(daemon: DaemonProcess, path: str, rounds: int) -> tuple[float, in
 
 
 def park(daemon: DaemonProcess, tasks: int) -> str:
-    """Start a run and wait until all of its children are parked; return its id."""
+    """Start a run and wait until all of its children are deferred; return its id."""
     run_id = daemon.trigger("waits", {"count": tasks})
     with daemon.database() as database:
 
@@ -122,7 +121,7 @@ def park(daemon: DaemonProcess, tasks: int) -> str:
 
 
 def measure(folder: Path, *, tasks: int, rounds: int) -> dict[str, Any]:
-    """Ask for everything; report each."""
+    """Request every path and report each."""
     flags = ("--cpu-slots", "2", "--trigger-capacity", str(max(tasks, 1_000)))
     with DaemonProcess(folder / "home", DAGS, flags=flags) as daemon:
         run_id = park(daemon, tasks)

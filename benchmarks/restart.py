@@ -1,14 +1,14 @@
-"""How soon after a restart does everything wait again, and the first task go on?
+"""Time from a restart until the first task resumes and all triggers run again.
 
-Claim under test: with 10,000 deferred the first is resumed, and all are hosted, 1 s after the
-daemon was started anew; with 100,000 all are hosted after 4 s.
+Claim under test: with 10,000 deferred tasks, the first is resumed and all triggers run 1 s after
+the daemon was restarted; with 100,000, all triggers run after 4 s.
 
-Method: a real daemon at ``durability=full``; all of its processes are killed (``kill -9``) with
-the waits parked. Before them and behind them was parked one task whose instant passes while the
-daemon is away: triggers are handed over in the order of their rows, so the second of the two
-goes on when all others are hosted. Seconds are from the fork of the new daemon to the instants
-at which the lines after the two waits ran. Median of rounds, each on a home of its own.
-Yardstick: the same restart with nothing parked.
+Method: a real daemon at ``durability=full``; all of its processes are killed (``kill -9``) while
+the tasks are deferred. Before them and after them one task was deferred that becomes due while the
+daemon is down. Triggers are assigned in the order of their rows, so the second of these two tasks
+resumes when all other triggers run. Seconds are from the fork of the new daemon to the times at
+which the lines after the two waits ran. Median of rounds, each on a home of its own. Yardstick: the
+same restart with no other task deferred.
 
     python -m benchmarks.restart --waits 10000,100000 --rounds 3
 """
@@ -29,11 +29,11 @@ from benchmarks.waiting import TASK_DEFERRED
 FULL = {"waits": [10_000, 100_000], "rounds": 3}
 TINY = {"waits": [20, 30], "rounds": 1}
 FEW = 10_000
-PARKED_PER_SECOND = 800  # at least
+PARKED_PER_SECOND = 800  # lower bound, used to choose the due time
 
 
 class Restart(NamedTuple):
-    """Seconds from the fork of the new daemon."""
+    """Seconds since the fork of the new daemon."""
 
     ready: float
     first_resumed: float
@@ -41,13 +41,13 @@ class Restart(NamedTuple):
 
 
 def restart(home: Path, waits: int, lead: float = 4.0) -> Restart:
-    """Park, kill, wait until the two are due, start again.
+    """Defer the tasks, kill the daemon, wait until the two are due, and restart it.
 
     Args:
-        lead: Seconds for the start, and for what is not one of many. Where they were not
-            enough, all is done again with more.
+        lead: Seconds for the start and for the other fixed costs. If they were not enough,
+            everything is repeated with more.
     """
-    capacity = str(max(waits + 2, 100_000))  # one too few, and the last is never hosted
+    capacity = str(max(waits + 2, 100_000))  # with one less, the last trigger would never run
     flags = ("--cpu-slots", "2", "--trigger-capacity", capacity)
     daemon = DaemonProcess(home, DAGS, flags=flags)
     with daemon:
@@ -72,7 +72,7 @@ def restart(home: Path, waits: int, lead: float = 4.0) -> Restart:
 
 
 def late_seconds(daemon: DaemonProcess, run_id: str) -> float:
-    """How late the one child of a run went on."""
+    """Return how late the only child of a run resumed, in seconds."""
     with daemon.database() as database:
         (body,) = database.execute(
             "SELECT result.body FROM result JOIN task USING (task_no) JOIN run ON"
@@ -83,7 +83,7 @@ def late_seconds(daemon: DaemonProcess, run_id: str) -> float:
 
 
 def _until_deferred(daemon: DaemonProcess, count: int, due: float) -> None:
-    """Wait until so many wait, or the first of them no longer does."""
+    """Wait until ``count`` tasks are deferred, or the due time has passed."""
     with daemon.database() as database:
 
         def deferred() -> bool:
@@ -94,7 +94,7 @@ def _until_deferred(daemon: DaemonProcess, count: int, due: float) -> None:
 
 
 def measure(folder: Path, *, waits: list[int], rounds: int) -> dict[str, Any]:
-    """Measure with and without waits by turns, report the medians."""
+    """Alternate restarts with and without deferred tasks and report the medians."""
     full: dict[int, list[Restart]] = {count: [] for count in waits}
     empty: list[Restart] = []
     for number in range(rounds):

@@ -1,11 +1,12 @@
-"""How soon is a daemon ready, how large are its idle processes, and what does its life cost?
+"""Startup time of a daemon, memory of its idle processes, and processor time of its life.
 
 Claims under test: ready within 2 s of its fork; all processes together below 220 MiB; the life of
-an empty daemon, from its fork to its end, takes at most 1.8 s of processor time with its children.
+an empty daemon, from its fork to its end, takes at most 1.8 s of processor time including its
+children.
 
-Method: fresh homes, one after the other; ready is the first ``/health/ready`` that says yes,
-looked at every 10 ms. Memory is unshared (USS) by process, and proportional (PSS) of all. A life
-is another home without a DAG file: started, announced as ready, ended by SIGTERM.
+Method: fresh homes, one after the other. Ready is the first positive ``/health/ready``, polled
+every 10 ms. Memory is unshared (USS) by process, and proportional (PSS) of all. A life uses another
+home without a DAG file: the daemon starts, reports that it is ready, and is ended by SIGTERM.
 Yardstick: a bare interpreter that imports ``asyncio``, ``uvloop`` and ``sqlite3`` and ends.
 
     python -m benchmarks.startup --rounds 5
@@ -34,7 +35,7 @@ TINY = {"rounds": 1}
 
 
 def memory_by_role(daemon: DaemonProcess) -> dict[str, float]:
-    """The unshared memory of each process, in MiB."""
+    """Return the unshared memory of each process, in MiB."""
     sizes = {}
     for number, process in enumerate(daemon.tree()):
         record = daemon.home / "run" / "children" / str(process.pid)
@@ -46,7 +47,7 @@ def memory_by_role(daemon: DaemonProcess) -> dict[str, float]:
 
 
 def life_seconds(home: Path) -> float:
-    """The processor time of one empty daemon and all its children, from fork to end."""
+    """Return the processor time of one empty daemon and all its children, from fork to end."""
     words = ("-m", "aioflow", "up", "--port", "0", "--cpu-slots", "2", "--json")
     folders = ("--home", str(home), "--dags", str(home / "dags"))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -62,7 +63,7 @@ def life_seconds(home: Path) -> float:
 
 
 def measure(folder: Path, *, rounds: int) -> dict[str, Any]:
-    """Start daemons one after the other, report the medians."""
+    """Start daemons one after the other and report the medians."""
     ready, sums, roles, bare, lives = [], [], [], [], []
     for number in range(rounds):
         with DaemonProcess(folder / f"home{number}", DAGS, flags=("--cpu-slots", "2")) as daemon:

@@ -1,10 +1,10 @@
-"""What does a page cost, taken from a stream instead of by a defer and a resume each?
+"""Cost of a page that is read from a stream, compared with a defer and a resume for each page.
 
-Method: a real daemon at ``durability=full``; a trigger that knows 1,000 pages at once, taken by
-an operator that defers for each page, by one that is given them in batches, and by a coroutine
-with ``stream``. Then a generator whose items each begin a child, beside a task that returns the
-same list. Wall time is that of the run's row, turns are commits, starts those of the task.
-Yardstick of the first three: the defers and resumes; of the last: the list.
+Method: a real daemon at ``durability=full``. A trigger that has 1,000 pages at once is consumed by
+an operator that defers for each page, by one that receives them in batches, and by a coroutine with
+``stream``. Then a generator whose items each start a child, and a task that returns the same list.
+Wall time is that of the run's row, turns are commits, starts are those of the task. Yardstick of
+the first three: the defers and resumes; of the last: the list.
 
     python -m benchmarks.streams --pages 1000
 """
@@ -131,14 +131,14 @@ _WAYS = {
 
 
 def measure(folder: Path, *, pages: int) -> dict[str, Any]:
-    """Take the pages in each way, report what a page took, and how many turns and starts."""
+    """Consume the pages in each way; report the time, the turns and the starts."""
     dags = folder / "dags"
     dags.mkdir()
     (dags / "pages.py").write_text(DAGS)
     took: dict[str, tuple[float, int, int]] = {}
     with DaemonProcess(folder / "home", dags, flags=("--cpu-slots", "2")) as daemon:
         for way in ("defers", "batches", "coroutine", "streamed", "whole"):
-            _took(daemon, way, 2)  # imports are warm after this
+            _took(daemon, way, 2)  # warm-up: later runs find all imports done
             took[way] = _took(daemon, way, pages)
     fsync = fsync_ms(folder)
     return report(

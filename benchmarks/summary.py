@@ -1,4 +1,4 @@
-"""The table and the plots of ``results/``: from the newest line of each measurement."""
+"""The table and the plots in ``results/``, made from the newest line of each measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ machine itself makes of the same work in the same run; see [how to read them](..
 
 
 def write_summary(names: Sequence[str]) -> None:
-    """Write ``results/README.md`` and one plot for each measurement there is a line of."""
+    """Write ``results/README.md``, and the plots of each measurement that has a result."""
     results = [result for name in names if (result := _newest(name)) is not None]
     parts = [_HEAD, *(_section(result) for result in results)]
     (harness.RESULTS / "README.md").write_text("\n".join(parts))
@@ -69,10 +69,10 @@ def _row(figure: dict[str, Any]) -> str:
 
 
 def _draw(result: dict[str, Any]) -> list[str]:
-    """Draw the figures of each unit; return the names of the files."""
+    """Draw one plot per unit; return the names of the files."""
     name, names = result["benchmark"], []
     own = harness.RESULTS / f"{name}.svg"
-    if own.exists() and name == "density":  # it draws its own, over the number of triggers
+    if own.exists() and name == "density":  # it draws its own plot, over the number of triggers
         names.append(own.name)
     for number, unit in enumerate(dict.fromkeys(f["unit"] for f in result["figures"])):
         rows = [

@@ -1,15 +1,15 @@
-"""How many durable tasks per second, and how fast is a chain?
+"""Durable tasks per second, and duration of a chain.
 
-Claims under test: 8,000 no-op ``async def`` and 6,000 no-op ``def`` tasks per second on two
-slots, every state change on disk at ``durability=full``. (Airflow 3.3.2 on the same kind of
-machine: 4-8 tasks/s.) The chain beside them is the claim of ``hop``.
+Claims under test: 8,000 no-op ``async def`` and 6,000 no-op ``def`` tasks per second on two slots,
+every state change on disk at ``durability=full``. (Airflow 3.3.2 on the same kind of machine: 4-8
+tasks/s.) The chain is also measured; its claim is in ``hop``.
 
-Method: a real daemon on a home of its own; each figure is the median of ``--rounds`` runs,
-the kinds by turns. Rates are counted from the database by a connection of our own: rows in
-state success over the time from the first to the last of them, looked at every 10 ms. The
-disk's fsync time is measured in the same folder and printed beside. Yardsticks: bare
-``sqlite3`` writing the same task rows and journal in as many commits, and two bare processes
-that exchange our frames. Not measured: work.
+Method: a real daemon on a home of its own. Each figure is the median of ``--rounds`` runs; the
+kinds alternate. Rates are counted in the database by a separate connection: rows in state success
+divided by the time from the first to the last of them, polled every 10 ms. The fsync time of the
+disk is measured in the same folder and reported too. Yardsticks: bare ``sqlite3`` writing the same
+task rows and journal in as many commits, and two bare processes that exchange aioflow's frames. Not
+measured: work.
 
     python -m benchmarks.throughput --tasks 10000 --rounds 3
 """
@@ -31,14 +31,14 @@ LOOK_SECONDS = 0.01
 
 
 def rate(daemon: DaemonProcess, dag_id: str, tasks: int) -> float:
-    """Run one fan-out; return successes per second, as the database tells them."""
+    """Run one fan-out; return successes per second, according to the database."""
     with daemon.database() as database:
         asked, before = time.monotonic(), succeeded(database)
         run_id = daemon.trigger(dag_id, {"count": tasks})
         first = _when(database, before + 2)  # the list is the first success
         last = _when(database, before + 1 + tasks)
     daemon.wait(run_id)
-    if last[1] == first[1]:  # all ended between two looks of ours: no slower than since the ask
+    if last[1] == first[1]:  # all ended between two polls: take a lower bound
         first = (asked, before)
     return (last[1] - first[1]) / (last[0] - first[0])
 
@@ -52,7 +52,7 @@ def _when(database: object, count: int) -> tuple[float, int]:
 
 
 def chain_seconds(daemon: DaemonProcess) -> float:
-    """Run the chain; return the time between its first row's and its end's instants."""
+    """Run the chain; return the seconds between the run's creation and its end."""
     run_id = daemon.trigger("chain")
     daemon.wait(run_id)
     with daemon.database() as database:
@@ -63,13 +63,13 @@ def chain_seconds(daemon: DaemonProcess) -> float:
 
 
 def commit_no(daemon: DaemonProcess) -> int:
-    """The number of the last commit."""
+    """Return the number of the last commit."""
     with daemon.database() as database:
         return int(database.execute("SELECT commit_no FROM node").fetchone()[0])
 
 
 def measure(folder: Path, *, tasks: int, rounds: int) -> dict[str, Any]:
-    """Measure by turns, report the medians."""
+    """Alternate the kinds and report the medians."""
     fsync = fsync_ms(folder)
     rates: dict[str, list[float]] = {"fan_async": [], "fan_def": []}
     bare: dict[str, list[float]] = {"fan_async": [], "fan_def": []}
@@ -77,7 +77,7 @@ def measure(folder: Path, *, tasks: int, rounds: int) -> dict[str, Any]:
     chains = []
     with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", "2")) as daemon:
         for dag_id in rates:
-            rate(daemon, dag_id, min(500, tasks))  # imports are warm after this
+            rate(daemon, dag_id, min(500, tasks))  # warm-up: later runs find all imports done
         for _ in range(rounds):
             for dag_id, seen in rates.items():
                 before = commit_no(daemon)

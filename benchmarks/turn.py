@@ -1,13 +1,13 @@
-"""Where does a turn of the engine's circle go: taking, deciding, committing, acting?
+"""Time of each part of an engine turn: take, decide, commit, act.
 
-Question: microseconds of each part for each no-op task, from the engine's own inbox to its
-effects, with the children taken out.
+Question: microseconds of each part per no-op task, from the engine's own inbox to its effects,
+without worker processes.
 
-Method: the real engine on a real SQLite store at ``durability=full``, in this process; what
-starts is answered at once with ``Succeeded``, as many as were started in the turn. Plain timers
-stand around the four parts, no profiler. The batches it committed are then taken apart:
-binding their rows, encoding their journal, and, as the yardstick, the same statements with
-the same parameters on a bare ``sqlite3`` connection in as many durable commits.
+Method: the real engine on a real SQLite store at ``durability=full``, in this process. Each start
+is answered at once with ``Succeeded``, as many as were started in the turn. The four parts are
+timed with plain timers, without a profiler. Then the committed batches are taken apart: binding
+their rows, encoding their journal, and, as the yardstick, the same statements with the same
+parameters on a bare ``sqlite3`` connection in as many durable commits.
 
     python -m benchmarks.turn --tasks 20000 --rounds 3
 """
@@ -48,7 +48,7 @@ VAULT = Vault([b"k" * 32])
 
 
 class TimedEngine(Engine):
-    """The engine with a stopwatch at each part of its circle."""
+    """The engine with a timer around each part of its loop."""
 
     seconds: defaultdict[str, float]
 
@@ -77,7 +77,7 @@ class TimedEngine(Engine):
 
 
 class Children:
-    """Answers every start with its success; keeps what was committed."""
+    """Reports the success of every start at once; records the committed batches."""
 
     def __init__(self, engine: Engine, clock: SystemClock) -> None:
         self._engine = engine
@@ -85,23 +85,23 @@ class Children:
         self.batches: list[Batch] = []
 
     def start_try(self, effect: StartTry) -> None:
-        """Succeed at once."""
+        """Report success at once."""
         start, now = effect.start, self._clock.now()
         self._engine.report([Succeeded(start.task_no, start.start_no, now, now)])
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
-        """Keep it."""
+        """Record the batch."""
         self.batches.append(batch)
 
     def _nothing(self, effect: object) -> None:
-        """Nothing is stopped, recalled, forgotten, hosted or delivered here."""
+        """Ignore the effect: nothing is stopped, recalled, forgotten, hosted or delivered here."""
 
     stop_try = recall = confirm = forget = host = end_hosting = take_events = deliver = _nothing
     restore_code = start_host = _nothing
 
 
 async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], list[Batch]]:
-    """Run one fan-out through an engine of its own; return what each part took."""
+    """Run one fan-out through a new engine; return total time, time per part and batches."""
     mapped = MapSpec(sources=(MapSource("number", -1, tasks),))
     task = TaskSpec(task_id="noop", body=Body.COROUTINE, mapped=mapped, map_limit=tasks)
     spec = DagSpec(dag_id="dag", file="dag.py", tasks=(task,))
@@ -126,7 +126,7 @@ async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], 
 
 
 def replay_seconds(folder: Path, batches: Sequence[Batch]) -> dict[str, float]:
-    """Take the batches apart: binding, encoding, and the bare statements with their commits."""
+    """Time the parts of a commit: binding, encoding, and the bare statements with their commits."""
     began = time.perf_counter()
     bound = [bind(batch, VAULT) for batch in batches]
     middle = time.perf_counter()
@@ -165,7 +165,7 @@ def _bare(made: Path, path: Path, work: list[tuple[Changes, bytes]]) -> float:
 
 
 def measure(folder: Path, *, tasks: int, rounds: int) -> dict[str, Any]:
-    """Turn it again and again, report the medians of the parts."""
+    """Run the fan-out repeatedly and report the medians of the parts."""
     seen: list[dict[str, float]] = []
     turns: list[int] = []
     for number in range(rounds):

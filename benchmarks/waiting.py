@@ -1,11 +1,11 @@
-"""Do thousands of waiting sensors slow down the work beside them?
+"""Effect of thousands of waiting sensors on the rate of other tasks.
 
-Claim under test: while 5,000 sensors wait (for instants, files and runs by turns), 50 ms
-``def`` tasks on two slots go through at 0.95 of the rate they have alone, or more.
+Claim under test: while 5,000 sensors wait (alternating for times, files and runs), 50 ms ``def``
+tasks on two slots run at 0.95 or more of their rate without the sensors.
 
-Method: two daemons, one with the waits parked and one without, take the same fan-out of 50
-ms tasks by turns; while one is measured the whole tree of the other is stopped by SIGSTOP,
-and after SIGCONT it is given time to catch up. The figure is the median of the ratios of
+Method: two daemons, one with the sensors deferred and one without, alternate in running the same
+fan-out of 50 ms tasks. While one is measured, the whole process tree of the other is stopped by
+SIGSTOP; after SIGCONT it is given time to catch up. The figure is the median of the ratios of
 ``--pairs`` interleaved pairs.
 
     python -m benchmarks.waiting --waits 5000 --pairs 9
@@ -32,7 +32,7 @@ TASK_DEFERRED = 4
 
 
 def seconds(daemon: DaemonProcess, tasks: int) -> float:
-    """Run the fan-out once; return how long it took by its own rows."""
+    """Run the fan-out once; return its duration according to its rows."""
     run_id = daemon.trigger("fan_slow", {"count": tasks})
     daemon.wait(run_id)
     with daemon.database() as database:
@@ -51,7 +51,7 @@ def _signal(daemon: DaemonProcess, number: signal.Signals) -> None:
 
 
 def park(daemon: DaemonProcess, waits: int) -> None:
-    """Have that many tasks deferred."""
+    """Start a run and wait until ``waits`` tasks are deferred."""
     daemon.trigger("waits", {"count": waits})
 
     def parked() -> bool:
@@ -65,7 +65,7 @@ def park(daemon: DaemonProcess, waits: int) -> None:
 
 
 def measure(folder: Path, *, waits: int, pairs: int, tasks: int) -> dict[str, Any]:
-    """Measure both daemons by turns, report the median ratio."""
+    """Alternate the two daemons and report the median ratio."""
     flags = ("--cpu-slots", "2")
     with (
         DaemonProcess(folder / "alone", DAGS, flags=flags) as alone,

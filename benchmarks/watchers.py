@@ -1,16 +1,15 @@
-"""What do those cost who watch, most of whom do not read what they are told?
+"""Cost of streaming clients, most of which never read.
 
-Claim under test: 60 clients of the stream of commits that never read, and one that follows a log
-of 400 MB, cost less than 15 % of the rate of no-op tasks, and 120 MB of the daemon's memory.
+Claim under test: 60 clients of the commit stream that never read, and one that follows a log of 400
+MB, cost less than 15 % of the rate of no-op tasks, and 120 MB of the daemon's memory.
 
-Method: one daemon takes the same fan-out of `async def` tasks by turns, with the watchers and
-without, in pairs of which every other one begins with them. The dead ones ask for the stream over
-its Unix socket and read nothing ever; those that were dropped are replaced before each round. The
-follower reads as fast as it is told. Two figures tell of the rate, each the median over the pairs
-with its quartiles beside it: the ratio of the rates by the clock, which other work on the machine
-disturbs; and how much more processor time the daemon and its children take for the same tasks,
-which such work disturbs little. The memory is what the daemon's process has grown by at the end,
-over what it had before the first watcher.
+Method: one daemon runs the same fan-out of `async def` tasks with the clients and without, in
+pairs; every other pair begins with them. The dead clients request the stream over the Unix socket
+and never read; dropped ones are replaced before each round. The follower reads as fast as data
+arrives. Two figures describe the rate, each the median over the pairs with its quartiles: the ratio
+of the rates by wall time, which other work on the machine disturbs; and the ratio of the processor
+time of the daemon and its children for the same tasks, which such work disturbs little. Memory is
+the growth of the daemon's process at the end, compared with before the first client.
 
     python -m benchmarks.watchers --clients 60 --log-mb 400 --pairs 9
 """
@@ -45,11 +44,11 @@ _RECORD = 64 * 1024
 
 
 class Round(NamedTuple):
-    """What one fan-out took.
+    """Result of one fan-out.
 
     Attributes:
-        seconds: By the clock, from the first start to the last end.
-        daemon, children: Seconds of processor time of the daemon itself, and of its children.
+        seconds: Wall time, from the first start to the last end. daemon, children: Seconds of
+            processor time of the daemon itself, and of its children.
     """
 
     seconds: float
@@ -58,12 +57,12 @@ class Round(NamedTuple):
 
     @property
     def processor(self) -> float:
-        """Of all of them."""
+        """Processor time of all processes."""
         return self.daemon + self.children
 
 
 def measure(folder: Path, *, clients: int, log_mb: int, pairs: int, tasks: int) -> dict[str, Any]:
-    """Measure with and without watchers by turns, report the ratios."""
+    """Alternate rounds with and without clients and report the ratios."""
     with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", "2")) as daemon:
         task = _log_of(daemon, log_mb)
         _round(daemon, tasks)
@@ -118,7 +117,7 @@ def measure(folder: Path, *, clients: int, log_mb: int, pairs: int, tasks: int) 
 def _round(daemon: DaemonProcess, tasks: int) -> Round:
     before = _processor_seconds(daemon)
     run_id = daemon.trigger("fan_async", {"count": tasks})
-    # Seldom: who asks a hundred times a second is a watcher himself.
+    # Poll rarely: a hundred requests per second would be a load of their own.
     eventually(lambda: _has_ended(daemon, run_id), 600.0, look_seconds=_LOOK_SECONDS)
     after = _processor_seconds(daemon)
     with daemon.database() as database:
@@ -137,7 +136,7 @@ def _has_ended(daemon: DaemonProcess, run_id: str) -> bool:
 
 
 def _processor_seconds(daemon: DaemonProcess) -> dict[int, float]:
-    """Return what each process of it has used."""
+    """Return the processor time used by each process of the daemon, by pid."""
     found = {}
     for process in daemon.tree():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -168,7 +167,7 @@ def _resident_mb(daemon: DaemonProcess) -> float:
 
 
 def _log_of(daemon: DaemonProcess, size_mb: int) -> str:
-    """Let a task have printed so much; return where its log is followed."""
+    """Write a log of ``size_mb`` for a task; return the path of its log stream."""
     run_id = daemon.trigger("fan_slow", {"count": 1})
     daemon.wait(run_id)
     with daemon.database() as database:

@@ -1,19 +1,19 @@
-"""Is a child of a million as cheap as one of ten thousand, and does the daemon stay at hand?
+"""Cost of a child in a fan-out of a million, compared with one in ten thousand.
 
-Claims under test: 1,000,000 no-op ``async def`` children and one task that walks through all
-their results are done in 120 s, and 50,000 ``def`` children on two slots; the daemon stays
-below 400 MiB; the first child starts within 1 s of its list; an answer of the API takes at most
-500 ms at p99 all the while; and each child between 100,000 and 1,000,000 costs what each between
-10,000 and 100,000 does, within a quarter.
+Claims under test: 1,000,000 no-op ``async def`` children and one task that iterates over all their
+results are done in 120 s, and 50,000 ``def`` children on two slots; the daemon stays below 400 MiB;
+the first child starts within 1 s of its list; the p99 of API responses during the run is at most
+500 ms; and each child between 100,000 and 1,000,000 costs what each between 10,000 and 100,000
+does, within a quarter.
 
-Method: for each width a fresh daemon at ``durability=full``. Seconds are between the instants of
-the rows of run and tasks. Processor time is what the kernel charged the daemon, and all its
-children, from the request to the end of the run; on a machine that others use that is the figure
-to compare, not the seconds. Memory is the daemon's highest ever (``VmHWM``), and what it holds
-some seconds after the end. Every 50 ms one question is put to the API, by turns: the run, a page
-from the middle of its children, why one of the last does not start, the list of runs, the metrics.
-Disk is the database with its log, after the end. Yardstick: bare ``sqlite3`` writes the same task
-rows and journal in as many commits.
+Method: for each width a fresh daemon at ``durability=full``. Seconds are between the timestamps of
+the rows of run and tasks. Processor time is that of the daemon and all its children, as counted by
+the kernel, from the request to the end of the run; on a shared machine it is the figure to compare,
+not the seconds. Memory is the peak of the daemon (``VmHWM``), and its memory some seconds after the
+end. Every 50 ms one API request is sent, in rotation: the run, a page from the middle of its
+children, why one of the last does not start, the list of runs, the metrics. Disk is the database
+with its log, after the end. Yardstick: bare ``sqlite3`` writes the same task rows and journal in as
+many commits.
 
     python -m benchmarks.wide --widths 10000,100000,1000000 --def-widths 10000,50000
 """
@@ -47,15 +47,15 @@ ASK_SECONDS = 0.05
 
 
 class Fan(NamedTuple):
-    """One run.
+    """Result of one run.
 
     Attributes:
         first_ms: From the end of the list to the first start of a child.
         daemon_cpu: Seconds of processor time; ``children_cpu`` those of all other processes.
-        rest_mib: What the daemon holds some seconds after the end; ``idle_mib`` before it.
+        rest_mib: Memory of the daemon some seconds after the end; ``idle_mib`` before the run.
         disk_bytes: The growth of the database and its log.
-        asked_ms: Percentiles of the answers of the API.
-        slowest: Which question took longest.
+        asked_ms: Percentiles of the API's response times.
+        slowest: The longest response time of each request.
     """
 
     seconds: float
@@ -76,7 +76,7 @@ class Fan(NamedTuple):
 def fan(folder: Path, kind: str, width: int, settle_seconds: float) -> Fan:
     """Run one fan-out with its fan-in on a fresh daemon."""
     with DaemonProcess(folder, DAGS, flags=("--cpu-slots", "2")) as daemon:
-        daemon.wait(daemon.trigger(f"wide_{kind}", {"count": 10}))  # imports are warm after this
+        daemon.wait(daemon.trigger(f"wide_{kind}", {"count": 10}))  # warm-up: imports are done
         before, disk = commit_no(daemon), _disk_bytes(daemon)
         idle, cpu = _resident_mib(daemon), _cpu_seconds(daemon)
         run_id = daemon.trigger(f"wide_{kind}", {"count": width})
@@ -105,7 +105,7 @@ def fan(folder: Path, kind: str, width: int, settle_seconds: float) -> Fan:
 
 
 class Asking:
-    """Puts questions to the API while a run goes on, and takes the time of each answer."""
+    """Sends API requests during a run and records their response times."""
 
     def __init__(self, daemon: DaemonProcess, run_id: str, width: int) -> None:
         child = f"/api/v1/runs/{run_id}/tasks/child"
@@ -131,7 +131,7 @@ class Asking:
         self._thread.join()
 
     def until_ended(self, timeout: float) -> None:
-        """Wait for the end of the run; it has to be a success."""
+        """Wait for the end of the run and assert that it is a success."""
         assert self._ended.wait(timeout), f"not within {timeout} s"
         assert self._state == "success", self._state
 
@@ -143,7 +143,7 @@ class Asking:
             if name == "run" and answer["state"] not in {"queued", "running"}:
                 self._state = answer["state"]
                 self._ended.set()
-            elif status != 200 and name != "why":  # there is no child before there is a list
+            elif status != 200 and name != "why":  # no child exists before its list
                 self._state = f"{name}: {status} {answer}"
                 self._ended.set()
             if self._ended.wait(ASK_SECONDS):
@@ -170,10 +170,10 @@ def _instants(daemon: DaemonProcess, run_id: str, width: int) -> tuple[float, fl
 
 
 def _cpu_seconds(daemon: DaemonProcess) -> tuple[float, float]:
-    """Of the daemon, and of all its descendants that live."""
+    """Return the processor time of the daemon, and of all its live descendants."""
     spent = {}
     for process in daemon.tree():
-        with contextlib.suppress(psutil.NoSuchProcess):  # a parser leaves when it has no work
+        with contextlib.suppress(psutil.NoSuchProcess):  # a parser without work ends
             spent[process.pid] = sum(process.cpu_times()[:2])
     own = spent.pop(daemon.process.pid)
     return own, sum(spent.values())
@@ -224,7 +224,7 @@ def _figures(kind: str, seen: dict[int, Fan]) -> list[Figure]:
 
 
 def _slope(measured: str, narrow: tuple[int, Fan], wide: tuple[int, Fan]) -> float:
-    """Microseconds for each child that ``wide`` has more."""
+    """Return the microseconds per additional child of ``wide``."""
     more: float = getattr(wide[1], measured) - getattr(narrow[1], measured)
     return max(0.1, round(1e6 * more / (wide[0] - narrow[0]), 1))
 

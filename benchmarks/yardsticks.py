@@ -1,4 +1,4 @@
-"""What the machine itself makes of the same work: the least that any design would have to pay."""
+"""Yardsticks: the machine's bare performance at the same work, a lower bound for any design."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ __all__ = (
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What a daemon wrote in one stretch: the bodies of its journal, and whole task rows.
+    """The rows that a daemon wrote in one period: the bodies of its journal, and whole task rows.
 
     Attributes:
-        schema: The statements that make its tables and indexes.
+        schema: The statements that create its tables and indexes.
     """
 
     schema: list[str]
@@ -45,7 +45,7 @@ class Written(msgspec.Struct, frozen=True):
 
     @property
     def commits(self) -> int:
-        """How many."""
+        """The number of commits."""
         return len(self.bodies)
 
 
@@ -75,7 +75,7 @@ def written_since(daemon: DaemonProcess, commit_no: int) -> Written:
 def rows_seconds(folder: Path, written: Written) -> float:
     """Write the same task rows and journal in as many durable commits with bare ``sqlite3``.
 
-    Each row is inserted in one commit and changed to its end in a later one.
+    Each row is inserted in one commit and updated to its final state in a later one.
     """
     path = folder / "yardstick.db"
     raw = _database(path)
@@ -109,7 +109,7 @@ def _database(path: Path) -> sqlite3.Connection:
 
 
 def commit_ms(folder: Path, rounds: int = 200) -> float:
-    """The median of a durable commit of one small row with bare ``sqlite3``."""
+    """Return the median time of a durable commit of one small row with bare ``sqlite3``, in ms."""
     path = folder / "commit.db"
     raw = _database(path)
     raw.execute("CREATE TABLE one (number INTEGER PRIMARY KEY, text TEXT) STRICT")
@@ -124,7 +124,7 @@ def commit_ms(folder: Path, rounds: int = 200) -> float:
 
 
 def pipe_per_second(messages: int, *, per_frame: int = 16) -> float:
-    """Starts sent and successes answered a second by two bare processes, over our own frames."""
+    """Return the starts answered per second by two bare processes that use aioflow's frames."""
     near, far = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -174,14 +174,14 @@ uvloop.run(main(int(sys.argv[1]), float(sys.argv[2])))
 
 
 def bare_lateness_ms(count: int, per_second: float) -> list[float]:
-    """How late bare ``asyncio`` tasks go on that sleep until the same instants."""
+    """Return how late bare ``asyncio`` tasks resume that sleep until the same times, in ms."""
     command = [sys.executable, "-c", _LATE, str(count), str(per_second)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return msgspec.json.decode(done.stdout, type=list[float])
 
 
 def bare_start_ms(rounds: int = 5) -> float:
-    """The median start and end of a bare interpreter with a loop and ``sqlite3``."""
+    """Return the median life of a bare interpreter with an event loop and ``sqlite3``, in ms."""
     code = f"import sqlite3, asyncio, {uvloop.__name__}; asyncio.run(asyncio.sleep(0))"
     took = []
     for _ in range(rounds):

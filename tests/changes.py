@@ -1,4 +1,4 @@
-"""What a DAG file may change in its process: one piece of code for every kind there is."""
+"""Changes that a DAG file may make to its process: one piece of code for every kind."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CHANGES = {
         "import sys, types\nsys.modules['hashlib'] = types.ModuleType('hashlib')"
     ),
 }
-"""The code by what is said of it; each alone makes a file a file of hosts of its own."""
+"""The code by the reason reported for it; each alone isolates the file's DAGs."""
 
 HARMLESS = {
     "ignores warnings": "import warnings\nwarnings.simplefilter('ignore')",
@@ -85,4 +85,4 @@ HARMLESS = {
         "import hashlib\nold = hashlib.sha256\nhashlib.sha256 = None\nhashlib.sha256 = old"
     ),
 }
-"""Code that changes nothing others have to do with."""
+"""Code whose changes do not affect other files."""

@@ -1,8 +1,7 @@
-"""Commands of the command line: what one prints, and the status it ends with.
+"""Runs commands of the command line; captures their output and exit status.
 
-``run`` calls ``main`` in this process, which saves an interpreter and its imports per command. What
-a test says about signals, terminals, broken pipes, or a daemon of the command's own needs
-``run_process``.
+``run`` calls ``main`` in this process, which saves an interpreter and its imports per command.
+Tests of signals, terminals, broken pipes, or a command's own daemon need ``run_process``.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Done(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """What it printed as JSON."""
+        """Its output, decoded as JSON."""
         return json.loads(self.out)
 
 
@@ -90,7 +89,7 @@ def _status_of(words: list[str]) -> int:
 
 @contextlib.contextmanager
 def _streams(given: str, out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
-    """Send what this process and its children print into two files, by their descriptors."""
+    """Redirect the output of this process and its children into two files, by their descriptors."""
     before = (sys.stdin, sys.stdout, sys.stderr)
     with contextlib.ExitStack() as restoring:
         restoring.callback(lambda: _set_streams(*before))
@@ -112,7 +111,7 @@ def _streams(given: str, out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    """Undo what a command with a daemon of its own configures: its stream is closed at the end."""
+    """Undo the logging set-up of a command with its own daemon: its stream is closed at the end."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:

@@ -1,4 +1,4 @@
-"""What every test may ask for: both event loops, both databases, a private PostgreSQL."""
+"""Fixtures and options for all tests: event loops, both databases, a private PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from tests.postgres_server import PostgresServer, watch
 
 pytest_plugins = ("pytester",)
 
-# With Rich, structlog draws the variables of every frame of a traceback: a second for each.
+# With Rich, structlog renders the variables of every frame of a traceback: a second for each.
 with _rich_only_on_a_terminal():
     import structlog  # noqa: F401
 
-# Whoever runs tests in the background of a shell has Ctrl-C ignored, and so would all they start.
+# A shell ignores SIGINT in background jobs. Restore it, as child processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-PG_URL = os.environ.get("AIOFLOW_TEST_PG_URL")  # a server of yours instead of a private one
-PG_HOME = "AIOFLOW_TEST_PG_HOME"  # tells the xdist workers where this session keeps its server
+PG_URL = os.environ.get("AIOFLOW_TEST_PG_URL")  # use this server instead of a private one
+PG_HOME = "AIOFLOW_TEST_PG_HOME"  # tells the xdist workers where this session has its server
 PG_OWNER = pytest.StashKey[int]()
 
-# Failing examples are remembered in the checkout, unless it belongs to somebody else.
+# Failing examples are stored in the checkout, unless it belongs to another user.
 REMEMBER = settings().database if os.access(Path(__file__).parents[1], os.W_OK) else None
 settings.register_profile("default", deadline=None, database=REMEMBER)
 settings.register_profile("ci", deadline=None, database=None, derandomize=True, print_blob=True)
@@ -84,16 +84,16 @@ def pytest_asyncio_loop_factories(
     return {name: LOOPS[name] for name in config.getoption("--loops").split(",")}
 
 
-# One PostgreSQL per session, shared by all xdist workers, started by the first that asks.
+# One PostgreSQL per session, shared by all xdist workers, started by the first that needs it.
 #
-# Whoever runs pytest itself, not a worker, makes the folder and holds a lock on it. A watcher waits
-# for that lock, stops the server and removes the folder: also after kill -9.
+# The pytest controller makes the folder and holds a lock on it. A watcher waits for that lock, then
+# stops the server and removes the folder, even after kill -9.
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(CpuBudget(config))
     if not hasattr(config, "workerinput"):
-        # Not below TMPDIR: the path of a socket is short, and nobody must be able to reach it.
+        # Not below TMPDIR: a socket's path must be short, and inaccessible to other users.
         home = tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp")
         config.stash[PG_OWNER] = os.open(home, os.O_RDONLY)
         fcntl.flock(config.stash[PG_OWNER], fcntl.LOCK_EX)
@@ -110,7 +110,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> str:
-    """Return the URL of a server on which databases can be made."""
+    """Return the URL of a server on which databases can be created."""
     if PG_URL:
         return PG_URL
     home = Path(os.environ[PG_HOME])
@@ -130,7 +130,7 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
         yield url.render_as_string(hide_password=False)
 
 
-# Migrating an empty database takes longer than most tests of what is in it: it is done once.
+# Migrating an empty database takes longer than most tests that use it, so it is done once.
 
 
 @pytest.fixture(scope="session")
@@ -145,7 +145,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: str) -> Iterator[URL]:
-    """Return the URL of such a database; nobody may be connected while it is copied."""
+    """Return the URL of such a database; no connection may be open while it is copied."""
     with temporary_database(postgres_server) as url:
         in_thread(postgres_schema.prepare(url, migrate=True))
         yield url
@@ -155,7 +155,7 @@ def migrated_postgres(postgres_server: str) -> Iterator[URL]:
 def resettable_postgres(
     postgres_server: str, migrated_postgres: URL
 ) -> Iterator[Callable[[], str]]:
-    """Return a function that gives this worker's database back its first state."""
+    """Return a function that resets this worker's database to its initial state."""
     with ExitStack() as databases:
 
         def create() -> ResettableDatabase:
@@ -191,7 +191,7 @@ def migrated_sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-# What every store has to do, tests/store shows on both databases. What stands on a store is shown
+# tests/store tests the behaviour of every store on both databases. Code above the store is tested
 # on the second one at night.
 
 
@@ -199,6 +199,6 @@ def migrated_sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
     params=("sqlite", pytest.param("postgres", marks=(pytest.mark.postgres, pytest.mark.nightly)))
 )
 def store_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a database without a row of ours."""
+    """Return the URL of a migrated database without rows."""
     url: str = request.getfixturevalue(f"migrated_{request.param}_url")
     return url

@@ -1,12 +1,12 @@
-"""The CPU budget of a test case: what it may cost, which cases may cost more, and why.
+"""The CPU budget of a test case: the limit, the cases that may exceed it, and the reasons.
 
 A case's CPU time is that of its own process and of the child processes that ended during it: its
 set-up, its call and the teardown of its function-scoped fixtures. Fixtures of a larger scope are
-shared, so no single case is charged for them. Of a process that cases share, a case is charged for
-what that process used while the case ran, whether it ended in it or not. CPU time, unlike wall
-time, hardly depends on what else the machine does, but it does depend on the machine, and a rented
-one may be several times slower for minutes: the budget grows on a slower one, as measured by a
-fixed piece of work when the session starts and again after a case that costs more than the budget.
+shared, so no single case is charged for them. For a process that cases share, a case is charged
+with the time the process used during the case, whether or not it ended in it. CPU time, unlike wall
+time, hardly depends on other load, but it does depend on the machine, and a rented one may be
+several times slower for minutes: the budget is larger on a slower one, as measured by a fixed piece
+of work when the session starts and again after a case that exceeds the budget.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _CPU = "cpu_seconds"
 
 
 def exceptions() -> dict[str, dict[str, Any]]:
-    """Return the cases that may cost more: node id without parameters -> seconds and reason."""
+    """Return the cases that may exceed it: node id without parameters -> seconds and reason."""
     return tomllib.loads(EXCEPTIONS.read_text())
 
 
 class CpuBudget:
-    """A pytest plugin that measures each case and fails the session over an unlisted expense."""
+    """A pytest plugin that measures each case and fails the session if one exceeds its limit."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -58,7 +58,7 @@ class CpuBudget:
         self._costs: dict[str, float] = {}
         self._over: list[str] = []
 
-    # ── measured where the case runs ────────────────────────────────────────────────────
+    # ── measured in the process of the case ─────────────────────────────────────────────
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -83,7 +83,7 @@ class CpuBudget:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[object]
     ) -> Generator[None, object, object]:
-        """Charge no case for a shared fixture, nor for what that one sets up in turn."""
+        """Charge no case for a shared fixture, nor for fixtures that this one sets up in turn."""
         began, before = _cpu(), self._shared
         self._noted = began
         try:
@@ -97,7 +97,7 @@ class CpuBudget:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Measure the teardown up to the last function-scoped fixture; those go first."""
+        """Measure the teardown up to the last function-scoped fixture; those end first."""
         began = self._noted = _cpu()
         self._is_ending = True
         try:
@@ -113,7 +113,7 @@ class CpuBudget:
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[object]) -> None:
         """Note the end of a case's own fixture, which pytest may report again later.
 
-        A shared fixture ends in the set-up of a case that asks for it with another parameter.
+        A shared fixture ends in the set-up of a case that requests it with another parameter.
         """
         if fixturedef in self._own:
             self._own.remove(fixturedef)
@@ -123,16 +123,16 @@ class CpuBudget:
             self._shared += now - self._noted
             self._noted = now
 
-    # ── judged where the session ends ───────────────────────────────────────────────────
+    # ── judged in the controller ────────────────────────────────────────────────────────
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect what each case cost."""
+        """Collect the cost of each case."""
         if report.when == "teardown" and self._is_controller:
             costs = [value for name, value in report.user_properties if name == _CPU]
             self._costs[report.nodeid] = float(str(costs[-1]))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a session in which a case costs more than it may."""
+        """Fail a session in which a case exceeds its limit."""
         if not self._is_controller:
             return
         if self._enforced:
@@ -149,7 +149,7 @@ class CpuBudget:
             Path(file).write_text("".join(f"{line}\n" for line in lines))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print what the cases cost together, per directory, and which cost too much."""
+        """Print the total cost of the cases, per directory, and the cases over their limit."""
         folders: defaultdict[str, float] = defaultdict(float)
         for case, cost in self._costs.items():
             folders["/".join(case.partition("::")[0].split("/")[:2])] += cost
@@ -207,13 +207,13 @@ _cpu = _Meter()
 
 
 def measure(pid: int) -> None:
-    """Charge each case for what a child process of this one uses while the case runs."""
+    """Charge each case for the time that a child process of this one uses while the case runs."""
     _cpu.add(pid)
 
 
 @contextlib.contextmanager
 def uncharged() -> Iterator[None]:
-    """Charge no case for what is done inside, for instance the start of a shared process."""
+    """Charge no case for the work inside the block, for instance the start of a shared process."""
     began = _cpu()
     try:
         yield

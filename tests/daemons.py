@@ -42,12 +42,12 @@ class SharedDaemon(DaemonProcess):
         (self.home / "aioflow.toml").write_text(settings)
 
     def launch(self) -> None:
-        """Start it, as a process that cases share."""
+        """Start it as a process that cases share."""
         super().launch()
         cpu_budget.measure(self.process.pid)
 
     def add(self, name: str, content: str) -> None:
-        """Write a DAG file; a daemon that lives has read it when this returns."""
+        """Write a DAG file; a running daemon has read it when this returns."""
         path = self.dags / name
         if not path.exists() or path.read_text() != content:
             put(path, content)
@@ -56,7 +56,7 @@ class SharedDaemon(DaemonProcess):
             eventually(lambda: self._has_read(name, content), 60.0, lambda: f"{name} is not read")
 
     def _has_read(self, name: str, content: str) -> bool:
-        """Whether what it knows of a file is of this content, and not of an earlier test's."""
+        """Return whether the daemon has read this content of a file, not an earlier one."""
         with self.database() as database:
             question = "SELECT version, reason FROM dag_file WHERE file = ?"
             row = database.execute(question, (name,)).fetchone()
@@ -67,7 +67,7 @@ class SharedDaemon(DaemonProcess):
         return reason is not None or (code.exists() and code.read_text() == content)
 
     def lend(self) -> SharedDaemon:
-        """Return it alive and without a run of an earlier test, also one that was killed."""
+        """Return it running and without runs of earlier tests; restart it if it was killed."""
         if not self.is_alive:
             with cpu_budget.uncharged():  # an earlier case has killed it
                 self.start()
@@ -92,10 +92,10 @@ class SharedDaemon(DaemonProcess):
             assert self.stop(60) == 0
 
     def log_from(self, offset: int) -> str:
-        """What it has logged since its log was that long."""
+        """Return the log from this offset on."""
         return self.log.read_bytes()[offset:].decode(errors="replace")
 
     @property
     def log_size(self) -> int:
-        """How long its log is, in bytes."""
+        """The length of its log in bytes."""
         return self.log.stat().st_size

@@ -1,4 +1,4 @@
-"""Which databases a test of what stands on a store runs on, and how a new one is made."""
+"""Databases of tests: which ones a test runs on, and the creation of temporary ones."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ("DATABASES", "in_thread", "on_both_databases", "temporary_database")
 DATABASES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
 
 on_both_databases = pytest.mark.parametrize("store_url", DATABASES, indirect=True)
-"""The test runs on PostgreSQL in ``make test``, too: no test of the store itself asks the same."""
+"""Runs the test on PostgreSQL in ``make test``, too, if no test of the store covers the case."""
 
 
 @contextmanager
 def temporary_database(server: str, made_of: URL | None = None) -> Iterator[URL]:
-    """Give a database of a PostgreSQL server for as long as the block lasts.
+    """Create a database on a PostgreSQL server for the duration of the block.
 
     Args:
-        made_of: The one that it is a copy of; no connection to it may stay open.
+        made_of: The database to copy; no connection to it may be open.
     """
     name = f"test_{uuid.uuid4().hex}"
     template = "" if made_of is None else f"TEMPLATE {made_of.database}"
@@ -47,7 +47,7 @@ def _execute(url: str, statement: str) -> None:
                 try:
                     await connection.execute(statement)
                     return
-                except asyncpg.ObjectInUseError:  # a client that leaves is not gone yet
+                except asyncpg.ObjectInUseError:  # a closed connection lingers
                     if time.monotonic() > until:
                         raise
                     await asyncio.sleep(0.1)
@@ -58,6 +58,6 @@ def _execute(url: str, statement: str) -> None:
 
 
 def in_thread(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end; the test's own thread may have a loop already."""
+    """Run a coroutine to its end; the test's own thread may already run an event loop."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, work).result()

@@ -1,4 +1,4 @@
-"""Compare a table with what was found, all rows at once."""
+"""Compare a table with the expected one, all rows at once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ("differing",)
 def differing(found: Mapping[str, object], expected: Mapping[str, object]) -> str:
     """Return one line per row that differs; an empty text if none does.
 
-    A message of an assertion is printed in full, unlike the values that pytest compares:
-    ``assert not (rows := differing(found, expected)), rows``.
+    The message of an assertion is printed in full, unlike the values that pytest compares: ``assert
+    not (rows := differing(found, expected)), rows``.
     """
     assert found.keys() == expected.keys()
     return "\n".join(

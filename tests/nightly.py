@@ -27,7 +27,7 @@ class Part:
     """One call of pytest.
 
     Attributes:
-        minutes: After this long the part is interrupted and counts as failed.
+        minutes: After this time the part is interrupted and counts as failed.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Result:
-    """How a part ended.
+    """The result of a part.
 
     Attributes:
         status: Exit status of pytest; ``None`` if the part was interrupted.
@@ -51,7 +51,7 @@ class Result:
 
     @property
     def has_passed(self) -> bool:
-        """Whether every case passed, and there was one."""
+        """Whether every case passed, and there was at least one."""
         return self.status == 0
 
     def __str__(self) -> str:
@@ -71,13 +71,13 @@ PARTS = (
     Part("suite", ("-m", "not nightly", *BOTH_LOOPS, *PARALLEL), 45),
     # Seeds, planted bugs, views of the page, requests drawn from the API's schema, benchmarks.
     Part("wide", ("-m", "nightly", *BOTH_LOOPS, *PARALLEL, "--ignore", "tests/campaigns"), 90),
-    # Campaigns whose seconds are not judged: kills, crashes, seeds, requests.
+    # Campaigns without time limits under test: kills, crashes, seeds, requests.
     Part(
         "kills",
         ("-m", "nightly", "tests/campaigns", "--ignore", TIMED, "-n", "2", "--dist", "worksteal"),
         120,
     ),
-    # Faults whose seconds are judged: nothing else may run beside them.
+    # Faults with time limits under test: no other load may run beside them.
     Part("timed", ("-m", "nightly", TIMED, "-n", "0"), 45),
 )
 

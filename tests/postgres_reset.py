@@ -1,4 +1,4 @@
-"""A migrated PostgreSQL database that one test after the other gets as if it were new."""
+"""A migrated PostgreSQL database that is reset between tests."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
 
 
 class ResettableDatabase:
-    """Remembers what the database was when this was entered, and brings it back to that.
+    """Records the state of the database when it is entered, and restores its rows.
 
-    To create a database from a template takes the server 36 ms, to delete some rows 5 ms. Only its
-    rows are brought back: ``has_its_shape`` tells whether a test has changed more than those.
+    Creating a database from a template takes the server 36 ms, deleting some rows 5 ms. Only rows
+    are restored: ``has_its_shape`` tells whether a test has changed more than those.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._thread = ThreadPoolExecutor(1)  # a test has a loop of its own
+        self._thread = ThreadPoolExecutor(1)  # the thread of the test has its own event loop
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
@@ -65,11 +65,11 @@ class ResettableDatabase:
         self._thread.shutdown()
 
     def has_its_shape(self) -> bool:
-        """Whether tables, columns and constraints, and what the planner knows, are as they were."""
+        """Return whether tables, columns, constraints and planner statistics are unchanged."""
         return self._fetch(_SHAPE) == self._shape
 
     def reset(self) -> None:
-        """Cut all other connections and bring back the rows that there were."""
+        """Close all other connections and restore the initial rows."""
         self._fetch(_CUT_OTHERS)
         if filled := self._filled():
             self._run(self._connection.execute("; ".join(f"DELETE FROM {t}" for t in filled)))

@@ -1,4 +1,4 @@
-"""A private PostgreSQL out of a wheel, for as long as its folder is locked."""
+"""A private PostgreSQL from a wheel, running as long as its folder is locked."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ except (FileNotFoundError, ProcessLookupError):
 shutil.rmtree(os.path.realpath(home + "/data"), ignore_errors=True)
 shutil.rmtree(home, ignore_errors=True)
 """
-"""Stops the server and removes the folder once nobody locks it any more, also after kill -9."""
+"""Stops the server and removes the folder once its lock is released, also after kill -9."""
 
 
 def watch(home: Path) -> None:
-    """Have somebody clear up once the lock on this folder is gone."""
+    """Start a watcher that cleans up once the lock on this folder is released."""
     subprocess.run(
         [sys.executable, "-c", WATCHER, home],
         check=True,
@@ -52,8 +52,8 @@ def watch(home: Path) -> None:
 
 @contextmanager
 def private_postgres() -> Iterator[PostgresServer]:
-    """A server of one's own, which may be stopped and started again."""
-    # Not below TMPDIR: the path of a socket is short, and nobody must be able to reach it.
+    """Run a private server, which may be stopped and started again."""
+    # Not below TMPDIR: a socket's path must be short, and inaccessible to other users.
     home = Path(tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp"))
     lock = os.open(home, os.O_RDONLY)
     try:
@@ -69,8 +69,9 @@ def private_postgres() -> Iterator[PostgresServer]:
 class PostgresServer:
     """A server on a Unix socket in ``home``.
 
-    PostgreSQL refuses to run as root, so then it runs as nobody. The wheel's own launcher is not
-    used: it adds a system user and opens every parent folder of the checkout to the world.
+    PostgreSQL refuses to run as root; in that case it runs as the user ``nobody``. The wheel's own
+    launcher is not used: it adds a system user and opens every parent folder of the checkout to all
+    users.
     """
 
     def __init__(self, home: Path) -> None:
@@ -81,17 +82,17 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """Of the database ``postgres``."""
+        """The URL of the database ``postgres``."""
         return f"postgresql://postgres@/postgres?host={self._home}"
 
     def start(self) -> None:
-        """Start it, the first time on an empty database."""
+        """Start it; the first time with an empty database."""
         if not self._data.exists():
             self._create()
         self._control("--wait", "--log", self._data / "log", "start")
 
     def crash(self) -> None:
-        """End it as a crash does: the next start recovers."""
+        """Stop it as a crash does: the next start recovers."""
         self._control("--wait", "--mode=immediate", "stop")
 
     def _create(self) -> None:
@@ -140,14 +141,14 @@ class PostgresServer:
 
 
 def _in_memory_if_there_is_room(name: str) -> Path | None:
-    """Return a path on a RAM disk, where making a database takes 20 ms and not up to 300."""
+    """Return a path on a RAM disk, where creating a database takes 20 ms instead of up to 300."""
     memory = Path("/dev/shm")
     roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 2**30
     return memory / name if roomy else None
 
 
 def _within_reach(package: Path, home: Path, account: dict[str, Any]) -> Path:
-    """Return where ``account`` can run the server: a copy, if the checkout is closed to it."""
+    """Return where ``account`` can run the server: a copy if it cannot access the checkout."""
     probe = ["test", "-x", str(package / "pginstall18" / "bin" / "postgres")]
     if subprocess.run(probe, **account).returncode == 0:
         return package

@@ -1,4 +1,4 @@
-"""Choose which seeds of a drawn test run in ``make test``; the nightly ring runs all."""
+"""Choose the seeds of a randomized test for ``make test``; the nightly ring runs all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ __all__ = ("seeds",)
 
 
 def seeds(sampled: int, nightly: int) -> list[Any]:
-    """Return parameters: seeds below ``nightly``, of which all but ``sampled`` are marked so."""
+    """Return the seeds below ``nightly``; all but the first ``sampled`` are marked nightly."""
     later = range(sampled, nightly)
     return [*range(sampled), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in later)]

@@ -1,4 +1,4 @@
-"""Waits for what a turn of the circle makes true."""
+"""Waits for conditions that a turn of the engine makes true."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from aioflow.engine.loop import Engine
 
 
 async def until(engine: Engine, seen: Callable[[], Awaitable[object]]) -> None:
-    """Return once ``seen`` is true, asked after each turn.
+    """Return once ``seen`` is true, called after each turn.
 
-    A turn may end while the database is being asked: the next one would be waited for in vain.
+    A turn may end during a query to the database; then the condition is checked again at once,
+    since the next turn might never come.
     """
     turns = engine.turns
     while not await seen():

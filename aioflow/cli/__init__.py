@@ -1,4 +1,4 @@
-"""The command line: one module per noun, nothing heavy before a command needs it."""
+"""The command line: one module per noun. Heavy modules are imported when a command needs them."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ _NOUNS = (*_WORK, users, tokens, audit, db, config, bench, completion)
 _INTERRUPTED = 130
 
 FENCED = 75
-"""The exit status of a daemon whose database another one has taken over. A supervisor that starts
-it again would have the two fence each other for ever."""
+"""The exit status of a daemon whose database was claimed by another daemon. A supervisor must not
+restart it on this status: the two daemons would fence each other forever."""
 
 _DEBUG = "AIOFLOW_DEBUG"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FILES = ("home", "file", "files", "dags", "plot")
-"""Arguments that may be any bytes but a NUL, as names of files may."""
+"""Arguments that may contain any bytes except NUL, because they are file names."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    Without a command it is ``up``.
+    Without a command, ``up`` is run.
 
     Returns:
-        0 if it is done, 1 if it failed, 2 if it was used wrongly, 130 if it was interrupted.
-        ``dags trigger --wait`` also returns 3, for a run that ended partial.
+        0 on success, 1 on failure, 2 on wrong usage, 130 if interrupted. ``dags trigger --wait``
+        also returns 3, for a run that ended ``partial``.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or (words[0].startswith("-") and words[0] not in {"-h", "--help", "--version"}):
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us has enough, like `head`. Nothing may be flushed at exit.
+        # The reader closed the pipe, as `head` does. Nothing may be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as exc:
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _defect(exc: Exception) -> int:
-    """Say in one line what should not have happened; a daemon's log shows where."""
+    """Print an unexpected exception in one line. The daemon's log gets its traceback."""
     if logging.getLogger().handlers:
         logging.getLogger(__name__).error("ended by a defect", exc_info=exc)
     told = safe(_one_line(f"{type(exc).__name__}: {exc}"))
@@ -98,7 +98,7 @@ def _defect(exc: Exception) -> int:
 
 
 def _no_room(exc: OSError) -> int:
-    """Say that what was printed found no room; of it nothing may be flushed at exit."""
+    """Report that the output could not be written. Nothing may be flushed at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     where = "the output" if exc.filename is None else str(exc.filename)
     print(f"aioflow: {safe(where)} cannot be written: {exc.strerror} [output]", file=sys.stderr)
@@ -106,7 +106,7 @@ def _no_room(exc: OSError) -> int:
 
 
 def _failed(error: AioflowError) -> int:
-    """Say it in one line."""
+    """Print the error in one line and return the exit status."""
     code = error.told_code if isinstance(error, Refused) else error.code
     print(f"aioflow: {safe(_one_line(str(error)))} [{code}]", file=sys.stderr)
     if isinstance(error, Fenced):
@@ -115,7 +115,7 @@ def _failed(error: AioflowError) -> int:
 
 
 def _ours(exc: BaseException) -> AioflowError | None:
-    """Return the error of ours, or the one that ended a task group if nothing else did."""
+    """Return the ``AioflowError``, unwrapped from task groups that contain nothing else."""
     while isinstance(exc, BaseExceptionGroup):
         matched, rest = exc.split(AioflowError)
         if matched is None or rest is not None:
@@ -125,7 +125,7 @@ def _ours(exc: BaseException) -> AioflowError | None:
 
 
 def _refuse_no_character() -> None:
-    """Print what a stream cannot show, escaped; one that was closed shows nothing."""
+    """Escape characters that a stream cannot encode. Replace closed streams by ``/dev/null``."""
     sys.stdout = sys.stdout or _nothing()
     sys.stderr = sys.stderr or _nothing()
     for stream in (sys.stdout, sys.stderr):
@@ -138,7 +138,7 @@ def _nothing() -> io.TextIOWrapper:
 
 
 def _no_text(arguments: argparse.Namespace) -> str | None:
-    """Return a word that is no UTF-8, and names no file, if there is one."""
+    """Return the first argument that is not valid UTF-8 and not a file name, or ``None``."""
     for name, value in vars(arguments).items():
         for word in value if isinstance(value, list) else [value]:
             if name not in _FILES and isinstance(word, str) and any(map(_is_half, word)):
@@ -155,7 +155,7 @@ def _one_line(text: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command in one line, as every other error is said."""
+    """Reports usage errors in one line, in the format of all other errors."""
 
     def error(self, message: str) -> NoReturn:
         line = f"{self.prog}: {_one_line(message)}; see `{self.prog} --help` [usage]\n"
@@ -163,7 +163,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Return what understands every command."""
+    """Return the parser of all commands."""
     parser = _Parser(
         prog="aioflow",
         description="Run workflows: one daemon, tens of thousands of waits, no polling.",
@@ -177,7 +177,7 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when it is asked for: that reads the disk."""
+    """Looks up the version only when it is requested, because that reads the disk."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version and exit")

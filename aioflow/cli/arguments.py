@@ -1,4 +1,4 @@
-"""What the commands' arguments have in common."""
+"""Helpers to declare and parse the arguments of commands."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Command: TypeAlias = Callable[[argparse.Namespace], int]
 def add_command(
     nouns: Nouns, name: str, run: Command, *, text: str, example: str, remote: bool = True
 ) -> argparse.ArgumentParser:
-    """Declare a command with what every one has.
+    """Declare a command with the options that every command has.
 
     Args:
-        nouns: Where it belongs.
-        name: The word.
-        run: Does it and returns the exit status.
-        text: What it does, in one line.
-        example: How it is used.
-        remote: Whether it speaks to a daemon, which may be on another machine.
+        nouns: The group that it is added to.
+        name: The command's word.
+        run: Runs the command and returns the exit status.
+        text: The help text, one line.
+        example: An example call.
+        remote: Whether it talks to a daemon, which may run on another machine.
     """
     parser = _add(nouns, name, text, example)
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
@@ -57,7 +57,7 @@ def add_command(
 
 
 def add_group(nouns: Nouns, name: str, *, text: str, example: str) -> Nouns:
-    """Declare a noun, and return where its commands belong; ``example`` is one of these."""
+    """Declare a noun and return the group for its commands; ``example`` shows one of them."""
     return _add(nouns, name, text, example).add_subparsers(required=True, metavar="COMMAND")
 
 
@@ -72,10 +72,10 @@ def _add(nouns: Nouns, name: str, text: str, example: str) -> argparse.ArgumentP
 
 
 def conf(text: str) -> dict[str, Any]:
-    """Return the conf of a run, a JSON object.
+    """Parse the conf of a run, a JSON object.
 
     Raises:
-        argparse.ArgumentTypeError: If it is anything else.
+        argparse.ArgumentTypeError: If it is not a JSON object.
     """
     value = json_value(text)
     if not isinstance(value, dict):
@@ -84,10 +84,10 @@ def conf(text: str) -> dict[str, Any]:
 
 
 def json_value(text: str) -> Any:
-    """Return what a piece of JSON says.
+    """Parse JSON.
 
     Raises:
-        argparse.ArgumentTypeError: If it is none.
+        argparse.ArgumentTypeError: If it is not JSON.
     """
     try:
         return parsed_json(text)
@@ -96,11 +96,11 @@ def json_value(text: str) -> Any:
 
 
 def parsed_json(text: str) -> Any:
-    """Return what a piece of JSON says; ``NaN`` and the infinities are no JSON.
+    """Parse JSON; ``NaN`` and the infinities are rejected.
 
     Raises:
-        ValueError: If it is none.
-        RecursionError: If it is too deep.
+        ValueError: If it is not JSON.
+        RecursionError: If it is nested too deeply.
     """
     return json.loads(text, parse_constant=_no_number)
 
@@ -110,10 +110,10 @@ def _no_number(name: str) -> Any:
 
 
 def moment(text: str) -> str:
-    """Return a text that names an instant, as it is.
+    """Check that a text is an ISO 8601 time and return it unchanged.
 
     Raises:
-        argparse.ArgumentTypeError: If it names none.
+        argparse.ArgumentTypeError: If it is not.
     """
     try:
         datetime.fromisoformat(text)
@@ -125,22 +125,22 @@ def moment(text: str) -> str:
 
 
 def index(text: str) -> int:
-    """Return a map index, -1 for what is not mapped."""
+    """Parse a map index; -1 means not mapped."""
     return _at_least(text, -1)
 
 
 def from_zero(text: str) -> int:
-    """Return a number that is not negative."""
+    """Parse an integer that is not negative."""
     return _at_least(text, 0)
 
 
 def positive(text: str) -> int:
-    """Return a number of at least 1."""
+    """Parse an integer of at least 1."""
     return _at_least(text, 1)
 
 
 def seconds(text: str, least: float = 0.0) -> float:
-    """Return a length of time, of a day at most."""
+    """Parse a duration in seconds, at most one day."""
     try:
         found = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``aioflow audit``: who has changed what, and what was refused."""
+"""``aioflow audit``: the changes that were made, and the denied ones."""
 
 from __future__ import annotations
 

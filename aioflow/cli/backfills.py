@@ -1,4 +1,4 @@
-"""``aioflow backfills``, and ``aioflow dags backfill`` that starts one."""
+"""``aioflow backfills``, and ``aioflow dags backfill``, which starts a backfill."""
 
 from __future__ import annotations
 

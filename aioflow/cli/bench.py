@@ -1,4 +1,4 @@
-"""``aioflow bench``: what it costs on this machine."""
+"""``aioflow bench``: measure the cost of deferred triggers on this machine."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def add_parser(nouns: Nouns) -> None:
 
 
 def _numbers(text: str) -> list[int]:
-    """Return a list of numbers of at least 1."""
+    """Parse a comma-separated list of integers of at least 1."""
     return [positive(part) for part in text.split(",")]
 
 
 def _kinds(text: str) -> list[str]:
-    """Return a list of kinds of triggers."""
+    """Parse a comma-separated list of trigger kinds."""
     kinds = text.split(",")
     for kind in kinds:
         if kind not in _KINDS:

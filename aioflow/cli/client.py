@@ -1,6 +1,6 @@
-"""How a command reaches its daemon: HTTP over the home's Unix socket, or to a URL.
+"""HTTP client of the commands: connects to the home's Unix socket or to a URL.
 
-Only the standard library: a command that asks one question must not take half a second.
+Uses only the standard library: imports must not delay a command by half a second.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Refused(AioflowError):
     """The daemon answered with an error.
 
     Attributes:
-        told_code: The stable code it gave.
-        status: Of HTTP.
+        told_code: The stable error code of the response.
+        status: The HTTP status; 0 without a response.
     """
 
     code = "remote"
@@ -37,24 +37,24 @@ class Refused(AioflowError):
 
 
 class Connection(Protocol):
-    """Reaches one daemon."""
+    """A connection to one daemon."""
 
     def ask(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, bytes]:
-        """Make one request; return the status and the body.
+        """Send one request and return the status and the body of the response.
 
         Raises:
-            OSError: If there is no answer.
+            OSError: If there is no response.
         """
 
 
 class Client:
-    """Asks one daemon, one question after another.
+    """Sends requests to one daemon, one after another.
 
     Args:
         place: Names the daemon in errors.
-        token: Sent along, if there is one.
+        token: Sent with each request, if given.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Client:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def get(self, *path: str, **query: object) -> Any:
-        """Return what stands there; a query that is ``None`` is left out.
+        """Send a GET request and return the decoded JSON. Query values of ``None`` are left out.
 
         Raises:
             DaemonAway: If no daemon answers.
@@ -80,20 +80,20 @@ class Client:
         return json.loads(self.get_bytes(*path, **query))
 
     def get_bytes(self, *path: str, **query: object) -> bytes:
-        """Return what stands there as it is."""
+        """Send a GET request and return the raw body."""
         given = {name: value for name, value in query.items() if value is not None}
         return self._ask("GET", f"{_joined(path)}?{urlencode(given)}")
 
     def text(self, target: str) -> str:
-        """Return what stands at a path that is none of the API."""
+        """Return the text at a path outside the API."""
         return self._ask("GET", target).decode()
 
     def post(self, *path: str, body: Mapping[str, object] | None = None) -> Any:
-        """Ask for a change and return what came of it."""
+        """Send a POST request and return its result."""
         return self._change("POST", path, body)
 
     def clean(self, *, dry_run: bool) -> Any:
-        """Have a part of what is old gone; see ``api.Api.clean``."""
+        """Delete one batch of expired data; see ``api.Api.clean``."""
         query = urlencode({"dry_run": str(dry_run).lower()})
         return json.loads(self._ask("POST", f"{_joined(('db', 'clean'))}?{query}"))
 
@@ -104,11 +104,11 @@ class Client:
         return json.loads(self._ask("POST", f"{_joined(('events', name))}{query}", body))
 
     def put(self, *path: str, body: Mapping[str, object] | None = None) -> Any:
-        """Have something be as ``body`` says."""
+        """Send a PUT request and return its result."""
         return self._change("PUT", path, body)
 
     def delete(self, *path: str) -> Any:
-        """Have something gone."""
+        """Send a DELETE request and return its result."""
         return self._change("DELETE", path, None)
 
     def _change(self, method: str, path: tuple[str, ...], body: Mapping[str, object] | None) -> Any:
@@ -154,14 +154,14 @@ def _joined(path: tuple[str, ...]) -> str:
 
 
 def connect(arguments: argparse.Namespace) -> Client:
-    """Return a client of the daemon the arguments name, which need not be there."""
+    """Return a client of the daemon that the arguments name. The daemon need not be running."""
     if arguments.url:
         return _connect_url(arguments.url)
     return connect_home(find_home(arguments.home))
 
 
 def connect_home(home: Path) -> Client:
-    """Return a client of the daemon of a home."""
+    """Return a client of a home's daemon."""
     path = socket_path(home)
     _check_owner(path)
     from aioflow.cli.connections import over_socket
@@ -170,11 +170,11 @@ def connect_home(home: Path) -> Client:
 
 
 def _check_owner(path: Path) -> None:
-    """Somebody else's socket in a shared folder may be a trap."""
+    """Reject a socket of another user: in a shared folder it may be a trap."""
     try:
         found = path.lstat()
     except OSError:
-        return  # no daemon, as the first request will say
+        return  # no daemon runs: the first request will report that
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in {os.getuid(), 0}:
         raise SettingsError(f"{path} is not a socket of this user; it is not used")
 

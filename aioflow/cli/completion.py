@@ -1,4 +1,4 @@
-"""``aioflow completion``: what a shell needs to know to complete words."""
+"""``aioflow completion``: print a shell script that completes commands and options."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _print(arguments: argparse.Namespace) -> int:
 
 
 def words_of(parser: argparse.ArgumentParser, name: str) -> dict[str, tuple[str, ...]]:
-    """Return what may follow each command: further words of it, and options."""
+    """Return the words that may follow each command: its subcommands and options."""
     return dict(_words(parser, name))
 
 
@@ -99,7 +99,7 @@ def _words(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, tu
 
 
 def script(shell: str, words: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the script; all words of ours are plain, none needs quoting."""
+    """Return the script. No word of the commands needs quoting."""
     if shell == "fish":
         lines = [
             f"complete -c aioflow -n 'test (__aioflow_place) = \"{place}\"' -a '{' '.join(known)}'"

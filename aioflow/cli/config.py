@@ -1,4 +1,4 @@
-"""``aioflow config``: each setting and where it came from."""
+"""``aioflow config``: show each setting and its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to a daemon, over a Unix socket or TCP: imported when a question is asked."""
+"""Connections to a daemon over a Unix socket or TCP. Imported when a request is sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Called by the first request."""
+        """Connect the socket; ``http.client`` calls this at the first request."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(_TIMEOUT_SECONDS)
         try:
@@ -46,16 +46,16 @@ class _Http:
         except http.client.HTTPException as exc:
             raise OSError(str(exc) or type(exc).__name__) from exc
         finally:
-            self._connection.close()  # opened anew by the next question
+            self._connection.close()  # reopened by the next request
 
 
 def over_socket(path: Path) -> _Http:
-    """Return one over a Unix socket, which need not be there yet."""
+    """Return a connection over a Unix socket, which need not exist yet."""
     return _Http(_UnixConnection(path))
 
 
 def over_tcp(host: str, port: int | None, *, is_secure: bool) -> _Http:
-    """Return one over TCP, with TLS if it is to be secure."""
+    """Return a connection over TCP, with TLS if ``is_secure``."""
     if is_secure:
         context = ssl.create_default_context()
         return _Http(

@@ -1,4 +1,4 @@
-"""``aioflow dags``: what is defined, and starting it."""
+"""``aioflow dags``: list, check, test, trigger and pause DAGs."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _zoned(dag: dict[str, Any]) -> str | None:
-    """Return the schedule of a DAG, with its time zone where that is not UTC."""
+    """Return the schedule of a DAG, with its time zone unless that is UTC."""
     schedule: str | None = dag["schedule"]
     is_plain = schedule is None or dag["timezone"] == "UTC"
     return schedule if is_plain else f"{schedule} ({dag['timezone']})"
@@ -244,13 +244,16 @@ def _next(arguments: argparse.Namespace) -> int:
 
 
 def _in_zone(slot: str, zone: str) -> str:
-    """Return an instant in UTC, beside it the time in the zone of the DAG if that is another."""
+    """Return a fire time in UTC, followed by the local time if the DAG's zone is not UTC."""
     from datetime import datetime
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:
         local = datetime.fromisoformat(slot).astimezone(ZoneInfo(zone))
-    except (ZoneInfoNotFoundError, OverflowError):  # unknown where the command runs; year 10,000
+    except (
+        ZoneInfoNotFoundError,
+        OverflowError,
+    ):  # unknown on this machine; or year 10,000
         return slot
     return slot if zone == "UTC" else f"{slot}  {local.isoformat()} {zone}"
 

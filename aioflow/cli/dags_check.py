@@ -1,4 +1,4 @@
-"""Parses DAG files as the daemon would, each in a process of its own, and says what is wrong."""
+"""Parse DAG files as the daemon would, each in its own process, and report their problems."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ("Checked", "allowed_of", "check", "choice_of", "folders_of", "parse_f
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """What came of one file.
+    """The result for one file.
 
     Attributes:
-        warnings: What is odd, but runs.
-        isolated: Why DAGs of it run in hosts of their own, by DAG.
+        warnings: Problems that do not keep the DAGs from running.
+        isolated: Per DAG, the reasons why it runs in worker processes of its own.
     """
 
     file: str
@@ -40,13 +40,13 @@ class Checked(msgspec.Struct, kw_only=True):
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Print what is wrong with the files; 1 if anything is."""
+    """Print the problems of the files. Return 1 if there is any."""
     named: list[str] = arguments.files
     within = [Path(path).absolute() for path in named if Path(path).is_dir()]
     files = list(dict.fromkeys(chain.from_iterable(map(_files_of, named))))
     folders = (*folders_of(arguments), *within)
     parsed = anyio.run(_check_files, files, folders, allowed_of(arguments))
-    # Of a folder, what is no DAG file may be there for others to import.
+    # Within a folder, a file without DAGs and problems may be a module that others import.
     found = [one for one in parsed if one.dags or one.problems or one.file in named]
     for checked in found:
         checked.problems += _not_read(checked)
@@ -67,7 +67,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _not_read(checked: Checked) -> Iterator[DagFailure]:
-    """Yield why no DAG comes of a file that nothing else is wrong with."""
+    """Yield why a daemon would find no DAG in a file that has no other problem."""
     if checked.problems:
         return
     if not checked.dags:
@@ -125,7 +125,7 @@ async def _check_files(
 
 
 def choice_of(file: Path, folders: Sequence[Path], parsed: Parsed) -> Choice:
-    """Return which files beside its modules the version of a DAG file has."""
+    """Return the data files that belong to a DAG file's version, besides its modules."""
     if not parsed.dags:
         return Choice()
     folder, name = place_of(file, folders)
@@ -134,9 +134,9 @@ def choice_of(file: Path, folders: Sequence[Path], parsed: Parsed) -> Choice:
 
 
 def _files_of(path: str) -> Sequence[str]:
-    """Return what a path stands for: of a folder all that a daemon would take for DAG files.
+    """Expand a folder to the files that a daemon would treat as DAG files.
 
-    What nobody can look at, and a folder without any, stands for itself.
+    A path that is no folder, that cannot be read, or that has no DAG files is returned itself.
     """
     if not Path(path).is_dir():
         return (path,)
@@ -151,10 +151,10 @@ def _files_of(path: str) -> Sequence[str]:
 async def parse_files(
     files: Iterable[Path], folders: Sequence[Path], allowed: Sequence[str]
 ) -> list[Parsed]:
-    """Return what each file defines.
+    """Parse the files and return the result of each.
 
     Args:
-        files: Which.
+        files: The files.
         folders: The DAG folders, see ``place_of``.
         allowed: See ``Children``.
     """
@@ -173,22 +173,22 @@ async def _parse(parser: Parser, file: Path, folders: Sequence[Path]) -> Parsed:
 
 
 def folders_of(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the DAG folders that a command is about: the one given, else those of the daemon."""
+    """Return the DAG folder of ``--dags``, else those of the daemon."""
     if arguments.dags is not None:
         return (Path(arguments.dags).absolute(),)
     return tuple(folder.absolute() for folder in Settings.read(arguments.home).dags)
 
 
 def allowed_of(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return which variables the daemon lets its children see besides the usual ones."""
+    """Return the additional environment variables that the daemon passes to its children."""
     return Settings.read(arguments.home).children_env
 
 
 def place_of(file: Path, folders: Sequence[Path]) -> tuple[Path, str]:
-    """Return the DAG folder of a file, and its path in there; else the folder it lies in.
+    """Return the DAG folder of a file, or its own folder if it is in none, and the path within.
 
-    A daemon does not resolve links: what it finds in a folder has the name it has there. So
-    does this, by whatever way the folder itself was come to.
+    Links within a folder are not resolved: a daemon uses the names it finds there, and so does
+    this. The folder itself is recognized through links.
     """
     path = Path(os.path.normpath(file.absolute()))
     for folder in folders:

@@ -1,4 +1,4 @@
-"""``aioflow dags test``: runs one DAG of a file to its end, on a daemon that lives as long."""
+"""``aioflow dags test``: run one DAG of a file to its end, on a temporary daemon."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOG_BYTES = 64 * 1024
 
 
 def test(arguments: argparse.Namespace) -> int:
-    """Run it; exit status as of ``trigger --wait``."""
+    """Run the DAG. The exit status is that of ``dags trigger --wait``."""
     log.configure(level="warning", style="auto")
     with tempfile.TemporaryDirectory(prefix="aioflow-test-") as folder:
         return anyio.run(_test, arguments, Path(folder), backend_options={"use_uvloop": True})
@@ -77,7 +77,7 @@ def _chosen(parsed: Parsed, wanted: str | None, file: str) -> str:
 
 
 def _copy(names: Iterable[str], source: Path, target: Path) -> None:
-    """Copy the file and what its version has, and so none of its neighbours' schedules."""
+    """Copy only the files of the DAG file's version, and so no schedules of its neighbours."""
     for name in names:
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def _print_end(run: dict[str, Any], *, is_json: bool) -> None:
 
 
 async def _print_logs(run: dict[str, Any], guest: Guest) -> None:
-    """Print what the last tries of failed tasks printed, with their tracebacks."""
+    """Print the logs of the last tries of failed tasks; tracebacks are in them."""
     failed = [task for task in run["tasks"] if task["state"] == "failed" and task["try_number"]]
     for task in failed[:_LOGS_SHOWN]:
         log, is_whole = await _log_of(run["run_id"], task, guest)
@@ -111,7 +111,7 @@ async def _print_logs(run: dict[str, Any], guest: Guest) -> None:
 
 
 async def _log_of(run_id: str, task: dict[str, Any], guest: Guest) -> tuple[bytes, bool]:
-    """Return the end of the log of a task's last try, and whether that is all of it."""
+    """Return the end of the log of a task's last try, and whether that is the whole log."""
     child = {"map": task["map_index"]} if task["map_index"] >= 0 else {}
     child |= {"round": task["round"]} if task["round"] else {}
     where: dict[str, object] = {**child, "try": task["try_number"]}

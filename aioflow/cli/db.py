@@ -1,4 +1,4 @@
-"""``aioflow db``: whether the database is whole, and says what its journal says; copies."""
+"""``aioflow db``: check, migrate, clean, copy and export the database."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
 
     async def migrate() -> None:
         async with open_store(settings.db, vault, migrate=True, home=settings.home):
-            pass  # opening it is all there is to do
+            pass  # opening the store migrates it
 
     anyio.run(migrate)
     if arguments.json:
@@ -148,7 +148,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
     async def export_all() -> None:
         settings = _settings(arguments)
-        async with opened(settings):  # it is there, ours, and current
+        async with opened(settings):  # checks that it exists, is ours, and is current
             await export(settings.db, put)
 
     failed: list[OSError] = []
@@ -156,7 +156,7 @@ def _export(arguments: argparse.Namespace) -> int:
     def put(row: dict[str, Any]) -> None:
         try:
             print_json(row, line=True)
-        except OSError as exc:  # not the database's, which is told of those of its own
+        except OSError as exc:  # an error of the output; the store reports only its own errors
             failed.append(exc)
             raise
 

@@ -1,4 +1,4 @@
-"""``aioflow demo``: a tour that needs nothing: the settlement example, its file arriving."""
+"""``aioflow demo``: run the settlement example, without any setup; its input file arrives later."""
 
 from __future__ import annotations
 

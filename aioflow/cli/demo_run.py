@@ -1,4 +1,4 @@
-"""The demo itself: a daemon on a temporary home, one run, its file, its total."""
+"""The demo itself: a daemon on a temporary home, one run, its input file, its total."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ("run_demo",)
 _IN_THE_PACKAGE = Path(__file__).parents[1] / "examples"
 _BESIDE_IT = Path(__file__).parents[2] / "examples"
 EXAMPLES = _IN_THE_PACKAGE if _IN_THE_PACKAGE.is_dir() else _BESIDE_IT
-"""In a wheel they lie inside the package, in a checkout beside it."""
+"""The examples are inside the package in a wheel, and beside it in a checkout."""
 
 DAG = "settlements"
 DAY = "2026-01-01"
@@ -43,8 +43,8 @@ print(generate(Path(sys.argv[2]), date.fromisoformat(sys.argv[3])))
 """
 
 
-def run_demo(arguments: argparse.Namespace) -> int:
-    """Run it; 0 if the pipeline's total is the generator's."""
+def tour(arguments: argparse.Namespace) -> int:
+    """Run the demo. Return 0 if the total of the pipeline equals that of the generator."""
     if not (EXAMPLES / "dags" / f"{DAG}.py").is_file():
         raise SettingsError(f"the examples are not here: {EXAMPLES}; install aioflow again")
     log.configure(level="warning", style="auto")
@@ -79,7 +79,7 @@ async def _run_demo(arguments: argparse.Namespace, folder: Path) -> int:
 
 
 async def _settle(guest: Guest, run_id: str, data: Path, after: float) -> tuple[Decimal, Any]:
-    """Drop the file after a while, watch the run to its end; return the total it must reach."""
+    """Write the file after a delay and watch the run to its end. Return the expected total too."""
     expected: list[Decimal] = []
 
     async def drop() -> None:

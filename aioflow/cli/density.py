@@ -1,11 +1,10 @@
-"""What a parked trigger costs: bytes in all processes, and processor time while nothing happens.
+"""Cost of a deferred trigger: bytes in all processes, and idle processor time.
 
-A daemon of its own on a temporary home parks many triggers of one kind. The bytes are what
-all of its processes hold more than before, what they share by halves (PSS), divided by how many
-are parked.
-Beside each figure stands the same number of bare ``asyncio`` tasks in one process: a coroutine
-that sleeps cannot cost less. Not measured: events, and what a real trigger holds besides, such
-as an open connection.
+A daemon of its own on a temporary home defers many triggers of one kind. The bytes per trigger are
+the increase of the proportional set size (PSS) of all its processes, divided by the number of
+triggers. Each figure is reported with the same number of bare ``asyncio`` tasks in one process as
+yardstick: a sleeping coroutine cannot cost less. Not measured: events, and other resources of a
+real trigger, such as an open connection.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = ("KINDS", "SHAPES", "Bare", "Density", "Shape", "measure", "measure_ba
 Shape: TypeAlias = Literal["wide", "runs"]
 
 KINDS = ("time", "file", "run", "private", "mixed")
-"""``private`` is the DAG file's own trigger with a coroutine of its own; ``mixed`` all by turns."""
+"""``private``: a trigger class of the DAG file with its own coroutine; ``mixed``: all by turns."""
 
 SHAPES: tuple[Shape, ...] = ("wide", "runs")
 """One run with one mapped task, or as many runs with one task each."""
@@ -124,8 +123,8 @@ async def main(count, seconds):
 uvloop.run(main(int(sys.argv[1]), float(sys.argv[2])))
 """
 
-_WARM = 64  # triggers of the kind that are parked before the first look
-_STILL = 0.002  # of the memory, from one look to the next
+_WARM = 64  # triggers of the kind that are deferred before the first measurement
+_STILL = 0.002  # share of the memory that may change between two measurements
 _PAGE = 1_000
 _STOP_SECONDS = 30.0
 
@@ -138,15 +137,15 @@ class Bare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Density(msgspec.Struct, frozen=True, kw_only=True):
-    """What the parked triggers of one daemon cost.
+    """Cost of the deferred triggers of one daemon.
 
     Attributes:
-        bytes_each: In all processes, for each trigger.
-        bytes_by_role: The same by process: ``daemon``, ``triggers``, ``async``, ``slot``.
-        idle_percent: Of one core, of all processes, while all wait and nothing happens.
-        idle_us_each: Microseconds of processor time a second for each trigger, beyond what
-            the same daemon took before it had them.
-        park_seconds: From the request to the last one parked.
+        bytes_each: In all processes, per trigger.
+        bytes_by_role: ``bytes_each`` by process: ``daemon``, ``triggers``, ``async``, ``slot``.
+        idle_percent: Share of one core that all processes use while all triggers wait.
+        idle_us_each: Microseconds of processor time per second and trigger, beyond what the same
+            daemon used before it had them.
+        park_seconds: From the request to the last trigger deferred.
     """
 
     kind: str
@@ -167,14 +166,14 @@ class _Broken(AioflowError):
 def measure(
     kind: str, triggers: int, *, shape: Shape = "wide", seconds: float = 10.0, slots: int = 2
 ) -> Density:
-    """Park triggers on a daemon made for it, and weigh it.
+    """Start a daemon, defer triggers on it, and measure their cost.
 
     Args:
         kind: One of ``KINDS``.
-        triggers: How many.
+        triggers: The number of triggers.
         shape: One of ``SHAPES``.
-        seconds: How long the idle processor time is counted; longer than the five seconds
-            between two looks at a file.
+        seconds: How long the idle processor time is measured; longer than the five seconds between
+            two checks of a file.
         slots: Worker processes of the daemon.
     """
     bare = measure_bare(triggers, seconds=min(seconds, 2.0))
@@ -203,7 +202,7 @@ def measure(
 
 
 def measure_bare(tasks: int, *, seconds: float = 2.0) -> Bare:
-    """Weigh as many bare ``asyncio`` tasks in a process of their own."""
+    """Measure as many bare ``asyncio`` tasks in a process of their own."""
     command = [sys.executable, "-c", _BARE, str(tasks), str(seconds)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     held, took = json.loads(done.stdout)
@@ -212,7 +211,7 @@ def measure_bare(tasks: int, *, seconds: float = 2.0) -> Bare:
 
 
 def plot(found: Sequence[Density]) -> str:
-    """Draw the bytes of each trigger over their number, as SVG."""
+    """Plot the bytes per trigger over the number of triggers, as SVG."""
     points: dict[str, list[tuple[float, float]]] = {}
     bare: dict[int, int] = {}
     for one in found:
@@ -230,10 +229,10 @@ class _Node:
         self._daemon = psutil.Process(process.pid)
         self._children = home / "run" / "children"
         self._client = client
-        self._last = -1  # of the triggers seen, by number
+        self._last = -1  # number of the last trigger seen
 
     def park(self, kind: str, count: int, shape: Shape) -> None:
-        """Have that many more triggers parked, and wait until they are."""
+        """Start runs that defer ``count`` more triggers, and wait until all are deferred."""
         if shape == "wide":
             self._start("wide", {"kind": kind, "count": count})
         else:
@@ -254,7 +253,7 @@ class _Node:
         self._client.post("dags", dag_id, "runs", body={"conf": conf})
 
     def knows(self, dag_id: str) -> bool:
-        """Whether the file has been parsed."""
+        """Return whether the DAG's file has been parsed."""
         try:
             self._client.get("dags", dag_id)
         except Refused:
@@ -262,7 +261,7 @@ class _Node:
         return True
 
     def weigh(self) -> Counter[str]:
-        """Return the bytes by role, each with its part of what is shared, once they stand still."""
+        """Return the PSS in bytes by role, once it is stable."""
         weight = self._weight()
 
         def is_still() -> bool:
@@ -281,7 +280,7 @@ class _Node:
         return weight
 
     def cpu_seconds(self, seconds: float) -> float:
-        """Return the processor time that all processes take together in that time."""
+        """Return the processor time that all processes use together within ``seconds``."""
         before = {process: _cpu_seconds(process) for process, _ in self._processes()}
         sleep(seconds)
         return sum(max(0.0, _cpu_seconds(process) - took) for process, took in before.items())
@@ -298,7 +297,7 @@ class _Node:
 
 @contextlib.contextmanager
 def _daemon(folder: Path, slots: int, *, capacity: int) -> Iterator[_Node]:
-    """Run a daemon on a home in that folder, which knows the DAGs."""
+    """Run a daemon on a home in that folder until it has parsed the DAGs; stop it at the end."""
     home, dags = folder / "home", folder / "dags"
     dags.mkdir()
     (dags / "density.py").write_text(_DAG)
@@ -310,7 +309,7 @@ def _daemon(folder: Path, slots: int, *, capacity: int) -> Iterator[_Node]:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None  # noqa: S101 - for the type checker
-            if not process.stdout.readline():  # the banner, once it is ready
+            if not process.stdout.readline():  # the banner, printed once the daemon is ready
                 raise _Broken("the daemon did not start; what it said is above")
             node = _Node(process, home, connect_home(home))
             _until(lambda: node.knows("wide") and node.knows("one"), seconds=60.0)
@@ -326,16 +325,16 @@ def _daemon(folder: Path, slots: int, *, capacity: int) -> Iterator[_Node]:
 def _cpu_seconds(process: psutil.Process) -> float:
     try:
         times = process.cpu_times()
-    except psutil.NoSuchProcess:  # a parser, or a worker that was replaced
+    except psutil.NoSuchProcess:  # a parser that ended, or a worker that was replaced
         return 0.0
     return float(times.user + times.system)
 
 
 def _until(look: Callable[[], bool], *, seconds: float, every: float = 0.05) -> None:
-    """Return once it is so.
+    """Wait until ``look`` returns true.
 
     Raises:
-        AioflowError: If it is not in time.
+        AioflowError: If it does not within ``seconds``.
     """
     deadline = monotonic() + seconds
     while not look():

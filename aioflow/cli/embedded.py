@@ -1,4 +1,4 @@
-"""A daemon of our own, for as long as a command needs it."""
+"""A temporary daemon in the process of a command, for as long as the command runs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _INTERRUPTED = 130
 
 
 class Guest:
-    """Asks the daemon in this very process, as any other command would.
+    """Client of the daemon in this process.
 
-    Its questions wait in a thread, so that the daemon can answer them.
+    Requests run in a worker thread, so that the daemon's event loop can answer them.
     """
 
     def __init__(self, home: Path) -> None:
@@ -47,7 +47,7 @@ class Guest:
         return await anyio.to_thread.run_sync(partial(self._client.post, *path, body=body))
 
     async def whole_run(self, run_id: str) -> Any:
-        """Return a run with all of its tasks, page after page."""
+        """Return a run with all of its tasks, fetched page by page."""
         run = await self.get("runs", run_id)
         while len(run["tasks"]) < sum(run["counts"].values()):
             page = await self.get("runs", run_id, offset=len(run["tasks"]))
@@ -56,8 +56,8 @@ class Guest:
             run["tasks"] += page["tasks"]
         return run
 
-    async def watch(self, run_id: str, progress: RunProgress) -> Any:
-        """Show a run until it ends; return it as it is then, with all of its tasks."""
+    async def watch(self, run_id: str, board: Board) -> Any:
+        """Show a run until it ends; return its final state with all of its tasks."""
         while True:
             run = await self.get("runs", run_id)
             progress.show(run)
@@ -66,7 +66,7 @@ class Guest:
             await self._clock.sleep(_EVERY_SECONDS)
 
     async def find_dag(self, dag_id: str, *, seconds: float) -> Any:
-        """Return a DAG once it is known, ``None`` if it does not become so in time."""
+        """Return a DAG as soon as it is known, or ``None`` after ``seconds``."""
         with anyio.move_on_after(seconds):
             while True:
                 for dag in await self.get("dags"):
@@ -79,13 +79,13 @@ class Guest:
 async def with_daemon(
     settings: Settings, visit: Callable[[Guest, Ready], Awaitable[int]], *, stay: bool = False
 ) -> int:
-    """Run a daemon, and beside it ``visit``; return what that returns.
+    """Run a daemon and ``visit`` beside it. Return the status that ``visit`` returns.
 
     Args:
-        settings: Of the daemon.
-        visit: Called when requests are answered. If the daemon is stopped it is cancelled, and
-            the status is that of a command that was interrupted.
-        stay: Whether the daemon goes on after the visit, until it is stopped.
+        settings: The daemon's settings.
+        visit: Called once the daemon answers requests. If the daemon is stopped, ``visit`` is
+            cancelled, and the status is that of an interrupted command.
+        stay: Whether the daemon continues to run after ``visit``, until it is stopped.
     """
     up = anyio.Event()
     ready: list[Ready] = []
@@ -99,7 +99,7 @@ async def with_daemon(
 
         async def run() -> None:
             await serve(settings, announce)
-            group.cancel_scope.cancel()  # it was stopped: so is its visitor
+            group.cancel_scope.cancel()  # the daemon was stopped: cancel ``visit``, too
 
         group.start_soon(run)
         await up.wait()
@@ -112,7 +112,7 @@ async def with_daemon(
 async def _visited(
     visit: Callable[[Guest, Ready], Awaitable[int]], guest: Guest, facts: Ready
 ) -> int:
-    """Return what a visit returns, or that it was interrupted, since its daemon was."""
+    """Return the status of ``visit``, or that of an interrupted command if the daemon stopped."""
     status = _INTERRUPTED
     async with anyio.create_task_group() as group:
 
@@ -124,7 +124,7 @@ async def _visited(
         try:
             status = await visit(guest, facts)
         except (AioflowError, ExceptionGroup):
-            if not facts.stopped.is_set():  # else its last question was not answered any more
+            if not facts.stopped.is_set():  # else its last request failed because of the stop
                 raise
         group.cancel_scope.cancel()
     return status

@@ -1,4 +1,4 @@
-"""``aioflow events``: emitting named events, and what has been emitted."""
+"""``aioflow events``: emit named events, and list them."""
 
 from __future__ import annotations
 

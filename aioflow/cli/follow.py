@@ -1,4 +1,4 @@
-"""Following a run: asks its daemon again and again until the run has ended."""
+"""Follow a run: poll its daemon until the run has ended."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ("ENDED", "TASK_ENDED", "exit_status", "over_restarts", "ticks", "wait
 T = TypeVar("T")
 
 _RESTARTING = frozenset({0, 502, 503, 504})
-"""What HTTP answers while a daemon, or what stands before it, restarts; 0 is no answer."""
+"""HTTP statuses while a daemon, or a proxy before it, restarts; 0 means no response."""
 
 _AWAY_SECONDS = 120.0
-"""For a daemon that stops and starts; longer, and nothing restarts it."""
+"""Longest wait for a daemon that restarts. After a longer absence nothing will restart it."""
 
 ENDED = frozenset({"success", "failed", "partial", "cancelled"})
 
@@ -30,12 +30,12 @@ TASK_ENDED = ENDED | {"upstream_failed", "skipped", "removed"}
 
 
 def exit_status(state: str) -> int:
-    """Return what a script is told of a run's end: 0 success, 3 partial, else 1."""
+    """Return the exit status for a run's final state: 0 success, 3 partial, else 1."""
     return {"success": 0, "partial": 3}.get(state, 1)
 
 
 def wait_for_end(arguments: argparse.Namespace, run_id: str) -> str:
-    """Return the state a run ends in."""
+    """Wait until a run has ended and return its state."""
     client = connect(arguments)
     for _ in ticks():
         state = str(client.get("runs", run_id, limit=1)["state"])
@@ -45,8 +45,8 @@ def wait_for_end(arguments: argparse.Namespace, run_id: str) -> str:
 
 
 def watch(arguments: argparse.Namespace, run_id: str) -> int:
-    """Show a run until it ends. Without a daemon nothing changes: it is shown once."""
-    with RunProgress(is_json=arguments.json) as progress:
+    """Show a run until it ends. Without a daemon it is shown once, since nothing changes."""
+    with Board(is_json=arguments.json) as board:
         client = connect(arguments)
         run = read(arguments, lambda source: source.run(run_id))
         progress.show(run)
@@ -59,10 +59,10 @@ def watch(arguments: argparse.Namespace, run_id: str) -> int:
 
 
 def over_restarts(ask: Callable[[], T]) -> T:
-    """Return an answer of a daemon that answered before; wait for it while it restarts.
+    """Return the daemon's response. If the daemon answered before, wait while it restarts.
 
     Raises:
-        DaemonAway: If it does not come back in two minutes.
+        DaemonAway: If it does not return within two minutes.
         Refused: If it answers with an error that a restart does not explain.
     """
     until = 0.0
@@ -82,7 +82,7 @@ def over_restarts(ask: Callable[[], T]) -> T:
 
 
 def ticks() -> Iterator[None]:
-    """Come round again and again, with a pause between."""
+    """Yield forever, with a pause between two iterations."""
     while True:
         yield
         time.sleep(_EVERY_SECONDS)  # noqa: TID251 - a command has no loop to block

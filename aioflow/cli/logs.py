@@ -1,4 +1,4 @@
-"""``aioflow runs logs``: what a task printed, as it is, as it comes, or the lines one looks for."""
+"""``aioflow runs logs``: print, follow or search the output of a task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aioflow.protocol.requests import OF_RUN
 __all__ = ("add_logs", "found_lines", "pieces_until")
 
 _LONGEST_LINE = 1024 * 1024
-"""Of a longer line the rest counts as another."""
+"""Longer lines are split: the rest counts as another line."""
 
 
 def add_logs(verbs: Nouns, add_index: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -84,7 +84,7 @@ def _why_nothing(arguments: argparse.Namespace) -> str:
 
 
 def _is_mapped(arguments: argparse.Namespace) -> bool:
-    """Return whether a task has children."""
+    """Return whether a task is mapped and has children."""
     wanted = {"task": arguments.task, "state": None, "offset": 0, "limit": 1}
     found = read(arguments, lambda source: source.tasks(arguments.run_id, **wanted))
     return bool(found) and found[0]["map_index"] >= 0
@@ -99,11 +99,11 @@ def _whose(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-# ── where it comes from ─────────────────────────────────────────────────────────────────
+# ── sources ─────────────────────────────────────────────────────────────────────────────
 
 
 def _whole(arguments: argparse.Namespace) -> Iterator[bytes]:
-    """Yield what is there, a piece at a time: of the daemon, or of its folder."""
+    """Yield the log in pieces, from the daemon or from its folder."""
 
     def more(offset: int) -> bytes:
         piece: bytes = read(
@@ -137,7 +137,7 @@ def _follow(arguments: argparse.Namespace) -> Iterator[bytes]:
     def more(offset: int) -> bytes:
         return client.get_bytes(*path, "logs", **query, offset=offset)
 
-    is_over()  # a daemon that is not there now is no restart
+    is_over()  # a daemon that is absent at the start is not restarting: fail at once
     yield from pieces_until(
         lambda: over_restarts(is_over), lambda offset: over_restarts(partial(more, offset)), ticks()
     )
@@ -150,15 +150,15 @@ def _state_of(client: Client, path: tuple[str, ...], map_index: int) -> object:
 def pieces_until(
     is_over: Callable[[], bool], more: Callable[[int], bytes], pauses: Iterable[None]
 ) -> Iterator[bytes]:
-    """Yield what comes until it is over, each byte once and none left out.
+    """Yield the output until the task has ended: each byte once, none left out.
 
-    What was printed before the end may come to the log a moment after it: only when two looks
-    in a row after the end found nothing, there is no more.
+    Output printed before the end may reach the log a moment after it. The log is complete when two
+    reads in a row after the end found nothing.
 
     Args:
-        is_over: Asked before each look.
-        more: Returns what lies behind an offset, or a part of it.
-        pauses: One before each look.
+        is_over: Called before each read.
+        more: Returns the data from an offset on, or a part of it.
+        pauses: One before each read.
     """
     offset = silent = 0
     for _ in pauses:
@@ -171,11 +171,11 @@ def pieces_until(
             return
 
 
-# ── how it is shown ─────────────────────────────────────────────────────────────────────
+# ── output ──────────────────────────────────────────────────────────────────────────────
 
 
 def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield texts; a character that is cut by the end of a piece comes with the next one."""
+    """Yield texts. A character that is cut at the end of a piece is part of the next text."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
         if text := decoder.decode(piece):
@@ -185,7 +185,7 @@ def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def _print_pieces(pieces: Iterable[bytes], *, is_raw: bool) -> bool:
-    """Return whether there was any."""
+    """Print the pieces and return whether there was any."""
     some = False
     if on_terminal() and not is_raw:
         for text in _decoded(pieces):
@@ -201,7 +201,7 @@ def _print_pieces(pieces: Iterable[bytes], *, is_raw: bool) -> bool:
 
 
 def found_lines(pieces: Iterable[bytes], wanted: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each line that contains ``wanted``, and at which byte it begins."""
+    """Yield each line that contains ``wanted`` and its byte offset."""
     offset, rest = 0, b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

@@ -1,4 +1,4 @@
-"""``aioflow nodes``: which there are, and whether they take work."""
+"""``aioflow nodes``: list the nodes, and whether they accept work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens the database of a home that no daemon serves, for reading only."""
+"""Read-only access to the database of a home without a running daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ("ask_database", "opened")
 
 
 def ask_database(home: Path, question: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Return the answer of an ``Api`` in JSON's terms, bytes as they are.
+    """Return the result of an ``Api`` call as JSON-compatible data; bytes are returned unchanged.
 
     Raises:
         DaemonAway: If there is no database yet.
@@ -31,7 +31,7 @@ def ask_database(home: Path, question: Callable[[Any], Awaitable[Any]]) -> Any:
     async def ask() -> Any:
         settings = Settings.of_database(home)
         async with opened(settings) as store:
-            from aioflow.api import Api  # not before there is something to ask
+            from aioflow.api import Api  # imported late: only if there is a database
             from aioflow.cli.offline_triggerer import LoneHost
 
             tasklog = TaskLog(settings.logs_folder, SystemClock())
@@ -47,7 +47,7 @@ async def opened(settings: Settings) -> AsyncIterator[Store]:
     """Open the database of a home for reading.
 
     Raises:
-        DaemonAway: If there is none yet.
+        DaemonAway: If there is no database yet.
     """
     scheme, _, path = settings.db.partition(":///")
     if scheme == "sqlite" and not await anyio.Path(path).exists():
@@ -58,7 +58,10 @@ async def opened(settings: Settings) -> AsyncIterator[Store]:
 
 
 def _vault(path: Path) -> Vault:
-    """Return what opens as much as a daemon does. A reader does without a key, and makes none."""
+    """Return a vault with the home's keys. Without a key file, use a random key; never write one.
+
+    A reader decrypts as much as the daemon, and must not create a key.
+    """
     try:
         return Vault(read_keys(path))
     except SettingsError:

@@ -1,4 +1,4 @@
-"""A parser without a daemon: its processes and what they write last as long as one command."""
+"""A parser without a daemon. Its processes and files last as long as one command."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ("lone_parser",)
 
 @asynccontextmanager
 async def lone_parser(prefix: str, allowed: Sequence[str] = ()) -> AsyncIterator[Parser]:
-    """Lend a parser; nothing is left of it at the end of the block.
+    """Run a parser for the duration of the block. Its processes and files are removed at the end.
 
     Args:
-        prefix: Of the name of its temporary folder.
+        prefix: Prefix of the name of its temporary folder.
         allowed: See ``Children``.
     """
     with tempfile.TemporaryDirectory(prefix=prefix) as home:

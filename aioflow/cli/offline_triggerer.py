@@ -1,4 +1,4 @@
-"""Asks a timetable without a daemon: in a host of triggers that lasts as long as the question."""
+"""Previews a timetable without a daemon, in a triggerer process that lasts for one request."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ("LoneHost",)
 
 
 class LoneHost:
-    """Has the code of a version on the disk, and a process for it, for one question.
+    """Restores the code of a version and starts a process for it, for one preview.
 
-    Fulfils ``aioflow.api.fire_times.Timetables``.
+    Implements ``aioflow.api.fire_times.Timetables``.
 
     Args:
         store: Has the code of all versions.
@@ -36,7 +36,7 @@ class LoneHost:
         self._allowed = allowed
 
     def expected(self) -> Mapping[str, Timestamp]:
-        """Nothing is hosted: nobody waits for a slot."""
+        """Return an empty mapping: without a daemon no timetable trigger runs."""
         return {}
 
     def expected_of(self, _dag_id: str) -> Timestamp | None:
@@ -89,4 +89,4 @@ async def _ask(
 
 
 async def _let_go_by(_data: bytes) -> None:
-    """What it prints belongs to no task, and what it failed of is said."""
+    """Discard the output: it belongs to no task, and failures are part of the reply."""

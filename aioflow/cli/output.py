@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for machines, colours on a terminal only."""
+"""Output of commands: tables for people, JSON for machines, colours on a terminal only."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = (
 
 
 class _Escapes(dict[int, str]):
-    """What each character is shown as, worked out when it is met first.
+    """Lazily filled translation table: how each character is shown.
 
     Args:
-        known: Those that are decided.
-        escape: Says it of one that would steer a terminal.
+        known: Characters with a fixed replacement.
+        escape: Escapes a character that could control a terminal.
     """
 
     def __init__(self, known: dict[str, str], escape: Callable[[int], str]) -> None:
@@ -46,8 +46,8 @@ class _Escapes(dict[int, str]):
 
 
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Controls, formats (what turns the direction of writing among them), halves of pairs, and
-separators: nothing of that is a character one sees."""
+"""Control and format characters (which include changes of writing direction), surrogates, and
+separators: none of them is a visible character."""
 
 
 def _escaped(code: int) -> str:
@@ -83,22 +83,22 @@ def print_json(value: object, *, line: bool = False) -> None:
 
 
 def hint(text: str) -> None:
-    """Say something that is no data."""
+    """Print a message for people to standard error."""
     print(safe_text(text), file=sys.stderr, flush=True)
 
 
 def on_terminal() -> bool:
-    """Whether a person looks at standard output."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def safe(text: object) -> str:
-    """Return text in one line, with what would steer a terminal escaped."""
+    """Return text in one line, with characters that could control a terminal escaped."""
     return str(text).translate(_IN_A_CELL)
 
 
 def safe_text(text: str) -> str:
-    """Return a text of several lines with what would steer a terminal escaped."""
+    """Return a text of several lines with characters that could control a terminal escaped."""
     return text.translate(_IN_A_TEXT)
 
 
@@ -111,7 +111,7 @@ def state(name: str) -> str:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print rows in columns; where there are none say so beside the data.
+    """Print rows in columns. Without rows, print ``empty`` to standard error.
 
     A column named ``STATE`` is coloured.
     """
@@ -131,7 +131,7 @@ def _padded(row: Sequence[str], widths: Sequence[int], heads: Sequence[str]) -> 
 
 
 def wait_text(wait: dict[str, Any] | None) -> str:
-    """Return what something waits for, in a few words."""
+    """Return a short description of a wait."""
     if wait is None:
         return ""
     until = f" until {wait['until']}" if wait["until"] else ""
@@ -141,7 +141,7 @@ def wait_text(wait: dict[str, Any] | None) -> str:
 
 
 def _checks_text(wait: dict[str, Any]) -> str:
-    """Return when what is waited for was looked at last, and is next, from now."""
+    """Return how long ago the wait was last checked, and in how long it is checked next."""
     now = None
     parts = []
     for name, text in (("last_check_at", "checked {} ago"), ("next_check_at", "next in {}")):
@@ -168,7 +168,7 @@ def _instant(text: str) -> int:
 
 
 def _length_text(seconds: float) -> str:
-    """Return a length of time in its largest unit, rounded: ``0.2 s``, ``5 min``, ``2 h``."""
+    """Return a duration in its largest unit, rounded: ``0.2 s``, ``5 min``, ``2 h``."""
     if seconds < 1:
         return f"{max(0.0, seconds):.1f} s"
     whole = round(seconds)
@@ -179,7 +179,7 @@ def _length_text(seconds: float) -> str:
 
 
 def task_name(task: dict[str, Any]) -> str:
-    """Return a task as people write it; a child with a name has that behind it."""
+    """Return the display name of a task instance, with the map label of a child if it has one."""
     name, index, number = str(task["task_id"]), task["map_index"], task.get("round", 0)
     if index >= 0:
         label = task.get("map_label")
@@ -188,7 +188,7 @@ def task_name(task: dict[str, Any]) -> str:
 
 
 def progress_text(counts: dict[str, int]) -> str:
-    """Return how far a run is."""
+    """Return how many tasks of a run have ended, and the count of each state."""
     total = sum(counts.values())
     ended = sum(counts.get(name, 0) for name in _ENDED)
     others = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -196,7 +196,7 @@ def progress_text(counts: dict[str, int]) -> str:
 
 
 def say(arguments: argparse.Namespace, answer: object, text: str) -> int:
-    """Tell what a command has done: the answer for machines, a text for people; it is done."""
+    """Report success: print the JSON answer for machines or a text for people. Return 0."""
     if arguments.json:
         print_json(answer)
     else:

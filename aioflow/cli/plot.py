@@ -1,4 +1,4 @@
-"""Plots as SVG, by hand: they follow the reader's light or dark scheme and need no library."""
+"""Hand-written SVG plots. They follow the reader's light or dark scheme and need no library."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _STYLE = """
     .s4 { fill: #a78bfa; stroke: #a78bfa } .s5 { fill: #8d96a0; stroke: #8d96a0 }
   }
 """
-_COLORS = 5  # and one, the last, for yardsticks
+_COLORS = 5  # and the last one, for yardsticks
 
 
 class Bar(NamedTuple):
-    """One figure and, below it, what it is measured against."""
+    """One figure, with the yardstick drawn below it."""
 
     label: str
     value: float
@@ -45,7 +45,7 @@ class Series(NamedTuple):
 
 
 def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
-    """Draw figures side by side, each over its yardstick, on one scale from 0."""
+    """Draw figures side by side, each above its yardstick, on one scale from 0."""
     left, right, top, high = 210, 90, 44, 40
     values = [value for row in rows for value in (row.value, row.yardstick) if value is not None]
     scale = (_WIDTH - left - right) / (max(values, default=0) or 1)
@@ -65,7 +65,7 @@ def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
 
 
 def lines(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> str:
-    """Draw lines over a logarithmic axis of sizes; the other begins at 0."""
+    """Draw lines with a logarithmic x axis; the y axis begins at 0."""
     left, right, top, bottom, height = 80, 170, 50, 50, 360
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]

@@ -1,4 +1,4 @@
-"""``aioflow pools``: limits on what runs at once."""
+"""``aioflow pools``: limits on concurrent tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reading commands ask: a daemon if one runs, else the database itself."""
+"""Queries of the reading commands: to a running daemon, else to the database itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIVE = ("queued", "running")
 
 
 class Source(Protocol):
-    """Answers questions in JSON's terms. See ``api.Api`` for what they mean."""
+    """Answers queries with JSON-compatible data. See ``api.Api`` for the semantics."""
 
     def dags(self) -> Any:
         """``list_dags``."""
@@ -48,7 +48,7 @@ class Source(Protocol):
     def logs(
         self, run_id: str, task_id: str, *, map_index: int, try_number: int | None, offset: int
     ) -> bytes:
-        """``logs``, a piece of it; b"" at the end."""
+        """One piece of ``logs``; ``b""`` at the end."""
 
     def triggers(self, *, limit: int, after: int) -> Any:
         """``list_triggers``."""
@@ -85,7 +85,7 @@ class Source(Protocol):
 
 
 def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
-    """Ask the daemon; where none runs, ask its database.
+    """Query the daemon, or its database if no daemon runs.
 
     Raises:
         DaemonAway: If there is neither.
@@ -95,7 +95,7 @@ def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> An
 
 
 def read_run(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
-    """Ask about a run; tell people if what it waits for stays unknown."""
+    """Query a run. Print a hint if its waits are unknown because no daemon runs."""
     found, is_served = _read(arguments, question)
     if not is_served and found["state"] in _LIVE:
         hint("no daemon runs, and only a daemon knows what is waited for: aioflow up")
@@ -103,7 +103,7 @@ def read_run(arguments: argparse.Namespace, question: Callable[[Source], Any]) -
 
 
 def _read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> tuple[Any, bool]:
-    """Return the answer, and whether a daemon gave it."""
+    """Return the result, and whether a daemon gave it."""
     try:
         return question(_Daemon(connect(arguments))), True
     except DaemonAway:
@@ -113,7 +113,7 @@ def _read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> t
 
 
 class _Daemon:
-    """Asks over HTTP."""
+    """Queries a daemon over HTTP."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -187,7 +187,7 @@ class _Daemon:
 
 
 class _Database:
-    """Asks the rows themselves, opened for reading only. Waits are known to a daemon alone."""
+    """Queries the database, opened read-only. Waits are known only to a daemon."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

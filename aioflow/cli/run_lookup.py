@@ -1,4 +1,4 @@
-"""Which run is meant: by its id, or by how that begins where no other's does."""
+"""Lookup of a run by its id or by a unique prefix of it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ("named_run",)
 _LOOKED_AT = 1_000
 _NAMED = 5
 _LEAST = 3
-"""Characters of the beginning of an id: fewer are a slip."""
+"""Characters of a prefix: a shorter one is probably a typing error."""
 
 Command = Callable[[argparse.Namespace], int]
 
 
 def named_run(command: Command) -> Command:
-    """Have a command take the beginning of an id, too, where it can mean one run only.
+    """Let a command accept a unique prefix of a run id.
 
-    It is asked again with the whole id after it was told that there is no such run, which it must
-    be before it has done or printed anything. The newest 1,000 runs are looked at.
+    If the command fails because the run is unknown, it is called again with the full id. It must
+    fail so before it has changed or printed anything. Only the newest 1,000 runs are searched.
     """
 
     @wraps(command)
@@ -49,7 +49,7 @@ def _is_unknown(error: AioflowError) -> bool:
 
 
 def _whole_id(arguments: argparse.Namespace) -> str | None:
-    """Return the id of the one run whose id begins so.
+    """Return the id of the only run whose id has this prefix, or ``None``.
 
     Raises:
         RequestError: If there are several.

@@ -1,4 +1,4 @@
-"""Shows how a run gets on: bars on a terminal, a line per change elsewhere."""
+"""Progress display of a run: bars on a terminal, one line per change elsewhere."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _LIVE = frozenset({"queued", "running", "sensing", "deferred", "retrying"})
 _ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "cancelled", "removed"})
 
 
-class RunProgress:
-    """Shows one run, again and again.
+class Board:
+    """Displays one run repeatedly.
 
     Args:
-        is_json: One object a line instead, without the tasks.
-        on_stderr: For commands whose standard output is something else.
+        is_json: Print one JSON object per change instead, without the tasks.
+        on_stderr: For commands that print something else to standard output.
     """
 
     def __init__(self, *, is_json: bool = False, on_stderr: bool = False) -> None:
@@ -63,7 +63,7 @@ class RunProgress:
             self._live.stop()
 
     def show(self, run: dict[str, Any]) -> None:
-        """Show where it stands; elsewhere than on a terminal only what has changed."""
+        """Show the run's progress; if not on a terminal, only when it has changed."""
         if self._live is not None:
             self._live.update(_drawn(run), refresh=True)
             return
@@ -93,7 +93,7 @@ def _drawn(run: dict[str, Any]) -> RenderableType:
 
 
 def _tasks(tasks: list[dict[str, Any]]) -> Table:
-    """Return what is going on, and what failed."""
+    """Return a table of the active and the failed tasks."""
     table = Table.grid(padding=(0, 2))
     shown = [task for task in tasks if task["state"] in _LIVE or task["error"] is not None]
     for task in shown[:_ROWS]:

@@ -1,4 +1,4 @@
-"""``aioflow runs``: what has run, what runs, and what it waits for."""
+"""``aioflow runs``: list, watch, explain and change runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TEXT_LENGTH = 80
 _VERSION_DIGITS = 12
 _STATES = ("queued", "running", "success", "failed", "partial", "cancelled")
 _FEW = 10
-"""Children of one task in one state that get a row each."""
+"""Children of one task in one state that get a row each; more of them share one row."""
 
 
 def add_parser(nouns: Nouns) -> None:
@@ -189,7 +189,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _rows(tasks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """Give each task a row; many children in a row that stand alike share one."""
+    """Yield a row for each task; many consecutive children in the same state share one."""
     for (task_id, standing), alike in groupby(tasks, key=itemgetter("task_id", "state")):
         children = list(alike)
         if len(children) > _FEW:
@@ -208,7 +208,7 @@ def _range_of(task_id: str, children: list[dict[str, Any]]) -> str:
 
 
 def _run_pages(source: Source, arguments: argparse.Namespace) -> Any:
-    """Return a run with as many tasks as were asked for; the daemon gives a page at a time."""
+    """Return a run with the requested number of tasks, fetched page by page."""
     limit, offset = arguments.limit, arguments.offset
     if arguments.state or arguments.task:
         return {**source.run(arguments.run_id, limit=1), "tasks": _narrowed(source, arguments)}
@@ -226,7 +226,7 @@ def _run_pages(source: Source, arguments: argparse.Namespace) -> Any:
 
 
 def _narrowed(source: Source, arguments: argparse.Namespace) -> list[Any]:
-    """Return the tasks of a run that were asked for by id or state."""
+    """Return the tasks of a run that match the requested id or state."""
     found: list[Any] = []
     while len(found) < arguments.limit:
         wanted = min(arguments.limit - len(found), _PAGE)
@@ -244,7 +244,7 @@ def _narrowed(source: Source, arguments: argparse.Namespace) -> list[Any]:
 
 
 def _note(task: dict[str, Any]) -> str:
-    """Return what there is to say about a task: its wait, its error, or its result."""
+    """Return the note on a task: its wait, its error, or its result."""
     if task["waiting_on"] is not None:
         return wait_text(task["waiting_on"])
     if task["error"] is not None:
@@ -333,7 +333,7 @@ def _clear(arguments: argparse.Namespace) -> int:
 
 
 def _version_line(version: str, newest: str | None) -> str:
-    """Return a line that says which version of the DAG a cleared run goes on with."""
+    """Return a line that names the DAG version a cleared run continues with."""
     shown = version[:_VERSION_DIGITS]
     if newest is None:
         return f"it runs version {shown}; no file defines the DAG any more"
@@ -358,7 +358,7 @@ def _mark(arguments: argparse.Namespace) -> int:
 
 
 def _check_place(arguments: argparse.Namespace, task: object, what: str) -> None:
-    """Refuse to take the place of one child for that of a whole run."""
+    """Reject a map index or iteration without a task."""
     if arguments.map >= 0 and not task:
         raise SettingsError(f"a map index or a round is that of one task: {what}")
 

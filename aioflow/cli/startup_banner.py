@@ -1,7 +1,7 @@
-"""What a daemon says of itself when it is up.
+"""The banner that a daemon prints when it is ready.
 
-The token goes to terminals alone: anything else may be kept, such as a journal or the log of a
-container, and read by others. There the file that holds it is named.
+The token is printed to terminals only. Other outputs may be stored and read by others, such as a
+journal or a container's log; for these the banner names the token's file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def banner_facts(ready: Ready, stream: TextIO) -> dict[str, Any]:
 
 
 def banner_lines(ready: Ready, stream: TextIO) -> str:
-    """Return the banner for people: where the page is, what it serves, how to stop it.
+    """Return the banner for people: the page's URL, what the daemon serves, how to stop it.
 
     Args:
         stream: Where it will be printed.
@@ -49,7 +49,7 @@ def banner_lines(ready: Ready, stream: TextIO) -> str:
 
 
 def shown_url(ready: Ready, stream: TextIO) -> str:
-    """Return the address of the page; it has the token in it on a terminal."""
+    """Return the URL of the page. On a terminal it contains the token."""
     return ready.url if stream.isatty() else ready.url.partition("?")[0]
 
 

@@ -1,4 +1,4 @@
-"""``aioflow tokens``: what programs show instead of a password."""
+"""``aioflow tokens``: API tokens, with which programs authenticate instead of a password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``aioflow top``: what goes on right now, again and again."""
+"""``aioflow top``: live overview of the daemon, refreshed repeatedly."""
 
 from __future__ import annotations
 

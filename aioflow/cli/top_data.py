@@ -1,4 +1,4 @@
-"""What ``aioflow top`` shows: a daemon's metrics, its live runs and its pools."""
+"""Data of ``aioflow top``: a daemon's metrics, its active runs and its pools."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _RUNS = 10
 _LINE = re.compile(r"^(aioflow_\w+)(?:\{(\w+)=\"((?:[^\"\\]|\\.)*)\"\})? (\S+)$")
 
 Samples = dict[tuple[str, str], float]
-"""Values by name, without our prefix, and label."""
+"""Values by metric name, without the ``aioflow_`` prefix, and label."""
 
 
 class Look(msgspec.Struct, kw_only=True):
-    """One look.
+    """One sample.
 
     Attributes:
-        at: Monotonic seconds.
-        events_per_second, tasks_per_second: Since the look before; ``None`` at the first.
+        at: Monotonic seconds. events_per_second, tasks_per_second: Since the sample before;
+            ``None`` in the first.
     """
 
     at: float
@@ -43,7 +43,7 @@ class Look(msgspec.Struct, kw_only=True):
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Look again and again; one object or line a look elsewhere than on a terminal."""
+    """Sample and show repeatedly: a table on a terminal, else one line or object per sample."""
     client = connect(arguments)
     console = Console(highlight=False)
     live = None
@@ -77,7 +77,7 @@ def _put(look: Look, live: Live | None, *, is_json: bool) -> None:
 
 
 def look_at(client: Client, at: float) -> Look:
-    """Ask the daemon once."""
+    """Sample the daemon once."""
     return Look(
         at=at,
         values=samples(client.text("/metrics")),
@@ -87,7 +87,7 @@ def look_at(client: Client, at: float) -> Look:
 
 
 def samples(text: str) -> Samples:
-    """Return the metrics that have one label at most, without the buckets of histograms."""
+    """Return the metrics with at most one label, without the buckets of histograms."""
     found: Samples = {}
     for line in text.splitlines():
         if match := _LINE.match(line):
@@ -98,13 +98,13 @@ def samples(text: str) -> Samples:
 
 
 def rates(look: Look, before: Look | None) -> Look:
-    """Return it with what it counts in a second."""
+    """Return the sample with its rates per second since the one before."""
     if before is None or look.at <= before.at:
         return look
     seconds = look.at - before.at
     fired = _sum(look, "trigger_events_total") - _sum(before, "trigger_events_total")
     ended = _ended(look) - _ended(before)
-    # A daemon that was started anew begins to count anew.
+    # The counters of a restarted daemon begin at 0, so the difference may be negative.
     return msgspec.structs.replace(
         look,
         events_per_second=max(fired / seconds, 0.0),
@@ -127,7 +127,7 @@ def _by_label(look: Look, name: str) -> dict[str, float]:
 
 
 def as_data(look: Look) -> dict[str, Any]:
-    """Return it for machines."""
+    """Return the sample as data for machines."""
     value = look.values.get
     lanes = {
         lane: {"all": int(all_), "used": int(value(("slots_used", lane), 0))}
@@ -168,7 +168,7 @@ def _in_a_line(look: Look) -> str:
 
 
 def _per_second(data: dict[str, Any]) -> str:
-    """Return the rates as text; nothing at the first look, as a rate takes two."""
+    """Return the rates as text; empty for the first sample, as a rate takes two."""
     tasks, events = data["tasks_per_second"], data["events_per_second"]
     return "" if tasks is None or events is None else f"{tasks:g} tasks/s, {events:g} events/s, "
 

@@ -1,4 +1,4 @@
-"""``aioflow triggers kinds``: the triggers that installed packages bring."""
+"""``aioflow triggers kinds``: the triggers that installed packages provide."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ("show",)
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print the triggers of every plug-in; 1 if one of them is broken."""
+    """Print the triggers of every plug-in. Return 1 if one of them is broken."""
     found = anyio.run(_look_at_all)
     if arguments.json:
         print_json([msgspec.to_builtins(plug_in) for plug_in in found])
@@ -34,7 +34,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _rows(found: Sequence[PlugIn]) -> Iterable[tuple[str, str, str, str]]:
-    """Return the rows of a table; a class that several entry points name is in the first alone."""
+    """Return the rows of a table. A class named by several entry points is listed once."""
     rows: dict[str, tuple[str, str, str, str]] = {}
     for plug_in in found:
         for kind in plug_in.kinds:

@@ -1,4 +1,4 @@
-"""``aioflow triggers``: what is parked, on what, what of it holds up others, and what there is."""
+"""``aioflow triggers``: list, show and fire deferred triggers, and those that block their loop."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _pages(source: Source, limit: int | None) -> list[Any]:
-    """Return as many as were asked for. A page holds fewer where a run was deleted meanwhile."""
+    """Fetch as many as requested. A page may be short because a run was deleted meanwhile."""
     found: list[Any] = []
     after = -1
     while limit is None or len(found) < limit:

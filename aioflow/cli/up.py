@@ -17,8 +17,9 @@ __all__ = ("add_parser",)
 _COLLECT_AT = (10_000, 20, 20)
 
 _SWITCH_SECONDS = 0.0005
-"""How long a thread may keep the others from running. The one that writes needs the interpreter
-again for each row, and with the default of 5 ms waits for it longer than for the disk."""
+"""Longest time a thread may hold the interpreter while others wait for it. The writer thread needs
+the interpreter for each row; with the default of 5 ms it would wait longer for that than for the
+disk."""
 
 
 def add_parser(nouns: Nouns) -> None:
@@ -87,10 +88,10 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _spare_what_stays() -> None:
-    """Let the collector leave alone what a start has made, for it is there to the end.
+    """Exclude the objects created at startup from garbage collection, as they live until the end.
 
-    Walking all modules again each time ten thousand tasks go on takes a tenth of a second, in
-    which nothing else does.
+    Traversing all modules whenever ten thousand tasks resume would block the event loop for a tenth
+    of a second.
     """
     gc.freeze()
     gc.set_threshold(*_COLLECT_AT)

@@ -1,4 +1,4 @@
-"""``aioflow users``: who may log in."""
+"""``aioflow users``: accounts that log in with a password."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _delete(arguments: argparse.Namespace) -> int:
 
 
 def _password(name: str) -> str:
-    """Ask for a password twice, or read it: an argument would stand in the list of processes."""
+    """Prompt for a password twice, or read it: an argument would be visible in the process list."""
     password = _line(f"password of {name}: ")
     if sys.stdin.isatty() and _line("once more: ") != password:
         raise SettingsError("the two are not the same")

@@ -1,4 +1,4 @@
-"""``aioflow secrets``, ``connections`` and ``variables``: set, listed by name, never printed."""
+"""``aioflow secrets``, ``connections``, ``variables``: set and listed by name, never printed."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _delete(kind: str, arguments: argparse.Namespace) -> int:
 
 
 def _text(kind: str, arguments: argparse.Namespace) -> str:
-    """Return what was given: one newline at its end is the file's, not the value's."""
+    """Return the given value without a trailing newline, which belongs to the file."""
     if arguments.value is not None:
         if arguments.file is not None:
             raise SettingsError("give either a VALUE or --file, not both")
@@ -172,5 +172,5 @@ def _value_of(kind: str, text: str) -> Any:
     except (ValueError, RecursionError):
         if kind == "variable":
             return text
-        # Not what it is: it may hold a password.
+        # The value is not part of the message: it may contain a password.
         raise SettingsError("the connection begins like a JSON object, and is none") from None

@@ -1,1 +1,1 @@
-"""A node under seeds: one generator chooses, and every commit may go wrong."""
+"""Seeded simulation of a node: one random generator makes all choices, and any commit may fail."""

@@ -1,4 +1,4 @@
-"""Play seeds, or judge planted bugs.
+"""Run seeds of the simulator, or check that planted bugs are caught.
 
 python -m tests.sim --level 1 --seeds 1000
 python -m tests.sim --level 2 --seed 17 --trace
@@ -30,7 +30,7 @@ _SHRINK_SECONDS = 60
 
 
 def main() -> int:
-    """Return 1 if a seed broke something, a planted bug was missed, or none was planted."""
+    """Return 1 if a seed broke an invariant, a planted bug was missed, or a bug is unknown."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -77,7 +77,7 @@ def _judge(args: argparse.Namespace) -> int:
 
 
 async def _judge_each(bugs: list[PlantedBug], args: argparse.Namespace) -> list[Judgement]:
-    """Judge side by side; print each judgement as soon as it is made."""
+    """Judge the bugs concurrently; print each judgement as soon as it is made."""
     judge = Judge(args.jobs, args.seconds or SECONDS, args.first)
     levels = (1, 2) if args.level is None else (args.level,)
     judged = []
@@ -134,7 +134,7 @@ def _many(args: argparse.Namespace) -> int:
 
 
 def _tell(verdict: Verdict, level: int, args: argparse.Namespace) -> None:
-    """Say how to see it again, and what is left when all that is not needed is left out."""
+    """Print how to reproduce the failure, and the shrunk recipe."""
     faults = f"{len(verdict.faults)} faults and requests"
     again = f"python -m tests.sim --level {level} --seed {verdict.seed} --trace"
     print(f"at {commit()}, {verdict.steps} turns, {faults}: {again}", flush=True)

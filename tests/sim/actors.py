@@ -1,8 +1,8 @@
-"""Those the engine gives work to, on virtual time: what a body does, and the slot workers.
+"""Slot workers and user code, simulated on virtual time.
 
-They keep the promises of the real ones - what one process reports arrives in order, a dead
-one reports nothing more, what had begun in it failed and what was only claimed comes back -
-and no others. What user code does is drawn from the seed.
+They keep the guarantees of the real ones, and no others: reports of one process arrive in order; a
+dead process reports nothing more; the tries it had begun fail, and those only claimed are returned.
+The behaviour of user code is drawn from the seed.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ STUCK_FACTOR, STUCK_FLOOR_US = 10, 5_000  # as in executors.process
 _FIRST_WITH_LABELS = 10_000
 _LENGTHS = (0, 50, 400, 3_000, 3_000, 80_000, 3 * SECOND, 40 * SECOND)
 _BRIEF = (0, 50, 50, 400, 400, 400, 3_000, 3 * SECOND)
-"""How long a function takes in a seed where they are brief: one that is not is behind no other."""
+"""Durations of functions in a seed with brief ones: only brief ones are claimed behind others."""
 
 _LARGE = 2_000
-"""Bytes of a result that is not kept at hand."""
+"""Bytes of a result that is too large to be cached in memory."""
 
 Key: TypeAlias = tuple[int, int]
 
 
 class Stage(Protocol):
-    """What an actor needs of the world it plays in."""
+    """The interface of the simulated node that actors use."""
 
     seed: int
     rng: random.Random
@@ -66,20 +66,20 @@ class Stage(Protocol):
     points: Counter[str]
 
     def wall(self) -> int:
-        """The wall time."""
+        """Return the wall time."""
 
     def after(self, delay_us: int, function: Callable[[], None]) -> None:
-        """Call it then, unless the node has crashed by then."""
+        """Call ``function`` after the delay, unless the node has crashed by then."""
 
     def say(self, report: Input) -> None:
         """Put a report into the inbox."""
 
     def spec_of(self, run_no: int, position: int) -> TaskSpec:
-        """A task, as it is in the version of its run."""
+        """Return a task of the DAG version of its run."""
 
 
 class Line:
-    """What one process reports: in order, some of it late, some of it twice."""
+    """The reports of one process: in order, some delayed, some duplicated."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -87,7 +87,7 @@ class Line:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is on its way."""
+        """Whether reports are in flight."""
         return bool(self._waiting)
 
     def say(self, report: Input) -> None:
@@ -99,7 +99,7 @@ class Line:
         self._stage.after(self._stage.rng.randint(0, 2 * SECOND) if late else 0, self._flush)
 
     def add(self, report: Input) -> None:
-        """Report it along with what is reported next; nothing is drawn for it."""
+        """Send it together with the next report; this draws no random number."""
         self._waiting.append(report)
 
     def _flush(self) -> None:
@@ -109,7 +109,7 @@ class Line:
 
 
 class Body:
-    """What user code does in one start."""
+    """User code in one execution."""
 
     def __init__(self, stage: Stage, effect: StartTry) -> None:
         self._stage = stage
@@ -119,7 +119,7 @@ class Body:
         self.began_at: int | None = None
 
     def begin(self, line: Line) -> int | None:
-        """Begin; return how long it takes, ``None`` for ever."""
+        """Begin; return the duration, or ``None`` if it never ends."""
         rng = self._stage.rng
         self.began_at = self._stage.wall()
         self._stage.ledger.begin(*self.key)
@@ -135,12 +135,12 @@ class Body:
         return rng.choice(_BRIEF if is_brief else _LENGTHS)
 
     def begin_again(self) -> None:
-        """Go on as another start, after a wait."""
+        """Continue as another start, after a wait."""
         self.began_at = self._stage.wall()
         self._stage.ledger.begin(*self.key)
 
     def end(self) -> Any:
-        """Return the report of its end."""
+        """Return the report of the end."""
         rng, spec, start = self._stage.rng, self.spec, self.effect.start
         times = (*self.key, self.began_at or 0, self._stage.wall())
         draw = rng.random()
@@ -166,15 +166,15 @@ class Body:
         return self._succeeded(rng, times)
 
     def _may_look_again(self, sensor: SensorSpec) -> bool:
-        """A hosted sensor keeps to itself what a look found, not what is behind its trigger."""
+        """Return whether it may poke again; a hosted sensor reports only pokes of its trigger."""
         is_ignored = bool(self.effect.start.method) and sensor.on_error == "ignore"
         return self.spec.body.value == "def" or is_ignored
 
     def _succeeded(self, rng: random.Random, times: tuple[int, int, int, int]) -> Succeeded:
-        """Every result says whose it is, so that no other can be taken for it."""
+        """Return a success whose result names its start, so that results cannot be confused."""
         body, size, width = None, 0, None
         if self.spec.streams:
-            pass  # its items have been given on
+            pass  # its items are stored already
         elif self.spec.feeds_limit is not None:
             size, width = 10, rng.randint(0, 24)
         elif self._stage.faults.happens("result unstorable"):
@@ -195,17 +195,17 @@ class Body:
         return Failed(*times, failure, rng.random() < 0.9, after)
 
     def broken(self) -> Failed:
-        """User code raised."""
+        """Return the report that user code raised."""
         times = (*self.key, self.began_at or 0, self._stage.wall())
         return self._failed(self._stage.rng, times)
 
     def timed_out(self) -> Failed:
-        """It took longer than it may."""
+        """Return the report of a timeout."""
         failure = Failure(type="TaskTimeout", message="too long", reason="timeout")
         return Failed(*self.key, self.began_at, self._stage.wall(), failure)
 
     def died(self, *, interrupted: bool) -> Failed:
-        """Its process died under it."""
+        """Return the report that the process died."""
         reason = "killed" if interrupted else "crashed"
         failure = Failure(type="Killed", message="signal 9", reason=reason)
         return Failed(
@@ -214,7 +214,7 @@ class Body:
 
 
 class Worker:
-    """One slot. ``_life`` counts its processes; what was planned for an earlier one is void."""
+    """One slot. ``_life`` counts its processes; actions planned by an earlier one are void."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -224,7 +224,7 @@ class Worker:
         self._begun: Body | None = None
 
     def start(self, effect: StartTry) -> None:
-        """Take a try, behind what it has."""
+        """Queue a try behind the present ones."""
         body = Body(self._stage, effect)
         self._bodies[body.key] = body
         self._plan(0, self._next)
@@ -232,13 +232,13 @@ class Worker:
             self._watch(self._begun)
 
     def stop(self, key: Key) -> None:
-        """End a try at once; what stands behind it comes back."""
+        """Stop a try at once; those queued behind it are returned."""
         body = self._bodies.pop(key, None)
         if body is not None and body is self._begun:
             self._die()
 
     def recall(self, keys: tuple[Key, ...]) -> None:
-        """Give back what has not begun."""
+        """Return the tries that have not begun."""
         back = tuple(k for k in keys if k in self._bodies and self._bodies[k] is not self._begun)
         for key in back:
             del self._bodies[key]
@@ -253,7 +253,7 @@ class Worker:
         if self._begun is not None or not self._bodies:
             return
         if self._stage.faults.happens("worker dies"):
-            self._die()  # before anything had begun
+            self._die()  # before a try has begun
             return
         body = self._begun = next(iter(self._bodies.values()))
         took, limit = body.begin(self._line), body.effect.timeout_us
@@ -267,7 +267,7 @@ class Worker:
             self._plan(took, lambda: self._end(body))
 
     def _watch(self, body: Body) -> None:
-        """What stands behind a try that takes far longer than expected is called back."""
+        """Plan the recall of the tries queued behind one that takes far longer than expected."""
         if len(self._bodies) > 1:
             stuck = STUCK_FACTOR * max(STUCK_FLOOR_US, body.effect.expected_us)
             self._plan(stuck, lambda: self._recall_behind(body))
@@ -291,7 +291,7 @@ class Worker:
             self._die()
 
     def _die(self) -> None:
-        """The process is gone, and the next one there."""
+        """The process dies and is replaced."""
         rng = self._stage.rng
         reports: list[Input] = []
         begun, self._begun = self._begun, None
@@ -307,15 +307,15 @@ class Worker:
 
 
 def has_labels(seed: int) -> bool:
-    """Whether the mapped tasks of a seed name themselves.
+    """Return whether the mapped tasks of a seed set labels.
 
-    Those of the small seeds do not: tests have chosen these for what is met in their lives.
+    Small seeds have none: tests have chosen these seeds for the cases that occur in them.
     """
     return seed >= _FIRST_WITH_LABELS and random.Random(f"label {seed}").random() < 0.5
 
 
 def result_of_start(stage: Stage, host: StartTrigger) -> tuple[bytes | None, int, int | None]:
-    """Return what an event gives its task as result: the same for the same start, whoever hosts."""
+    """Return an event's result for its task: the same for the same start, in every process."""
     key = (host.task_no, host.start_no)
     rng = random.Random(f"{key}")
     body, size, width = None, 0, None
@@ -329,6 +329,6 @@ def result_of_start(stage: Stage, host: StartTrigger) -> tuple[bytes | None, int
 
 
 def lost_host(role: str, culprit: int, at: int, *, reason: str) -> HostLost:
-    """Return what is said of a shared host that died."""
+    """Return the report that a shared host died."""
     failure = Failure(type="Died", message=f"it was {reason}", reason=reason)
     return HostLost(role=role, culprit=culprit, failure=failure, at=at)

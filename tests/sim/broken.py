@@ -1,4 +1,4 @@
-"""What is raised when something does not hold that must."""
+"""The exception for a violated invariant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ("Broken",)
 
 
 class Broken(Exception):
-    """Something that must hold does not."""
+    """An invariant is violated."""
 
     def __init__(self, invariant: str, detail: str, cause: BaseException | None = None) -> None:
         super().__init__(f"{invariant}: {detail}")

@@ -1,4 +1,4 @@
-"""What must hold of named events, and of runs that tasks have started."""
+"""Invariants of named events, and of runs that tasks have started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ("Positions", "outcome_is_true", "runs_answer_their_callers")
 
 
 def runs_answer_their_callers(node: Any) -> None:
-    """E8: whoever waits for a run it has started waits for one that is live."""
+    """E8: check that a task that waits for a run it has started waits for an active one."""
     for row in node.tables.triggers.values():
         if row.class_path != RUN or row.state is not TriggerState.WAITING:
             continue
@@ -24,10 +24,10 @@ def runs_answer_their_callers(node: Any) -> None:
 
 
 def outcome_is_true(tables: Any, task_no: int, body: bytes | None, failure: Failure | None) -> None:
-    """E8: a task is told of a run of its own, which ended as it is told.
+    """E8: check that a task receives the outcome of its own run, as it ended.
 
     Raises:
-        Broken: If it is not so.
+        Broken: If it does not.
     """
     told = None if body is None else msgspec.msgpack.decode(body)
     match told, None if failure is None else failure.reason:
@@ -46,24 +46,24 @@ def outcome_is_true(tables: Any, task_no: int, body: bytes | None, failure: Fail
 
 
 class Positions:
-    """How far one start of a coroutine has come in the events of each topic."""
+    """The position of one start of a coroutine in the events of each topic."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
     def after(self, topic: str) -> int:
-        """Return which event it goes on behind; -1 for the beginning of its run."""
+        """Return the last event it has read; -1 at the beginning of its run."""
         return self._last.get(topic, -1)
 
     def hears(self, tables: Any, run_no: int, topic: str, body: bytes | None) -> bool:
-        """It is told of an event: one stored since its run began, and the next of them.
+        """Record an event; check that it is the next one stored since the run began.
 
         Raises:
-            Broken: If it is another.
+            Broken: If it is another one.
         """
         _, _, *told = msgspec.msgpack.decode(body or b"\x90")
         if not told or not isinstance(told[0], dict):
-            return False  # that of another edition, which waits for something else
+            return False  # of another edition, which waits for something else
         number = told[0]["event_no"]
         behind = max(self.after(topic), run_no)
         rows = tables.named_events.values()

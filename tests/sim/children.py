@@ -1,4 +1,4 @@
-"""The processes of one incarnation at the first level, and who of them is told what."""
+"""The processes of one incarnation at the first level, and the routing of effects to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ("Children",)
 
 
 class Children:
-    """Slot workers, and a host of each role; the own ones of DAGs come and go."""
+    """Slot workers, and a host of each role. Hosts of isolated DAGs are started and stopped."""
 
     def __init__(self, stage: Stage, seed: int, cpu_slots: int) -> None:
         self._stage = stage
@@ -33,12 +33,12 @@ class Children:
         self._triggers = {role: TriggerHost(stage, role) for role in (TRIGGERS, QUARANTINE)}
 
     def come_up(self) -> None:
-        """Those that are wanted always come up, each in its time."""
+        """Start the permanent hosts, each after its own delay."""
         for host in (self._async[ASYNC], self._triggers[TRIGGERS]):
             self._stage.after(self._stage.rng.randint(0, 3 * SECOND), host.come_up)
 
     def start_host(self, role: str) -> None:
-        """Start the own host of a DAG, unless it is there; it leaves when it has nothing."""
+        """Start the host of an isolated DAG, unless it runs. It stops when it has nothing to do."""
         if role in self._async or role in self._triggers:
             return
         assert is_own(role)
@@ -63,12 +63,12 @@ class Children:
         self._stage.after(self._stage.rng.choice((SECOND, 60 * SECOND)), look)
 
     def trigger_was_given(self, role: str, trigger_no: int, hosting: int) -> bool:
-        """See ``TriggerHost.was_given``; true of a host that has left, which says so."""
+        """See ``TriggerHost.was_given``; true for a host that has stopped and reported so."""
         host = self._triggers.get(role)
         return host is None or host.was_given(trigger_no, hosting)
 
     def nothing_left(self) -> None:
-        """In the end nothing is hosted.
+        """Check that nothing is hosted in the end.
 
         Raises:
             Broken: If something is.
@@ -78,14 +78,14 @@ class Children:
                 raise Broken("nothing left", f"the {role} host has {list(host.hosted)}")
 
     def tell_trigger_hosts(self, effect: AssignTrigger | ReleaseTrigger | ConfirmEvents) -> None:
-        """Pass on what is about a trigger."""
+        """Deliver an effect on a trigger to its host."""
         match effect:
             case AssignTrigger() if effect.role in self._triggers:
                 self._triggers[effect.role].host(effect)
             case ReleaseTrigger() if effect.role in self._triggers:
                 self._triggers[effect.role].end(effect.end)
             case AssignTrigger() | ReleaseTrigger():
-                pass  # it has left, and has said so
+                pass  # the host has stopped, and has reported so
             case ConfirmEvents():
                 for host in self._triggers.values():
                     host.take_events(effect.taken)
@@ -93,7 +93,7 @@ class Children:
     def tell_task_hosts(
         self, effect: StartTry | StopTry | RecallTries | ConfirmCall | ForgetRun
     ) -> None:
-        """Pass on what is about a try."""
+        """Deliver an effect on a try to its host or worker."""
         match effect:
             case StartTry():
                 host = self._host_of(effect)

@@ -1,7 +1,7 @@
-"""The engine's circle over dictionaries, and all that can go wrong with a commit.
+"""The engine's loop over dictionaries, with all possible failures of a commit.
 
-A turn is decided, committed, checked, acted upon. A turn that raises, or whose batch is
-refused, is taken back as ``engine`` does it, and its inputs come one by one.
+A turn is decided, committed, checked, and its effects are performed. A turn that raises, or whose
+batch is refused, is rolled back as in ``engine``, and its inputs are processed one by one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ RARE = {
 }
 RARELY, OFTEN = 1.0, 12.0
 AGAIN = 2.0
-"""As much as this for what may happen several times to one commit."""
+"""Upper bound of the factor for failures that may hit one commit several times."""
 
 _NUMBERS_AT_ONCE = 1 << 20
 _SLOT_AGAIN_US = 60 * SECOND
@@ -110,11 +110,11 @@ _BLAMED = (
     | NotSuspended
     | RecordDropped
 )
-"""Inputs that may be refused for good: those whose loss a run, or an asker, can answer for."""
+"""Inputs that may be refused for good: a run or a request is there to report their loss."""
 
 
 Refusal: TypeAlias = Literal["perhaps", "never", "always"]
-"""Whether a batch that could be stored is refused all the same."""
+"""Whether a storable batch is refused nevertheless."""
 
 
 class Crash(Exception):
@@ -122,7 +122,7 @@ class Crash(Exception):
 
 
 class _Refused(Exception):
-    """A batch was refused, and this is the transaction it came from."""
+    """A batch was refused; carries the transaction that produced it."""
 
     def __init__(self, tx: Transaction) -> None:
         super().__init__("refused")
@@ -130,7 +130,7 @@ class _Refused(Exception):
 
 
 class Paused:
-    """An incarnation that stood still while another took over, and has not noticed."""
+    """An incarnation that was paused while another one took over, and has not noticed."""
 
     def __init__(self, circle: Circle, batch: Batch | None, kinds: Sequence[str]) -> None:
         self._circle = circle
@@ -138,7 +138,7 @@ class Paused:
         self._kinds = kinds
 
     def wake(self) -> None:
-        """Go on as if nothing had been: what it writes must be fenced."""
+        """Continue as if nothing had happened: its write must be fenced."""
         circle = self._circle
         batch = self._batch if self._batch is not None else circle.next_batch()
         if batch is None or batch.is_empty:
@@ -156,12 +156,12 @@ class Paused:
 
 
 def _kinds_of(inputs: Sequence[Input]) -> list[str]:
-    """Name the kinds of input of a turn."""
+    """Return the kinds of input of a turn."""
     return sorted({type(entry).__name__ for entry in inputs})
 
 
 class Circle:
-    """One incarnation's memory, and its turns."""
+    """The memory of one incarnation, and its turns."""
 
     def __init__(self, node: Any, memory: Any, slots: Any, epoch: int) -> None:
         self.node = node
@@ -170,7 +170,7 @@ class Circle:
         self.late: list[Input] = []
         self._numbers = IdBlock(0, 0)
 
-    # ── taking ──────────────────────────────────────────────────────────────────────────
+    # ── inputs ──────────────────────────────────────────────────────────────────────────
 
     def take(self) -> list[Input]:
         """Return the inputs of the next turn: all there are, or a part of them."""
@@ -188,7 +188,7 @@ class Circle:
         return entry
 
     def next_batch(self) -> Batch | None:
-        """What it would commit next; for one that only believes it still may."""
+        """Return the next batch of an incarnation that wrongly believes it owns the database."""
         count = portion(self.inbox, TURN_INPUTS, self.memory)
         inputs, self.inbox = self.inbox[:count], []
         try:
@@ -196,10 +196,10 @@ class Circle:
         except TurnFailed:
             return None
 
-    # ── turning ─────────────────────────────────────────────────────────────────────────
+    # ── turns ───────────────────────────────────────────────────────────────────────────
 
     def turn(self, inputs: list[Input]) -> None:
-        """Turn once, and once more for each input if that cannot be."""
+        """Run a turn; if it fails, run one turn per input."""
         self.node.turns += 1
         try:
             self._circle(inputs)
@@ -208,7 +208,7 @@ class Circle:
         invariants.successes_are_heard(self.node, inputs)
 
     def take_late(self) -> None:
-        """What children of an earlier incarnation had to say must change nothing."""
+        """Check that late reports of an earlier incarnation's processes change nothing."""
         late, self.late = self.late, []
         batch, _, _ = self._circle(late, "never")
         self.node.points["report of the dead"] += len(late)
@@ -253,7 +253,7 @@ class Circle:
         return batch, effects, tx
 
     def _perhaps_cancel_what_is_claimed(self) -> None:
-        """Claims are over in milliseconds: nobody would meet one by chance."""
+        """Cancel a claimed try now and then. Claims are too brief to be hit by chance."""
         claims = [task for worker in self.slots.workers for task in worker.claims]
         if claims and self.node.faults.happens("cancel while claimed"):
             self.node.ask(CancelRun(run_id=claims[0].run.row.run_id))
@@ -286,10 +286,10 @@ class Circle:
         if asked != answered:
             raise Broken("I12 answers", f"asked {asked}, answered {answered}")
 
-    # ── committing ──────────────────────────────────────────────────────────────────────
+    # ── commit ──────────────────────────────────────────────────────────────────────────
 
     def _commit(self, batch: Batch, tx: Transaction, kinds: list[str], refusal: Refusal) -> None:
-        """Commit, with all that can go wrong with it."""
+        """Commit, with all possible failures."""
         node = self.node
         times = OFTEN if RARE.intersection(kinds) else RARELY
 
@@ -320,7 +320,7 @@ class Circle:
         if happens("crash after", "crash after", times):
             raise Crash
         if node.faults.happens("node pauses", times):
-            node.pause(Paused(self, batch, kinds))  # it has not heard, and asks again
+            node.pause(Paused(self, batch, kinds))  # without a reply, it will retry the commit
             raise Crash
         if happens("commit delayed", "delayed", again):
             node.pass_until(node.mono + node.rng.choice((100, 10_000, SECOND)))
@@ -336,10 +336,10 @@ class Circle:
             return self.node.faults.happens("batch refused", 0.2 * times)
         return refusal == "always"
 
-    # ── taking back ─────────────────────────────────────────────────────────────────────
+    # ── rollback ────────────────────────────────────────────────────────────────────────
 
     def _isolate(self, inputs: list[Input], exc: TurnFailed | _Refused) -> None:
-        """See ``Engine._isolate``; what raises must have been given a reason to."""
+        """See ``Engine._isolate``. Every failure must have been planned by a fault."""
         self._must_be_meant(inputs, exc)
         self._take_back(exc.tx)
         for entry in [part for whole in inputs for part in in_parts(whole, self.memory)]:
@@ -359,14 +359,14 @@ class Circle:
             raise exc
 
     def _follows_what_was_lost(self, entry: Input) -> bool:
-        """A coroutine makes its next call, and the run is held still for the one before."""
+        """Return whether a coroutine makes a call in a run quarantined for its previous one."""
         if not isinstance(entry, Awaiting):
             return False
         row = self.node.tables.tasks.get(entry.task_no)
         return row is not None and self.node.tables.is_held(row.run_no)
 
     def _take_back(self, tx: Transaction) -> None:
-        """See ``Engine._take_back``; afterwards the memory is what the rows say."""
+        """See ``Engine._take_back``. Afterwards the memory must match the rows."""
         node, memory = self.node, self.memory
         places = rollback.forget(memory, tx)
         rollback.restore_pools(tx, self.slots)
@@ -386,7 +386,7 @@ class Circle:
         node = self.node
         node.points["refused for good"] += 1
         if isinstance(entry, RequestReceived):
-            node.answered(entry.ticket)  # with the error
+            node.answered(entry.ticket)  # answered with the error
             return
         if isinstance(entry, TimerFired) and entry.task_no < 0 and entry.run_no < 0:
             at = node.steady.look()

@@ -1,8 +1,8 @@
-"""The async host, on virtual time: coroutines that make durable calls, park, and run again.
+"""The async host, simulated on virtual time: coroutines make durable calls, suspend and resume.
 
-It keeps the promises of the real one: a call is made once it is told, the one that waits has
-its coroutine parked, whoever is not parked any more is ``NotSuspended``, and what an earlier
-start recorded is asked for and answered at once.
+It keeps the guarantees of the real one. A call is made once it is reported. A waiting call suspends
+its coroutine. A coroutine that is no longer suspended is ``NotSuspended``. Calls that an earlier
+start recorded are replayed at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AsyncHost:
     """One process with the coroutines of a role.
 
     Attributes:
-        hosted: By task and start; those that are parked are among them.
+        hosted: By task and start, including the suspended ones.
     """
 
     def __init__(self, stage: Stage, seed: int, role: str = ASYNC) -> None:
@@ -63,12 +63,12 @@ class AsyncHost:
         self._is_up = False
 
     def come_up(self) -> None:
-        """The first process, or the next one."""
+        """Start the first process, or the next one."""
         self._is_up = True
         self.line.say(HostUp(self.role))
 
     def leave(self) -> bool:
-        """End for good if it has nothing; return whether it did."""
+        """Stop for good if nothing is hosted; return whether it stopped."""
         if not self._is_up or self.hosted:
             return False
         self._is_up = False
@@ -77,17 +77,17 @@ class AsyncHost:
         self.line.say(msgspec.structs.replace(lost, was_dismissed=True))
         return True
 
-    # ── orders ──────────────────────────────────────────────────────────────────────────
+    # ── commands ────────────────────────────────────────────────────────────────────────
 
     def start(self, effect: StartTry) -> None:
-        """Run a coroutine, or let it go on where it is parked."""
+        """Start a coroutine, or resume it where it is suspended."""
         if not self._is_up:
             return
         if effect.resume is not None:
             self._resume(effect.resume)
             return
         for left in self._of_task(effect.start.task_no):
-            self.let_go(left)  # nobody knows of it any more
+            self.let_go(left)  # the engine does not know of it any more
         hosted = self._made(effect)
         self.hosted[hosted.body.key] = hosted
         hosted.begin()
@@ -113,7 +113,7 @@ class AsyncHost:
             self.line.say(NotSuspended(order.task_no, order.start_no))
 
     def confirm(self, order: CallRecorded | ItemsStored) -> None:
-        """A call is recorded, or what was yielded is stored."""
+        """Confirm that a call is recorded, or that yielded items are stored."""
         if isinstance(order, ItemsStored):
             giving = self.hosted.get((order.task_no, order.start_no))
             if isinstance(giving, Generator):
@@ -131,15 +131,15 @@ class AsyncHost:
         self.hosted.pop(key, None)
 
     def forget(self, run_no: int) -> None:
-        """A run has ended: whoever is parked for it will never be resumed."""
+        """Drop the suspended coroutines of a run that has ended: they will never be resumed."""
         for hosted in list(self.hosted.values()):
             if hosted.run_no == run_no and isinstance(hosted, Coroutine) and hosted.is_parked:
                 self.let_go(hosted)
 
-    # ── what the hosted need ────────────────────────────────────────────────────────────
+    # ── for the hosted ones ─────────────────────────────────────────────────────────────
 
     def after(self, hosted: Hosted, delay_us: int, function: Any) -> None:
-        """Call it then, if it is hosted still."""
+        """Call ``function`` after the delay, if it is still hosted."""
         life = self._life
 
         def unless_gone() -> None:
@@ -149,7 +149,7 @@ class AsyncHost:
         self.stage.after(delay_us, unless_gone)
 
     def let_go(self, hosted: Hosted, report: Input | None = None) -> None:
-        """It is no longer hosted."""
+        """Remove it, and send its last report."""
         self.hosted.pop(hosted.body.key, None)
         if report is not None:
             self.line.say(report)
@@ -178,7 +178,7 @@ class AsyncHost:
 
 
 class _Sensor:
-    """A sensor that is hosted: it looks until it has found something."""
+    """A hosted sensor: it polls until its condition is met."""
 
     def __init__(self, host: AsyncHost, effect: StartTry) -> None:
         self.body = Body(host.stage, effect)
@@ -200,11 +200,11 @@ class _Sensor:
 
 
 class Coroutine:
-    """One coroutine, from its first start to its end, which may be some starts later.
+    """One coroutine, from its first start to its end, possibly several starts later.
 
     Attributes:
-        made: How many calls it has made, recorded ones included.
-        is_parked: It waits in its call until that is answered.
+        made: Number of calls made, including recorded ones.
+        is_parked: Whether it is suspended in a call until that is answered.
     """
 
     def __init__(self, host: AsyncHost, effect: StartTry) -> None:
@@ -224,10 +224,10 @@ class Coroutine:
 
     @property
     def task_no(self) -> int:
-        """Whose it is."""
+        """The task it belongs to."""
         return self._start.task_no
 
-    # ── beginnings ──────────────────────────────────────────────────────────────────────
+    # ── starts ──────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
         """Run from the top."""
@@ -245,14 +245,14 @@ class Coroutine:
             host.after(self, took, self._read)
 
     def _read(self) -> None:
-        """Ask for what is recorded."""
+        """Read the recorded calls."""
         tables = self._host.stage.tables
         row = tables.tasks.get(self.task_no)
         is_over = row is not None and not (
             row.state.is_live and row.start_no == self._start.start_no
         )
         if self._start.recorded and is_over:
-            return  # by a commit nobody has heard of yet: its record is gone, it is stopped
+            return  # ended by a commit not reported yet; its record is deleted
         if self._start.recorded:
             records = tables.records_of(self.task_no)
             self._told.replays(self.task_no, self._start.recorded, records)
@@ -260,14 +260,14 @@ class Coroutine:
         self._go_on()
 
     def resume(self, order: ResumeCoroutine) -> None:
-        """Go on as another start: the call it is parked in is answered."""
+        """Continue as another start: the call it is suspended in is answered."""
         self.body.begin_again()
         self.answered(order.answer, order.failure)
 
     # ── calls ───────────────────────────────────────────────────────────────────────────
 
     def answered(self, body: bytes | None = None, failure: Failure | None = None) -> None:
-        """The call under way has its answer, stored."""
+        """Receive the stored answer to the call in progress."""
         if not self._is_waiting:
             return
         self._is_waiting = self.is_parked = False
@@ -278,7 +278,7 @@ class Coroutine:
     def _hear(self, body: bytes | None, failure: Failure | None) -> None:
         call = self._calls[self.made]
         tables = self._host.stage.tables
-        # Of a run that is held still an event was lost, and people are told so.
+        # A quarantined run may lack an event, and its quarantine reports that.
         may_lack = tables.is_held(self.run_no)
         self._told.hears(self.body.key, self.made, call, body, failure, may_lack=may_lack)
         if call.kind == "run_dag":
@@ -294,7 +294,7 @@ class Coroutine:
             self._go_on()
 
     def _is_over(self, call: Call) -> None:
-        """A stream is over when all there was has been consumed, and not before."""
+        """Check that a stream ends only when all its events have been consumed."""
         stage, plan = self._host.stage, self._calls[call.stream].plan
         assert plan is not None
         events = stage.tables.stream_events(self.task_no, call.stream)
@@ -305,7 +305,7 @@ class Coroutine:
             raise Broken("I6 streams", f"{call} of task {self.task_no} is over: {events}")
 
     def _go_on(self) -> None:
-        """Make the next call, or take what is recorded of it, or end."""
+        """Make the next call, replay its record, or end."""
         rng = self._host.stage.rng
         if self._known:
             self._replay()
@@ -326,12 +326,12 @@ class Coroutine:
         if self._told.edition(self.task_no) == 0:
             raise Broken("E5 replay", f"{record} is no call of {self._start}, which makes {call}")
         if call is None:
-            self._host.let_go(self, self.body.end())  # what is left of the record is not asked for
+            self._host.let_go(self, self.body.end())  # the rest of the record is not requested
             return
         self._mismatch()
 
     def _mismatch(self) -> None:
-        """The code has changed: its author has said what follows."""
+        """React to a record that does not match the changed code, in the way its author chose."""
         host, key = self._host, self.body.key
         match host.stage.rng.choice(("fail", "restart", "keep", "keep")):
             case "fail":
@@ -385,10 +385,11 @@ class Coroutine:
             self._mishap()
 
     def _dag_of(self, call: Call) -> str:
-        """Whom it runs: a DAG behind its own, and none where it was itself run by a task.
+        """Return the DAG to run: one ordered after its own, or an unknown one.
 
-        Else there would be more and more of them, or some that wait for each other. Nor does one
-        call a run that keeps room in its pool meanwhile: the run may need that room.
+        An unknown DAG is returned if the own run was started by a task; otherwise there would be
+        ever more runs, or runs that wait for each other. It is also returned if the pool counts
+        deferred tasks: the called run may need the slots that this task keeps.
         """
         tables = self._host.stage.tables
         run = tables.runs[self.run_no]
@@ -399,7 +400,7 @@ class Coroutine:
         return behind[call.dag % len(behind)] if behind and run.caller is None else "nobody"
 
     def _work(self) -> tuple[bytes | None, Failure | None]:
-        """User code of a step runs, which it must not once its record is stored."""
+        """Run the user code of a step, which must not run again once its record is stored."""
         stage = self._host.stage
         stored = [row for row in stage.tables.records_of(self.task_no) if row.ordinal == self.made]
         if stored and not self._has_dropped:
@@ -408,7 +409,7 @@ class Coroutine:
             return None, Failure(type="ValueError", message="no", reason="step")
         return msgspec.msgpack.encode([*self.body.key, self.made]), None
 
-    # ── what becomes of it while it is parked ───────────────────────────────────────────
+    # ── failures while suspended ────────────────────────────────────────────────────────
 
     def _mishap(self) -> None:
         host, stage, made = self._host, self._host.stage, self.made

@@ -1,4 +1,4 @@
-"""I9: what people are told of a live run, without its rows being read, is what these say."""
+"""I9: the reported task counts of an active run, from memory, match its rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.sim.broken import Broken
 __all__ = ("counts_are_recounts",)
 
 _UNCOUNTED = {TaskState.PENDING, TaskState.REMOVED}
-"""What is pending may have no row, what is removed has no place."""
+"""A pending task may have no row; a removed one is not counted."""
 
 
 def counts_are_recounts(node: Any, run_no: int) -> None:
-    """I9: memory counts the tasks of a run as the rows do."""
+    """I9: check that the task counts in memory match the rows."""
     run = node.memory.runs.get(run_no)
     if run is None or run.state is not RunState.RUNNING or run.row.quarantine is not None:
         return
     told = Counter(
         {(at, state): count for at, state, count in counted(run) if state not in _UNCOUNTED}
     )
-    for group in run.groups.values():  # those that wait for a slot alone have no row yet
+    for group in run.groups.values():  # mapped children that only wait for a slot have no row yet
         told[group.position, TaskState.QUEUED] -= fresh_queued(group)
     rows = Counter(
         (row.position, row.state)

@@ -1,7 +1,7 @@
-"""What a campaign must have met: a campaign in which nothing happens proves nothing.
+"""Coverage goals of a campaign: a campaign in which nothing happens proves nothing.
 
-Every kind of input meets every outcome of a commit, so often; what cannot happen is excluded
-by name.
+Each kind of input must meet each outcome of a commit a minimum number of times. Impossible
+combinations are excluded by name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CANNOT_HAPPEN: Mapping[tuple[str, str], str] = {
         "WorkerUnresponsive",
     )
 }
-"""By outcome and kind of input, the reason."""
+"""Reason by outcome and kind of input."""
 
 EVENTS = (
     "restart",
@@ -58,7 +58,7 @@ EVENTS = (
 
 
 def short(points: Counter[str], least: int) -> dict[str, int]:
-    """Return what was met less than ``least`` times, with how often it was."""
+    """Return the points met less than ``least`` times, with their counts."""
     wanted = [
         f"{outcome} / {kind}"
         for outcome in OUTCOMES

@@ -1,4 +1,4 @@
-"""Those before the node of the second level: what they ask for, and what they are answered."""
+"""Clients of the node at the second level: their requests, and checks of the responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ("Crowd",)
 
 
 class Crowd:
-    """Many people at once; none waits for the answer of another."""
+    """Many concurrent clients; none waits for the response to another."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
@@ -39,7 +39,7 @@ class Crowd:
         self._keys = itertools.cycle((None, "key1", None, "key2"))
 
     def requests(self) -> Iterator[Request]:
-        """Yield what is asked for now; like a fault each can be left out."""
+        """Yield the next requests. Like faults, each can be left out."""
         faults, operator = self._node.faults, self._operator
         request = self._request()
         if faults.is_asked():
@@ -58,7 +58,7 @@ class Crowd:
             case "emit":
                 key = next(self._keys)
                 if self._has_emitted("t0", key):
-                    key = None  # the API answers with the event there is
+                    key = None  # the API answers with the existing event
                 return EmitEvent(name="t0", key=None, data=b"\xc0", request=key)
             case "cancel" if runs and node.faults.happens("operator"):
                 return CancelRun(run_id=rng.choice(runs))
@@ -74,7 +74,7 @@ class Crowd:
             case _:
                 key = next(self._keys)
                 if self._has_key(dag_id, key):
-                    key = None  # the API answers with the run there is
+                    key = None  # the API answers with the existing run
                 return CreateRun(dag_id=dag_id, key=key, logical_date=draw_date(self._dated))
 
     def _note(self, request: Request) -> None:
@@ -91,13 +91,14 @@ class Crowd:
         return key is not None and any((row.dag_id, row.key) == (dag_id, key) for row in runs)
 
     async def ask(self, request: Request) -> None:
-        """Ask, and look whether what is answered is so."""
+        """Send a request and check that its response is true."""
         try:
             answer = await self._node.engine.ask(request)
         except RequestError:
             return
         except AioflowError as exc:
-            # Another one with its key came in between; the API answers with what that made.
+            # Another request with its key came in between; the API answers with the result of that
+            # one.
             match request:
                 case CreateRun():
                     is_there = self._has_key(request.dag_id, request.key)

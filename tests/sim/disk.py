@@ -1,7 +1,7 @@
-"""The real SQLite store without its threads, on a file whose power may be cut at any statement.
+"""The real SQLite store without threads, on a file whose power may be cut at any statement.
 
-What survives a cut is what a disk promises: every commit that returned, and of the one under
-way any part of the log that it wrote, down to a torn frame.
+A cut preserves what a disk guarantees: every commit that returned; of the one in progress, any
+prefix of the log it wrote, possibly with a torn frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEYS = (b"k" * 32, b"l" * 32)
 
 
 class PowerCut(Exception):
-    """The machine is off.
+    """The machine lost power.
 
     Attributes:
         is_unsure: Whether the transaction may have reached the disk.
@@ -36,14 +36,14 @@ class PowerCut(Exception):
 
 
 class _Statements:
-    """A connection; after so many statements the power is cut, and nothing is undone."""
+    """A connection that cuts the power after a number of statements, without a rollback."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw
         self._left = -1
 
     def arm(self, statements: int) -> None:
-        """Let so many more statements through."""
+        """Cut the power at the given statement from now on."""
         self._left = statements
 
     @property
@@ -74,9 +74,9 @@ class Disk:
     """A database file with a store on it.
 
     Attributes:
-        store: The one to use now; another one after a cut.
-        raw: The connection that writes.
-        keys: Those the next stores are given, the first one seals.
+        store: The current store; replaced after a cut.
+        raw: The writing connection.
+        keys: Keys of the next stores; the first one encrypts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,7 +101,7 @@ class Disk:
         self.store = self.another_store()
 
     def use_keys(self, keys: tuple[bytes, ...]) -> None:
-        """Open the file with these keys; the first one seals."""
+        """Reopen the store with these keys; the first one encrypts."""
         if keys != self.keys:
             self.keys = keys
             self.store = self.another_store()
@@ -121,11 +121,11 @@ class Disk:
         self._reading.close()
 
     def log_bytes(self) -> int:
-        """How long the write-ahead log is."""
+        """Return the size of the write-ahead log in bytes."""
         return self._log.stat().st_size if self._log.exists() else 0
 
     def come_back(self, log_bytes: int) -> None:
-        """Go on after a cut with as much of the log as had reached the disk."""
+        """Reopen the database after a cut, with the part of the log that had reached the disk."""
         old, old_log = self._path, self._log
         self._count += 1
         shutil.copy(old, self._path)

@@ -1,4 +1,4 @@
-"""What a seed draws at both levels: its DAGs, and how little fits into one turn."""
+"""Choices of a seed at both levels: its DAGs, and the size limits of a turn."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ OWN_HOSTS_FROM = 1_000
 
 
 class Mix(msgspec.Struct, frozen=True):
-    """How often DAGs have what.
+    """Frequencies of the features of DAGs.
 
     Attributes:
-        streams: What the chance of streams is drawn from, and who adds them.
-        joins: How likely fan-outs over others are.
-        loops: How likely loops are.
-        stream: What yields the events that start runs.
+        streams: Name of the random generator of streams; ``with_streams`` adds them.
+        joins: Probability of mapped tasks over others.
+        loops: Probability of loops.
+        stream: Makes the trigger whose events start runs.
     """
 
     streams: str
@@ -60,8 +60,8 @@ class Drawn(msgspec.Struct, frozen=True):
     """The DAGs of a seed.
 
     Attributes:
-        dated: What further dates are drawn from.
-        has_past: Whether tasks of them may wait for the run before.
+        dated: Random generator for further dates.
+        has_past: Whether tasks may depend on the previous run.
     """
 
     dags: list[DagSpec]
@@ -70,7 +70,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
-    """Draw DAGs; what is added to them comes from a chance of its own each."""
+    """Draw DAGs. Each additional feature has its own random generator."""
     dags, streamed = _briefly(make_dags(rng), seed), random.Random(f"{mix.streams} {seed}")
     if streamed.random() < 0.5:
         dags = [mix.with_streams(dag, streamed) for dag in dags]
@@ -91,7 +91,7 @@ def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
 
 
 def _briefly(dags: list[DagSpec], seed: int) -> list[DagSpec]:
-    """Have most tasks of a seed be functions that may follow each other in a slot."""
+    """Make most tasks of a seed functions that can be prefetched in a slot."""
     if not is_brief(seed):
         return dags
     rng = random.Random(f"functions {seed}")
@@ -120,7 +120,7 @@ def _brief(task: TaskSpec) -> TaskSpec:
 
 
 def _with_own_hosts(dags: list[DagSpec], seed: int) -> list[DagSpec]:
-    """Isolate some DAGs, in the seeds above those by which planted bugs are known to be found."""
+    """Isolate some DAGs, only in seeds above those that are known to find planted bugs."""
     rng = random.Random(f"own hosts {seed}")
     if seed < OWN_HOSTS_FROM or rng.random() < 0.5:
         return dags
@@ -131,7 +131,7 @@ def _with_own_hosts(dags: list[DagSpec], seed: int) -> list[DagSpec]:
 
 
 _Choice = tuple[ModuleType, str, Sequence[Any]]
-"""A constant of a module, and what it may be beside what it is."""
+"""A constant of a module, and alternative values for it."""
 
 _TURNS: tuple[_Choice, ...] = (
     (transaction, "BATCH_ROWS", (20, 3, 1)),
@@ -149,7 +149,7 @@ _TURNS: tuple[_Choice, ...] = (
 
 @contextmanager
 def small_turns(seed: int) -> Iterator[None]:
-    """Have little fit into one turn, for some seeds."""
+    """Reduce the size limits of a turn, for some seeds."""
     rng = random.Random(f"rows {seed}")
     with ExitStack() as stack:
         for module, name, fewer in _TURNS:

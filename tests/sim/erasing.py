@@ -1,7 +1,7 @@
-"""What is left of deleted runs goes: who asks for that at the first level, and what must hold.
+"""Deletion of the rows of deleted runs at the first level, and its invariant.
 
-I23: of a deleted run nothing goes before everybody has let go of it, and in the end nothing is
-left of it; nothing of any other run goes.
+I23: no row of a deleted run is erased before everything has released the run. In the end none of
+its rows is left, and no row of another run is erased.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ("Eraser", "hold")
 class Eraser:
     """Does what ``deleting`` does, over dictionaries and on virtual time.
 
-    It has no memory of an earlier incarnation: what is to go it finds in the rows.
+    It has no memory of an earlier incarnation: it finds the runs to erase in the rows.
     """
 
     def __init__(self, node: Any) -> None:
@@ -34,18 +34,18 @@ class Eraser:
         self._node.after(0, self._go)
 
     def committed(self, batch: Batch) -> None:
-        """A run may have to go."""
+        """Start erasing if the batch deletes a run."""
         if batch.new_deletions:
             self._go()
 
     def answered(self, ticket: int) -> None:
-        """A slice has gone, or could not."""
+        """Continue after a slice was erased, or was refused."""
         if ticket == self._ticket:
             self._ticket = None
             self._node.after(self._node.rng.randint(0, SECOND), self._go)
 
     def _go(self) -> None:
-        """Ask for the next slice of the first run that nobody needs any more."""
+        """Request the next slice of the first run that is no longer needed."""
         if self._ticket is not None or not self._node.tables.deletions:
             return
         for run_no in sorted(self._node.tables.deletions):
@@ -73,7 +73,7 @@ class Eraser:
 
 
 def hold(node: Any, batch: Batch) -> None:
-    """I23, where a batch has erased something."""
+    """I23: check a batch that erased rows."""
     tables = node.tables
     for (run_no,) in batch.erased.get("deletion", ()):
         left = tables.left_of(run_no)

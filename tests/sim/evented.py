@@ -1,7 +1,7 @@
-"""DAGs that events start: drawn, and what must hold of their runs.
+"""DAGs whose runs are started by events: drawn, and their invariant.
 
-More of the numbered promises of ``tests.sim.invariants``: I24, what has happened starts one run,
-once per key and in order, or it is stored why it starts none; none waits for ever.
+I24 of ``tests.sim.invariants``: each event starts one run, once per key and in order, or the reason
+why it starts none is stored. No event waits forever.
 """
 
 from __future__ import annotations
@@ -54,29 +54,29 @@ __all__ = (
 TICKS = "sim:Ticks"
 PARAMETER, TRIGGERING = "event", "triggering_events"
 OUTSIDE = ("x", "y")
-"""Assets that people tell of."""
+"""Assets that clients update."""
 
 _IF_RUNNING: tuple[IfRunning, ...] = ("queue", "queue", "skip", "cancel_old")
 _SHORT = (None, None, None, SECOND, 120 * SECOND)
 _LONG = (None, 30 * SECOND, 120 * SECOND, 900 * SECOND)
-"""How long it has to be quiet."""
+"""Debounce times: how long no event may arrive."""
 
 Stream: TypeAlias = Callable[[random.Random, bytes, StreamPlan], tuple[str, bytes]]
-"""Returns the class path and the fields of a trigger that yields what a plan says."""
+"""Return the class path and the fields of a trigger that yields what a plan says."""
 
 
 # ── DAGs ────────────────────────────────────────────────────────────────────────────────
 
 
 def of_the_model(_rng: random.Random, kwargs: bytes, _plan: StreamPlan) -> tuple[str, bytes]:
-    """See ``Stream``: what the actor of the first level understands."""
+    """See ``Stream``: a trigger that the actor of the first level understands."""
     return TICKS, kwargs
 
 
 def with_events(dags: list[DagSpec], seed: int, stream: Stream) -> list[DagSpec]:
-    """Have events start the runs of some DAGs of a seed, and tasks tell of assets.
+    """Let events start the runs of some DAGs of a seed, and let tasks update assets.
 
-    A DAG goes by assets of DAGs before it only, or there would be no end of runs.
+    A DAG depends only on assets of DAGs before it; otherwise the runs would never end.
     """
     rng, is_theme = random.Random(f"events {seed}"), EVENTS in themes_of(seed)
     if rng.random() >= 0.3 and not is_theme:
@@ -101,7 +101,7 @@ def _evented(spec: DagSpec, trigger: DagTriggerSpec, parameter: str) -> DagSpec:
 
 
 def _tells(spec: DagSpec, asset: str, rng: random.Random) -> DagSpec:
-    """Have some of its tasks make an asset anew."""
+    """Let some of its tasks update an asset."""
     told = ((asset, b"\xc0"),)
     tasks = [replace(task, outlets=told) if rng.random() < 0.2 else task for task in spec.tasks]
     return replace(spec, tasks=tuple(tasks))
@@ -111,8 +111,8 @@ def _ticks(number: int, rng: random.Random, stream: Stream, *, is_held: bool) ->
     """Return a trigger that yields numbers.
 
     Args:
-        is_held: Whether most events are held until it is quiet. What ends is hosted again after
-            a while, and whatever comes then looks after what is held: these do not end.
+        is_held: Whether most events are held by the debounce. Such a trigger does not end: one that
+            ends is hosted again after a while, and its next input would check the held events.
     """
     keyed = rng.random() < 0.75
     dag_version = StreamPlan(
@@ -147,9 +147,9 @@ def _assets(number: int, rng: random.Random) -> DagTriggerSpec:
 
 
 def drawn_again(new: DagSpec, first: DagSpec, rng: random.Random) -> DagSpec:
-    """Somebody has rewritten a DAG: it goes by the same events as at first, now and then by none.
+    """Return a rewritten DAG that keeps its trigger, or now and then has none.
 
-    What its tasks tell of assets stays, too; what becomes of an event while a run goes on may not.
+    The assets that its tasks update stay as well. What happens to an event during a run may change.
     """
     if first.trigger is None and not any(task.outlets for task in first.tasks):
         return new
@@ -169,7 +169,7 @@ def drawn_again(new: DagSpec, first: DagSpec, rng: random.Random) -> DagSpec:
 
 
 class Sender:
-    """Somebody outside tells of assets."""
+    """A client that updates assets."""
 
     def __init__(self, seed: int, dags: Sequence[DagSpec]) -> None:
         self._rng = random.Random(f"assets {seed}")
@@ -177,24 +177,24 @@ class Sender:
         self._sends = ASSETS in kinds
 
     def event(self) -> EmitEvent | None:
-        """Mostly nobody does."""
+        """Return the next update, or mostly ``None``."""
         if not self._sends or self._rng.random() < 0.6:
             return None
         name = self._rng.choice(OUTSIDE)
         return EmitEvent(name=f"{ASSET}{name}", key=None, data=b"\x05", request=None)
 
 
-# ── what the rows say ───────────────────────────────────────────────────────────────────
+# ── state of the rows ───────────────────────────────────────────────────────────────────
 
 
 def begin(memory: Memory, tables: Any) -> None:
-    """Restore what a restart does."""
+    """Restore what a restart restores."""
     held = [row for row in tables.dag_events.values() if row.fate is Fate.HELD]
     memory.dag_triggers.restore(tables.dag_triggers.values(), held)
 
 
 def _wanted(node: Any) -> Iterator[tuple[DagTriggerRow, DagTriggerSpec]]:
-    """Yield the triggers that their DAGs want as they are now."""
+    """Yield the triggers that the current versions of their DAGs want."""
     for row in node.tables.dag_triggers.values():
         dag = node.tables.dags.get(row.dag_id)
         if dag is None or dag.gone:
@@ -215,7 +215,7 @@ def runs_begun(tables: Any) -> int:
 
 
 def plan_of_trigger(kwargs: bytes) -> StreamPlan:
-    """Return what a trigger yields, at either level."""
+    """Return the plan of a trigger, at either level."""
     fields = msgspec.msgpack.decode(kwargs)
     return plan_of(msgspec.msgpack.encode(fields.get("carried", fields)))
 
@@ -226,7 +226,7 @@ def _token_of_trigger(kwargs: bytes) -> list[int]:
 
 
 def expects_more(node: Any) -> bool:
-    """Whether something has still to happen that will start a run, or not: L1 waits for it."""
+    """Return whether an event is pending that will start a run or not; L1 waits for it."""
     for row, _ in _wanted(node):
         if row.held is not None:
             return True
@@ -246,7 +246,7 @@ def expects_more(node: Any) -> bool:
 
 
 def hold(node: Any, turn: Any) -> None:
-    """I24 for one commit."""
+    """I24: check one commit."""
     changes, tables = turn.batch.of_dags, node.tables
     numbers = {row.event_no for row in changes.events if row.fate is not Fate.HELD}
     numbers |= {change.event_no for change in changes.fates}
@@ -278,7 +278,7 @@ def _comes_in_order(node: Any, event: DagEventRow) -> None:
 
 
 def _is_of_its_events(node: Any, run: RunRow, events: list[DagEventRow]) -> None:
-    """The run is of this DAG, and is told of these events and no other."""
+    """Check that the run belongs to the DAG of its events and receives these events only."""
     row = node.tables.dag_triggers[events[0].trigger_no]
     if run.dag_id != row.dag_id or {event.trigger_no for event in events} != {row.trigger_no}:
         raise Broken("I24 events", f"{run} is started by {events}")
@@ -315,7 +315,7 @@ def _is_met(row: DagTriggerRow, there: set[str]) -> bool:
 
 
 def _live_before(node: Any, turn: Any, dag_id: str, run_no: int) -> list[RunRow]:
-    """The runs of a DAG that were there before one and go on, unless they began anew just now."""
+    """Return the earlier runs of a DAG that are active, without those just reset."""
     tables = node.tables
     rows = [tables.runs[no] for no in tables.unfinished() if no < run_no]
     began_anew = tables.cleared_runs | tables.marked_runs | turn.before.over
@@ -333,10 +333,10 @@ def _trigger_of(node: Any, dag_id: str) -> DagTriggerSpec | None:
 
 
 def _takes_its_place(node: Any, turn: Any, run: RunRow, event: DagEventRow) -> None:
-    """The run begins beside none, or in place of those before it, where its DAG wants that."""
+    """Check ``if_running``: the run starts beside no other, or instead of the earlier ones."""
     trigger = _trigger_of(node, run.dag_id)
     if trigger is None or any(dag.dag_id == run.dag_id for dag in turn.batch.dags):
-        return  # it has been rewritten in the same turn
+        return  # it was rewritten in the same turn
     others = _live_before(node, turn, run.dag_id, run.run_no)
     if trigger.if_running == "skip" and others:
         raise Broken("I24 events", f"{run} was to be skipped, as {others} go on")
@@ -351,13 +351,13 @@ def _takes_its_place(node: Any, turn: Any, run: RunRow, event: DagEventRow) -> N
 
 
 def _last_before(node: Any, trigger_no: int, run: RunRow) -> int | None:
-    """Which run was the last that an event of this trigger had started."""
+    """Return the last earlier run that an event of this trigger started."""
     begun = {row.run_no for row in _events_of(node, trigger_no) if row.run_no is not None}
     return max((number for number in begun if number < run.run_no), default=None)
 
 
 def _was_in_the_way(node: Any, turn: Any, event: DagEventRow) -> None:
-    """An event starts no run only where one was going on."""
+    """Check that an event is skipped only if a run was active."""
     dag_id = node.tables.dag_triggers[event.trigger_no].dag_id
     ended = {change.run_no for change in turn.batch.run_changes if not change.state.is_live}
     going = [
@@ -370,8 +370,8 @@ def _was_in_the_way(node: Any, turn: Any, event: DagEventRow) -> None:
 
 
 def _nothing_is_held_in_vain(node: Any) -> None:
-    """What is held of assets would start a run, if that were enough."""
-    full = {dag for dag, runs in node.memory.queued_runs.items() if runs}  # perhaps too many
+    """Check that the held events of an asset trigger do not satisfy its condition."""
+    full = {dag for dag, runs in node.memory.queued_runs.items() if runs}  # possibly too many
     held_still = [node.memory.runs[run_no] for run_no in node.memory.clearings]
     full |= {run.row.dag_id for run in held_still if run.state is RunState.QUEUED}
     for row, _ in _wanted(node):
@@ -386,11 +386,11 @@ def _nothing_is_held_in_vain(node: Any) -> None:
             raise Broken("I24 events", f"{row.dag_id} holds {held}, and no run starts")
 
 
-# ── of the memory ───────────────────────────────────────────────────────────────────────
+# ── memory ──────────────────────────────────────────────────────────────────────────────
 
 
 def memory_is_what_rows_say(node: Any) -> None:
-    """A restart would know the same of the triggers of DAGs, and of what they hold."""
+    """Check that a restart would restore the same DAG triggers and held events."""
     fresh = Memory(epoch=0)
     begin(fresh, node.tables)
     known, stored = (
@@ -408,7 +408,7 @@ def memory_is_what_rows_say(node: Any) -> None:
 
 
 def are_hosted(node: Any) -> None:
-    """While its host is up, a trigger that its DAG wants has been given to it, or has to rest."""
+    """Check that each wanted trigger is hosted while its host is up, unless it has to pause."""
     memory = node.memory
     for row, _ in _wanted(node):
         one = memory.dag_triggers.get(row.trigger_no)

@@ -1,4 +1,4 @@
-"""What goes wrong, drawn from the seed; each fault has a name by which it can be left out."""
+"""Faults, drawn from the seed; each has a name by which it can be left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 __all__ = ("Fault", "Faults")
 
 Fault: TypeAlias = tuple[str, int]
-"""Its kind, and the how manieth of that kind it is that could have happened."""
+"""Its kind, and its number among the opportunities drawn for that kind."""
 
 KINDS = {
     "commit fails": 0.3,
@@ -46,18 +46,18 @@ KINDS = {
     "files change": 0.2,
     "drain": 0.15,
 }
-"""Kinds with how likely each may become at one opportunity."""
+"""The highest probability of each kind at one opportunity."""
 
 
 class Faults:
-    """Whether something goes wrong now.
+    """Draws whether a fault happens.
 
-    A seed has its own intensity for each kind, and some seeds are quiet: loud ones find what
-    is unsafe, quiet ones what gets stuck.
+    A seed has its own intensity for each kind, and some seeds are quiet: loud ones find what is
+    unsafe, quiet ones what gets stuck.
 
     Attributes:
-        happened: Those that did, in order.
-        healed: From now on nothing goes wrong any more.
+        happened: The faults that happened, in order.
+        healed: Whether faults have ended for good.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Faults:
         self.healed = False
 
     def _raise(self, louder: Mapping[str, float]) -> None:
-        """Have some kinds be this likely at least."""
+        """Raise the probability of some kinds to at least this."""
         for kind, least in louder.items():
             self._odds[kind] = max(self._odds[kind], least)
 
@@ -87,7 +87,7 @@ class Faults:
         """Draw whether a fault of this kind happens at this opportunity.
 
         Args:
-            times: How much likelier than at an ordinary opportunity.
+            times: Factor on the probability at an ordinary opportunity.
         """
         if self.healed or self._rng.random() >= self._odds[kind] * times:
             return False
@@ -95,7 +95,7 @@ class Faults:
         return self._takes((kind, self._seen[kind]))
 
     def is_asked(self) -> bool:
-        """Whether the next request is made: like a fault it can be left out."""
+        """Return whether the next request is made: like a fault it can be left out."""
         self._seen["request"] += 1
         return self._takes(("request", self._seen["request"]))
 

@@ -1,4 +1,4 @@
-"""The files that runs leave at the second level: large results, and what their tasks print."""
+"""Files that runs write at the second level: large results, and task logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Log:
-    """As much of a log as deleting touches: whose output there is."""
+    """The part of a log that deletion needs: the runs with output."""
 
     def __init__(self) -> None:
         self.runs: set[int] = set()
@@ -31,11 +31,11 @@ class _Log:
 
 
 class Files:
-    """They are there whatever becomes of the node; only deleting takes them away.
+    """Files that survive crashes of the node; only deletion removes them.
 
     Attributes:
         results: The folder of large results.
-        log: Stands in for ``TaskLog``.
+        log: Replaces ``TaskLog``.
     """
 
     def __init__(self, results: Path) -> None:
@@ -44,21 +44,21 @@ class Files:
         self._left: dict[Path, int] = {}
 
     def leave(self, run_no: int, task_no: int, start_no: int) -> None:
-        """A start leaves a large result."""
+        """Write the large result of a start."""
         path = result_path(self.results, task_no, start_no)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         self._left[path] = run_no
 
     def print_something(self, run_no: int) -> None:
-        """A task of a run prints."""
+        """Note that a task of a run has printed."""
         self.log.runs.add(run_no)
 
     def nothing_left(self, deleted: Collection[int]) -> None:
-        """I23 for files: those of deleted runs are gone, and those of all others are there.
+        """I23: check that the files of deleted runs, and no others, are deleted.
 
         Raises:
-            Broken: If it is not so.
+            Broken: If they are not.
         """
         wrong = [p for p, of in self._left.items() if p.exists() is (of in deleted)]
         printed = self.log.runs.intersection(deleted)
@@ -68,7 +68,7 @@ class Files:
 
 @contextmanager
 def without_threads() -> Iterator[None]:
-    """Have files deleted at once, in the thread of the loop."""
+    """Delete files at once, in the thread of the event loop."""
 
     async def here(function: Callable[[], T]) -> T:
         await anyio.lowlevel.checkpoint()

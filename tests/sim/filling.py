@@ -1,8 +1,7 @@
-"""Backfills: who asks for them, and what must hold of their runs.
+"""Backfills: the requests for them, and the invariant of their runs.
 
-More of the numbered promises of ``tests.sim.invariants``: I25, each slot of the range is dealt with
-once, no more of its runs are live than it may have, and none of them begins before one that is of
-no backfill.
+I25 of ``tests.sim.invariants``: each slot of the range is handled once; the number of active runs
+stays within the limit; and no task of a backfill begins before one of another run that could.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _BAD = frozenset({"failed", "partial", "cancelled"})
 
 
 def with_schedules(dags: list[DagSpec], seed: int) -> list[DagSpec]:
-    """Have the DAGs of a seed that is about backfills be scheduled; slots alone limit them.
+    """Give the DAGs of a seed on backfills a schedule, and no limits but slots.
 
-    What else keeps a task from its start would leave nothing to be seen of who comes first. The
-    large ones stay as they are: many runs of one would take up the time of all.
+    Other limits on starts would hide the order of starts. Large DAGs stay unchanged, because many
+    of their runs would take too long.
     """
     if BACKFILLS not in themes_of(seed):
         return dags
@@ -59,7 +58,7 @@ def _unlimited(dag: DagSpec) -> DagSpec:
 
 
 class Filler:
-    """Somebody who wants runs for what has passed, and now and then not any more."""
+    """A client that starts backfills, and sometimes cancels them."""
 
     def __init__(self, seed: int, dags: Sequence[DagSpec], tables: Any) -> None:
         self._rng = random.Random(f"backfills {seed}")
@@ -70,7 +69,7 @@ class Filler:
             self._left = _MOST
 
     def wish(self, now: int) -> StartBackfill | CancelBackfill | None:
-        """Ask for runs of the last hours, or take that back."""
+        """Return a request to backfill the last hours or to cancel a backfill, or ``None``."""
         rng = self._rng
         going = [row.backfill_no for row in self._tables.backfills.values() if _is_going(row)]
         if going and rng.random() < 0.05:
@@ -94,20 +93,20 @@ def _is_going(row: BackfillRow) -> bool:
 
 
 def restore(memory: Any, tables: Any) -> None:
-    """Know what a restart does."""
+    """Restore what a restart restores."""
     going = (row for row in tables.backfills.values() if _is_going(row))
     memory.backfills = {row.backfill_no: row for row in going}
 
 
 def memory_is_what_rows_say(node: Any) -> None:
-    """A restart would know the same backfills."""
+    """Check that a restart would restore the same backfills."""
     going = {no: row for no, row in node.tables.backfills.items() if _is_going(row)}
     if node.memory.backfills != going:
         raise Broken("restore", f"backfills {node.memory.backfills}, stored {going}")
 
 
 def expects_more(node: Any) -> bool:
-    """Whether a backfill goes on; one whose DAG is gone waits until that is there again."""
+    """Return whether a backfill is active. One whose DAG is deleted waits until that is back."""
     dags = node.tables.dags
     return any(
         _is_going(row) and not dags[row.dag_id].gone for row in node.tables.backfills.values()
@@ -118,7 +117,7 @@ def expects_more(node: Any) -> bool:
 
 
 def hold(node: Any, turn: Any) -> None:
-    """I25 for one commit."""
+    """I25: check one commit."""
     fresh = [run for run in turn.batch.new_runs if run.backfill is not None]
     for run in fresh:
         _is_for_a_slot(node, run)
@@ -148,7 +147,7 @@ def _is_for_a_slot(node: Any, run: RunRow) -> None:
 
 
 def _was_wanted(node: Any, turn: Any, run: RunRow) -> None:
-    """By the newest run there was for the slot, as the backfill asks for them."""
+    """Check that the backfill wants a run, given the newest run of the slot."""
     row = node.tables.backfills[run.backfill]
     new = {made.run_no for made in turn.batch.new_runs}
     before = [
@@ -180,7 +179,7 @@ def _has_no_more_than_it_may(node: Any, number: int) -> None:
 
 
 def _has_dealt_with_all(node: Any, row: BackfillRow) -> None:
-    """Where nobody has written another schedule, its numbers are those of the range."""
+    """Check that its counts match the range, unless the schedule was changed."""
     tables = node.tables
     filled = sum(number == row.backfill_no for number, _ in tables.filled)
     if row.next_at is not None or row.made != filled:
@@ -197,21 +196,21 @@ def _has_dealt_with_all(node: Any, row: BackfillRow) -> None:
 
 
 def _nobody_else_waits(node: Any, start: StartTry) -> None:
-    """What begins in a run of a backfill begins behind all that could begin in its place."""
+    """Check that no other task could have taken the slot of a start in a backfill."""
     row = node.tables.runs[start.start.run_no]
     task = node.tables.tasks[start.start.task_no]
     if row.backfill is None or start.claimed or task.start_no > 1:
         return
     spec = node.spec_of(row.run_no, start.start.position)
     if spec.sensor is not None and spec.body is Body.COROUTINE:
-        return  # it takes no slot from anybody
+        return  # it takes no slot
     for run in node.memory.runs.values():
         if run.row.backfill is not None or not run.state.is_live or liveness.has_limits(run):
             continue
         if run.row.quarantine is not None or run.clearing is not None:
             continue
         if spec.body is Body.COROUTINE and async_role(run.spec) not in node.memory.hosts_up:
-            continue  # its DAG has a host of its own, which is not there yet
+            continue  # its DAG has its own host, which is not up yet
         for entry in liveness.admitted(run):
             other = run.spec.tasks[entry.position]
             is_like = (other.body, other.pool) == (spec.body, spec.pool)

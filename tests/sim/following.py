@@ -1,7 +1,6 @@
-"""Lists joined, fan-outs over fan-outs, mapped groups: drawn, and said a second time.
+"""Joined lists, mapped tasks over mapped tasks, mapped groups: drawn, and evaluated independently.
 
-Which instances a child goes along with is found by joining lists as Python itself does, not by
-counting.
+The instances that a child depends on are found by joining lists as Python does, not by counting.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from tests.sim.broken import Broken
 __all__ = ("expected_width", "hold", "indexed", "leaves", "with_joins")
 
 Taken: TypeAlias = frozenset[tuple[int, int]]
-"""What one child takes: ``(position, index)`` each; -1 for a list of the file."""
+"""Inputs of one child as ``(position, index)``; -1 for a list in the DAG file."""
 
 _MOST = 20
 _JOINS: tuple[Join, ...] = ("zip", "zip_longest", "concat")
 
 
 def with_joins(spec: DagSpec, rng: random.Random) -> DagSpec:
-    """Return the DAG with tasks behind it that expand over what others expanded, or over more."""
+    """Return the DAG with added tasks that expand over other mapped tasks, or over joined lists."""
     tasks = list(spec.tasks)
     for _ in range(rng.choice((1, 1, 2, 4))):
         _add(tasks, rng)
@@ -38,7 +37,7 @@ def with_joins(spec: DagSpec, rng: random.Random) -> DagSpec:
 
 
 def _add(tasks: list[TaskSpec], rng: random.Random) -> None:
-    """Add a task over a fan-out there is or one made for it, alone or joined with others."""
+    """Add a task over an existing or new mapped task, alone or joined with others."""
     mapped = [p for p, task in enumerate(tasks) if task.mapped is not None]
     if not mapped or rng.random() < 0.3:
         literal = MapSpec((MapSource("x", -1, rng.choice((1, 2, 3, 5))),))
@@ -49,7 +48,7 @@ def _add(tasks: list[TaskSpec], rng: random.Random) -> None:
         sources.append(MapSource("y", -1, rng.choice((0, 1, 2))))
     others = rng.sample(range(len(tasks)), min(len(tasks), rng.choice((0, 0, 1, 2))))
     tasks.append(_task(tasks, others, MapSpec(tuple(sources)), rng))
-    if rng.random() < 0.5:  # who waits for all of them
+    if rng.random() < 0.5:  # a task that depends on all of them
         tasks.append(_task(tasks, (len(tasks) - 1,), None, rng))
 
 
@@ -69,7 +68,7 @@ def _source(
 
 
 def _add_group(tasks: list[TaskSpec], rng: random.Random) -> None:
-    """Add tasks that have all the same source, and are parents of each other."""
+    """Add a group: tasks that share one source and depend on each other."""
     first, size = len(tasks), rng.choice((2, 3, 4))
     mapped = [p for p, task in enumerate(tasks) if task.mapped is not None]
     source = MapSource("x", -1, rng.choice((1, 2, 4)))
@@ -91,7 +90,7 @@ def _add_group(tasks: list[TaskSpec], rng: random.Random) -> None:
 def _task(
     tasks: list[TaskSpec], others: Sequence[int], mapped: MapSpec | None, rng: random.Random
 ) -> TaskSpec:
-    """Return a task as others are, over these sources."""
+    """Return a task like the others, over these sources."""
     made = (
         []
         if mapped is None or mapped.along
@@ -120,11 +119,11 @@ def _task(
     )
 
 
-# ── what a child takes ──────────────────────────────────────────────────────────────────
+# ── inputs of a child ───────────────────────────────────────────────────────────────────
 
 
 def leaves(source: MapSource) -> Iterator[MapSource]:
-    """Yield the lists a source is made of."""
+    """Yield the lists that a source consists of."""
     if not source.join:
         yield source
     for part in source.parts:
@@ -138,7 +137,7 @@ def _makers(task: TaskSpec) -> list[int]:
 
 @oracle.per_dag
 def indexed(spec: DagSpec, position: int) -> set[int]:
-    """The fan-outs whose children those of a task go along with."""
+    """Return the mapped tasks whose children are dependencies of this task's children."""
     task = spec.tasks[position]
     if task.mapped is None:
         return set()
@@ -147,7 +146,7 @@ def indexed(spec: DagSpec, position: int) -> set[int]:
 
 
 def _width_of(node: Any, run_no: int, position: int) -> int | None:
-    """How many items a task has given, by the rows, once that is sure."""
+    """Return how many items a task has produced, by the rows, or ``None`` until that is final."""
     tables = node.tables
     if tables.spec_of_run(run_no).tasks[position].mapped is not None:
         row = tables.expansions.get((run_no, position))
@@ -157,7 +156,7 @@ def _width_of(node: Any, run_no: int, position: int) -> int | None:
 
 
 def _children(node: Any, run_no: int, mapped: MapSpec) -> list[Taken] | None:
-    """What each child takes; ``None`` while that is open."""
+    """Return the inputs of each child, or ``None`` while they are not known."""
     if mapped.until >= 0:
         row = node.tables.expansions.get((run_no, mapped.until))
         return [frozenset()] * (1 if row is None else row.width)
@@ -192,18 +191,18 @@ def _items(node: Any, run_no: int, source: MapSource) -> list[Taken] | None:
 
 
 def expected_width(node: Any, run_no: int, mapped: MapSpec) -> int | None:
-    """How many children there have to be."""
+    """Return the expected number of children."""
     children = _children(node, run_no, mapped)
     return None if children is None else len(children)
 
 
-# ── what must hold ──────────────────────────────────────────────────────────────────────
+# ── invariants ──────────────────────────────────────────────────────────────────────────
 
 
 def hold(
     node: Any, run_no: int, position: int, rows: Sequence[Any], ends: Sequence[Sequence[TaskState]]
 ) -> None:
-    """I13 of a task whose children go along with those of others."""
+    """I13: check a task whose children depend on the children of others."""
     spec: DagSpec = node.tables.spec_of_run(run_no)
     along = indexed(spec, position)
     if (run_no, position) not in node.tables.widths:
@@ -224,7 +223,7 @@ def hold(
         items = [state for p in along if p in _makers(spec.tasks[position]) for state in mine[p]]
         row = by_index.get(index)
         if row is None and index >= judged:
-            continue  # its turn had no room for it
+            continue  # not evaluated in its turn, which was full
         _child(f"run {run_no}, task {position}[{index}]", spec, position, row, seen, items)
 
 
@@ -281,7 +280,7 @@ def _whole(
     ends: Sequence[Sequence[TaskState]],
     along: set[int],
 ) -> None:
-    """Before it has expanded its other parents alone speak for all of it."""
+    """Check a task before its expansion: only its parents without matching children decide."""
     spec: DagSpec = node.tables.spec_of_run(run_no)
     expanded = {p for p in along if (run_no, p) in node.tables.widths}
     seen = [[TaskState.PENDING] if p in expanded else s for p, s in enumerate(ends)]

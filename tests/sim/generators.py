@@ -1,4 +1,4 @@
-"""Hosted generators, on virtual time: they give items on, and are held back."""
+"""Hosted generators on virtual time: they yield items under backpressure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BETWEEN_US = (0, 0, 50, 3_000, SECOND)
 
 
 class Generator:
-    """A hosted generator: it yields its items, each once the one before is stored."""
+    """A hosted generator: it yields each item once the previous one is stored."""
 
     def __init__(self, host: Any, effect: StartTry) -> None:
         self.body = Body(host.stage, effect)
@@ -35,7 +35,7 @@ class Generator:
         self._count = rng.choice((0, 1, 2, 5, 12))
 
     def begin(self) -> None:
-        """Run from the top; what is stored is not given on again."""
+        """Run from the top; stored items are not yielded again."""
         stage, start = self._host.stage, self._start
         stored = len(stage.tables.items_of(start.task_no))
         if stored != start.stored and not stage.tables.is_held(start.run_no):
@@ -47,7 +47,7 @@ class Generator:
             self._host.after(self, took, self._go_on)
 
     def take(self, order: ItemsStored) -> None:
-        """Items are stored; more than have been given on cannot be."""
+        """Receive a confirmation of stored items; check that so many are stored."""
         stage, task_no = self._host.stage, self._start.task_no
         stored = len(stage.tables.items_of(task_no))
         if order.upto > stored and not stage.tables.is_held(self.run_no):

@@ -1,7 +1,7 @@
-"""One life of a node at the second level: the real engine and triggerer, and who works for them.
+"""One life of a node at the second level: the real engine and triggerer, and their processes.
 
-Functions and coroutines run in the actors of the first level. Triggers run in the real host,
-see ``pipe``.
+Functions and coroutines run in the actors of the first level. Triggers run in the real host, see
+``pipe``.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ SMALL_CAPACITY = 2
 GRACE_SECONDS = (0.0, 1.0, 30.0)
 LAST_WORDS_SECONDS = 2.0
 SLOWER_PULSE = 60.0
-"""A host is asked for a sign of life this many times less often, or nothing else would happen."""
+"""A host's heartbeat is this many times less frequent; otherwise nothing else would happen."""
 
 
 def small_capacity(dags: Iterable[DagSpec]) -> int:
-    """Return how few triggers a host may take for each of them to find room at last.
+    """Return the smallest capacity at which every trigger is hosted eventually.
 
-    What starts the runs of a DAG goes on for ever and gives no room back: one place is left
-    beside those, or what the tasks wait for would never be hosted.
+    DAG triggers run forever and never release their places. One more place is left besides them;
+    otherwise the triggers of tasks would never be hosted.
     """
     stay = sum(dag.trigger is not None and dag.trigger.class_path != ASSETS for dag in dags)
     return max(SMALL_CAPACITY, stay + 1)
@@ -72,7 +72,7 @@ def small_capacity(dags: Iterable[DagSpec]) -> int:
 def starving(triggerers: Iterable[Any], tables: Any) -> set[int]:
     """Return the runs that fill a host with streams while they wait for one more place in it.
 
-    But for what starts runs they are alone there, so that none of them ever goes on.
+    Apart from DAG triggers they are alone there, so that none of them can ever continue.
     """
     triggers, found = tables.triggers, set[int]()
     for triggerer in triggerers:
@@ -85,7 +85,7 @@ def starving(triggerers: Iterable[Any], tables: Any) -> set[int]:
 
 
 class _SlowClock:
-    """The clock a pulse sleeps by."""
+    """The clock that slows down the heartbeat."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -96,7 +96,7 @@ class _SlowClock:
 
 
 class Incarnation:
-    """Outlets of its engine, and for its actors the way to the stage.
+    """Receives the effects of its engine, and connects its actors to the node.
 
     Attributes:
         children: The trigger hosts it had.
@@ -123,7 +123,7 @@ class Incarnation:
 
     def _triggerer(self, role: str) -> Triggerer:
         node, nothing = self._node, Path("/nonexistent")
-        unused: Any = None  # triggers print into the void
+        unused: Any = None  # the output of triggers is discarded
         children: Any = ChildrenOfRole(self.children, role)
         wiring = Wiring(
             children=children,
@@ -140,7 +140,7 @@ class Incarnation:
         return triggerer
 
     async def start(self, services: Any) -> None:
-        """Start the engine, then what works for it."""
+        """Start the engine, then its services."""
         self._services = services
         await services.start(self._answers.run)
         await services.start(self.engine.run)
@@ -150,7 +150,7 @@ class Incarnation:
         services.start_soon(self._deleting.run)
 
     async def drain(self) -> None:
-        """End as the daemon does when it is told to."""
+        """End as the daemon does when it is stopped."""
         self.engine.report([Drain()])
         with anyio.move_on_after(self._node.rng.choice(GRACE_SECONDS)):
             await self.engine.wait_until_still()
@@ -159,10 +159,10 @@ class Incarnation:
             await self.engine.wait_until_still()
 
     def restarting(self) -> set[int]:
-        """Return the runs that wait in a watch which is started again for ever.
+        """Return the runs that wait in a shared poller that is restarted forever.
 
-        A watch that ran for long before it failed was started rightly: those that wait in it
-        are neither charged nor divided, however often it fails. See ``host.watches``.
+        A poller that ran for long before it failed is restarted: the triggers in it are neither
+        charged nor split up, however often it fails. See ``worker.shared_poller``.
         """
         found = set[int]()
         for role in self.triggerers:
@@ -173,15 +173,15 @@ class Incarnation:
         return found
 
     def say(self, report: Input) -> None:
-        """An actor reports."""
+        """Put an actor's report into the inbox."""
         self.engine.report([report])
 
     def nothing_left(self) -> None:
-        """In the end everybody has let go of everything."""
+        """Check that everything was released in the end."""
         for role, triggerer in self.triggerers.items():
             told = triggerer._told
             for what in (triggerer._hosted, triggerer._waiting, triggerer._per_run, told):
-                if set(what) - self._node.tables.dag_triggers.keys():  # those stay
+                if set(what) - self._node.tables.dag_triggers.keys():  # DAG triggers stay
                     raise Broken("nothing left", f"the triggerer of {role} has {what}")
         if self._answers.waiting:
             raise Broken("nothing left", f"{self._answers.waiting} questions wait")
@@ -189,7 +189,7 @@ class Incarnation:
             if host.hosted:
                 raise Broken("nothing left", f"the {role} host has {list(host.hosted)}")
 
-    # ── outlets ─────────────────────────────────────────────────────────────────────────
+    # ── effects ─────────────────────────────────────────────────────────────────────────
 
     def start_try(self, effect: StartTry) -> None:
         self._check(partial(self._starts_rightly, effect))
@@ -261,7 +261,7 @@ class Incarnation:
     # ── checks ──────────────────────────────────────────────────────────────────────────
 
     def _check(self, check: Callable[[], None]) -> None:
-        """What is found inside the engine's circle must not be taken for a defect of a turn."""
+        """Run a check inside the engine's loop without failing its turn."""
         try:
             check()
         except Broken as exc:
@@ -273,20 +273,20 @@ class Incarnation:
         invariants.start_is_stored(self._node, effect.start)
 
     def _triggerers_know_their_hosts(self) -> None:
-        """What a host has and was not told to end, its triggerer has on its list."""
+        """Check that triggerers know the triggers of their hosts, except those ordered to stop."""
         for role, triggerer in self.triggerers.items():
             unknown = self.children.hosted(role).difference(triggerer._hosted)
             if unknown:
                 raise Broken("hosting", f"the {role} host has {unknown}, its triggerer knows not")
 
     def _only_what_is_given_up_is_killed(self) -> None:
-        """``on_kill`` ends what runs elsewhere, so it is for what nobody waits for any more."""
+        """Check that ``on_kill`` is called only for triggers that no task waits for any more."""
         killed = misbehaving.Misbehaving.killed - self._node.given_up
         if killed:
             raise Broken("hosting", f"`on_kill` of {killed} was called, which went on")
 
     def _hosts_what_is_stored(self, effect: AssignTrigger) -> None:
-        """What is hosted is what its task asked for, through the seal of the store and back."""
+        """Check that a hosted trigger is the one requested, after encryption and decryption."""
         host, row = effect.host, self._node.tables.triggers.get(effect.host.trigger_no)
         if row is None and host.trigger_no not in self._node.tables.dag_triggers:
             raise Broken("I1 hosting", f"trigger {host.trigger_no} is hosted and not stored")

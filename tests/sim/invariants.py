@@ -1,4 +1,4 @@
-"""What must hold after every commit, one function each, numbered as in the design."""
+"""Invariants that must hold after every commit, one function each, numbered as in the design."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ __all__ = (
 
 
 class Before(msgspec.Struct):
-    """What a turn began with."""
+    """The state before a turn."""
 
     run_states: dict[int, RunState]
     task_states: dict[int, TaskState]
@@ -66,7 +66,7 @@ class Before(msgspec.Struct):
 
 
 class Turn:
-    """One turn, committed."""
+    """One committed turn."""
 
     def __init__(self, batch: Batch, effects: list[Effect], before: Before) -> None:
         self.batch = batch
@@ -82,7 +82,7 @@ class Turn:
 
 
 def before(node: Any, batch: Batch) -> Before:
-    """Remember how the rows stand that a batch will change."""
+    """Record the rows that a batch will change."""
     runs, tasks = node.tables.runs, node.tables.tasks
     run_nos = {change.run_no for change in batch.run_changes}
     task_nos = {no for no, _ in batch.steps} | {change.task_no for change in batch.task_changes}
@@ -130,7 +130,7 @@ def check(node: Any, turn: Turn) -> None:
 
 
 def steps_are_legal(node: Any, turn: Turn) -> None:
-    """I2: every step is in the table, and the last one is what the row says."""
+    """I2: check that every step is legal, and that the last one matches the row."""
     reached: dict[int, TaskState] = {}
     for task_no, state in turn.batch.steps:
         was = reached.get(task_no, turn.before.task_states.get(task_no, TaskState.PENDING))
@@ -148,7 +148,7 @@ def steps_are_legal(node: Any, turn: Turn) -> None:
 
 
 def run_moves_are_legal(node: Any, turn: Turn) -> None:
-    """I2 for runs: ended is final."""
+    """I2 for runs: check that a final state stays."""
     for change in turn.batch.run_changes:
         was = turn.before.run_states.get(change.run_no, RunState.QUEUED)
         is_legal = is_legal_run(was, change.state)
@@ -160,7 +160,7 @@ def run_moves_are_legal(node: Any, turn: Turn) -> None:
 
 
 def _was_said(node: Any, run_no: int) -> bool:
-    """Whether people have said of a run, or of tasks of it, how that had ended."""
+    """Return whether a client has marked the run, or tasks of it."""
     return run_no in node.tables.marked_runs or bool(node.tables.said[node.tables.run_ids[run_no]])
 
 
@@ -168,7 +168,7 @@ def _was_said(node: Any, run_no: int) -> bool:
 
 
 def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
-    """I7: tries within the policy, and none for a kill or a crash."""
+    """I7: check that tries stay within the policy, and that kills and crashes are not charged."""
     for ended in turn.batch.new_tries:
         if ended.failure is not None and "the daemon ended" in ended.failure.message:
             raise Broken("I7 tries", f"task {ended.task_no} is charged for a crash: {ended}")
@@ -184,19 +184,19 @@ def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
         row = node.tables.tasks[start.start.task_no]
         is_fresh = start.start.method == "" and row.task_no not in node.tables.recorders
         is_fresh = is_fresh and not start.start.is_closing
-        is_fresh = is_fresh or _task(node, start).sensor is not None  # each look is
+        is_fresh = is_fresh or _task(node, start).sensor is not None  # each poke
         if limit is not None and is_fresh and not start.claimed and start.timeout_us != limit:
             raise Broken("I7 tries", f"task {row.task_no} begins with {start.timeout_us} us left")
 
 
 def widths_never_change(node: Any, turn: Turn) -> None:
-    """I8: a width once committed stays, is within the cap, and bounds the children."""
+    """I8: check that a committed width stays, is within the limit, and bounds the children."""
     tables = node.tables
     for row in turn.batch.new_expansions:
         task = _spec(node, row.run_no).tasks[row.position]
         spec = _spec(node, row.run_no)
         if streaming.source_of(spec, row.position) >= 0 or loops.is_round(spec, row.position):
-            continue  # see there
+            continue  # checked there
         if not 0 < row.width <= task.map_limit:
             raise Broken("I8 widths", f"{row} with a limit of {task.map_limit}")
         expected = following.expected_width(node, row.run_no, task.mapped)
@@ -210,15 +210,15 @@ def widths_never_change(node: Any, turn: Turn) -> None:
                 raise Broken("I8 widths", f"{task} is no child of {expansion}")
 
 
-# ── I9: memory counts as the rows do ────────────────────────────────────────────────────
+# ── I9: counts in memory match the rows ─────────────────────────────────────────────────
 
 
 def tallies_are_recounts(node: Any, run_no: int) -> None:
-    """I9: what the rules look at is what the rows say."""
+    """I9: check that the counts for trigger rules match the rows."""
     run = node.memory.runs.get(run_no)
     if run is None or run.state is not RunState.RUNNING or run.row.quarantine is not None:
         return
-    if not node.tables.is_clearing(run_no):  # else they are counted when that is done
+    if not node.tables.is_clearing(run_no):  # else they are recounted when the clear is done
         _same_tallies(node, run)
 
 
@@ -271,7 +271,7 @@ def _same_tallies(node: Any, run: Run) -> None:
 
 
 def slots_of_a_schedule_and_keys_have_one_run(node: Any, turn: Turn) -> None:
-    """I11: never two runs for one slot of a schedule, nor two live ones for one key."""
+    """I11: check that a schedule slot has one run, and that a key has one active run."""
     if not turn.batch.new_runs:
         return
     runs = node.tables.runs.values()
@@ -288,7 +288,7 @@ def slots_of_a_schedule_and_keys_have_one_run(node: Any, turn: Turn) -> None:
 def paused_dags_start_no_scheduled_run(
     paused: set[str], inputs: Iterable[Input], batch: Batch
 ) -> None:
-    """I11: no slot of a schedule fires while its DAG is paused, and stays so in this turn.
+    """I11: check that no schedule slot fires while its DAG is and stays paused in this turn.
 
     Args:
         paused: DAGs that were paused when the turn began.
@@ -300,15 +300,15 @@ def paused_dags_start_no_scheduled_run(
             raise Broken("I11 runs", f"a slot of the paused {run.dag_id} started {run.run_id}")
 
 
-# ── I12: what is reported is heard ──────────────────────────────────────────────────────
+# ── I12: no report is ignored ───────────────────────────────────────────────────────────
 
 
 def successes_are_heard(node: Any, inputs: Iterable[Input]) -> None:
-    """I12 for reports: a start that has succeeded runs no more, or its run is held still."""
+    """I12 for reports: check that a succeeded start is not running, or its run is quarantined."""
     for entry in inputs:
         if not isinstance(entry, Succeeded):
             continue
-        task = node.memory.active_tasks.objects.get(entry.task_no)  # what runs is not folded
+        task = node.memory.active_tasks.objects.get(entry.task_no)  # a running task is not packed
         if task is None or task.start_no != entry.start_no or task.state is not TaskState.RUNNING:
             continue
         if task.run.row.quarantine is None:
@@ -319,17 +319,17 @@ def successes_are_heard(node: Any, inputs: Iterable[Input]) -> None:
 
 
 def claimed(slots: Slots) -> list[tuple[int, int]]:
-    """Return the starts that wait in a worker behind another one."""
+    """Return the starts that are queued in a worker behind another one."""
     return [(task.task_no, task.start_no) for worker in slots.workers for task in worker.claims]
 
 
 def claims_of_what_ends_are_stopped(
     node: Any, claims: Iterable[tuple[int, int]], inputs: Iterable[Input], effects: Iterable[Effect]
 ) -> None:
-    """I14: where a task ends while its start is claimed, its worker is ordered to stop it.
+    """I14: check that the worker of a claimed start is ordered to stop it if its task ends.
 
     Args:
-        claims: What was claimed when the turn began.
+        claims: The claims when the turn began.
     """
     stopped = {(one.task_no, one.start_no) for one in effects if isinstance(one, StopTry)}
     back = {key for entry in inputs if isinstance(entry, Recalled) for key in entry.tries}
@@ -342,7 +342,7 @@ def claims_of_what_ends_are_stopped(
 
 
 def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
-    """I14: what is ordered to start belongs to a run that runs, and is stored as ordered."""
+    """I14: check that each start belongs to a running run, and is stored as ordered."""
     for start in turn.starts:
         start_is_stored(node, start.start)
     ended = {c.run_no for c in turn.batch.run_changes if not c.state.is_live}
@@ -350,14 +350,14 @@ def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
         if not isinstance(effect, AssignTrigger) or effect.host.start is None:
             continue
         if effect.host.run_no in ended:
-            continue  # in the same turn; it is let go of slice by slice
+            continue  # in the same turn; its triggers are released in slices
         row = node.tables.triggers.get(effect.host.trigger_no)
         if row is not None and row.state is TriggerState.WAITING:  # else it ended in the same turn
             _is_of_a_live_run(node, effect.host.start, is_stream=row.window > 0)
 
 
 def start_is_stored(node: Any, start: StartTask) -> None:
-    """I14 for one start."""
+    """I14: check one start."""
     _is_of_a_live_run(node, start)
     run = node.tables.runs[start.run_no]
     if run.quarantine is not None:
@@ -365,18 +365,18 @@ def start_is_stored(node: Any, start: StartTask) -> None:
 
 
 def _is_of_a_live_run(node: Any, start: StartTask, *, is_stream: bool = False) -> None:
-    """Also of what a trigger is hosted for: held still, a run keeps what it waits for."""
+    """Check a start, or the start of a trigger: a quarantined run keeps its waits."""
     run = node.tables.runs[start.run_no]
     if run.state is not RunState.RUNNING:
         raise Broken("I14 cancel", f"a task of the {run.state.label} run {run.run_no} started")
     row = node.tables.tasks[start.task_no]
-    if row.start_no != start.start_no and not is_stream:  # its task starts while it is hosted
+    if row.start_no != start.start_no and not is_stream:  # a stream outlives starts
         raise Broken("I14 cancel", f"start {start.start_no} of {row} is not stored")
     stored.starts_read_the_last_success(node, start)
 
 
 def what_waits_says_for_what(node: Any, run_no: int) -> None:
-    """I16: every task of a live run that has not ended runs, or says what it waits for."""
+    """I16: check that every unfinished task of an active run runs, or can say what it waits for."""
     run = node.memory.runs.get(run_no)
     if run is None or not run.state.is_live:
         return
@@ -402,7 +402,7 @@ def _has_why(node: Any, run: Run, position: int, index: int, task: Any) -> None:
 
 
 def effects_match_the_ledger(node: Any, turn: Turn) -> None:
-    """E1 success was earned, E2 begins are charged, E3 nothing begins after success."""
+    """Check E1, a success returned; E2, starts are charged; E3, nothing starts after a success."""
     ledger, tables = node.ledger, node.tables
     if ledger.begun_after_success:
         raise Broken("E3 ledger", f"{ledger.begun_after_success} began after their success")
@@ -414,14 +414,14 @@ def effects_match_the_ledger(node: Any, turn: Turn) -> None:
         key = change.task_no, change.start_no
         row = tables.tasks[change.task_no]
         task = _spec(node, row.run_no).tasks[row.position]
-        ends_alone = task.events is not None and task.streams  # with its stream, without a start
+        ends_alone = task.events is not None and task.streams  # with its stream
         ends_alone |= operating.is_marked(change)
         if change.state is TaskState.SUCCESS and key not in ledger.returned and not ends_alone:
             raise Broken("E1 ledger", f"start {key} never returned")
         begins = ledger.begins[change.task_no]
         cut_short = change.interruptions
         if task.body is Body.COROUTINE or task.events is not None:
-            cut_short = tables.cut_short[change.task_no]  # progress lets it forget the others
+            cut_short = tables.cut_short[change.task_no]  # progress resets its own count
         paid = max(1, change.try_number) + cut_short + tables.resumptions[change.task_no]
         if begins > paid and not _is_hosted(node, change.task_no):
             raise Broken("E2 ledger", f"task {change.task_no} began {begins} times, {paid} paid")

@@ -1,7 +1,7 @@
-"""Judge planted bugs: what is said to notice one fails over it, and holds without it.
+"""Judge planted bugs: each catcher must fail with the bug, and pass without it.
 
-An ordinary test and a seed of the simulator are judged apart: the simulator has noticed a bug only
-if one of its own invariants broke. Each catcher first runs on the tree as it is: one that fails
+Ordinary tests and seeds of the simulator are judged separately: the simulator has caught a bug only
+if one of its own invariants broke. Each catcher is first run on the unchanged tree; one that fails
 there proves nothing.
 """
 
@@ -27,17 +27,17 @@ from tests.sim.planted.plant import ROOT, check, environment
 __all__ = ("SECONDS", "Ended", "Finding", "Judge", "Judgement", "Unusable", "read_play")
 
 SECONDS = 90
-"""How much processor time a catcher may take: what else the machine does proves nothing."""
+"""Processor time limit of a catcher in seconds. It does not depend on other load."""
 
 _WALL_FACTOR = 6
-"""A catcher that waits and computes nothing may take so many times as long."""
+"""Wall time limit of a catcher, as a multiple of the processor time limit."""
 
 _LEVELS = (1, 2)
 _START_SECONDS = 3.0
 _SAID = 200
 
 _OF_THE_BUG_ITSELF = re.compile(r"NameError|ImportError|AttributeError\W++(?!NoneType)")
-"""What an edit raises that names what the tree does not have any more: nothing is shown by that."""
+"""Errors of an edit that uses names which no longer exist in the tree; they prove nothing."""
 
 _Command: TypeAlias = tuple[str, ...]
 
@@ -47,11 +47,11 @@ class Unusable(Exception):
 
 
 class Finding(msgspec.Struct, omit_defaults=True):
-    """What became of one catcher.
+    """The result of one catcher.
 
     Attributes:
         by: The test, or ``simulator``.
-        seconds: How long it took until it failed, or ended.
+        seconds: Time until it failed or ended.
         said: How it failed.
     """
 
@@ -69,22 +69,22 @@ class Finding(msgspec.Struct, omit_defaults=True):
 
 
 class Judgement(msgspec.Struct):
-    """What noticed a planted bug, and what did not."""
+    """The results of all catchers of a planted bug."""
 
     bug: str
     findings: list[Finding]
 
     @property
     def is_caught(self) -> bool:
-        """Return whether every catcher that was tried noticed it, one at least."""
+        """Return whether there is a catcher, and every catcher caught it."""
         return bool(self.findings) and all(found.is_caught for found in self.findings)
 
 
 class Ended(msgspec.Struct):
-    """How a process ended; without a code it was killed when its time was up.
+    """The end of a process; the code is ``None`` if it was killed at its time limit.
 
     Attributes:
-        seconds: How long it took; processor time was less.
+        seconds: Wall time; the processor time was less.
     """
 
     code: int | None
@@ -96,8 +96,8 @@ class Judge:
     """Runs catchers, a few processes at a time.
 
     Args:
-        jobs: How many processes run side by side.
-        seconds: How much processor time each may take.
+        jobs: Number of concurrent processes.
+        seconds: Processor time limit of each process.
         first: The first of the seeds that are drawn.
     """
 
@@ -108,7 +108,7 @@ class Judge:
         self._clean: dict[_Command, asyncio.Task[Ended]] = {}
 
     async def judge(self, bug: PlantedBug) -> Judgement:
-        """Run what a bug declares; draw seeds where the one it names does not break any more.
+        """Run the declared catchers of a bug; if its seed no longer breaks, draw seeds.
 
         Raises:
             DoesNotApply: If the bug does not fit the tree.
@@ -126,14 +126,14 @@ class Judge:
         return Judgement(bug.name, findings)
 
     async def draw(self, bug: PlantedBug, levels: tuple[int, ...] = _LEVELS) -> Judgement:
-        """Play the simulator alone, from its first seed on, at all levels side by side."""
+        """Run only the simulator, from its first seed on, at all levels concurrently."""
         check(bug)
         return Judgement(bug.name, [await self._draw(bug, levels)])
 
     async def hold_together(self, bugs: Iterable[PlantedBug]) -> None:
-        """Run the catchers of bugs without any bug, many in a process, so that none does it alone.
+        """Run the catchers of bugs without any bug, many in one process, to save starts.
 
-        Where that fails each is asked on its own.
+        If such a group fails, each catcher of it is run alone.
         """
         bugs = list(bugs)
         tests = {bug.seen_by for bug in bugs if bug.seen_by is not None}
@@ -146,7 +146,7 @@ class Judge:
         await asyncio.gather(*(self._hold_group(*group) for group in groups if group[1]))
 
     async def hold(self, levels: tuple[int, ...] = _LEVELS) -> None:
-        """Play seeds without any bug for as long as ``draw`` does.
+        """Run seeds without any bug for as long as ``draw`` does.
 
         Raises:
             Unusable: If one breaks.
@@ -174,7 +174,7 @@ class Judge:
         return read_play(bug, seed.level, await self._run(command, bug))
 
     async def _draw(self, bug: PlantedBug, levels: tuple[int, ...]) -> Finding:
-        """Play all levels until one breaks; that its seed holds without the bug is seen to."""
+        """Run all levels until one breaks; check that its seed passes without the bug."""
         playing = {asyncio.create_task(self._run(self._many(one), bug)): one for one in levels}
         longest = 0.0
         try:
@@ -252,7 +252,7 @@ class Judge:
 
 
 def _limit_processor_time(seconds: int) -> None:
-    """Have the kernel end this process once it has computed for so long."""
+    """Let the kernel end this process when it exceeds the processor time limit."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
 
@@ -269,10 +269,10 @@ def _play(level: int, *seeds: int) -> _Command:
 
 
 def read_play(bug: PlantedBug, level: int, ended: Ended) -> Finding:
-    """Read what a run of the simulator said.
+    """Parse the output of a simulator run.
 
     Raises:
-        Unusable: If the simulator itself failed: that is no invariant.
+        Unusable: If the simulator itself failed, not an invariant.
     """
     if not ended.code:
         return Finding("simulator", is_caught=False, seconds=ended.seconds)
@@ -285,10 +285,10 @@ def read_play(bug: PlantedBug, level: int, ended: Ended) -> Finding:
 
 
 def _check_names(bug: PlantedBug, said: str) -> None:
-    """Refuse a failure of the edit in place of what it plants.
+    """Reject a failure of the edit itself, instead of the planted bug.
 
     Raises:
-        Unusable: If that is what was said.
+        Unusable: If the output shows one.
     """
     if _OF_THE_BUG_ITSELF.search(said):
         raise Unusable(f"{bug.name} itself fails: {said}")

@@ -1,4 +1,4 @@
-"""What user code did, written down beside the database: the independent witness."""
+"""Records of what user code did, independent of the database."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ STORM = 50
 _REMEMBERED = 40
 
 Returned = tuple[bytes | None, int | None]
-"""What user code returned: the result, and how many items it has if it feeds an expansion."""
+"""The result of user code, and the number of its items if it feeds an expansion."""
 
 
 class Ledger:
-    """Begins and successes by start, and what the actors must remember over crashes.
+    """Begins and successes by start, and state of the actors that must survive crashes.
 
     Attributes:
         begins: How often user code of a task began.
-        cleared: The number each task had when it was cleared last.
-        starts: Each start that did, with how often.
-        returned: Starts whose user code returned, with what.
-        deadlines: Triggers whose wait has one.
-        over: Tasks that have ended, and everyone who had to be was told so.
-        begun_after_end: Those of them that began all the same.
-        storms: Tries behind which one was called back again and again.
-        told: What the coroutines were told.
-        handed: Owed effects that were ever handed out.
-        spoken: The last reports of any process, heard or not.
-        again: Starts that asked for another round of their loop.
+        cleared: The number of the start in which each task was last cleared.
+        starts: How often each start began.
+        returned: The return value of each start whose user code returned.
+        deadlines: Triggers whose wait has a deadline.
+        over: Tasks that have ended and whose end has been reported.
+        begun_after_end: Tasks of ``over`` that began nevertheless.
+        storms: Tries behind which others were recalled again and again.
+        told: The answers that coroutines received.
+        handed: Outbox rows that were ever handed out.
+        spoken: The last reports of all processes, received or not.
+        again: Starts that requested another iteration of their loop.
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class Ledger:
         self._called_back: Counter[tuple[int, int]] = Counter()
 
     def begin(self, task_no: int, start_no: int) -> None:
-        """User code begins."""
+        """Record that user code begins."""
         self.starts[task_no, start_no] += 1
         self._open.append((task_no, start_no))
         if start_no < self.cleared[task_no]:
-            return  # what was cleared since is stopped, and never heard
+            return  # cleared since: it is stopped, and its report is ignored
         if task_no in self.recorded:
             self.begun_after_success.append(task_no)
         if task_no in self.over:
@@ -70,7 +70,7 @@ class Ledger:
         self.begins[task_no] += 1
 
     def record(self, batch: Batch) -> None:
-        """A batch is stored: what has succeeded, what ends by itself, and what begins anew."""
+        """Record a stored batch: successes, deadlines and cleared tasks."""
         self._clear(batch)
         for row in changed_tasks(batch):
             if row.state is TaskState.SUCCESS and not is_marked(row):
@@ -80,7 +80,7 @@ class Ledger:
                 self.deadlines.add(wait.trigger_no)
 
     def _clear(self, batch: Batch) -> None:
-        """Tasks begin anew: what they did before counts no longer."""
+        """Forget the past of tasks that were cleared."""
         for change in batch.task_changes:
             if (change.task_no, TaskState.PENDING) in batch.steps:
                 number = change.task_no
@@ -91,31 +91,31 @@ class Ledger:
                 self.told.clear(number)
 
     def take_open(self) -> list[tuple[int, int]]:
-        """Return the starts that have begun in this incarnation; there will be another."""
+        """Return the starts that began in this incarnation, and begin a new list."""
         begun, self._open = self._open, []
         return begun
 
     def succeed(
         self, task_no: int, start_no: int, body: bytes | None = None, width: int | None = None
     ) -> None:
-        """User code returned."""
+        """Record that user code returned."""
         self.returned[task_no, start_no] = (body, width)
 
     def defer(self, task_no: int, try_number: int) -> None:
-        """User code asked to wait."""
+        """Record that user code deferred."""
         self._deferrals[task_no, try_number] += 1
 
     def deferrals(self, task_no: int, try_number: int) -> int:
-        """How often it has in this try."""
+        """Return how often it has deferred in this try."""
         return self._deferrals[task_no, try_number]
 
     def called_back(self, key: tuple[int, int], count: int) -> None:
-        """What stood behind a slow try was called back."""
+        """Record that tries queued behind a slow one were recalled."""
         if count:
             self._called_back[key] += 1
             if self._called_back[key] == STORM:
                 self.storms.append(key)
 
     def has_deadline(self, trigger_no: int) -> bool:
-        """Whether a wait ends by itself."""
+        """Return whether a wait has a deadline."""
         return trigger_no in self.deadlines

@@ -1,4 +1,4 @@
-"""The timers of the engine, watched: a length of time takes that long, whatever the wall clock."""
+"""Watched timers of the engine: a duration takes that long, whatever the wall clock does."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.sim.workload import SECOND
 __all__ = ("Lengths",)
 
 _LATEST_US = 60 * SECOND
-"""Timers are coarse, and the loop of a seed may be late: far less than a clock is set by."""
+"""Tolerance: timers are coarse and the loop may be late, but far less than a clock is set by."""
 
 
 class Lengths(Timers):
-    """Says of each length of time that comes too early, or too late, that it did.
+    """Reports each duration that ends too early or too late.
 
     Args:
         report: See ``Timers``.
-        found: Told of what does not hold.
+        found: Called with each violation.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Limits, recounted from the rows: slots, pools, windows, and how many runs of a DAG go on.
+"""Limits, recounted from the rows: slots, pools, windows, and active runs of a DAG.
 
-In a pool that counts what waits, so does every deferred task, and one that goes on after a
-wait until it does; what is over a new limit may go on, but nothing is let in beside it.
+In a pool that counts deferred tasks, every deferred task has weight, and so has a resumed one until
+it runs. What exceeds a lowered limit may continue, but nothing starts beside it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAY_WEIGH = frozenset({TaskState.RUNNING, TaskState.DEFERRED, TaskState.QUEUED,
 
 
 def hold(node: Any, batch: Batch, starts: list[StartTry]) -> None:
-    """I4: slots, pools when something starts in them, and the limits of a run."""
+    """I4: check slots, pools in which something starts, and the limits of runs."""
     _pools_with_deferred(node, batch, starts)
     if starts or batch.steps:
         _tasks_and_runs(node, batch, starts)
@@ -50,7 +50,7 @@ def _tasks_and_runs(node: Any, batch: Batch, starts: list[StartTry]) -> None:
     for pool in {task.pool for task in _tasks(node, starts) if not _is_hosted_sensor(task)}:
         limit = tables.pools.get(pool)
         if limit is None or limit.include_deferred:
-            continue  # the latter says more, and is held to that
+            continue  # a pool that counts deferred tasks has a stricter check
         if in_pool[pool] > limit.slots:
             raise Broken("I4 limits", f"started in pool {pool}: {in_pool[pool]} of {limit.slots}")
     for run_no, rows in by_run.items():
@@ -62,9 +62,10 @@ def _tasks_and_runs(node: Any, batch: Batch, starts: list[StartTry]) -> None:
 
 
 def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> None:
-    """Beyond its limit such a pool never grows, not even by what waits from its start.
+    """Check that a pool that counts deferred tasks never grows beyond its limit.
 
-    But for what had been claimed when it was none, and begins behind one that waits now.
+    Tasks that are deferred from their start count, too. Excepted are claims from before it became
+    such a pool, which begin behind a task that waits now.
     """
     tables = node.tables
     counting = {name for name, row in tables.pools.items() if row.include_deferred}
@@ -80,7 +81,7 @@ def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> Non
             task = spec.tasks[row.position]
             if not _is_hosted_sensor(task) and _weighs(node, row, task):
                 weights[task.pool] += task.slots
-    # A crash right after a commit leaves it unjudged: what it did to the pools is seen here.
+    # A commit before a crash was not checked: its changes of pools are seen here.
     changed = {name for name in counting if tables.weighed.get(name) != tables.pools[name]}
     changed |= {row.name for row in batch.pools}
     tables.weighed = dict(tables.pools)
@@ -92,7 +93,7 @@ def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> Non
 
 
 def _begun_claims(node: Any, batch: Batch, starts: list[StartTry]) -> Counter[str]:
-    """What a batch says has begun that was granted before it; nothing new is claimed there."""
+    """Return the weight of earlier claims that began in a batch; such pools allow no new claims."""
     begun: Counter[str] = Counter()
     granted = {effect.start.task_no for effect in starts}
     for task_no in {no for no, state in batch.steps if state is TaskState.RUNNING} - granted:
@@ -113,7 +114,7 @@ def _weighs(node: Any, row: TaskRow, task: TaskSpec) -> bool:
         return True
     if row.state is TaskState.QUEUED and task.sensor is None and row.started_at is not None:
         return True
-    if task.sensor is None:  # the stream of an operator outlives its tries, in which it waits anew
+    if task.sensor is None:  # an operator's stream outlives its tries
         return False
     return row.state in {TaskState.QUEUED, TaskState.SENSING} and any(
         found.task_no == row.task_no and found.ordinal < 0 and found.state is TriggerState.FIRED
@@ -131,7 +132,7 @@ def _run_limits(spec: Any, run_no: int, rows: list[TaskRow]) -> None:
 
 
 def _limits_over_runs(node: Any, by_run: dict[int, list[TaskRow]]) -> None:
-    """Each version has its own limit; what it counts is the tasks of all versions with one."""
+    """Check limits over all runs. Each version has its own; all with one are counted together."""
     running: Counter[tuple[str, str]] = Counter()
     limits: Counter[tuple[str, str]] = Counter()
     for run_no, rows in by_run.items():
@@ -157,9 +158,9 @@ def _windows(node: Any, run_no: int) -> None:
 
 
 def _active_runs(node: Any) -> None:
-    """Each version has its own limit, and a run begins by that of its own.
+    """Check active runs: a run begins under the limit of its own version.
 
-    Only the run that all others of its line wait for may begin past it.
+    Only the run that all later ones of its DAG wait for may begin beyond the limit.
     """
     beyond = node.tables.beyond
     candidates, task = defaultdict(list), node.tables.live_run_nos()
@@ -169,7 +170,7 @@ def _active_runs(node: Any) -> None:
     limits: Counter[str] = Counter()
     for run_no in task:
         if node.tables.runs[run_no].backfill is not None:
-            continue  # they have a limit of their own
+            continue  # they have their own limit
         dag_id = node.tables.runs[run_no].dag_id
         active[dag_id] += 1
         limits[dag_id] = max(limits[dag_id], node.tables.spec_of_run(run_no).max_active_runs)
@@ -185,7 +186,7 @@ def _active_runs(node: Any) -> None:
 
 
 def _has_lost_its_place(node: Any, row: TaskRow) -> bool:
-    """Its run is held still because its end could not be taken; the process is done with it."""
+    """Return whether its end was refused, and its run quarantined: the process is done with it."""
     if node.tables.runs[row.run_no].quarantine is None:
         return False
     task = node.memory.active_tasks.get(row.task_no)

@@ -1,7 +1,7 @@
-"""What must go on: nothing waits beside a free place, and places are what tasks hold.
+"""Liveness: nothing waits beside a free slot, and slots match the tasks that hold them.
 
-The first promise of liveness, that all comes to its end, is ``model.Node.live``; the second,
-that every instant is heeded, is ``wheel.Watch``.
+The first liveness invariant, that everything ends, is ``model.Node.live``. The second, that every
+timer is handled, is ``wheel.Watch``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = (
 
 
 def nobody_waits_beside_a_free_place(node: Any) -> None:
-    """L3: with an empty inbox, whoever waits for a slot waits because there is none."""
+    """L3: with an empty inbox, check that a task waits for a slot only if none is free."""
     slots, memory = node.slots, node.memory
     free = {
         Body.FUNCTION: any(worker.is_idle for worker in slots.workers),
@@ -49,7 +49,7 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
         is_held = run.row.quarantine is not None or run.clearing is not None
         if run.state is RunState.RUNNING and not is_held:
             if has_limits(run) and run.run_no in queued:
-                continue  # a limited run stands in one queue at a time, with its best
+                continue  # a limited run is in one queue at a time, with its best task
             for entry in admitted(run):
                 spec = run.spec.tasks[entry.position]
                 if slots.ready.across.is_full(entry):
@@ -71,20 +71,20 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
         if queue and not slots._has_room(
             pool, queue[0][3].run.spec.tasks[queue[0][3].position].slots
         ):
-            continue  # the head of the queue is wider, and nobody overtakes it
+            continue  # the head of the queue needs more slots, and must not be overtaken
         if slots._has_room(pool, widest):
             raise Broken("L3 progress", f"{name} waits, and there is a free place in pool {pool}")
 
 
 def has_limits(run: Run) -> bool:
-    """Whether something of it is kept from its start by how many of it may run."""
+    """Return whether the run has limits on concurrent tasks."""
     if run.spec.max_active_tasks is not None:
         return True
     return any(task.max_active_tis_per_dagrun is not None for task in run.spec.tasks)
 
 
 def admitted(run: Run) -> Iterator[TaskInstance | MappedTask]:
-    """Whoever waits for a slot and is kept from it by no limit of its run."""
+    """Yield the queued tasks that no limit of their run keeps from starting."""
     at_once = run.spec.max_active_tasks
     if at_once is not None and run.running >= at_once:
         return
@@ -115,13 +115,13 @@ def admitted(run: Run) -> Iterator[TaskInstance | MappedTask]:
 
 
 def one_owner(node: Any, epoch: int) -> None:
-    """L4: with nothing wrong any more the node stays whose it is."""
+    """L4: check that without faults the database keeps its owner."""
     if node.tables.epoch != epoch:
         raise Broken("L4 owner", f"epoch {epoch} has become {node.tables.epoch}")
 
 
 def places_are_what_tasks_hold(node: Any) -> None:
-    """What the slots have counted is what the tasks say that hold them."""
+    """Check that the counts of slots and pools match the tasks that hold them."""
     slots: Slots = node.slots
     used: Counter[str] = Counter()
     running: Counter[int] = Counter()
@@ -153,7 +153,7 @@ def places_are_what_tasks_hold(node: Any) -> None:
 
 
 def _kept(node: Any) -> Counter[str]:
-    """What keeps its room while it waits; all that is deferred does where its pool counts it."""
+    """Return the pool slots that waiting tasks hold. A deferred task does if its pool counts it."""
     slots: Slots = node.slots
     retained: Counter[str] = Counter()
     for task in node.memory.active_tasks.values():
@@ -177,7 +177,7 @@ def _worker_has(worker: Worker, lives: list[TaskInstance]) -> None:
 
 
 def _is_ending(wait: TriggerInstance) -> bool:
-    """Its task is being cancelled, cleared or marked, slice by slice."""
+    """Return whether its task is being cancelled, cleared or marked, in slices."""
     if not wait.run.state.is_live:
         return True
     chosen, task = wait.run.clearing, wait.task
@@ -185,11 +185,11 @@ def _is_ending(wait: TriggerInstance) -> bool:
 
 
 def triggers_are_hosted(node: Any) -> None:
-    """While a trigger host is up, whatever waits for a trigger has been given to it."""
+    """Check that waiting triggers are assigned while a trigger host is up."""
     moving = {entry.dag_id for entry in node.circle.inbox if isinstance(entry, PauseTriggers)}
     for number, wait in node.memory.waits.items():
         if wait.row.class_path in HOSTLESS or wait.run.row.dag_id in moving:
-            continue  # no host ever has it, or it is handed over in a moment
+            continue  # it never has a host, or is about to be assigned
         if (
             role_of(wait.row.class_path, wait.run.dag_version, node.memory)
             not in node.memory.hosts_up
@@ -200,14 +200,14 @@ def triggers_are_hosted(node: Any) -> None:
         if is_stopped(wait.run.row.dag_id, node.memory):
             continue  # it has left its host, or will
         if node.memory.may_host_more or not may_host(number, node.memory):
-            continue  # others are hosted first
+            continue  # others are assigned first
         if wait.state is TriggerState.WAITING and wait.task is not None and wait.hosting == 0:
             raise Broken("places", f"trigger {number} waits, and no host has it")
     evented.are_hosted(node)
 
 
 def hosts_were_given_what_they_have(node: Any) -> None:
-    """What is remembered as hosted was given to the process that is up, not to one before it."""
+    """Check that the assignments in memory were sent to the current process of the host."""
     memory = node.memory
     news = (HostUp, HostLost, AssignTriggers)
     if memory.may_host_more or any(isinstance(entry, news) for entry in node.circle.inbox):

@@ -1,7 +1,7 @@
-"""An event loop under a seed: any of what is ready may run next, and time jumps to the next timer.
+"""A seeded event loop: any ready callback may run next, and time jumps to the next timer.
 
-Runs callbacks one at a time through the private lists of CPython's loop, as they are in
-Python 3.11; nothing here may wait for a thread or a socket.
+Callbacks run one at a time through private lists of CPython's event loop, as they are in Python
+3.11. Nothing here may wait for a thread or a socket.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Stalled(Exception):
 class SeededLoop(asyncio.SelectorEventLoop):
     """See the module.
 
-    A seed has its own odds that what runs next is not what was ready first, and that time
-    passes before it runs, as on a machine that is busy.
+    Each seed has its own probability that callbacks run out of order, and that time passes before
+    one runs, as on a busy machine.
     """
 
     _ready: Any
@@ -46,7 +46,7 @@ class SeededLoop(asyncio.SelectorEventLoop):
         self._virtual = 0.0
 
     def time(self) -> float:
-        """Virtual seconds."""
+        """Return virtual seconds."""
         return self._virtual
 
     def _run_once(self) -> None:
@@ -79,7 +79,7 @@ class SeededLoop(asyncio.SelectorEventLoop):
 
 
 class _InOrder(dict[Any, None]):
-    """As much of a set as anyio needs, in the order in which things came."""
+    """The part of a set that anyio needs, in insertion order."""
 
     def add(self, entry: Any) -> None:
         self[entry] = None
@@ -93,7 +93,7 @@ class _InOrder(dict[Any, None]):
 
 @contextmanager
 def cancelled_in_order() -> Iterator[None]:
-    """Have anyio cancel tasks in the order of their starts, and not of their addresses."""
+    """Let anyio cancel tasks in the order of their starts instead of their addresses."""
     scope, group = CancelScope.__init__, TaskGroup.__init__
 
     def ordered_scope(self: Any, *arguments: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong at the second level: all of the first, and what only a real store shows."""
+"""Faults of the second level: all of the first, and those that only a real store shows."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ KINDS = {
     "trigger stalls": 0.1,
     "fails while parked": 0.1,
 }
-"""Kinds with how likely each may become at one opportunity."""
+"""The highest probability of each kind at one opportunity."""
 
 
 class LoopFaults(Faults):
-    """Draws each kind from a chance of its own, so that leaving one out moves no other.
+    """Draws each kind from its own random generator, so that leaving one out changes no other.
 
     A fault's number is that of its opportunity.
     """

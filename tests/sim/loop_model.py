@@ -1,9 +1,8 @@
-"""The second level: the real engine, timers, triggerer and SQLite store on a loop of a seed.
+"""The second level: the real engine, timers, triggerer and SQLite store on a seeded event loop.
 
-Any of what is ready may run next, so every await is a place where something else comes in
-between. The actors and the invariants are those of the first level. A table of dictionaries
-is kept beside the database, which is compared with it row by row, and in the end with its
-journal.
+Any ready callback may run next, so at every await something else may come in between. Actors and
+invariants are those of the first level. Tables of dictionaries mirror the database, which is
+compared with them row by row, and in the end with its journal.
 """
 
 from __future__ import annotations
@@ -59,13 +58,13 @@ __all__ = ("PEOPLE", "dags_of", "play")
 PEOPLE, PEOPLE_REST_US = 60, 10 * SECOND
 LONGEST_SECONDS = 4 * 24 * 3600.0
 LET_GO_SECONDS = 20_000.0
-"""A host that hangs is found out, and what it was to let go of is gone with it."""
+"""Long enough that a hung host has been replaced, and its triggers have been released."""
 
 _BEGIN_US = 1_700_000_000 * SECOND
 
 
 class _Clock:
-    """The loop's time, and a wall that may step."""
+    """The loop's time, and a wall clock that may step."""
 
     def __init__(self, loop: SeededLoop) -> None:
         self._loop = loop
@@ -82,14 +81,14 @@ class _Clock:
 
 
 class _Ended(Exception):
-    """A life of the node has ended as it was told to."""
+    """A life of the node has ended in an orderly way."""
 
 
 class LoopNode:
-    """One node after the other on one database, and the people before it.
+    """Successive nodes on one database, and their clients.
 
     Attributes:
-        given_up: Triggers that a host was told to let go of because nobody waits any more.
+        given_up: Triggers that a host was ordered to stop because no task waits any more.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class LoopNode:
         self._reports = Reports(self)
         self.given_up: set[int] = set()
 
-    # ── a stage for the actors ──────────────────────────────────────────────────────────
+    # ── interface for the actors ────────────────────────────────────────────────────────
 
     def wall(self) -> int:
         return self.clock.now()
@@ -139,7 +138,7 @@ class LoopNode:
     def spec_of(self, run_no: int, position: int) -> TaskSpec:
         return self.tables.spec_of_run(run_no).tasks[position]
 
-    # ── what the invariants look at ─────────────────────────────────────────────────────
+    # ── interface for the invariants ────────────────────────────────────────────────────
 
     @property
     def _incarnation(self) -> Incarnation:
@@ -158,7 +157,7 @@ class LoopNode:
         return self.engine.slots
 
     def committed(self, batch: Batch) -> None:
-        """The engine believes it is durable: everything is checked."""
+        """Check everything; the engine now believes that the batch is durable."""
         self.turns += 1
         self.digest.update(msgspec.msgpack.encode(batch))
         if self._trace is not None:
@@ -187,17 +186,17 @@ class LoopNode:
         begins_anew = any(state is TaskState.PENDING for _, state in batch.steps)
         is_drawn = self.rng.random() < 0.05
         if (is_drawn or self._life != self._looked_at) and not begins_anew:  # settled afterwards
-            self._looked_at = self._life  # so each life is looked at soon after its restart
+            self._looked_at = self._life  # so each life is checked soon after its restart
             recovery.memory_is_what_rows_say(self)
             liveness.places_are_what_tasks_hold(self)
 
     def found(self, broken: Broken) -> None:
-        """Something does not hold: all is over."""
+        """Record a violation and end the simulation."""
         self.broken = self.broken or broken
         self._over.set()
 
     def applied(self, batch: Batch) -> None:
-        """The database has it, whether the engine will hear or not."""
+        """Mirror a batch that the database has applied, whether or not the engine learns of it."""
         if batch.number != self.tables.commit_no:
             self._before = invariants.before(self, batch)
         self.tables.commit(batch)
@@ -207,7 +206,7 @@ class LoopNode:
     # ── the life of a node ──────────────────────────────────────────────────────────────
 
     async def live(self, disk: Disk, files: Files) -> None:
-        """Incarnation after incarnation, until all is over."""
+        """Run one incarnation after another, until everything has ended."""
         self.files = files
         store: Any = ShakyStore(disk, self)
         self._over = anyio.Event()
@@ -225,7 +224,7 @@ class LoopNode:
             raise Broken("I1 journal", "; ".join(differences[:5]))
 
     def _keys_of_a_life(self) -> tuple[bytes, ...]:
-        """Once there was another key, the first is not enough."""
+        """Return the keys of the next life: both, or only the second, which is not enough."""
         self._is_keyless = self.faults.happens("key lost")
         if self._is_keyless:
             self.points["key lost"] += 1
@@ -247,7 +246,7 @@ class LoopNode:
             self.points["restart"] += 1
 
     async def _end_early(self) -> None:
-        """Somebody stops the node, in one way or the other."""
+        """Stop the node early in some lives, with or without draining."""
         drains, ends = self.faults.happens("drained"), self.faults.happens("ended at once")
         if not drains and not ends:
             return
@@ -257,7 +256,7 @@ class LoopNode:
         raise _Ended
 
     async def _outside(self, services: Any) -> None:
-        """People ask, and then everything must come to its end."""
+        """Send the requests of clients; then everything must end."""
         for spec in self.dags:
             self.say(
                 FileParsed(file=spec.file, version=f"v-{spec.dag_id}", dags=(spec,), sources={})
@@ -272,13 +271,13 @@ class LoopNode:
         self.faults.healed = True
         if self._is_keyless:
             raise _Ended
-        await anyio.sleep(60)  # what was asked before is answered by then
+        await anyio.sleep(60)  # earlier requests are answered by then
         for name in POOLS[1:]:
             wide = self.rng.random() < 0.5
             await self._crowd.ask(
                 SetPool(name=name, slots=4, include_deferred=wide and name == COUNTING)
             )
-        for spec in self.dags:  # no more runs, but those there are
+        for spec in self.dags:  # no new runs, only the existing ones
             is_paused = spec.if_paused != "stop" and spec.trigger is None
             await self._crowd.ask(SetPaused(dag_id=spec.dag_id, paused=is_paused))
         await self._everything_ends()
@@ -298,7 +297,7 @@ class LoopNode:
                 self.found(Broken("liveness", recovery.unfinished(self)))
                 return
             waiting = {*stuck(self)}
-            if self._loop.time() > until - LONGEST_SECONDS / 2:  # whatever ends has ended by then
+            if self._loop.time() > until - LONGEST_SECONDS / 2:  # what ends has ended by then
                 waiting |= starving(self._incarnation.triggerers.values(), self.tables)
                 waiting |= self._incarnation.restarting()
             for run_no in self.tables.unfinished():
@@ -339,10 +338,10 @@ def play(
     trace: Callable[[str], None] | None = None,
     people: int = PEOPLE,
 ) -> Verdict:
-    """Live one seed; see ``model.play``. The trace tells what was committed.
+    """Run one seed; see ``model.play``. The trace shows the commits.
 
     Args:
-        people: How many requests are made before everything must come to its end.
+        people: Number of requests before everything must end.
     """
     loop = SeededLoop(random.Random(f"loop {seed}"))
     node = LoopNode(seed, loop, left_out, dropped, trace, people)
@@ -377,7 +376,7 @@ def play(
 
 
 def _cause(exc: BaseException) -> BaseException:
-    """The first error in a group of groups."""
+    """Return the first error in nested groups."""
     while isinstance(exc, BaseExceptionGroup):
         exc = exc.exceptions[0]
     return exc
@@ -390,7 +389,7 @@ def dags_of(seed: int) -> list[DagSpec]:
 
 @contextmanager
 def _logs(*, is_traced: bool) -> Iterator[None]:
-    """The engine logs through structlog, the triggerer and what it stands on do not."""
+    """Set the level of both logging systems: structlog in the engine, logging in the triggerer."""
     level = logging.INFO if is_traced else logging.CRITICAL
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
     loggers = [logging.getLogger(name) for name in ("aioflow", "asyncio")]

@@ -1,7 +1,7 @@
-"""Loops: drawn into DAGs, and checked.
+"""Loops: drawn into DAGs, and their invariant.
 
-One more of the numbered promises of ``tests.sim.invariants``: I20, a loop goes round again exactly
-where what decides has said so, all of its tasks at once, and never further than it may.
+I20 of ``tests.sim.invariants``: a loop runs another iteration exactly if its deciding task said so,
+with all of its tasks, and never beyond its limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ("goes_on", "hold", "is_round", "whole", "with_loops")
 
 
 def with_loops(spec: DagSpec, rng: random.Random) -> DagSpec:
-    """Return the DAG with loops behind it, and tasks that come after those."""
+    """Return the DAG with added loops, and with tasks after them."""
     tasks = list(spec.tasks)
     for _ in range(rng.choice((1, 1, 2))):
         _add_loop(tasks, rng)
@@ -56,7 +56,7 @@ def _add_loop(tasks: list[TaskSpec], rng: random.Random) -> None:
 
 
 def _add_teardown(tasks: list[TaskSpec], inside: range, rng: random.Random) -> None:
-    """Add one that nobody in the loop waits for, perhaps of a setup outside, perhaps late."""
+    """Add a teardown that no task of the loop waits for, possibly of a setup outside."""
     setups = [p for p, task in enumerate(tasks) if task.is_setup and p not in inside]
     setups = setups[-1:] + [p for p in inside if tasks[p].is_setup]
     if setups:
@@ -89,21 +89,21 @@ def _task(position: int, parents: Any, rng: random.Random, rule: TriggerRule) ->
 
 
 def goes_on(spec: TaskSpec, rng: random.Random) -> bool:
-    """Draw whether a task that decides wants another round."""
+    """Draw whether a deciding task requests another iteration."""
     return spec.chooses is Chooses.ROUNDS and rng.random() < 0.6
 
 
-# ── what must hold ──────────────────────────────────────────────────────────────────────
+# ── invariant ───────────────────────────────────────────────────────────────────────────
 
 
 def is_round(spec: DagSpec, position: int) -> bool:
-    """Whether the map indexes of a task are rounds."""
+    """Return whether the map indexes of a task are iterations."""
     mapped = spec.tasks[position].mapped
     return mapped is not None and mapped.until >= 0
 
 
 def whole(node: Any, run_no: int, position: int) -> TaskState | None:
-    """Return what a task of a loop counts as, by the rows; ``None`` before it has begun."""
+    """Return the state of a whole loop task, by the rows; ``None`` before it has begun."""
     row = node.tables.expansions.get((run_no, position))
     if row is None:
         return None
@@ -121,7 +121,7 @@ def _state(node: Any, task_no: int) -> TaskState:
 
 
 def hold(node: Any, turn: Any) -> None:
-    """Check what a commit may have broken of loops."""
+    """Check everything about loops that a commit may have broken."""
     tables = node.tables
     for run_no in turn.run_nos:
         spec = tables.spec_of_run(run_no)

@@ -1,4 +1,4 @@
-"""Triggers as nobody should write them."""
+"""Badly written triggers."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ _BADLY = (
 )  # fmt: skip
 _FOR_EVER = ("hang", "swallow")
 _ELSEWHERE = ("Returns", "Refuses", "RAISED", "NoTrigger")
-"""Not one that is missing: that is waited for, and here nobody can restore it."""
+"""Without a missing class: its code would be waited for, and cannot be restored here."""
 _FORMS = ("Misbehaving", "Together", "Quietly")
-"""With a coroutine of its own; in a watch, with something to do at its end; without."""
+"""With a coroutine of its own; in a shared poller with cleanup; in one without."""
 _ENDINGS = {"success": TaskSuccessEvent, "failed": TaskFailedEvent, "skipped": TaskSkippedEvent}
 _LEAVING = ("", "", "raise", "exit", "hang", "swallow")
 _DELAYS = (0.0, 0.001, 5.0, 600.0)
 
 
 class Base(BaseException):
-    """No ``Exception``."""
+    """Not an ``Exception``."""
 
 
 class Unspeakable(Exception):
-    """Cannot even be shown."""
+    """An exception whose text cannot be produced."""
 
     def __str__(self) -> str:
         raise Base
 
 
 DRAWN = ("as drawn",)
-"""The arguments of whatever is raised here, so that an exit is known for one of a trigger."""
+"""The arguments of every exception raised here, to recognize an exit raised by a trigger."""
 
 RAISED: dict[str, type[BaseException]] = {
     "raise": OSError,
@@ -68,7 +68,7 @@ RAISED: dict[str, type[BaseException]] = {
 
 @dataclass
 class Named(Trigger[list[Any]]):
-    """Waits for a named event, as that of the catalogue does; it says whose it is, and which."""
+    """Waits for a named event like the trigger of the catalogue; its event carries its token."""
 
     password: str
     token: list[int]
@@ -89,10 +89,10 @@ class Named(Trigger[list[Any]]):
 def draw(
     rng: random.Random, carried: bytes, *, badly: bool, has_timeout: bool, ends: str = ""
 ) -> tuple[str, bytes]:
-    """Return class path and fields of a trigger; only one with a timeout may wait for ever.
+    """Return class path and fields of a trigger. Only one with a timeout may wait forever.
 
     Args:
-        carried: msgpack of further fields; its events say the token among them.
+        carried: msgpack of further fields, with a token that its events carry.
         ends: How its event ends the task, if it does.
     """
     ways: tuple[str, ...] = _WELL
@@ -124,7 +124,7 @@ def draw_stream(rng: random.Random, carried: bytes, dag_version: StreamPlan) -> 
 
 @dataclass
 class Misbehaving(Trigger[Any]):
-    """Does what it was told, and tells another payload at each hosting."""
+    """Behaves as drawn; each assignment yields another payload."""
 
     carried: Any
     way: str
@@ -154,7 +154,7 @@ class Misbehaving(Trigger[Any]):
                 await asyncio.sleep(_TOO_LONG_SECONDS)
 
     def events(self) -> list[Any]:
-        """Return what is yielded."""
+        """Return the events it yields."""
         payload = [f"event {next(self.payloads)}", self.carried["token"]]
         if self.ends:
             return [_ENDINGS[self.ends]("as drawn")]
@@ -187,7 +187,7 @@ class Misbehaving(Trigger[Any]):
 
 
 class Corner(Watch[bytes, Any]):
-    """Where triggers misbehave together that do it in the same way."""
+    """A shared poller for triggers that misbehave in the same way."""
 
     def __init__(self, way: str, delay: float) -> None:
         self._way = way
@@ -196,17 +196,17 @@ class Corner(Watch[bytes, Any]):
 
     @property
     def is_always_sound(self) -> bool:
-        """Whether it fails as a whole, each time after so long that nobody is charged for it."""
+        """Whether it only fails as a whole, each time after so long that no trigger is charged."""
         is_failing = self._way == "none" or (self._way in RAISED and self._way != "raise")
         return is_failing and self._delay > shared_poller._SOUND_SECONDS
 
     def joined(self, wanted: bytes) -> None:
-        """Be done with it after the delay; with hanging never."""
+        """Finish the trigger after the delay, or never if it hangs."""
         if self._way not in _FOR_EVER:
             asyncio.get_running_loop().call_later(self._delay, self._due.put_nowait, wanted)
 
     async def run(self) -> AsyncIterator[tuple[bytes, Any]]:
-        """Yield the events of all, or what else was drawn."""
+        """Yield the events of all triggers, or misbehave as drawn."""
         try:
             while True:
                 if self._way == "swallow":
@@ -231,16 +231,16 @@ class Corner(Watch[bytes, Any]):
 
 
 class Together(Misbehaving):
-    """Shares a watch, and has a ``cleanup``."""
+    """Uses a shared poller, and has a ``cleanup``."""
 
     def share(self) -> Share | None:
-        """One watch for each way."""
+        """Return one poller for each way to misbehave."""
         wanted = msgspec.msgpack.encode([self.carried["token"], self.ends])
         return Share(Corner, wanted, of=(self.way, self.delay))
 
 
 class Quietly(Together):
-    """Shares a watch, and is nothing but its data."""
+    """Uses a shared poller, and consists only of its data."""
 
     cleanup = Trigger.cleanup
     on_kill = Trigger.on_kill
@@ -254,7 +254,7 @@ class Returns(Misbehaving):
 
 
 class Refuses(Misbehaving):
-    """Cannot be made."""
+    """Its construction raises."""
 
     def __init__(self, carried: Any, way: str, delay: float, leaving: str, ends: str) -> None:
         raise SystemExit(*DRAWN)
@@ -262,7 +262,7 @@ class Refuses(Misbehaving):
 
 @dataclass
 class Streaming(Trigger[Any]):
-    """Tells its numbers in order; at another hosting once more, or from behind the last one."""
+    """Yields its numbers in order; when reassigned, all again or those after the last one."""
 
     carried: Any
     keyed: bool
@@ -287,7 +287,7 @@ class Streaming(Trigger[Any]):
 
 
 class NoTrigger:
-    """Something else."""
+    """A class that is not a trigger."""
 
 
 async def _never(*, swallow: bool) -> None:

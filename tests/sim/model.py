@@ -1,8 +1,8 @@
 """The first level: ``core.step.decide`` over dictionaries, with actors on virtual time.
 
-A seed is a life of one node: DAGs, people, processes, crashes, and in the end a time in which
-nothing goes wrong any more and everything must come to its end. Every commit is a place where
-things go wrong, and everything that must hold is checked after it.
+A seed is the life of one node: DAGs, clients, processes, crashes, and in the end a time without
+faults, in which everything must end. Faults may hit every commit, and all invariants are checked
+after it.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ _EPOCH_START = 1_700_000_000 * SECOND
 _CALLS = CallAnswered | EventEmitted | NextEventRequested | NotSuspended | RecordDropped | RunCalled
 _CALLS |= StreamOpened
 _NUMBERED = TaskStarted | Ended | ItemYielded | Recalled | TriggerFired | TriggerEnded | _CALLS
-"""Reports that say of which start, or hosting, they are."""
+"""Reports that name their start or assignment."""
 
 
 class Shuffled(Ready):
-    """Of equals, any may be next: how long they have waited is drawn."""
+    """A ready queue that orders tasks of equal priority at random."""
 
     def __init__(self, rng: random.Random, retained: Container[int]) -> None:
         super().__init__(retained)
@@ -120,7 +120,7 @@ class Shuffled(Ready):
 
 
 class Node:
-    """One node on dictionaries, its processes, and the people before it."""
+    """One node on dictionaries, its processes and its clients."""
 
     def __init__(
         self,
@@ -156,14 +156,14 @@ class Node:
         self._is_stopping = False
         self._freed: set[int] = set()
 
-    # ── a stage for the actors ──────────────────────────────────────────────────────────
+    # ── interface for the actors ────────────────────────────────────────────────────────
 
     def wall(self) -> int:
-        """The wall time; it may step."""
+        """Return the wall time, which may step."""
         return self.mono + self._wall_offset
 
     def after(self, delay_us: int, function: Callable[[], None]) -> None:
-        """Call it then, unless the node has crashed by then: its children die with it."""
+        """Call ``function`` after the delay, unless the node crashed: its children die with it."""
         epoch = self.newest_epoch
 
         def unless_crashed() -> None:
@@ -176,66 +176,66 @@ class Node:
         heapq.heappush(self._events, (self.mono + delay_us, next(self._order), function))
 
     def say(self, report: Input) -> None:
-        """Put it into the inbox."""
+        """Put a report into the inbox."""
         self.circle.inbox.append(report)
 
     def ask(self, request: Request) -> int:
-        """Put a request into the inbox; somebody waits for its answer, under this ticket."""
+        """Put a request into the inbox; return the ticket of its answer."""
         ticket = next(self._tickets)
         self.say(RequestReceived(ticket, request))
         return ticket
 
     def answered(self, ticket: int) -> None:
-        """There is an answer for whoever has this ticket."""
+        """Pass on that the request with this ticket was answered."""
         self._eraser.answered(ticket)
 
     def spec_of(self, run_no: int, position: int) -> TaskSpec:
         """See ``actors.Stage``."""
         return self.tables.spec_of_run(run_no).tasks[position]
 
-    # ── what the circle needs, and what the invariants look at ──────────────────────────
+    # ── interface for the circle and the invariants ─────────────────────────────────────
 
     @property
     def memory(self) -> Memory:
-        """That of the present incarnation."""
+        """The memory of the current incarnation."""
         return self.circle.memory
 
     @property
     def slots(self) -> Slots:
-        """Those of the present incarnation."""
+        """The slots of the current incarnation."""
         return self.circle.slots
 
     @property
     def children(self) -> Children:
-        """The processes of the present incarnation."""
+        """The processes of the current incarnation."""
         return self._children
 
     def lease_numbers(self, count: int) -> int:
-        """Return the first of so many numbers that nobody has."""
+        """Return the first of ``count`` unused numbers."""
         first, self._next_number = self._next_number, self._next_number + count
         return first
 
     def arm(self, due: TimerFired, at: int) -> None:
-        """Have an instant come."""
+        """Arm a timer."""
         self._wheel.arm(due, at=at, steady=self.steady)
 
     def pause(self, paused: Paused) -> None:
-        """An incarnation stands still; it wakes when another has long taken over."""
+        """Pause an incarnation; it resumes long after another one has taken over."""
         self._plan(self.rng.randint(1, 600 * SECOND), paused.wake)
 
     def stop(self) -> None:
-        """The node has drained and ends; another will begin."""
+        """End the node after a drain; another one will begin."""
         self._is_stopping = True
 
     def count(self, outcome: str, kinds: Iterable[str]) -> None:
-        """Count what came of a commit, for each kind of input in it."""
+        """Count the outcome of a commit for each kind of its inputs."""
         for kind in kinds:
             self.points[f"{outcome} / {kind}"] += 1
 
     # ── the life of an incarnation ──────────────────────────────────────────────────────
 
     def _start_up(self) -> None:
-        """Memory from rows alone, no process, nothing armed."""
+        """Build the memory from rows only, without processes and timers."""
         tables = self.tables
         epoch = self.newest_epoch = tables.claim()
         memory = Memory(epoch=epoch)
@@ -267,7 +267,7 @@ class Node:
             restore(tables.live_run(run_no), memory)
 
     def _bring_up(self) -> None:
-        """A new incarnation, until one survives its first turn."""
+        """Start new incarnations until one survives its first turn."""
         dead = [entry for entry in self.ledger.spoken if isinstance(entry, _NUMBERED)]
         while True:
             self.tables.lose_children(self.ledger.take_open())
@@ -285,26 +285,26 @@ class Node:
         self._people.arrive()
 
     def _heal(self) -> None:
-        """From now on nothing goes wrong: everything must come to its end."""
+        """End all faults: from now on everything must come to an end."""
         self.faults.healed = True
         drains = any(isinstance(entry, Drain) for entry in self.circle.inbox)
         if drains or self._is_stopping or not self.slots.is_open:
-            self._bring_up()  # what is asked of one that stops is never answered
+            self._bring_up()  # a stopping node never answers requests
         for name in POOLS[1:]:
             wide = self.rng.random() < 0.5
             self.ask(SetPool(name=name, slots=4, include_deferred=wide and name == COUNTING))
-        # What events have started rests while its DAG is paused, and so do some triggers.
+        # Runs started by events, and some triggers, do not continue while their DAG is paused.
         awake = {spec.dag_id for spec in self.dags if spec.if_paused == "stop" or spec.trigger}
-        for dag_id in self.tables.dags:  # no more runs, but those there are
+        for dag_id in self.tables.dags:  # no new runs, only the existing ones
             self.ask(SetPaused(dag_id=dag_id, paused=dag_id not in awake))
 
-    # ── the circle ──────────────────────────────────────────────────────────────────────
+    # ── turns ───────────────────────────────────────────────────────────────────────────
 
     def live(self) -> None:
-        """Live through the storm and the calm after it.
+        """Run the time with faults and the time without.
 
         Raises:
-            Broken: If something did not hold that must.
+            Broken: If an invariant was violated.
         """
         self._bring_up()
         while self.turns < STORMY_TURNS and self.mono < STORM_US and self._go_on():
@@ -314,8 +314,8 @@ class Node:
         epoch, healed_at = self.newest_epoch, self.mono
         self._come_to_an_end(healed_at)
         self._settle()
-        # A trigger without keys yields all its events at each hosting: one of a later hosting
-        # may start a run after as many as were to come, and that has to end, too.
+        # A trigger without keys yields all its events again when reassigned. Such an event may
+        # start a run after the expected number was reached, and that run has to end, too.
         while self._is_owing():
             self._come_to_an_end(healed_at)
             self._settle()
@@ -324,7 +324,7 @@ class Node:
         self._children.nothing_left()
 
     def _come_to_an_end(self, healed_at: int) -> None:
-        """Go on until nothing is owed.
+        """Continue until nothing is pending.
 
         Raises:
             Broken: If that takes too long, or nothing more happens.
@@ -336,14 +336,14 @@ class Node:
                 raise Broken("L1 ends", f"nothing will happen: {recovery.unfinished(self)}")
 
     def _is_owing(self) -> bool:
-        """Whether something has still to come to its end."""
+        """Return whether anything still has to end."""
         tables = self.tables
         is_left = bool(tables.unfinished() or tables.deletions)
         is_left |= any(map(goes_by_itself, tables.outbox.values()))
         return is_left or evented.expects_more(self) or filling.expects_more(self)
 
     def _free(self) -> bool:
-        """Somebody ends the runs that cannot go on by themselves; whether there were any."""
+        """Cancel the runs that cannot continue by themselves; return whether there were any."""
         runs = self.tables.runs
         held = {no for no in self.tables.unfinished() if runs[no].quarantine is not None}
         held = (held | set(stuck(self))) - self._freed
@@ -353,13 +353,13 @@ class Node:
         return bool(held)
 
     def _settle(self) -> None:
-        """Let the hosts confirm what they still have."""
+        """Let the hosts confirm their remaining events."""
         until = self.mono + 10 * SECOND
         while self.circle.inbox or (self._events and self._events[0][0] <= until):
             self._go_on()
 
     def _go_on(self) -> bool:
-        """Let the next thing happen; whether there was one."""
+        """Process the next event; return whether there was one."""
         circle = self.circle
         try:
             if self._is_stopping:
@@ -383,7 +383,7 @@ class Node:
         return True
 
     def _after_turn(self) -> None:
-        """At random moments the memory must be what a restart would make of the rows."""
+        """At random times, check that the memory is what a restart would restore from the rows."""
         if self.rng.random() < 0.02:
             recovery.memory_is_what_rows_say(self)
             liveness.places_are_what_tasks_hold(self)
@@ -391,7 +391,7 @@ class Node:
             liveness.hosts_were_given_what_they_have(self)
 
     def _wait(self) -> bool:
-        """Jump to what comes next, an event of an actor or an instant."""
+        """Jump to the next event of an actor or the next timer; return whether there is one."""
         self.pass_until(self.mono)
         if self.circle.inbox:
             return True
@@ -411,14 +411,14 @@ class Node:
         return True
 
     def pass_until(self, at: int) -> None:
-        """Let time pass, and what comes meanwhile."""
+        """Let time pass, and process what is due."""
         self.mono = max(self.mono, at)
         while self._events and self._events[0][0] <= self.mono:
             heapq.heappop(self._events)[2]()
         self.circle.inbox.extend(self._wheel.take(mono=self.mono, wall=self.wall()))
 
     def note(self, inputs: Iterable[Input], batch: Batch, effects: Sequence[Effect]) -> None:
-        """Write a turn down."""
+        """Add a turn to the digest and the trace."""
         self._eraser.committed(batch)
         encoded = msgspec.msgpack.encode(batch)
         stored.canaries_stay_in_kwargs(batch, encoded)
@@ -436,7 +436,7 @@ class Node:
     # ── effects ─────────────────────────────────────────────────────────────────────────
 
     def act(self, effects: Sequence[Effect]) -> None:
-        """Do what a committed turn asks for."""
+        """Perform the effects of a committed turn."""
         for effect in effects:
             match effect:
                 case AssignTrigger() | ReleaseTrigger() | ConfirmEvents():
@@ -476,7 +476,7 @@ class Node:
                     pass
 
     def verdict(self, seed: int, broken: Broken | None) -> Verdict:
-        """Sum it up."""
+        """Return the verdict."""
         self.points.update(met(self.tables, self.ledger))
         return Verdict(
             seed=seed,
@@ -494,7 +494,7 @@ def play(
     dropped: tuple[tuple[int, int], ...] = (),
     trace: Callable[[str], None] | None = None,
 ) -> Verdict:
-    """Live one seed; a broken promise, or a defect raised, is told in the verdict."""
+    """Run one seed; the verdict reports a violated invariant or an exception."""
     node = Node(seed, left_out, dropped, trace)
     broken = None
     with small_turns(seed):

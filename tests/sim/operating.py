@@ -1,7 +1,7 @@
-"""What people do to runs that there are: clear, mark and delete them; drawn, and checked.
+"""Requests on existing runs: clear, mark and delete; drawn, and their invariant.
 
-More of the numbered promises of ``tests.sim.invariants``: I22, what is marked stands as was said
-before its run goes on, and so does a run; what is deleted nobody sees; and no other run is touched.
+I22 of ``tests.sim.invariants``: a marked task has the requested state before its run continues, and
+so has a marked run; a deleted run is invisible; no other run is affected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENDS = {TaskState.SUCCESS: RunState.SUCCESS, TaskState.FAILED: RunState.FAILED}
 
 
 class Operator:
-    """Draws what is done to runs, each kind from a chance of its own."""
+    """Draws operations on runs, each kind from its own random generator."""
 
     def __init__(self, seed: int, tables: Any) -> None:
         self._tables = tables
@@ -42,7 +42,7 @@ class Operator:
         self._is_deleter = self._deletes.random() < 0.4
 
     def clear(self) -> ClearTasks | None:
-        """Somebody has tasks of a run begin anew, whether it has ended or not."""
+        """Return a request to clear tasks of an active or ended run, or ``None``."""
         rng = self._clears
         run = self._run(rng) if self._is_clearer else None
         if run is None or rng.random() < 0.7:
@@ -52,7 +52,7 @@ class Operator:
             behind = rng.random() < 0.5
             return ClearTasks(run_id=run.run_id, tasks=tasks, round=child, downstream=behind)
         if self._tables.said[run.run_id] and rng.random() < 0.5:
-            tasks, child = (), -1  # what one has said is not so after all
+            tasks, child = (), -1  # take back what was marked
         return ClearTasks(
             run_id=run.run_id,
             tasks=tasks,
@@ -63,7 +63,7 @@ class Operator:
         )
 
     def mark(self) -> Mark | None:
-        """Somebody says how tasks of a run have ended, now and then the run itself."""
+        """Return a request to mark tasks of a run, or now and then the run itself, or ``None``."""
         rng = self._marks
         run = self._run(rng) if self._is_marker else None
         if run is None or rng.random() < 0.5:
@@ -75,7 +75,7 @@ class Operator:
         rows = [row for row in present if row.state in _BAD]
         if any(row.state is TaskState.RETRYING for row in present) and rng.random() < 0.3:
             return Mark(run_id=run.run_id, state=TaskState.SUCCESS)
-        if rows and rng.random() < 0.5:  # mostly that is why one marks
+        if rows and rng.random() < 0.5:  # the usual reason to mark
             tasks, child = (names[rng.choice(rows).position],), -1
             state = TaskState.SUCCESS
         elif not tasks and rng.random() < 0.7:
@@ -83,14 +83,14 @@ class Operator:
         return Mark(run_id=run.run_id, state=state, tasks=tasks, map_index=child)
 
     def delete(self) -> DeleteRun | None:
-        """Somebody has a run deleted, mostly one that has ended."""
+        """Return a request to delete a run, mostly an ended one, or ``None``."""
         rng = self._deletes
         run = self._run(rng) if self._is_deleter else None
         if run is None or rng.random() < 0.3:
             return None
         hosted = {row.run_no for row in self._tables.triggers.values()}
         held = [one for one in self._tables.seen() if one.ended_at and one.run_no in hosted]
-        if held:  # hosts have still to let go of it
+        if held:  # hosts have not released it yet
             run = rng.choice(held)
         elif rng.random() < 0.6 or (run.ended_at is None and rng.random() < 0.8):
             return None
@@ -105,7 +105,7 @@ class Operator:
         return rng.choice(runs[-_NEWEST:]) if runs else None
 
     def _tasks(self, run: RunRow, rng: random.Random) -> tuple[tuple[str, ...], int]:
-        """One task, one child of it, or all."""
+        """Return one task, one child of it, or all tasks."""
         tables = self._tables
         names = [task.task_id for task in tables.spec_of_run(run.run_no).tasks]
         tasks = tuple(rng.sample(names, 1)) if rng.random() < 0.7 else ()
@@ -119,24 +119,24 @@ class Operator:
 
 
 def is_marked(row: TaskRow | TaskChange) -> bool:
-    """Whether a person said how a task ended."""
+    """Return whether the end of a task was marked by a client."""
     return row.failure is not None and row.failure.reason == MARKED
 
 
 def says(request: Request) -> tuple[str, RunState] | None:
-    """Return of which run it says how it ended, and how."""
+    """Return the run and the final state that a request marks, or ``None``."""
     if isinstance(request, Mark) and not request.tasks:
         return request.run_id, _ENDS[request.state]
     return None
 
 
-# ── what must hold ──────────────────────────────────────────────────────────────────────
+# ── invariant ───────────────────────────────────────────────────────────────────────────
 
 
 def answers_hold(
     node: Any, inputs: Iterable[Input], batch: Batch, effects: Sequence[Effect]
 ) -> None:
-    """I22: what is answered is so."""
+    """I22: check that the answers are true."""
     for owed in node.tables.just_marked if not batch.is_empty else ():
         _stands_as_owed(node, owed)
     answers = {entry.ticket: entry for entry in effects if isinstance(entry, Acknowledge)}
@@ -174,7 +174,7 @@ def _stands_as_marked(node: Any, request: Mark, answer: Any, batch: Batch) -> No
             raise Broken("I22 operated", f"{request} is answered {answer}, and it is {row}")
         return
     if tables.is_clearing(row.run_no):
-        return  # some of it has still to be marked
+        return  # some of it is still to be marked
     spec = tables.spec_of_run(row.run_no)
     marked = {at for at, task in enumerate(spec.tasks) if task.task_id in request.tasks}
     rows = {(task.position, task.map_index): task for task in tables.present(row.run_no)}
@@ -188,7 +188,7 @@ def _stands_as_marked(node: Any, request: Mark, answer: Any, batch: Batch) -> No
 
 
 def _stands_as_owed(node: Any, owed: Clearing) -> None:
-    """All of it has been marked, unless the run was cut short meanwhile."""
+    """Check that a mark is complete, unless the run was cut short meanwhile."""
     mark, row = owed.mark, node.tables.runs[owed.run_no]
     assert mark is not None
     is_over = row.state in {RunState.CANCELLED, RunState.FAILED} or node.tables.said[row.run_id]
@@ -199,7 +199,7 @@ def _stands_as_owed(node: Any, owed: Clearing) -> None:
     for position, first, end in mark.places:
         is_gone = end > 0 and (row.run_no, position) not in node.tables.widths
         if is_gone or is_round(spec, position):
-            continue  # its stream was stopped; or it went round meanwhile
+            continue  # its stream was stopped, or it ran another iteration meanwhile
         for index in (first,) if first < 0 else range(first, end):
             task = rows.get((position, index))
             if task is None or task.state is not mark.state:

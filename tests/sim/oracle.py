@@ -1,7 +1,7 @@
-"""What must come of a task and a run, said a second time and in another way than ``core``.
+"""An oracle for the outcome of tasks and runs, written in another way than ``core``.
 
-Rules are judged over the list of the parents' states, not over counts; a run's outcome over
-the final states of its tasks.
+Trigger rules are evaluated over the list of the parents' states, not over counts. A run's outcome
+is evaluated over the final states of its tasks.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MOST = 10_000
 
 
 def per_dag(function: Callable[[DagSpec, int], T]) -> Callable[[DagSpec, int], T]:
-    """Work out once what depends on a DAG and a position in it alone.
+    """Cache a function that depends only on a DAG and a position in it.
 
-    DAGs are told apart as objects: to compare them takes longer than most of what is worked out.
+    DAGs are compared by identity: comparing their contents would take longer than most results.
     """
     known: dict[tuple[int, int], tuple[DagSpec, T]] = {}
 
@@ -49,10 +49,10 @@ def per_dag(function: Callable[[DagSpec, int], T]) -> Callable[[DagSpec, int], T
 
 
 def judge_task(spec: DagSpec, position: int, ends: Sequence[Sequence[TaskState]]) -> str:
-    """Return what all that is asked of a task's parents comes to.
+    """Return the decision that follows from all conditions on a task's parents.
 
     Args:
-        ends: For every task of the DAG the states of its instances.
+        ends: For every task of the DAG, the states of its instances.
     """
     task = spec.tasks[position]
     grouped = {parent for group in task.groups for parent in group.parents}
@@ -86,7 +86,7 @@ def _asked(
 
 
 def _whole(instances: Sequence[TaskState]) -> TaskState:
-    """What the children of a task come to."""
+    """Return the combined state of a task's children."""
     for state in (_F, TaskState.CANCELLED, _U):
         if state in instances:
             return state
@@ -115,7 +115,7 @@ def _states(positions: Sequence[int], ends: Sequence[Sequence[TaskState]]) -> li
 
 @per_dag
 def above(spec: DagSpec, position: int) -> set[int]:
-    """All that comes before a task."""
+    """Return all ancestors of a task."""
     found: set[int] = set()
     agenda = list(spec.tasks[position].parents)
     while agenda:
@@ -128,7 +128,7 @@ def above(spec: DagSpec, position: int) -> set[int]:
 
 @per_dag
 def _setups_over(spec: DagSpec, position: int) -> list[int]:
-    """The setups whose scope a task is in."""
+    """Return the setups whose scope includes a task."""
     found = []
     for setup in sorted(p for p in above(spec, position) if spec.tasks[p].is_setup):
         teardowns = _teardowns_of(spec, setup)
@@ -144,7 +144,7 @@ def _teardowns_of(spec: DagSpec, setup: int) -> list[int]:
 
 @per_dag
 def _between(spec: DagSpec, teardown: int) -> list[int]:
-    """All that comes after a setup and before this teardown of it."""
+    """Return the tasks after a setup of this teardown and before the teardown."""
     before = above(spec, teardown)
     setups = [p for p in spec.tasks[teardown].parents if spec.tasks[p].is_setup]
     return [p for p in sorted(before) if any(setup in above(spec, p) for setup in setups)]
@@ -167,7 +167,7 @@ def judge(rule: TriggerRule, parents: Sequence[TaskState]) -> str:
 
 
 def _early(rule: TriggerRule, *, good: int, bad: int, blocked: int, skipped: int) -> str | None:
-    """What can be said before all parents have ended."""
+    """Return the decision, if there is one before all parents have ended."""
     match rule:
         case _R.ALL_SUCCESS if bad or blocked:
             return "fail"
@@ -192,7 +192,7 @@ def _early(rule: TriggerRule, *, good: int, bad: int, blocked: int, skipped: int
 
 
 def _late(rule: TriggerRule, *, good: int, skipped: int, count: int) -> str:
-    """What is left to say once they have."""
+    """Return the decision once all parents have ended."""
     match rule:
         case _R.ONE_FAILED | _R.ONE_DONE:
             return "skip"
@@ -207,7 +207,7 @@ def _late(rule: TriggerRule, *, good: int, skipped: int, count: int) -> str:
 
 
 def outcome(spec: DagSpec, states: Sequence[TaskState]) -> RunState:
-    """Return how a run ends whose tasks ended like this."""
+    """Return the outcome of a run whose tasks ended in these states."""
     bad = {_F, _U, TaskState.CANCELLED}
     heeded = [not task.is_teardown or task.fails_run for task in spec.tasks]
     children: list[list[int]] = [[] for _ in spec.tasks]

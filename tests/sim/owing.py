@@ -1,8 +1,8 @@
-"""Callbacks: drawn into DAGs, and checked.
+"""Callbacks: drawn into DAGs, and their invariant.
 
-More of the numbered promises of ``tests.sim.invariants``: I20, what happens to a task or a run
-owes its callbacks in the same commit, once, and nothing else does; what is handed out is stored;
-and no row goes before it was handed out. Of L3, what is owed waits behind what is handed out alone.
+I20 of ``tests.sim.invariants``: an event of a task or run adds its callback to the outbox in the
+same commit, once, and nothing else does; only stored rows are handed out; and no row is deleted
+before it was handed out. L3: an outbox row waits only behind rows that are handed out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RUN_EVENTS = {
 
 
 def perhaps_called(dags: list[DagSpec], seed: int) -> list[DagSpec]:
-    """Return DAGs with callbacks for some events of some tasks, and of runs; or none has any."""
+    """Return DAGs with callbacks for some events of tasks and runs, or without any."""
     rng = random.Random(f"callbacks {seed}")
     return [_called(dag, rng) for dag in dags] if rng.random() < 0.5 else dags
 
@@ -54,7 +54,7 @@ def _drawn(rng: random.Random) -> CallbackSpec | None:
 
 
 def hold(node: Any, turn: Any) -> None:
-    """I20."""
+    """I20: check one commit."""
     batch, tables = turn.batch, node.tables
     called = [
         msgspec.msgpack.decode(row.body, type=Callback)
@@ -68,7 +68,7 @@ def hold(node: Any, turn: Any) -> None:
             del counted[key]
     for run_no, event in [*runs]:
         if event in _said(node, run_no) or (run_no, event) in _as_before(node):
-            del runs[run_no, event]  # of another end than what they said, perhaps
+            del runs[run_no, event]  # possibly of another end than the marked one
     if rows != _of_tasks(node, batch) or runs != _of_runs(node, turn):
         raise Broken("I20 owed", f"owed {rows} and {runs} for {batch.steps}, {batch.run_changes}")
     for effect in turn.effects:
@@ -83,7 +83,7 @@ def hold(node: Any, turn: Any) -> None:
 
 
 def what_is_owed_is_read(node: Any) -> None:
-    """L3: with an empty inbox, what is not handed out waits behind others, or is on its way."""
+    """L3: with an empty inbox, check that rows are read as soon as few are handed out."""
     handed = Counter(kind for kind, _ in node.memory.outbox.values())
     stored = Counter(row.kind for row in node.tables.outbox.values())
     for kind, count in stored.items():
@@ -94,7 +94,7 @@ def what_is_owed_is_read(node: Any) -> None:
 
 
 def _of_tasks(node: Any, batch: Any) -> Counter[tuple[int, str]]:
-    """Return what the steps of a batch owe."""
+    """Return the callbacks that the steps of a batch require."""
     found: Counter[tuple[int, str]] = Counter()
     for task_no, state in batch.steps:
         row = node.tables.tasks[task_no]
@@ -123,14 +123,14 @@ def _of_runs(node: Any, turn: Any) -> Counter[tuple[int, str]]:
         callbacks = node.tables.spec_of_run(run_no).callbacks
         event = _RUN_EVENTS.get(state, "")
         if event in _said(node, run_no):
-            continue  # whoever says so is not told
+            continue  # marked by a client, which causes no callback
         if callbacks is not None and event in callbacks.events:
             found[run_no, event] += 1
     return found
 
 
 def _as_before(node: Any) -> set[tuple[int, str]]:
-    """How marked runs had ended: if they have ended so again, it depends on how they came to."""
+    """Return the previous ends of marked runs: a callback for the same end depends on details."""
     marked = ((owed.run_no, owed.mark) for owed in node.tables.just_marked)
     return {
         (run_no, _RUN_EVENTS.get(mark.ended[0], ""))
@@ -140,6 +140,6 @@ def _as_before(node: Any) -> set[tuple[int, str]]:
 
 
 def _said(node: Any, run_no: int) -> set[str]:
-    """The events that people themselves have made of a run."""
+    """Return the events of a run that were caused by marks."""
     said = node.tables.said[node.tables.run_ids[run_no]]
     return {_RUN_EVENTS[state] for state in said}

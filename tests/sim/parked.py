@@ -1,6 +1,6 @@
-"""What must hold of what waits: triggers, durable calls and streams, after every commit.
+"""Invariants of waiting tasks: triggers, durable calls and streams, after every commit.
 
-More of the numbered promises of ``tests.sim.invariants``.
+They belong to the numbered ones of ``tests.sim.invariants``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ("hold",)
 
 
 def hold(node: Any, turn: Any) -> None:
-    """Check everything of what waits that a commit may have broken."""
+    """Check everything about waits that a commit may have broken."""
     waiting = _waiting(node)
     for task_no in _touched(turn.batch):
         records_are_the_calls_made(node, task_no)
@@ -40,7 +40,7 @@ def _touched(batch: Any) -> list[int]:
 
 
 def _waiting(node: Any) -> defaultdict[int, list[TriggerRow]]:
-    """I5: a trigger row belongs to a task that waits for it, or to a call that opened it."""
+    """I5: check that a trigger row belongs to a waiting task, or to the call that opened it."""
     tables = node.tables
     rows: defaultdict[int, list[TriggerRow]] = defaultdict(list)
     for row in tables.triggers.values():
@@ -63,7 +63,7 @@ def _waiting(node: Any) -> defaultdict[int, list[TriggerRow]]:
 
 
 def whoever_waits_has_for_what(node: Any, task_no: int, rows: list[TriggerRow]) -> None:
-    """I5: deferred implies a trigger that will say something, or an instant that will come."""
+    """I5: check that a deferred task has a trigger or a timer that will resume it."""
     task = node.tables.tasks[task_no]
     once = [row for row in rows if not row.window]
     waiting = [row for row in once if row.state is TriggerState.WAITING]
@@ -91,7 +91,7 @@ def whoever_waits_has_for_what(node: Any, task_no: int, rows: list[TriggerRow]) 
 
 
 def _waits_for_events(node: Any, row: TriggerRow, others: list[TriggerRow]) -> None:
-    """An operator waits while its trigger goes on, or for room, and for nothing else."""
+    """Check that an operator waits only while its trigger continues, or for a slot."""
     has_events = node.tables.pending_events(row.trigger_no) > 0
     if others or (row.state is not TriggerState.WAITING and not has_events):
         raise Broken("I5 triggers", f"task {row.task_no} waits for {row} and {others}")
@@ -109,7 +109,7 @@ def _waits_for_its_stream(node: Any, last: RecordRow, streams: list[TriggerRow])
 
 
 def starts_touch_no_place(node: Any, turn: Any) -> None:
-    """I4 for a task that waits from its start: it has no place, and resumes in its method."""
+    """I4: check that a task deferred from its start has no slot, and resumes in its method."""
     for start in turn.starts:
         task = node.tables.spec_of_run(start.start.run_no).tasks[start.start.position]
         trigger = task.start_trigger
@@ -139,7 +139,7 @@ def _is_stored_as_hosted(node: Any, effect: AssignTrigger) -> None:
 
 
 def records_are_the_calls_made(node: Any, task_no: int) -> None:
-    """E5: contiguous, only the last one open and only while it waits; none of what has ended."""
+    """E5: check that records have no gaps, and only the last one of a waiting task is open."""
     tables = node.tables
     records = tables.records_of(task_no)
     task = tables.tasks[task_no]
@@ -162,7 +162,7 @@ def records_are_the_calls_made(node: Any, task_no: int) -> None:
 
 
 def events_resume_their_tasks(node: Any, turn: Any) -> None:
-    """I6: a trigger fires once, in the transaction that moves its task on."""
+    """I6: check that a trigger fires once, in the transaction that resumes its task."""
     for change in turn.batch.trigger_changes:
         if change.state is not TriggerState.FIRED or change.was is TriggerState.FIRED:
             continue
@@ -179,7 +179,7 @@ def events_resume_their_tasks(node: Any, turn: Any) -> None:
 
 
 def consumed_events_are_answers(node: Any) -> None:
-    """I6: what is consumed is in the record of the call that took it, in one transaction."""
+    """I6: check that a consumed event is in the record of its call, in the same transaction."""
     for task_no, payload in node.tables.just_consumed:
         task = node.tables.tasks[task_no]
         if not task.state.is_live or task.state is TaskState.RETRYING:
@@ -189,10 +189,10 @@ def consumed_events_are_answers(node: Any) -> None:
 
 
 def stored_events_are_known_once(node: Any, turn: Any) -> None:
-    """I6: the events of a stream come in their own order, each key once, none of another."""
+    """I6: check that stream events are in order, unique by key, and of their own stream."""
     for event in turn.batch.new_events:
         if (event.trigger_no, event.sequence) not in node.tables.events:
-            continue  # its stream was let go of in the same turn
+            continue  # its stream was stopped in the same turn
         if node.tables.is_held(event.run_no):
             continue  # for one of its events
         if not names_itself(event.payload):

@@ -1,4 +1,4 @@
-"""Tasks that wait for the run before: drawn, and said a second time from the rows alone."""
+"""Tasks that depend on the previous run: drawn, and evaluated independently from the rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STEP_US = 600 * SECOND
 
 
 def with_past(spec: DagSpec, rng: random.Random) -> DagSpec:
-    """Return the DAG with some tasks waiting for the run before, and perhaps few retries."""
+    """Return the DAG with some tasks that depend on the previous run, and perhaps few retries."""
     tasks = list(spec.tasks)
     for position, task in enumerate(tasks):
         if rng.random() < 0.3 and not indexed(spec, position):
@@ -62,15 +62,15 @@ def with_past(spec: DagSpec, rng: random.Random) -> DagSpec:
 
 
 def draw_date(rng: random.Random) -> int | None:
-    """Return a date for a run somebody asks for, in no order with the others; or none."""
+    """Return a logical date for a requested run, in no particular order, or ``None``."""
     return rng.choice((None, _FIRST_DATE + _STEP_US * rng.randint(-3, 9)))
 
 
-# ── what the database is asked ──────────────────────────────────────────────────────────
+# ── queries to the database ─────────────────────────────────────────────────────────────
 
 
 def learn(tables: Any, memory: Any, inputs: Collection[Input]) -> None:
-    """See ``recalling``."""
+    """Load the previous runs that a turn needs, as the engine does."""
     for dag_id, orders in wanted(list(inputs), memory):
         for order in orders:
             row = _run_before(tables, dag_id, order)
@@ -101,11 +101,11 @@ def _ended(tables: Any, row: RunRow) -> EndedRun:
     return stored_as(row, spec, rows, expansions, rounds)
 
 
-# ── said a second time ──────────────────────────────────────────────────────────────────
+# ── evaluated independently ─────────────────────────────────────────────────────────────
 
 
 def _held(node: Any, run_no: int, position: int, without: Collection[int] = ()) -> RunRow | None:
-    """Return the run that holds a task up, by the rows."""
+    """Return the previous run if it holds up a task, by the rows."""
     tables = node.tables
     row, spec = tables.runs[run_no], tables.spec_of_run(run_no)
     order = run_key(row)
@@ -127,7 +127,7 @@ def _went_well(node: Any, run: RunRow, position: int) -> bool:
     if position in node.tables.clearing_of(run.run_no):
         return False
     rows: list[TaskRow] = node.tables.present(run.run_no)
-    is_said = run.state is RunState.SUCCESS and run.ended_at is not None  # of all that was not over
+    is_said = run.state is RunState.SUCCESS and run.ended_at is not None  # of everything unfinished
     if loops.is_round(node.tables.spec_of_run(run.run_no), position):
         whole = loops.whole(node, run.run_no, position)
         if whole is not None:
@@ -142,19 +142,19 @@ def _went_well(node: Any, run: RunRow, position: int) -> bool:
 
 
 def is_excused(node: Any, run_no: int, position: int) -> bool:
-    """Whether a task that may run by its rule has not begun because of the run before."""
+    """Return whether a task that may run by its rule waits for the previous run."""
     run = node.memory.runs.get(run_no)
     if run is not None and run.row.quarantine is not None and position in run.graph.past:
-        return True  # nobody looks back for one that is held still
+        return True  # the previous run is not looked up for a quarantined run
     if run is not None and (found := holder(run, position, node.memory)) is not None:
         return not found.is_known or _held(node, run_no, position) is not None
     return False
 
 
 def nothing_starts_before_its_past(node: Any, batch: Batch) -> None:
-    """I21: what begins had nothing before it in the run before, nor has it now.
+    """I21: check that the previous run held up no task that begins, then or now.
 
-    A run that was made in the same turn may have come before that, or after.
+    A run created in the same turn may be ordered before or after that.
     """
     made = {row.run_no for row in batch.new_runs}
     for run_no, position in sorted(_begun(node, batch)):
@@ -169,7 +169,7 @@ def _begun(node: Any, batch: Batch) -> set[tuple[int, int]]:
 
 
 def nobody_waits_for_what_ended_well(node: Any) -> None:
-    """L4: with an empty inbox, whoever waits for the run before is held up by it."""
+    """L4: with an empty inbox, check that the previous run holds up each task that waits for it."""
     for run in list(node.memory.runs.values()):
         if run.state is not RunState.RUNNING or run.row.quarantine is not None:
             continue
@@ -185,13 +185,13 @@ def nobody_waits_for_what_ended_well(node: Any) -> None:
 
 
 def _lacks_nothing(run: Any, position: int) -> bool:
-    """Whether nothing but its past keeps it: no list that has yet to be made."""
+    """Return whether only the previous run keeps it, and no list is missing."""
     parents = run.graph.parents[position]
     return all(run.states[parent] >= TaskState.SUCCESS for parent in parents)
 
 
 def lines_are_what_rows_say(node: Any) -> None:
-    """What memory knows of who comes before whom is what the rows say."""
+    """Check that the order of runs in memory matches the rows."""
     memory, tables = node.memory, node.tables
     for dag_id, line in memory.run_sequences.items():
         task = (run.row for run in memory.runs.values() if run.row.dag_id == dag_id)
@@ -216,7 +216,7 @@ def _same_before(tables: Any, memory: Any, dag_id: str, order: RunKey) -> None:
 
 
 def _differ(one: EndedRun, other: EndedRun) -> bool:
-    """What was cut short is bad, in whichever of its states that found it."""
+    """Return whether they differ. A run cut short is bad, in whatever state it was found."""
     return (one.order, one.run_id, set(one.bad)) != (other.order, other.run_id, set(other.bad))
 
 
@@ -224,9 +224,9 @@ def _differ(one: EndedRun, other: EndedRun) -> bool:
 
 
 def note_begun(tables: Any, batch: Batch) -> None:
-    """Note which runs begin in a batch, that is stored just now, whatever the limit of their DAG.
+    """Note the runs of a stored batch that may begin beyond the limit of their DAG.
 
-    That is the oldest of its line, where another that runs has tasks that wait for their past.
+    That is the oldest run of a DAG, if tasks of a running one depend on the previous run.
     """
     begun = {row.run_no for row in batch.new_runs} | {row.run_no for row in batch.run_changes}
     for run_no in begun & set(tables.live_run_nos()):
@@ -245,9 +245,9 @@ def note_begun(tables: Any, batch: Batch) -> None:
 
 
 def stuck(node: Any) -> list[int]:
-    """Return the runs that wait for a run before theirs which did not go well, or is stuck itself.
+    """Return the runs that wait for a previous run that failed, or that is stuck itself.
 
-    Somebody has to end them: here nobody clears what they wait for.
+    They have to be cancelled, because no client here clears the tasks they wait for.
     """
     tables, found = node.tables, dict[int, None]()
     unfinished = [tables.runs[no] for no in tables.unfinished()]

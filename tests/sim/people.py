@@ -1,4 +1,4 @@
-"""Those before the node: they ask for runs, meddle with limits, edit DAG files, stop the node."""
+"""Clients of the node: they start runs, change limits, edit DAG files, stop the node."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from tests.sim.workload import COUNTING, POOLS, SECOND, make_dag
 __all__ = ("UNREADABLE_DATE", "People", "Person")
 
 UNREADABLE_DATE: Any = "a time that is none"
-"""A logical date that no client can send: to make a run for it raises."""
+"""A logical date that no client can send: creating a run for it raises."""
 
 _BEYOND_ALL_DATES = 10**18
-"""A logical date in no calendar: a run for it is refused."""
+"""A logical date outside the calendar: a run for it is refused."""
 
 _RAISES_FROM = 10_000
-"""The lives of smaller seeds stay as they are: tests have chosen these for what is met in them."""
+"""Smaller seeds stay unchanged: tests have chosen them for the cases that occur in them."""
 
 _LONGEST_GRACE_US = 30 * SECOND
 
 
 class File:
-    """A DAG file: what it defines now, and what it has defined."""
+    """A DAG file: its current content, and earlier ones."""
 
     def __init__(self, spec: DagSpec) -> None:
         self.name = spec.file
@@ -53,13 +53,13 @@ class File:
         self.versions: list[tuple[str, tuple[DagSpec, ...]]] = [(self.version, self.dags)]
 
     def change_to(self, version: str, dags: tuple[DagSpec, ...]) -> None:
-        """Somebody wrote it anew."""
+        """Rewrite the file."""
         self.state, self.version, self.dags = "good", version, dags
         if (version, dags) not in self.versions:
             self.versions.append((version, dags))
 
     def parsed(self) -> Input:
-        """What the catalog says of it."""
+        """Return what the catalog reports of the file."""
         if self.state == "gone":
             return FileDeleted(self.name)
         if self.state == "broken":
@@ -71,14 +71,14 @@ class File:
 
 
 class Person:
-    """What one may ask for."""
+    """Draws requests."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
         self._poisoning = random.Random(f"poisoned {node.seed}")
 
     def run(self) -> Request:
-        """Somebody wants a run, now and then one that cannot be made."""
+        """Return a request to start a run, now and then one that cannot be created."""
         rng = self._node.rng
         key = rng.choice((None, rng.choice(KEYS)))
         conf = rng.choice((None, None, None, b"\xc1"))
@@ -90,7 +90,7 @@ class Person:
         return CreateRun(dag_id=dag_id, key=key, conf=conf, logical_date=date)
 
     def event(self) -> Request | None:
-        """Somebody emits an event; whoever comes with a request that was met is told so before."""
+        """Emit an event; ``None`` if its request was already met, which the API answers itself."""
         rng, tables = self._node.rng, self._node.tables
         name, request = rng.choice(("t0", "t1")), rng.choice((None, *KEYS))
         known = {(row.name, row.request) for row in tables.named_events.values()}
@@ -99,7 +99,7 @@ class Person:
         return EmitEvent(name=name, key=None, data=b"\xc0", request=request)
 
     def meddling(self) -> Request:
-        """Somebody cancels, pauses, changes a pool or a secret."""
+        """Return a request to cancel, to pause, or to change a pool or a secret."""
         rng, tables = self._node.rng, self._node.tables
         runs = [tables.runs[no].run_id for no in tables.unfinished()]
         match rng.choice(("cancel", "pause", "resume", "pool", "pool", "value")):
@@ -121,7 +121,7 @@ class Person:
 
 
 class People:
-    """All of them, coming and going at random instants."""
+    """All clients, acting at random times."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
@@ -136,7 +136,7 @@ class People:
         self._rewriting = random.Random(f"rewritten {node.seed}")
 
     def arrive(self) -> None:
-        """An incarnation is up: its catalog looks at the files, and people come."""
+        """Start with an incarnation: its catalog parses the files, and clients act."""
         self._node.after(0, self._parse)
         self._arm()
 
@@ -151,7 +151,7 @@ class People:
     def _come(self) -> None:
         node, faults = self._node, self._node.faults
         if faults.healed:
-            return  # all that there is must come to its end
+            return  # everything existing must end
         if self._runs_left > 0:
             self._runs_left -= 1
             request, times = self._person.run(), 2 if node.rng.random() < 0.2 else 1
@@ -174,18 +174,18 @@ class People:
         self._arm()
 
     def _notice(self) -> None:
-        """What a look at the database finds."""
+        """Report damage, as a check of the database may."""
         if self._noticing.random() < 0.1 and self._node.faults.is_asked():
             self._node.say(AlertRaised(reason="damaged", message="page 7"))
 
     def _wishes(self) -> Iterator[Request | None]:
-        """What each of those wants who draw from a chance of their own."""
+        """Yield the requests that are drawn from random generators of their own."""
         operator = self._operator
         yield from (operator.clear(), operator.mark(), operator.delete())
         yield from (self._sender.event(), self._filler.wish(self._node.wall()))
 
     def _ask(self, wish: Request) -> None:
-        """What has a key is asked for twice."""
+        """Send a request, twice if it has a key."""
         if said := says(wish):
             run_id, state = said
             self._node.tables.said[run_id].add(state)
@@ -215,13 +215,13 @@ class People:
         self._node.say(file.parsed())
 
     def _rewritten(self, file: File) -> tuple[str, tuple[DagSpec, ...]]:
-        """Other tasks, other limits, perhaps another schedule where there was one."""
+        """Return a new version: other tasks and limits, perhaps another schedule if it had one."""
         old = file.dags[0]
         new = make_dag(old.dag_id, self._node.rng)
         if self._node.has_past and self._node.dated.random() < 0.7:
             new = with_past(new, self._node.dated)
         schedule = (new.schedule or old.schedule) if old.schedule is not None else None
-        new = msgspec.structs.replace(  # who heals the world knows which may be paused
+        new = msgspec.structs.replace(  # ``_heal`` relies on which DAGs may be paused
             new, file=file.name, schedule=schedule, if_paused=old.if_paused
         )
         new = drawn_again(new, file.first, self._rewriting)

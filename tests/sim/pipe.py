@@ -1,8 +1,8 @@
-"""A trigger host that is no process: the real role on the same loop, behind a pipe that lags.
+"""A trigger host inside the same event loop: the real role behind a delayed pipe.
 
-What is real: ``Triggerer`` and ``SharedHost`` on the daemon's side, the frames between, and
-``host.triggers`` with its nursery on the other. What is not: the socket, the process, and the
-few lines of ``host.shared`` that hand orders to the role.
+Real are ``Triggerer`` and ``SharedHost`` on the daemon's side, the frames between, and
+``worker.triggers`` with its supervisor on the other side. Replaced are the socket, the process, and
+the few lines that pass commands to the role.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ("ChildrenOfRole", "InlineChild", "InlineChildren", "host_clock")
 
 LAGS = (0.0, 0.0, 0.0, 0.001, 0.05, 2.0)
 HANGS_SECONDS = (1.0, 60.0, 10_000.0)
-"""The last is more than the daemon bears."""
+"""The last is longer than the daemon tolerates."""
 
 ABANDONED = 4
 ATTEMPTS = 10
@@ -59,19 +59,19 @@ _reports = msgspec.msgpack.Decoder(list[Report])
 
 
 class Surroundings(Stage, Protocol):
-    """What a process needs of the world it lives in."""
+    """The interface of the simulated node that a process uses."""
 
     seed: int
 
     def found(self, broken: Broken) -> None:
-        """Something does not hold."""
+        """Record a violation."""
 
 
 @contextmanager
 def host_clock(now: Callable[[], int]) -> Iterator[None]:
-    """Give hosted code the wall time of the seed, and spare us its tracebacks."""
+    """Give hosted code the wall time of the seed, and suppress its tracebacks."""
     with (
-        patch.object(sys, "stdout", sys.stdout),  # each host puts its own before it
+        patch.object(sys, "stdout", sys.stdout),  # each host replaces it by its own
         patch.object(sys, "stderr", sys.stderr),
         patch.object(triggers, "now", now),
         patch.object(triggers, "print_traceback", lambda problem: None),
@@ -83,31 +83,31 @@ def host_clock(now: Callable[[], int]) -> Iterator[None]:
 
 
 class _Runs:
-    """What a host knows of runs whose DAG files are nowhere: their tasks alone."""
+    """A host's knowledge of runs without DAG files: only their tasks."""
 
     def __init__(self, world: Surroundings) -> None:
         self._world = world
 
     def tell(self, info: RunInfo) -> None:
-        """See ``host.runs``."""
+        """See ``worker.runs``."""
 
     def forget(self, run_no: int) -> None:
-        """See ``host.runs``."""
+        """See ``worker.runs``."""
 
     def of(self, start: StartTask) -> Any:
-        """See ``host.runs``; a node of the DAG is what ``_pack`` needs to know of it."""
+        """See ``worker.runs``; the DAG node is what ``_pack`` needs."""
         node = partial(result_of_start, self._world)
         return SimpleNamespace(dag=SimpleNamespace(nodes={start.position: (node, start)}))
 
 
 def _pack(node: Any, start: StartTask, payload: object, results: Path) -> Packed:
-    """See ``host.outcome``: the result that the seed has for this start."""
+    """See ``worker.outcome``: return the result that the seed has for this start."""
     result, _ = node
     return Packed(*result(_as_host(start)))
 
 
 def _as_host(start: StartTask) -> StartTrigger:
-    """A hosting of this start, as far as its result goes."""
+    """Return an assignment for this start, as far as its result depends on it."""
     return StartTrigger(
         trigger_no=-1,
         hosting=-1,
@@ -132,11 +132,11 @@ class _Maker:
         self.runs = _Runs(world)
 
     def known(self, order: StartTrigger) -> type[Trigger[Any]] | None:
-        """See ``host.trigger_making``."""
+        """See ``worker.trigger_making``."""
         return self._real.known(order)
 
     async def make(self, order: StartTrigger, enter: Callable[[str], None]) -> Trigger[Any]:
-        """See ``host.trigger_making``."""
+        """See ``worker.trigger_making``."""
         if order.is_made_there:
             order = self._of_start(order)
         return await self._real.make(order, enter)
@@ -158,11 +158,11 @@ class _Maker:
 
 
 class InlineChildren:
-    """As much of ``Children`` as a shared host touches.
+    """The part of ``Children`` that a shared host uses.
 
     Attributes:
-        born: Every child there was. They are kept: what is collected in the midst of a seed
-            would be closed at a moment that no seed decides.
+        born: All children so far. References stay because a garbage collection would close them
+            at a time that the seed does not determine.
     """
 
     def __init__(self, world: Surroundings, clock: Clock) -> None:
@@ -172,12 +172,12 @@ class InlineChildren:
         self._of_role: dict[str, InlineChild] = {}
 
     def hosted(self, role: str) -> set[int]:
-        """Return the triggers that the present host of a role has."""
+        """Return the triggers of the current host of a role."""
         child = self._of_role.get(role)
         return set() if child is None else child.hosted()
 
     def watches(self, role: str) -> dict[HostedWatch, set[int]]:
-        """See ``InlineChild``, of the present host of a role."""
+        """See ``InlineChild``, for the current host of a role."""
         child = self._of_role.get(role)
         return {} if child is None else child.watches()
 
@@ -209,7 +209,7 @@ class InlineChildren:
 
 
 class _Line(Line):
-    """Asks to be replaced sooner than the real one, and ends no process of ours."""
+    """Requests its replacement sooner than the real one, and ends no real process."""
 
     def __init__(self, child: InlineChild) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ class ChildrenOfRole:
 
 
 class InlineChild:
-    """See ``Child``. Killed, it is heard no more but for what had left it already."""
+    """See ``Child``. After a kill, only reports that had already left it are received."""
 
     pid = 0
     log_nonce = "nonce"
@@ -291,11 +291,11 @@ class InlineChild:
         self._later(lambda: self._end(last))
 
     def hosted(self) -> set[int]:
-        """Return the triggers it has, if it lives."""
+        """Return its triggers; none if it is dead."""
         return set() if self._is_dead or self._role is None else set(self._role._hosted)
 
     def watches(self) -> dict[HostedWatch, set[int]]:
-        """Return the watches it has, if it lives, with the runs that wait in each."""
+        """Return its shared pollers with the runs that wait in each; none if it is dead."""
         found: dict[HostedWatch, set[int]] = {}
         hosted = {} if self._is_dead or self._role is None else self._role._hosted
         for one in hosted.values():
@@ -304,7 +304,7 @@ class InlineChild:
         return found
 
     def loop_seconds(self) -> float:
-        """See ``Child``; nothing here takes any time of a processor."""
+        """See ``Child``; nothing here takes any processor time."""
         return 0.0
 
     def culprit(self) -> int:
@@ -318,12 +318,12 @@ class InlineChild:
         return Failure(type="Died", message=f"it was {reason}", reason=reason)
 
     def abandon(self) -> None:
-        """Nobody listens any more."""
+        """Kill it and drop its further reports."""
         self._is_released = True
         self.kill()
 
     def bury(self) -> None:
-        """Close what outlived its cancellation, while a loop still runs."""
+        """Close coroutines that outlived their cancellation, while an event loop still runs."""
         for guest in self._guests:
             if guest.task is not None:
                 guest.abandoned = True  # its task may step it once more, and finds it closed
@@ -342,10 +342,10 @@ class InlineChild:
         if not self._is_released:
             self._on_reports(_reports.decode(frame))
 
-    # ── the child's side; to its line it is the link ────────────────────────────────────
+    # ── the child's side; it acts as the link of its line ───────────────────────────────
 
     def report(self, frame: bytes) -> None:
-        """A frame leaves the child, unless it hangs or is dead."""
+        """Send a frame, unless the child hangs or is dead."""
         if self._is_hung:
             self._stuck.append(frame)
         elif not self._is_dead:
@@ -389,7 +389,7 @@ class InlineChild:
         nursery.start = noting
 
     def _look_for_two(self, order: StartTrigger) -> None:
-        """A trigger goes on in one hosting at a time: an older one was told to end."""
+        """Check that a trigger runs in one assignment at a time, unless the older is stopping."""
         for guest in self._guests:
             if not isinstance(guest, HostedTrigger) or guest.number != order.trigger_no:
                 continue
@@ -408,7 +408,7 @@ class InlineChild:
             self._later(self._go_on, rng.choice(HANGS_SECONDS))
 
     def _stall(self, order: StartTrigger) -> None:
-        """A step of it held up the loop, as whoever watches that has seen."""
+        """Report that a step of the trigger blocked the loop, as the watchdog would."""
         if self._is_dead or self._is_released:
             return
         self._incidents += 1
@@ -436,7 +436,7 @@ class InlineChild:
 
 
 def _close(coroutine: Any) -> None:
-    """Close a coroutine whose cleanup awaits once more, and again."""
+    """Close a coroutine whose cleanup awaits several times."""
     for _ in range(ATTEMPTS):
         try:
             coroutine.close()
@@ -446,7 +446,7 @@ def _close(coroutine: Any) -> None:
 
 
 class _Link:
-    """What a line sends through."""
+    """The link through which a line sends."""
 
     def __init__(self, child: InlineChild) -> None:
         self._child = child

@@ -1,7 +1,7 @@
-"""Functions that raise, at the second level: what is drawn, what of it the real ``run_body`` says.
+"""Functions that raise, at the second level: drawn, and reported by the real ``run_body``.
 
-A worker is an actor, so that what ends a process ends nothing here. The way from what a body
-raises to what is reported of it is the real one.
+Workers are actors, so that an exception that ends a process ends nothing here. The code from the
+exception of a body to its report is the real one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KINDS = sorted(RAISED)
 
 
 class _Runs:
-    """The run of a task that raises: as much of it as a body without arguments needs."""
+    """The run of a task that raises: the part that a body without arguments needs."""
 
     def __init__(self, kind: str) -> None:
         def raises() -> None:
@@ -40,15 +40,15 @@ class _Runs:
         self._run = SimpleNamespace(dag=SimpleNamespace(nodes=[node]))
 
     def of(self, start: StartTask) -> Any:
-        """See ``host.runs``."""
+        """See ``worker.runs``."""
         return self._run
 
 
 def as_run(report: Failed, rng: random.Random) -> Failed:
-    """Return a report with the failure that is made of what a body raises.
+    """Return the report with a failure made from a real exception of a body.
 
     Raises:
-        Broken: If that ends more than its try, or the try otherwise.
+        Broken: If the exception ends more than its try, or ends the try in another way.
     """
     kind = rng.choice(_KINDS)
     runs: Any = _Runs(kind)
@@ -67,7 +67,7 @@ def as_run(report: Failed, rng: random.Random) -> Failed:
 
 
 def _says_nothing(problem: BaseException) -> None:
-    """Spare us the tracebacks."""
+    """Suppress the traceback."""
 
 
 def _asks_nothing(run_no: int, kind: str, body: bytes) -> Reply:

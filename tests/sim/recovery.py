@@ -1,4 +1,4 @@
-"""What must hold of the memory: it is what the rows say, and in the end nothing is left in it."""
+"""Invariants of the memory: it matches the rows, and in the end nothing is left in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ("memory_is_what_rows_say", "nothing_left", "unfinished")
 
 
 def memory_is_what_rows_say(node: Any) -> None:
-    """A restart would make the same memory of the rows, field by field."""
+    """Check field by field that a restart would restore the same memory from the rows."""
     fresh = Memory(epoch=0)
     fresh.dag_versions = node.memory.dag_versions
     outbox.begin(fresh, *node.tables.owed())
@@ -48,7 +48,7 @@ def memory_is_what_rows_say(node: Any) -> None:
 
 
 def _same_owed(node: Any) -> None:
-    """What is owed is in memory, or counted there; what is handed out comes before the rest."""
+    """Check that outbox rows are in memory or counted there, and handed-out rows come first."""
     known, stored = node.memory.outbox, node.tables.outbox
     armed, counts = node.tables.owed()
     if not set(known) <= set(stored) or not {row.outbox_no for row in armed} <= set(known):
@@ -101,7 +101,7 @@ def _same_run(run: Run, fresh: Run) -> None:
 
 
 def _same_clearing(run: Run, fresh: Run) -> None:
-    """What of it is pending with a row, and what is still to be."""
+    """Compare the cleared tasks that are pending with a row, and the remaining clear."""
     if run.clearing != fresh.clearing:
         raise Broken("restore", f"run {run.run_no} clearing: {run.clearing}, {fresh.clearing}")
     for name in ("cleared", "removed"):
@@ -113,11 +113,11 @@ def _same_clearing(run: Run, fresh: Run) -> None:
 def _same_lockstep(group: MappedTask, fresh: MappedTask) -> None:
     one, other = group.one_to_one, fresh.one_to_one
     if one is None or other is None or group.run.state is not RunState.RUNNING:
-        return  # of a run that is over nothing starts any more
+        return  # nothing starts any more in a run that has ended
     if group.run.clearing is not None:
-        return  # they are counted when it is done
+        return  # they are counted when the clear is done
     if fresh.run.states[fresh.position] != TaskState.RUNNING:
-        return  # their task has yet to be judged
+        return  # their task is not evaluated yet
     for index in range(one.judged):  # a turn may have had no room for the rest
         if group.states[index] != TaskState.PENDING:
             continue
@@ -159,12 +159,12 @@ def _handled(task: TaskInstance) -> list[Any]:
 
 
 def _readable(row: TriggerRow) -> TriggerRow | None:
-    """A row but for what is sealed, which not every life has the key to."""
+    """Return a row without its encrypted part, for which a life may lack the key."""
     return msgspec.structs.replace(row, kwargs=None)
 
 
 def _judged(run: Run, fresh: Run) -> list[int]:
-    """How its tasks stand, but for fan-outs that ask the run before again where they go on."""
+    """Return the states of its tasks, without resumed fan-outs that depend on the previous run."""
     asked = {
         position
         for position, group in fresh.groups.items()
@@ -174,7 +174,7 @@ def _judged(run: Run, fresh: Run) -> list[int]:
 
 
 def _coarse(state: int) -> int:
-    """A live task is one byte that says so; which state it is in its object knows."""
+    """Return a coarse state: all active states are equal, as only the task object knows which."""
     return state if state >= TaskState.SUCCESS or state == TaskState.PENDING else TaskState.QUEUED
 
 
@@ -182,7 +182,7 @@ def _coarse(state: int) -> int:
 
 
 def nothing_left(node: Any) -> None:
-    """Liveness: every run ended, no slot held, nothing waits, nothing owed."""
+    """Liveness: check that every run has ended, and that no slot, wait or outbox row is left."""
     memory, slots, tables = node.memory, node.slots, node.tables
     left = {
         "live tasks": set(memory.active_tasks),
@@ -205,7 +205,7 @@ def nothing_left(node: Any) -> None:
 
 
 def unfinished(node: Any) -> str:
-    """Say where everything stands that does not go on."""
+    """Describe the state of everything unfinished."""
     lines = []
     for run_no in node.tables.unfinished():
         run = node.memory.runs.get(run_no)
@@ -222,5 +222,5 @@ def unfinished(node: Any) -> str:
 def _is_stream(node: Any, task_no: int) -> bool:
     row = node.tables.tasks[task_no]
     if node.tables.runs[row.run_no].quarantine is not None:
-        return True  # it was held still with whatever it had
+        return True  # quarantined runs keep their items
     return bool(node.tables.spec_of_run(row.run_no).tasks[row.position].streams)

@@ -1,7 +1,7 @@
-"""What actors report at the second level, made what real code would report there.
+"""Converts reports of actors into reports of real code, for the second level.
 
-Their triggers become ones that a real host can have, what raised goes through the real end of a
-try, and large results lie in files.
+Their triggers become ones that a real host can run, exceptions go through the real end of a try,
+and large results are stored in files.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tests.sim.script import UNSTORABLE, plan_of
 __all__ = ("Reports",)
 
 _ENDS = ("",) * 8 + ("failed", "skipped")
-"""What comes of an event: the task resumes, or ends."""
+"""Result of an event: the task resumes, or ends."""
 
 
 class Reports:
-    """Makes the same of the same report, however often it is repeated.
+    """Converts a report in the same way however often it is repeated.
 
     Attributes:
-        spoilt: Runs that had a result nobody can store.
+        spoilt: Runs with a result that cannot be stored.
     """
 
     def __init__(self, node: Any) -> None:
@@ -38,7 +38,7 @@ class Reports:
         self._node = node
 
     def as_real(self, report: Input) -> Input:
-        """Return what takes the place of a report."""
+        """Return the replacement of a report."""
         match report:
             case Deferred():
                 return self._with_trigger(report)
@@ -71,7 +71,7 @@ class Reports:
             return report
 
     def _leave_result(self, report: Succeeded) -> None:
-        """What it returned is large, too; of a run that is gone it is said too late."""
+        """Write the result as a large one, too, unless its run is deleted."""
         node, row = self._node, self._node.tables.tasks.get(report.task_no)
         if report.body == UNSTORABLE:
             self.spoilt.add(node.tables.tasks[report.task_no].run_no)
@@ -79,7 +79,7 @@ class Reports:
             node.files.leave(row.run_no, report.task_no, report.start_no)
 
     def _with_trigger(self, report: Deferred) -> Deferred:
-        """The same one for the same start, however often it is reported."""
+        """Replace the trigger, by the same one for the same start."""
         start = f"{self._node.seed} {report.task_no} {report.start_no}"
         class_path, kwargs = misbehaving.draw(
             random.Random(start),

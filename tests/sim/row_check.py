@@ -17,11 +17,11 @@ _SHOWN = 5
 
 
 def differences(raw: Any, known: Tables, vault: Vault) -> list[str]:
-    """Return what the database holds other than it must; the first few of each table.
+    """Return how the database differs from the expected rows; the first few of each table.
 
     Args:
         raw: A connection to it.
-        vault: With all the keys there ever were.
+        vault: With all keys ever used.
     """
     found = [] if (at := standing(raw)[1]) == known.commit_no else [f"stands at {at}"]
     for table, read, wanted in _compared(known, vault):

@@ -1,6 +1,6 @@
-"""What follows from how tasks have ended: for those behind them, and for their run.
+"""Invariants of the consequences of ended tasks: for the tasks behind them, and for their run.
 
-More of the numbered promises of ``tests.sim.invariants``.
+They belong to the numbered ones of ``tests.sim.invariants``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENDED_RUN = (RunState.SUCCESS, RunState.FAILED, RunState.PARTIAL)
 
 
 def runs_end_with_their_tasks(node: Any, run_no: int) -> None:
-    """I10: a run has ended exactly when its tasks have, as the oracle says."""
+    """I10: check that a run has ended exactly if its tasks have, with the oracle's outcome."""
     row = node.tables.runs[run_no]
     if _was_cut_short(node, run_no):
         if row.ended_at is not None and any(t.state.is_live for t in node.tables.tasks_of(run_no)):
@@ -43,22 +43,22 @@ def runs_end_with_their_tasks(node: Any, run_no: int) -> None:
 
 
 def _was_cut_short(node: Any, run_no: int) -> bool:
-    """Whether somebody cancelled it, or it took too long: not all of its tasks came to an end."""
+    """Return whether it was cancelled, marked or timed out, so that tasks may not have ended."""
     row = node.tables.runs[run_no]
     if row.state is RunState.CANCELLED or row.state in node.tables.said[row.run_id]:
         return True
-    return row.state is RunState.FAILED and row.run_id in node.tables.timed_out  # people are told
+    return row.state is RunState.FAILED and row.run_id in node.tables.timed_out  # by its alert
 
 
 def _was_ever_cut_short(node: Any, row: RunRow) -> bool:
-    """The same, also of a run that goes on since."""
+    """Return whether it was ever cut short, also if it has continued since."""
     tables = node.tables
     was_cancelled = RunState.CANCELLED in tables.ends[row.run_no]
     return was_cancelled or bool(tables.said[row.run_id]) or row.run_id in tables.timed_out
 
 
 def _states(node: Any, row: RunRow) -> list[TaskState]:
-    """One state per task of the DAG; a fan-out comes to one once all its children ended."""
+    """Return one state per task of the DAG. A fan-out has a final one once all children ended."""
     spec = _spec(node, row.run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
     for task_row in node.tables.present(row.run_no):
@@ -84,19 +84,19 @@ def _together(states: list[TaskState]) -> TaskState:
 
 
 def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
-    """I13: what has been decided of a task is what its rule says, and nothing is forgotten."""
+    """I13: check that each decision on a task follows its rule, and that none is missing."""
     row = node.tables.runs[run_no]
     if row.state is RunState.QUEUED or _was_cut_short(node, run_no):
         return
     if node.tables.is_clearing(run_no):
         return
-    was_cleared = run_no in node.tables.cleared_runs  # what stayed was judged by what is gone
+    was_cleared = run_no in node.tables.cleared_runs  # then rows depend on deleted ones
     present = node.tables.present(run_no)
     was_marked = run_no in node.tables.marked_runs or any(map(operating.is_marked, present))
     if (was_cleared or was_marked) and row.quarantine is not None:
         return
     if was_marked and _was_ever_cut_short(node, row):
-        return  # while it was, what was marked changed nothing behind it
+        return  # while it was cut short, a mark changed nothing behind the marked tasks
     spec = _spec(node, run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
     for task_row in present:
@@ -116,10 +116,10 @@ def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
 
 
 def _follows(row: TaskRow, *, was_cleared: bool) -> bool:
-    """Whether what is to be seen of a task follows from what is to be seen before it.
+    """Return whether the state of a task must follow from the current states of its parents.
 
-    Where something was cleared no end does, as it may come from before; where something was
-    marked that has run, or was marked itself, stays as it is.
+    After a clear, no final state must, as it may be older. After a mark, a task that has run or was
+    marked itself keeps its state.
     """
     if was_cleared or operating.is_marked(row):
         return False
@@ -140,12 +140,12 @@ def _judged(
     said = oracle.judge_task(spec, position, instances)
     if streaming.source_of(spec, position) >= 0:
         if (run_no, position) in node.tables.widths:
-            return  # it began while its stream went on
+            return  # it began while its stream was active
         flowing = _flowing(node, run_no, position, instances)
         said = said if flowing is None or said == "run" else flowing
     where = f"run {run_no}, task {position} with {task.rule} over {[s.label for s in parents]}"
     if not rows and (run_no, position) not in node.tables.widths:
-        # A task that runs always is judged with the end of a parent, not before.
+        # A task with rule ALWAYS is evaluated when a parent ends, not before.
         rules = {task.rule, *(group.rule for group in task.groups)}
         is_stream = streaming.source_of(spec, position) >= 0
         lacking = not is_stream and _lacks_a_list(task, instances)
@@ -178,7 +178,7 @@ def _judged(
 
 
 def _lacks_a_list(task: TaskSpec, instances: list[list[TaskState]]) -> bool:
-    """Whether a list that a task expands over is still to come."""
+    """Return whether a list that a task expands over is not known yet."""
     sources = () if task.mapped is None else task.mapped.sources
     lists = [leaf for source in sources for leaf in following.leaves(source)]
     above = [instances[leaf.position] for leaf in lists if leaf.position >= 0]
@@ -186,7 +186,7 @@ def _lacks_a_list(task: TaskSpec, instances: list[list[TaskState]]) -> bool:
 
 
 def _flowing(node: Any, run_no: int, position: int, instances: list[list[TaskState]]) -> str | None:
-    """Return ``run`` where a rule says so of a stream that has begun, as if it had ended well."""
+    """Return ``run`` if the rule allows it for an active stream, as if that had succeeded."""
     tables, spec = node.tables, _spec(node, run_no)
     source = streaming.source_of(spec, position)
     maker = tables.tasks.get(tables.runs[run_no].first_task_no + source)

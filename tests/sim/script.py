@@ -1,7 +1,7 @@
-"""What a coroutine does: its durable calls, drawn from the seed, the same each time it runs.
+"""The durable calls of a coroutine, drawn from the seed: the same in each execution.
 
-A call is compared on a replay by its kind and name, as the real host does. Another *edition*
-of the code keeps some of the calls at the beginning and makes others after them.
+On a replay, a call is compared by its kind and name, as in the real host. Another *edition* of the
+code keeps some of the first calls and makes others after them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = (
 WAITS = ("wait", "any_of", "all_of")
 SLEEP = "sleep"
 CANARY = b"canary-in-the-mine"
-"""Stands in for a secret: user code hands it to its triggers, and it must not lie open."""
+"""Stands for a secret: user code passes it to its triggers, and it must be encrypted."""
 
 UNSTORABLE = b"unstorable"
-"""A result the first level's tables refuse, whoever asks them and how often."""
+"""A result that the tables of the first level refuse, every time."""
 
 _KINDS = (
     *(("step",) * 5 + ("now", "wait", "wait", "any_of", "all_of", "sleep", "stream", "stream")),
@@ -44,11 +44,11 @@ _WIDEST = 3
 
 
 class StreamPlan(msgspec.Struct, frozen=True):
-    """How a stream goes on.
+    """The course of a stream.
 
     Attributes:
-        keyed: Each event has a key; without, a further hosting yields them once more.
-        count: How many events it has.
+        keyed: Each event has a key. Without keys, a later assignment yields the events again.
+        count: Number of events.
         ends: ``end``, ``fail`` or ``hang``.
         window: How far it may run ahead of the store.
     """
@@ -63,10 +63,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One durable call.
 
     Attributes:
-        width: How many triggers it waits for.
-        stream: The ordinal of the call that opened what it takes from.
-        timeout_us: How long it may wait.
-        is_caught: Whether the coroutine goes on where it fails.
+        width: Number of triggers it waits for.
+        stream: The ordinal of the call that opened the stream it reads.
+        timeout_us: Timeout of the wait.
+        is_caught: Whether the coroutine continues if the call fails.
         topic: Of the event it emits or waits for.
         dag: Number of the DAG it runs.
     """
@@ -83,9 +83,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Carried(msgspec.Struct):
-    """The fields of a trigger: a secret, whose it is, and how it goes on if it is a stream.
+    """The fields of a trigger: a secret, a token of its owner, and the plan if it is a stream.
 
-    Or which named event it waits for, behind which other.
+    A trigger of a named event has the topic, and the event after which it waits.
     """
 
     password: str
@@ -102,31 +102,31 @@ def carried(
     topic: str = "",
     after: int = -1,
 ) -> bytes:
-    """Return the fields of a trigger. Its events say the token, so that no other's are taken."""
+    """Return the fields of a trigger. Its events carry the token, so that they are recognized."""
     fields = _Carried(CANARY.decode(), list(token), plan, topic, after)
     return msgspec.msgpack.encode(fields)
 
 
 def topic_of(kwargs: bytes) -> tuple[str, int]:
-    """Return which named event a trigger waits for, and behind which other."""
+    """Return the topic a trigger waits for, and the event after which it waits."""
     fields = msgspec.msgpack.decode(kwargs, type=_Carried)
     return fields.topic, fields.after
 
 
 def token_of(kwargs: bytes) -> list[int]:
-    """Return whose trigger it is."""
+    """Return the token of a trigger's owner."""
     return msgspec.msgpack.decode(kwargs, type=_Carried).token
 
 
 def plan_of(kwargs: bytes) -> StreamPlan:
-    """Return how a stream goes on."""
+    """Return the plan of a stream."""
     plan = msgspec.msgpack.decode(kwargs, type=_Carried).plan
     assert plan is not None
     return plan
 
 
 def script(seed: object, method: str, edition: int) -> list[Call]:
-    """Return the calls that a method makes in an edition of its code; the first is edition 0."""
+    """Return the calls of a method in an edition of its code; the first edition is 0."""
     calls: list[Call] = []
     for number in range(edition + 1):
         rng = random.Random(f"script {seed} {method} {number}")
@@ -136,7 +136,7 @@ def script(seed: object, method: str, edition: int) -> list[Call]:
 
 
 def _extend(calls: list[Call], rng: random.Random, edition: str) -> None:
-    """Make further calls behind those there are."""
+    """Append further calls."""
     is_patient = rng.random() < 0.6
     for _ in range(rng.choice(_LENGTHS)):
         streams = [ordinal for ordinal, call in enumerate(calls) if call.kind == "stream"]
@@ -155,7 +155,7 @@ def _call(kind: str, rng: random.Random, edition: str) -> Call:
         topic = rng.choice(_TOPICS)
     if kind == "run_dag":
         dag = rng.randint(0, 2)
-    if kind == "named":  # perhaps nobody emits it
+    if kind == "named":  # possibly never emitted
         kind, width, timeout = "wait", 1, rng.choice((2, 900)) * SECOND
     elif kind in WAITS:
         width = 1 if kind == "wait" else rng.randint(1, _WIDEST)
@@ -185,7 +185,7 @@ def _stream(rng: random.Random, edition: str, *, is_patient: bool) -> Call:
 
 
 def _next(calls: list[Call], stream: int, rng: random.Random) -> Call:
-    """Take an event; of one that may hang only with a timeout, or all would end in it."""
+    """Read an event. A stream that may hang has a timeout; otherwise all would end in it."""
     plan = calls[stream].plan
     assert plan is not None
     timeout = 20 * SECOND if plan.ends == "hang" else rng.choice((None, None, 2 * SECOND))

@@ -1,7 +1,7 @@
-"""A store whose commits go wrong, and that tries what a real one must withstand.
+"""A store whose commits may fail, and that makes attempts a real store must withstand.
 
-Whoever it hands the true store a batch that must not be taken - of a node that was replaced,
-or with a guard that does not hold - sees to it that the database is as it was.
+After a batch that must be refused, because its node was replaced or a guard does not hold, it
+checks that the database is unchanged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.sim.tables import Tables, check_content
 __all__ = ("Crash", "ShakyStore", "with_a_wrong_guard")
 
 _QUIET_COMMITS = 1_100
-"""More than a turn that is taken back commits while its inputs come one by one."""
-_STATEMENTS = 9  # a batch has about that many
+"""More commits than a turn that is rolled back needs for its inputs one by one."""
+_STATEMENTS = 9  # approximate number of statements of a batch
 _DELAYS_SECONDS = (0.001, 0.3, 0.3, 7.0, 90.0)
 _LOOKS = 0.03
 _NOWHERE = 10**15
@@ -40,7 +40,7 @@ class Crash(Exception):
 
 
 class World(Protocol):
-    """What a store shares with those beside it."""
+    """The interface of the simulated node that a store uses."""
 
     rng: random.Random
     points: Counter[str]
@@ -48,17 +48,17 @@ class World(Protocol):
 
     @property
     def faults(self) -> Faults:
-        """What goes wrong."""
+        """The faults."""
 
     def applied(self, batch: Batch) -> None:
-        """The database has it, whether the engine will hear or not."""
+        """Mirror a batch that the database has applied, whether or not the engine learns of it."""
 
     def found(self, broken: Broken) -> None:
-        """Something does not hold."""
+        """Record a violation."""
 
 
 class ShakyStore:
-    """Passes everything on; a write may fail, be heard late or not at all, or be refused."""
+    """Wraps a store. A write may fail, be refused, or its reply may be delayed or lost."""
 
     def __init__(self, disk: Disk, world: World) -> None:
         self._disk = disk
@@ -84,7 +84,7 @@ class ShakyStore:
     # ── a new node ──────────────────────────────────────────────────────────────────────
 
     async def claim(self, about: NodeFacts | None = None) -> Claim:
-        """See ``Store``; it may be heard of by nobody."""
+        """See ``Store``; the reply may be lost."""
         claim = await self._disk.store.claim()
         if claim.epoch <= self._epoch or claim.commit_no != self._world.tables.commit_no:
             self._breaks("I3 fence", f"claimed {claim} after epoch {self._epoch}")
@@ -121,7 +121,7 @@ class ShakyStore:
     # ── a commit ────────────────────────────────────────────────────────────────────────
 
     async def commit(self, batch: Batch) -> None:
-        """See ``Store``; a refusal is followed by some commits that are not refused."""
+        """See ``Store``; after a refusal, some commits are not refused."""
         self._reachable()
         try:
             check_content(batch)
@@ -146,11 +146,11 @@ class ShakyStore:
         try:
             await self._disk.store.commit(batch)
         except BatchRefused:
-            self._quiet = _QUIET_COMMITS  # its inputs come one by one now: that one alone is odd
+            self._quiet = _QUIET_COMMITS  # its inputs follow one by one: only one is refused
             raise
 
     async def _before_first(self, batch: Batch) -> None:
-        """What may become of a batch that nobody has stored yet."""
+        """Draw the faults that may hit a batch before it is stored."""
         if _takes_events_of_triggers(batch) and self._happens("event refused"):
             self._quiet = _QUIET_COMMITS
             raise BatchRefused("an event nobody can store")
@@ -180,10 +180,10 @@ class ShakyStore:
     # ── what must not be stored ─────────────────────────────────────────────────────────
 
     async def _lose_to_another(self, batch: Batch) -> None:
-        """Another node takes over while this batch is under way.
+        """Let another node take over during this commit.
 
-        Either this node goes on at once, and must notice; or it was paused and goes on when
-        the other has long begun to write.
+        Either this node continues at once and must notice; or it is paused and continues long after
+        the other has begun to write.
         """
         store = self._disk.another_store(self._epoch)
         if self._world.rng.random() < 0.5:
@@ -209,7 +209,7 @@ class ShakyStore:
         self._compare("after a fenced commit")
 
     async def _hand_over_wrongly(self, batch: Batch) -> None:
-        """One change expects what is not so: all of the batch is to be refused."""
+        """Commit the batch with one wrong guard: all of it must be refused."""
         wrong = with_a_wrong_guard(batch, self._world.rng, self._world.tables)
         try:
             await self._disk.store.commit(wrong)
@@ -223,7 +223,7 @@ class ShakyStore:
             raise BatchRefused("a guard did not hold")
 
     async def _cut_power(self, batch: Batch) -> None:
-        """The machine dies at one of the statements; all of the batch is stored, or nothing."""
+        """Cut the power at one of the statements: the batch must be stored as a whole or not."""
         disk, rng = self._disk, self._world.rng
         before = disk.log_bytes()
         allowed = {batch.number}
@@ -235,8 +235,8 @@ class ShakyStore:
             retained = rng.randint(before, max(before, disk.log_bytes()))
             allowed = {batch.number - 1, batch.number} if cut.is_unsure else {batch.number - 1}
         finally:
-            disk.raw.arm(-1)  # also where the batch was refused before it came to the cut
-        disk.come_back(disk.log_bytes() if retained is None else retained)
+            disk.raw.arm(-1)  # also if the batch was refused before the cut
+        disk.come_back(disk.log_bytes() if kept is None else kept)
         epoch, number = standing(disk.raw)
         if number not in allowed or epoch != self._epoch:
             self._breaks("atomic", f"stands at {epoch}, {number} after a cut in {batch.number}")
@@ -259,13 +259,13 @@ class ShakyStore:
 
 
 def _takes_events_of_triggers(batch: Batch) -> bool:
-    """Whether it stores what triggers of DAGs have yielded, and nobody waits for an answer."""
+    """Return whether it stores events of DAG triggers, for which no request is pending."""
     events = batch.of_dags.events
     return bool(events) and all(event.asset is None for event in events)
 
 
 def with_a_wrong_guard(batch: Batch, rng: random.Random, tables: Tables) -> Batch:
-    """Return the batch with one change that expects what is not so."""
+    """Return the batch with one wrong guard."""
     wrong = [
         msgspec.structs.replace(batch, done_outbox=[*batch.done_outbox, _NOWHERE]),
         *_wrong(batch, "task_changes", "task_no", rng),
@@ -283,7 +283,7 @@ def with_a_wrong_guard(batch: Batch, rng: random.Random, tables: Tables) -> Batc
 
 
 def _wrong_calls(batch: Batch) -> list[Batch]:
-    """An answer for a call that was never made, and an event consumed that never came."""
+    """Add an answer to a call never made, or consume an event that never came."""
     replace = msgspec.structs.replace
     wrong = []
     if batch.record_changes:
@@ -295,7 +295,7 @@ def _wrong_calls(batch: Batch) -> list[Batch]:
 
 
 def _wrong(batch: Batch, name: str, key: str, rng: random.Random) -> list[Batch]:
-    """One change of a list, expecting another state, another start or another row."""
+    """Return the batch with one change that expects another state, start or row."""
     changes = getattr(batch, name)
     if not changes:
         return []

@@ -1,7 +1,7 @@
-"""The least that still breaks: of what went wrong and was asked for, of the tasks, of the time.
+"""Shrinks a broken seed to fewer faults, requests and tasks, and a shorter time.
 
-Delta debugging: what happened is cut into chunks, and a chunk that is not needed is left out;
-then into smaller ones, down to single faults. The same invariant must still break.
+Delta debugging: the faults are cut into chunks, and chunks that are not needed are left out; then
+smaller chunks, down to single faults. The same invariant must still break.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ __all__ = ("AllBut", "Minimal", "Recipe", "commit", "replay", "shrink")
 
 ROOT = Path(__file__).parents[2]
 STORMS = {1: model.STORMY_TURNS, 2: loop_model.PEOPLE}
-"""How long things go wrong: turns at the first level, requests at the second."""
+"""Length of the time with faults: turns at the first level, requests at the second."""
 
 Item = TypeVar("Item")
 
 
 class AllBut(frozenset[Fault]):
-    """Everything but these is left out, also what would only happen without the others."""
+    """Leaves out everything else, including faults that only happen without the others."""
 
     def __contains__(self, fault: object) -> bool:
         return not super().__contains__(fault)
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """How to play a seed with less in it.
+    """A reduced way to run a seed.
 
     Attributes:
-        faults: All that happens; ``None`` for whatever the seed draws.
-        dropped: Tasks that are not there: of which DAG, at which position then.
+        faults: All faults that happen; ``None`` for those the seed draws.
+        dropped: Removed tasks: DAG, and position at that time.
         storm: See ``STORMS``.
     """
 
@@ -58,7 +58,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class Minimal(msgspec.Struct):
-    """What is left of a seed that broke something."""
+    """The result of shrinking a broken seed."""
 
     seed: int
     broken: str
@@ -77,14 +77,14 @@ class Minimal(msgspec.Struct):
 
 
 def commit() -> str:
-    """Return what the tree is a version of, a mark behind it if it was changed."""
+    """Return the commit of the tree, with a mark if it was changed."""
     command = ["git", "describe", "--always", "--dirty=+"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "a tree of no commit"
 
 
 def replay(recipe: Recipe, trace: Callable[[str], None] | None = None) -> Verdict:
-    """Play a seed as a recipe says."""
+    """Run a seed as a recipe says."""
     left_out = frozenset[Fault]() if recipe.faults is None else AllBut(map(_pair, recipe.faults))
     storm = STORMS[recipe.level] if recipe.storm is None else recipe.storm
     dropped = tuple(map(_pair, recipe.dropped))
@@ -104,7 +104,7 @@ def shrink(
     clock: Callable[[], float] = time.monotonic,
     level: int = 1,
 ) -> Minimal:
-    """Shrink a broken seed for so many seconds at most."""
+    """Shrink a broken seed for at most ``seconds``."""
     assert verdict.broken is not None
     search = _Search(verdict, level, clock() + seconds, clock)
     search.run()
@@ -114,7 +114,7 @@ def shrink(
 
 
 class _Search:
-    """Tries recipes and keeps the least that still breaks."""
+    """Tries recipes and keeps the smallest that still breaks."""
 
     def __init__(
         self, verdict: Verdict, level: int, until: float, clock: Callable[[], float]
@@ -126,7 +126,7 @@ class _Search:
         self._clock = clock
 
     def run(self) -> None:
-        """Go round until nothing more can be left out, or the time is over."""
+        """Repeat until nothing more can be left out, or the time is over."""
         left = None
         while left != (left := self._weight()) and self._is_time():
             self._shorten()
@@ -141,7 +141,7 @@ class _Search:
         return self._clock() < self._until
 
     def _still(self, **changed: Any) -> bool:
-        """Whether it still breaks with this changed; then that is the best."""
+        """Return whether it still breaks with this change; if so, adopt the change."""
         recipe = msgspec.structs.replace(self.recipe, **changed)
         again = replay(recipe)
         if again.broken is None or again.broken.partition(":")[0] != self._name:
@@ -150,7 +150,7 @@ class _Search:
         return True
 
     def _shorten(self) -> None:
-        """Halve the time in which anything goes wrong, as long as that is enough."""
+        """Halve the time with faults as long as it still breaks."""
         storm = self.recipe.storm or STORMS[self.recipe.level]
         while storm > 1 and self._is_time() and self._still(storm=storm // 2):
             storm //= 2
@@ -167,7 +167,7 @@ class _Search:
                 chunks *= 2
 
     def _one_less(self, faults: Sequence[Fault], size: int) -> bool:
-        """Leave out one chunk; the last ones first, they did the least."""
+        """Leave out one chunk. The last ones are tried first, as they have the least effect."""
         for at in reversed(range(0, len(faults), size)):
             retained = (*faults[:at], *faults[at + size :])
             if not self._is_time():
@@ -177,7 +177,7 @@ class _Search:
         return False
 
     def _drop_tasks(self) -> None:
-        """Drop the last tasks of each DAG first, many at once as long as that goes well."""
+        """Drop the last tasks of each DAG first, many at once as long as it still breaks."""
         for number, size in enumerate(_sizes(self.recipe)):
             end, count = size, max(1, size // 2)
             while end > 1 and self._is_time():

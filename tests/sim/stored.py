@@ -1,6 +1,6 @@
-"""What must hold of what is written: by whom, whose results are read, when, and nothing secret.
+"""Invariants of what is written: its owner, the results read, timestamps, and encryption.
 
-More of the numbered promises of ``tests.sim.invariants``.
+They belong to the numbered ones of ``tests.sim.invariants``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = (
 COUNTERS = ("start_no", "try_number", "interruptions")
 
 
-# ── I3: whose writes ────────────────────────────────────────────────────────────────────
+# ── I3: epochs ──────────────────────────────────────────────────────────────────────────
 
 
 def writes_are_of_the_newest_epoch(node: Any) -> None:
-    """I3: an epoch never goes back, and what was accepted was written under the newest."""
+    """I3: check that epochs never decrease, and that accepted writes have the newest."""
     accepted = node.tables.accepted
     if not accepted:
         return
@@ -54,7 +54,7 @@ def writes_are_of_the_newest_epoch(node: Any) -> None:
 
 
 def canaries_stay_in_kwargs(batch: Batch, encoded: bytes) -> None:
-    """I15 above the store: a secret is in the field that will be sealed and nowhere else."""
+    """I15 above the store: check that a secret is only in the field that will be encrypted."""
     if CANARY not in encoded:
         return
     bare = [msgspec.structs.replace(row, kwargs=None) for row in batch.new_triggers]
@@ -67,7 +67,7 @@ def canaries_stay_in_kwargs(batch: Batch, encoded: bytes) -> None:
 
 
 def canaries_are_sealed(folder: Path) -> None:
-    """I15 below the store: no file of the database holds a secret in the clear."""
+    """I15 below the store: check that no file of the database has a secret in plain text."""
     for path in sorted(folder.iterdir()):
         if path.is_file() and CANARY in path.read_bytes():
             raise Broken("I15 canary", f"a secret lies open in {path.name}")
@@ -77,7 +77,7 @@ def canaries_are_sealed(folder: Path) -> None:
 
 
 def starts_read_the_last_success(node: Any, start: StartTask) -> None:
-    """I17: what a task is given, or will read, its parent's last accepted success returned."""
+    """I17: check that the results a start reads are those of its parents' last successes."""
     tables = node.tables
     run = tables.runs[start.run_no]
     spec = tables.specs[run.version, run.dag_id]
@@ -98,8 +98,8 @@ def starts_read_the_last_success(node: Any, start: StartTask) -> None:
 
 
 def _reads(node: Any, start: StartTask, position: int, row: TaskRow) -> None:
-    # An operator that streams may end without a start: it returned nothing but its items. Nor did
-    # what a person marked return anything: what its last start said, if it did, was not heard.
+    # An operator that streams may end without a start; it returns nothing but its items. A marked
+    # task returned nothing either: a return of its last start was ignored.
     returned = {} if is_marked(row) else node.ledger.returned
     expected = returned.get((row.task_no, row.start_no), (None,))[0]
     if position in start.at_hand:
@@ -113,11 +113,11 @@ def _reads(node: Any, start: StartTask, position: int, row: TaskRow) -> None:
         raise Broken("I17 results", f"{start} reads {found!r} of {row}, which gave {expected!r}")
 
 
-# ── I18: instants and counters ──────────────────────────────────────────────────────────
+# ── I18: timestamps and counters ────────────────────────────────────────────────────────
 
 
 def instants_follow_each_other(node: Any, batch: Batch, before: dict[int, TaskRow]) -> None:
-    """I18: counters never go back, nor, while nobody sets the wall clock, do instants.
+    """I18: check that counters never decrease, nor timestamps while the wall clock is steady.
 
     Whatever the clock does, nothing ends before it began, and a sensor keeps its deadline.
     """
@@ -132,7 +132,7 @@ def instants_follow_each_other(node: Any, batch: Batch, before: dict[int, TaskRo
         is_cleared = (change.task_no, TaskState.PENDING) in batch.steps
         if was is not None and was.state is not TaskState.PENDING and not is_cleared:
             task = node.tables.spec_of_run(row.run_no).tasks[row.position]
-            forgets = task.sensor is None and task.body is Body.COROUTINE  # with each record
+            forgets = task.sensor is None and task.body is Body.COROUTINE  # reset by each record
             forgets = forgets or task.events is not None
             _follows(row, was, COUNTERS[:-1] if forgets else COUNTERS, is_steady=is_steady)
             keeps = task.sensor is not None and was.deadline_at is not None
@@ -153,11 +153,11 @@ def _follows(row: TaskRow, was: TaskRow, counters: Sequence[str], *, is_steady: 
             raise Broken("I18 instants", f"{name} of {was} went back: {row}")
 
 
-# ── names of mapped tasks ───────────────────────────────────────────────────────────────
+# ── labels of mapped tasks ──────────────────────────────────────────────────────────────
 
 
 def labels_are_of_their_starts(node: Any, batch: Batch, before: dict[int, TaskRow]) -> None:
-    """A label is stored of the task that gave it to itself, and of no start that is over.
+    """Check that a stored label was set by the current start of its own task.
 
     A turn may begin in one start of a task and end in the next.
     """

@@ -1,7 +1,7 @@
-"""Streams of items: drawn into DAGs, and checked.
+"""Streams of items: drawn into DAGs, and their invariant.
 
-More of the numbered promises of ``tests.sim.invariants``: I19, each item is one child, in order,
-stored before anyone learns of it; an operator's events are consumed with the move of its task.
+I19 of ``tests.sim.invariants``: each item is one child, in order, and stored before it is used. An
+operator's events are consumed in the commit that moves its task.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HANDLER = "handle_trigger_events"
 
 
 def with_streams(spec: DagSpec, rng: random.Random) -> DagSpec:
-    """Return the DAG with some of its lists as streams, and some operators over events."""
+    """Return the DAG with some lists as streams, and some operators that handle events."""
     tasks = list(spec.tasks)
     for position, task in enumerate(tasks):
         takers = [t for t in tasks if _takes(t, position)]
@@ -63,7 +63,7 @@ def with_streams(spec: DagSpec, rng: random.Random) -> DagSpec:
 
 
 def with_generators(spec: DagSpec, rng: random.Random) -> DagSpec:
-    """Return the DAG with some of its lists as streams of hosted generators."""
+    """Return the DAG with some lists as streams of hosted generators."""
     tasks = list(spec.tasks)
     for position, task in enumerate(tasks):
         takers = [t for t in tasks if _takes(t, position)]
@@ -77,7 +77,7 @@ def with_generators(spec: DagSpec, rng: random.Random) -> DagSpec:
 
 
 def _add_chain(tasks: list[TaskSpec], rng: random.Random, *, has_operators: bool = True) -> None:
-    """Add who makes a stream, one or two that expand over it, and who waits for those."""
+    """Add a task that makes a stream, one or two that expand over it, and one after those."""
     first = len(tasks)
     limit = rng.choice((3, 50_000, 50_000))
     maker = _any_task(first, _some(first, rng), rng, Place.COROUTINE)
@@ -135,18 +135,18 @@ def _events(task: TaskSpec, rng: random.Random) -> EventsSpec:
 
 
 def has_streams(spec: DagSpec) -> bool:
-    """Whether anything of it streams."""
+    """Return whether any of its tasks streams."""
     return any(task.streams or task.events is not None for task in spec.tasks)
 
 
 def follow(rng: random.Random) -> StreamPlan:
-    """Draw how the trigger of an operator goes on; its keys tell its events apart."""
+    """Draw the plan of an operator's trigger; keys tell its events apart."""
     ends = rng.choice(("end", "end", "end", "fail"))
     return StreamPlan(keyed=True, count=rng.choice((0, 1, 3, 8)), ends=ends, window=64)
 
 
 def plan_of_start(task_no: int, window: int) -> bytes:
-    """Return the fields of a trigger that is made where it is hosted: always the same."""
+    """Return the fields of a trigger that is made in its host: always the same."""
     dag_version = follow(random.Random(f"start {task_no}"))
     return carried((task_no,), msgspec.structs.replace(dag_version, window=window))
 
@@ -155,10 +155,10 @@ def plan_of_start(task_no: int, window: int) -> bytes:
 
 
 def handled(body: Any, stage: Any, times: tuple[int, int, int, int]) -> EventsHandled:
-    """Return what an operator says of the events it was given, which must be the next ones."""
+    """Return an operator's report on its events; check that these are the next ones."""
     start = body.effect.start
     rows = [r for r in stage.tables.triggers.values() if r.task_no == start.task_no]
-    # A host may still have the trigger that the task waited for before the task was cleared.
+    # A host may still have the trigger from before the task was cleared.
     row = max((r for r in rows if r.ordinal < 0), key=lambda r: r.trigger_no, default=None)
     if row is not None and not stage.tables.is_held(start.run_no):
         consumed = stage.tables.consumed[row.trigger_no]
@@ -171,25 +171,25 @@ def handled(body: Any, stage: Any, times: tuple[int, int, int, int]) -> EventsHa
 
 
 def end_of_stream(body: Any, stage: Any, times: tuple[int, int, int, int]) -> EventsHandled:
-    """Return what an operator that streams says when there are no more events."""
+    """Return the report of a streaming operator when there are no more events."""
     start = body.effect.start
     stage.ledger.succeed(*body.key, None, None)
     last = msgspec.msgpack.encode(["item", start.task_no, "last"])
     return EventsHandled(*times, 0, (last,) if stage.rng.random() < 0.5 else (), is_last=True)
 
 
-# ── what must hold ──────────────────────────────────────────────────────────────────────
+# ── invariants ──────────────────────────────────────────────────────────────────────────
 
 
 def hold(node: Any, turn: Any) -> None:
-    """Check what a commit may have broken of streams."""
+    """Check everything about streams that a commit may have broken."""
     items_are_children(node, turn)
     children_are_given_their_items(node, turn.starts)
     events_are_consumed_with_a_move(node, turn)
 
 
 def source_of(spec: DagSpec, position: int) -> int:
-    """Return whose stream a task expands over; -1 if none."""
+    """Return the task whose stream a task expands over; -1 if none."""
     mapped = spec.tasks[position].mapped
     if mapped is None or len(mapped.sources) != 1:
         return -1
@@ -198,7 +198,7 @@ def source_of(spec: DagSpec, position: int) -> int:
 
 
 def marker(node: Any, run_no: int, position: int) -> TaskState | None:
-    """Return what a fan-out over a stream counts as beside its children, by the rows."""
+    """Return the state that a fan-out over a stream adds to those of its children, by the rows."""
     tables = node.tables
     row = tables.expansions.get((run_no, position))
     source = -1 if row is None else source_of(tables.spec_of_run(run_no), position)
@@ -218,7 +218,7 @@ def _state_of(node: Any, run_no: int, position: int) -> TaskState:
 
 
 def items_are_children(node: Any, turn: Any) -> None:
-    """I19: an expansion over a stream is as wide as there are items, and open while it goes on."""
+    """I19: check that an expansion has a child per item, and is open while its stream runs."""
     tables = node.tables
     changed = [(row.run_no, row.position) for row in turn.batch.new_expansions]
     changed += [(row.run_no, row.position) for row in turn.batch.expansion_changes]
@@ -241,10 +241,10 @@ def items_are_children(node: Any, turn: Any) -> None:
 
 
 def _was_cut_short(tables: Any, run_no: int, maker: int) -> bool:
-    """Whether a stream lost its items to a clear that never came to the children over it.
+    """Return whether a stream lost its items to a clear that never reached the children over it.
 
-    A run that is marked, or cancelled, while it is cleared ends with what was not cleared as it
-    is. A mark of the stream closes the fan-out after that; no start of it can have given items.
+    A run that is marked or cancelled during a clear ends with the tasks not cleared yet unchanged.
+    A mark of the stream then closes the fan-out; no start of it can have yielded items.
     """
     row, run = tables.tasks[maker], tables.runs[run_no]
     is_marked = row.failure is not None and row.failure.reason == MARKED
@@ -252,7 +252,7 @@ def _was_cut_short(tables: Any, run_no: int, maker: int) -> bool:
 
 
 def _expansions_over(tables: Any, maker: int) -> Iterator[tuple[int, int]]:
-    """Yield run and position of what expands over the stream of a task."""
+    """Yield run and position of the expansions over the stream of a task."""
     run_no = tables.tasks[maker].run_no
     spec, first = tables.spec_of_run(run_no), tables.runs[run_no].first_task_no
     for position in range(len(spec.tasks)):
@@ -261,7 +261,7 @@ def _expansions_over(tables: Any, maker: int) -> Iterator[tuple[int, int]]:
 
 
 def children_are_given_their_items(node: Any, starts: list[StartTry]) -> None:
-    """I19: a child is given its own item, or none, and then asks for it."""
+    """I19: check that a child is given its own item, or none and requests it."""
     for effect in starts:
         start: StartTask = effect.start
         source = source_of(node.tables.spec_of_run(start.run_no), start.position)
@@ -274,7 +274,7 @@ def children_are_given_their_items(node: Any, starts: list[StartTry]) -> None:
 
 
 def events_are_consumed_with_a_move(node: Any, turn: Any) -> None:
-    """I6: what an operator consumed, it consumed in the commit in which its task moved."""
+    """I6: check that an operator's events are consumed in a commit that moves its task."""
     moved = {task_no for task_no, _ in turn.batch.steps}
     for trigger_no, _ in turn.batch.consumed_events:
         row = node.tables.triggers.get(trigger_no)

@@ -46,43 +46,43 @@ __all__ = ("Numbers", "Tables", "changed_tasks", "check_content")
 
 
 def changed_tasks(batch: Batch) -> list[TaskRow | TaskChange]:
-    """The new and the changed task rows of a batch."""
+    """Return the new and the changed task rows of a batch."""
     return [*batch.new_tasks, *batch.task_changes]
 
 
 def check_content(batch: Batch) -> None:
-    """Look for what cannot be stored.
+    """Check that a batch can be stored.
 
     Raises:
-        BatchRefused: If there is any; asking again does not help.
+        BatchRefused: If it cannot; a retry does not help.
     """
     if any(row.body == UNSTORABLE for row in batch.results):
         raise BatchRefused("a result nobody can store")
 
 
 def _clearings(rows: Iterable[OutboxRow]) -> Iterator[Clearing]:
-    """Yield what is still to be cleared, or marked."""
+    """Yield the clears and marks that are not completed."""
     for row in rows:
         if row.kind == CLEAR:
             yield msgspec.msgpack.decode(row.body, type=Clearing)
 
 
 def _owed_of(row: OutboxRow) -> int | None:
-    """Which run owes it; of what is told to people, none."""
+    """Return the run that an outbox row belongs to; ``None`` for alerts."""
     kinds = {CLEAR: Clearing, DEADLINE: Deadline}
     kind = Callback if is_callback(row.kind) else kinds.get(row.kind)
     return None if kind is None else msgspec.msgpack.decode(row.body, type=kind).run_no
 
 
 class Numbers:
-    """Row numbers in use, as ranges; a number is taken once and for all."""
+    """Row numbers in use, as ranges. A number is used only once."""
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._ends: list[int] = []
 
     def take(self, first: int, count: int) -> None:
-        """Take a range; an assertion fails if any of it had been."""
+        """Use a range. An assertion fails if any of it was used before."""
         at = bisect.bisect_right(self._firsts, first)
         assert at == 0 or self._ends[at - 1] <= first, f"number {first} is taken twice"
         assert at == len(self._firsts) or first + count <= self._firsts[at], (
@@ -93,35 +93,34 @@ class Numbers:
 
 
 class Tables(Rows):
-    """Rows, found by run; a batch that was applied already is left as it is.
+    """Rows, indexed by run. Applying a batch a second time changes nothing.
 
     Attributes:
-        epoch: Of the node that claimed them last.
+        epoch: Of the node that claimed the tables last.
         accepted: Epoch and number of each batch that was applied under an epoch.
-        weights: What weighed on each pool that counts what waits, when that was last counted.
-        weighed: The pools as they were then.
+        weights: The weight in each pool that counts deferred tasks, when last counted.
+        weighed: The pools at that time.
         fired: How often each trigger fired.
-        resumptions: How often each task gave its place back by itself.
-        widths: Of each expansion, as it was first committed; one that is open grows.
-        specs: Every DAG of every version, also of runs long over.
-        cut_short: How often each was queued again while it ran.
+        resumptions: How often each task gave its slot back by itself.
+        widths: Width of each expansion as first committed; an open one grows.
+        specs: Every DAG of every version, also of old runs.
+        cut_short: How often each task was queued again while it ran.
         recorders: Tasks that have ever recorded a durable call.
-        record_counts: How many records each task has.
-        consumed: How many events of each stream were consumed.
-        just_consumed: Task and payload of each event that the last batch consumed, of those that
-            coroutines take.
-        opened: How many fan-outs began with a stream.
-        handled: How many events operators have taken.
-        fenced: Batches that came again after they had been applied.
+        record_counts: Number of records of each task.
+        consumed: Number of consumed events of each stream.
+        just_consumed: Task and payload of each event that the last batch consumed for a coroutine.
+        opened: Number of fan-outs that began with a stream.
+        handled: Number of events that operators have consumed.
+        fenced: Number of batches that came again after they had been applied.
         called: Runs that a task has started, by the wait of its call.
         cleared_runs: Runs of which tasks were cleared.
         marked_runs: Runs of which tasks were marked.
-        just_marked: What the last batch has marked the last of.
-        said: How people have said that runs ended.
+        just_marked: Marks that the last batch has completed.
+        said: The final states that runs were marked with.
         ends: The states in which each run has ever ended.
-        run_ids: The id of each run, also of those that are gone.
-        deleted: Runs that people had deleted, also those of which nothing is left.
-        filled: How many runs each backfill has made for each slot.
+        run_ids: The id of each run, also of deleted ones.
+        deleted: Deleted runs, also those whose rows are erased.
+        filled: Number of runs each backfill has created for each slot.
     """
 
     def __init__(self) -> None:
@@ -162,15 +161,15 @@ class Tables(Rows):
         self._task_nos: defaultdict[int, list[int]] = defaultdict(list)
 
     def claim(self) -> int:
-        """Return a new epoch; whoever writes under an earlier one is fenced from now on."""
+        """Return a new epoch. Writes under an earlier one are fenced from now on."""
         self.epoch += 1
         return self.epoch
 
     def commit(self, batch: Batch, epoch: int | None = None) -> None:
-        """Apply a batch unless it has been.
+        """Apply a batch unless it was applied before.
 
         Args:
-            epoch: Under which it is written; ``None`` if a fence stands before these tables.
+            epoch: The epoch of the writer; ``None`` if a fence is in front of these tables.
 
         Raises:
             Fenced: If the node was claimed under another epoch since.
@@ -223,8 +222,8 @@ class Tables(Rows):
         self.just_marked = [
             owed for no, owed in gone.items() if owed.mark is not None and no not in fresh
         ]
-        made_anew = {no for no, owed in gone.items() if owed.mark is None and owed.reexpanded}
-        self.cleared_runs |= made_anew - fresh.keys()  # of none of them a task had begun, perhaps
+        made_anew = {no for no, owed in gone.items() if owed.mark is None and owed.anew}
+        self.cleared_runs |= made_anew - fresh.keys()  # possibly none of their tasks had begun
         clearing = {owed.run_no for owed in (*before, *fresh.values()) if owed.mark is None}
         for task_no, state in batch.steps:
             if state is TaskState.PENDING:
@@ -255,7 +254,7 @@ class Tables(Rows):
                 self.just_consumed.append((taken_from.task_no, row.payload))
 
     def _count_named(self, batch: Batch) -> None:
-        """Events are behind all that was there, runs behind all events, and nothing comes twice."""
+        """Check that events come after all existing numbers, runs after events, and none twice."""
         for event in batch.named_events:
             what = event.data if event.request is None else (event.name, event.request)
             is_once = event.run_no is not None and not event.name.startswith(ASSET)
@@ -279,7 +278,7 @@ class Tables(Rows):
         self._newest_run = max((run.run_no for run in batch.new_runs), default=self._newest_run)
 
     def _ranges(self, batch: Batch) -> Iterator[tuple[int, int]]:
-        """The numbers a batch takes into use."""
+        """Yield the numbers that a batch uses."""
         for run in batch.new_runs:
             yield run.run_no, 1
             yield run.first_task_no, len(self.specs[run.version, run.dag_id].tasks)
@@ -302,7 +301,7 @@ class Tables(Rows):
             yield owed.outbox_no, 1
 
     def _reserved(self, expansion: ExpansionRow, batch: Batch) -> int:
-        """How many numbers a fan-out takes: one that grows as many as it may ever have."""
+        """Return how many numbers a fan-out uses; an open one its highest possible number."""
         if not expansion.is_open:
             return expansion.width
         runs = {row.run_no: row for row in batch.new_runs}
@@ -339,7 +338,7 @@ class Tables(Rows):
             self.deleted.add(deletion.run_no)
 
     def erase(self, table: str, gone: Collection[tuple[Any, ...]]) -> None:
-        """See ``Rows``; nothing goes of a run that was not deleted."""
+        """See ``Rows``; check that only rows of deleted runs are erased."""
         odd = {key for key in gone if self.run_of(table, key) - self.deletions.keys()}
         assert not odd, f"{odd} of {table} are erased"
         if table == "task":
@@ -351,25 +350,25 @@ class Tables(Rows):
         super().erase(table, gone)
 
     def run_of(self, table: str, key: tuple[Any, ...]) -> set[int]:
-        """Return the run that a key of a table is of; nothing if there is no such row."""
+        """Return the run of a key in a table, or an empty set if there is no such row."""
         if table in {"run", "deletion", "expansion", "clear_request"}:
             return {key[0]}
         row = self.tasks.get(key[0])
         return set() if row is None else {row.run_no}
 
     def keys_of(self, table: str, run_no: int) -> list[tuple[Any, ...]]:
-        """Return the keys that a run has in a table, in order."""
+        """Return the sorted keys of a run in a table."""
         if table == "try":
             return sorted((row.task_no, row.start_no) for row in self.tries if row.run_no == run_no)
         keys = [key if isinstance(key, tuple) else (key,) for key in self.by_key(table)]
         return sorted(key for key in keys if run_no in self.run_of(table, key))
 
     def find(self, run_id: str) -> RunRow | None:
-        """The run of an id, if people see one."""
+        """Return the visible run with this id, or ``None``."""
         return next((run for run in self.seen() if run.run_id == run_id), None)
 
     def left_of(self, run_no: int) -> list[str]:
-        """The names of tables in which something of a run is left."""
+        """Return the names of the tables that still have rows of a run."""
         left: dict[str, Iterable[Any]] = {
             "record": self.records.values(),
             "stream_item": self.items.values(),
@@ -387,10 +386,10 @@ class Tables(Rows):
         return names + (["outbox"] if run_no in map(_owed_of, self.outbox.values()) else [])
 
     def lose_children(self, begun: Iterable[tuple[int, int]]) -> None:
-        """The node and its children died: what had begun unheard is begun again uncharged.
+        """Simulate the death of the node and its children: unreported tries begin again, uncharged.
 
-        A claimed try begins in its worker before the engine hears of it; a crash in between
-        leaves its row queued. Starts are at-least-once.
+        A claimed try begins in its worker before the engine learns of it; a crash in between leaves
+        its row queued. Starts are at-least-once.
         """
         for task_no, start_no in begun:
             row = self.tasks.get(task_no)
@@ -402,11 +401,11 @@ class Tables(Rows):
         return list(self._open)
 
     def tasks_of(self, run_no: int) -> list[TaskRow]:
-        """The task rows of a run by number."""
+        """Return the task rows of a run by number."""
         return [self.tasks[task_no] for task_no in self._task_nos[run_no]]
 
     def triggers_of(self, run_no: int) -> list[TriggerRow]:
-        """The trigger rows of a run by number."""
+        """Return the trigger rows of a run by number."""
         return rows_of(self.triggers, run_no)
 
     def live_run(self, run_no: int) -> LiveRun:
@@ -428,25 +427,25 @@ class Tables(Rows):
         )
 
     def items_of(self, task_no: int) -> list[ItemRow]:
-        """What a task has given on, in order."""
+        """Return the items that a task has yielded, in order."""
         return [row for key, row in sorted(self.items.items()) if key[0] == task_no]
 
     def records_of(self, task_no: int) -> list[RecordRow]:
-        """The durable calls of a task in order, up to the first that has no record."""
+        """Return the durable calls of a task in order, up to the first gap."""
         found = (self.records.get((task_no, ordinal)) for ordinal in itertools.count())
         return list(itertools.takewhile(lambda row: row is not None, found))  # type: ignore[arg-type]
 
     def last_record(self, task_no: int) -> RecordRow | None:
-        """The last durable call of a task."""
+        """Return the last durable call of a task."""
         rows = self.records_of(task_no)
         return rows[-1] if rows else None
 
     def events_of(self, trigger_no: int) -> list[EventRow]:
-        """The events of a stream in order."""
+        """Return the events of a stream in order."""
         return [row for key, row in sorted(self.events.items()) if key[0] == trigger_no]
 
     def has_batch(self, task_no: int) -> bool:
-        """Whether events have come that the operator has not taken."""
+        """Return whether events are pending that the operator has not consumed."""
         return any(
             self.pending_events(row.trigger_no)
             for row in self.triggers.values()
@@ -454,11 +453,11 @@ class Tables(Rows):
         )
 
     def pending_events(self, trigger_no: int) -> int:
-        """How many of them are not consumed."""
+        """Return how many of its events are not consumed."""
         return sum(row.payload is not None for row in self.events_of(trigger_no))
 
     def stream_events(self, task_no: int, ordinal: int) -> list[EventRow] | None:
-        """The events of the stream that a call opened; ``None`` if it is gone."""
+        """Return the events of the stream that a call opened, or ``None`` if it is deleted."""
         for row in self.triggers.values():
             opened = (row.task_no, row.ordinal) == (task_no, ordinal)
             if opened and row.window and row.state is not TriggerState.ENDING:
@@ -466,35 +465,35 @@ class Tables(Rows):
         return None
 
     def is_held(self, run_no: int) -> bool:
-        """Whether a run is held still, because something that was told of it could not be taken."""
+        """Return whether a run is quarantined because a report on it was refused."""
         run = self.runs.get(run_no)
         return run is not None and run.quarantine is not None
 
     def has_stored(self, trigger_no: int, key: str) -> bool:
-        """Whether an event of this key is stored."""
+        """Return whether an event with this key is stored."""
         of_dags = self.dag_events.values()
         is_of_dag = any((row.trigger_no, row.key) == (trigger_no, key) for row in of_dags)
         return is_of_dag or any(row.key == key for row in self.events_of(trigger_no))
 
     def running(self, run_no: int) -> list[TaskRow]:
-        """The task rows of a run that run."""
+        """Return the task rows of a run in state running."""
         return [row for row in self.tasks_of(run_no) if row.state is TaskState.RUNNING]
 
     def spec_of_run(self, run_no: int) -> DagSpec:
-        """The DAG of a run, as it is in the run's version; also of one that is gone."""
+        """Return the DAG of a run in the run's version, also of a deleted run."""
         return self.specs[self._plans[run_no]]
 
     def is_clearing(self, run_no: int) -> bool:
-        """Whether something of a run is still to be cleared, or marked."""
+        """Return whether a clear or a mark of a run is not completed."""
         return any(owed.run_no == run_no for owed in _clearings(self.outbox.values()))
 
     def clearing_of(self, run_no: int) -> set[int]:
-        """The tasks of a run of which something is still to be cleared, or marked."""
+        """Return the tasks of a run whose clear or mark is not completed."""
         found = (owed for owed in _clearings(self.outbox.values()) if owed.run_no == run_no)
         return {position for owed in found for position in owed.positions}
 
     def present(self, run_no: int) -> list[TaskRow]:
-        """The task rows of a run that others have not taken the place of."""
+        """Return the task rows of a run that were not replaced by others."""
         return [row for row in self.tasks_of(run_no) if self._is_present(row)]
 
     def _is_present(self, row: TaskRow) -> bool:
@@ -506,5 +505,5 @@ class Tables(Rows):
         return row.task_no == expansion.first_task_no + row.map_index
 
     def live_run_nos(self) -> list[int]:
-        """The runs that are running."""
+        """Return the running runs."""
         return [no for no in self.unfinished() if self.runs[no].state is RunState.RUNNING]

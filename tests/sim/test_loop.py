@@ -1,4 +1,4 @@
-"""What the second level draws, and the tools that find, shrink and judge what it shows."""
+"""Coverage of the second level, and the tools that find, shrink and judge its failures."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ LEAST = {
 }
 
 _STARTS_RUNS = 1
-"""The number of a trigger of a DAG."""
+"""The number of a DAG trigger."""
 
 FEW_PEOPLE = 15
-"""Each asks for one thing; the campaigns have more of them."""
+"""Each makes one request; the campaigns have more of them."""
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)  # 28 lives, all computing
+@pytest.mark.timeout(300)  # 28 seeds, CPU-bound
 def test_the_store_and_the_triggerer_meet_everything_that_is_drawn_for_them():
     points = Counter[str]()
     for seed in range(28):
@@ -85,8 +85,8 @@ def test_a_store_that_counts_no_guards_is_found_out(monkeypatch):
 
 def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monkeypatch):
     monkeypatch.setattr("aioflow.engine.timers.Timers.arm", _arms_no_second_due)
-    seeds = range(2, 20)  # 0 has runs enough to play for a minute, and is played again and again
-    looks = itertools.count()  # the search looks at this clock before each replay
+    seeds = range(2, 20)  # 0 has enough runs to take a minute, and would be replayed many times
+    looks = itertools.count()  # the search reads this clock before each replay
     broken = next(v for v in map(loop_model.play, seeds) if v.broken is not None)
 
     minimal = shrink(broken, 3, clock=lambda: float(next(looks)), level=2)
@@ -99,7 +99,7 @@ def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monke
 
 
 def _arms_no_second_due(timers, due: TimerFired, *, at=None):
-    """As the real one, but for what is due after the first."""
+    """As the real one, but ignores what is due after the first timer."""
     if not len(timers):
         timers._armed += 1
         timers._by_wall.append((due.at if at is None else at, timers._armed, due))
@@ -132,7 +132,7 @@ def test_one_change_of_a_wrong_batch_expects_what_is_not_so():
 
 
 class _Wall:
-    """A clock of which both hands are set by hand."""
+    """A clock whose two times are set explicitly."""
 
     def __init__(self) -> None:
         self.wall = self.mono = 0
@@ -195,7 +195,7 @@ def test_only_a_trigger_with_a_timeout_waits_for_ever():
 
 
 async def test_whatever_exit_a_trigger_raises_is_known_for_one_of_a_trigger():
-    """The second level says of these that a fence broke, and lets others pass."""
+    """The second level reports these as a broken fence, and lets others pass."""
     with pytest.raises(SystemExit) as of_its_class:
         Refuses({}, "cancelled", 0.0, "exit", "")
     with pytest.raises(SystemExit) as of_its_cleanup:

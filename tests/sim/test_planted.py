@@ -1,4 +1,4 @@
-"""Planted bugs fit the tree, are planted in every process, and are noticed."""
+"""Planted bugs fit the tree, are planted in every process, and are caught."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def route(order):
 
 
 def edited(edit, source=MODULE):
-    """Return a module as it reads after an edit."""
+    """Return a module's source after an edit."""
     tree = ast.parse(source)
     edit.apply(tree)
     return ast.unparse(tree)

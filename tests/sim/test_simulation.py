@@ -1,6 +1,6 @@
 """A sample of both levels in every test run, more of them each night.
 
-Seeds for as long as there is time are in ``tests/campaigns``.
+Long campaigns over many seeds are in ``tests/campaigns``.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _enough(points: Counter[str], least: dict[str, int]) -> None:
 
 MODEL_SAMPLE = (4, 7, 16, 18, 21)
 LOOP_SAMPLE = (5, 6, 12)
-"""Short seeds that together meet each point the nightly ones have to meet."""
+"""Short seeds that together cover each point that the nightly ones must cover."""
 
 
 @pytest.mark.parametrize("seed", MODEL_SAMPLE)
@@ -167,7 +167,7 @@ def test_the_sample_of_every_day_meets_each_point(play, sample, least):
     ],
 )
 def test_a_seed_that_once_broke_a_promise_keeps_it(seed):
-    """What each found is told in the history; drawing faults anew may make them harmless."""
+    """The history tells what each found. Changes of the drawing may have made them harmless."""
     _well(model.play(seed))
 
 
@@ -224,7 +224,7 @@ def test_a_seed_is_the_same_life_whatever_the_hashes_of_the_process():
 
 
 def test_a_broken_promise_is_found_and_shrunk(monkeypatch):
-    """A planted bug: nothing but a crash shows that a queued task was forgotten."""
+    """A planted bug: only a crash shows that a queued task was forgotten."""
     monkeypatch.setattr("aioflow.core.runs.create._remember_run", lambda run, memory: None)
 
     broken = next(v for v in map(model.play, range(50)) if v.broken is not None)
@@ -277,12 +277,12 @@ def test_an_instant_that_nobody_heeded_is_noticed():
 
 
 def _reader(at_hand: dict[int, Any]) -> StartTask:
-    """Return the start of a task that takes the result of the one before it."""
+    """Return the start of a task that reads the result of the one before it."""
     return StartTask(1, 3, 1, 1, -1, 1, results=at_hand, at_hand=tuple(at_hand))
 
 
 def _after_a_mark(stored: list[ResultRow]) -> SimpleNamespace:
-    """Return a node where a task returned unheard in start 1, then was marked successful."""
+    """Return a node where start 1 of a task returned without effect, then was marked successful."""
     tables, ledger = Tables(), Ledger()
     tables.runs[1] = RunRow(
         run_no=1,
@@ -390,7 +390,7 @@ def test_the_functions_of_some_seeds_may_follow_each_other_in_a_slot():
     assert len(brief) >= 60
     assert len(functions) > len(tasks) / 2
     assert all(louder(seed, 1)["cancel while claimed"] >= 0.1 for seed in brief)
-    assert not any(map(is_brief, range(10_000)))  # whose lives tests have chosen
+    assert not any(map(is_brief, range(10_000)))  # tests have chosen these for their cases
 
 
 def test_a_fault_that_is_left_out_does_not_happen():
@@ -466,7 +466,7 @@ def test_another_edition_of_the_code_keeps_some_of_the_calls_at_its_beginning():
 
 
 def test_a_lost_stream_event_is_found(monkeypatch):
-    """A planted bug: an event that came again under its key takes the place of the next one."""
+    """A planted bug: an event repeated with its key takes the place of the next one."""
     monkeypatch.setattr(event_stream, "_is_known", lambda stream, key: False)
 
     said = (verdict.broken or "" for verdict in map(model.play, range(40)))
@@ -475,7 +475,7 @@ def test_a_lost_stream_event_is_found(monkeypatch):
 
 
 def test_a_replay_without_its_record_is_found(monkeypatch):
-    """A planted bug: a coroutine that lost its place begins as if it had called nothing."""
+    """A planted bug: a coroutine that lost its host begins as if it had made no call."""
     monkeypatch.setattr("aioflow.core.tasks.tries.order", _forgets_its_record)
 
     broken = next(v.broken for v in map(model.play, range(40)) if v.broken is not None)

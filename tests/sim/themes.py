@@ -1,8 +1,8 @@
-"""What a seed is about: most have a theme or two, each of which makes dense what is rare.
+"""Themes of seeds: most seeds have one or two, each of which makes rare faults frequent.
 
-Of all that may go wrong a seed draws a little of everything, so that what takes three things at
-once hardly comes. Raising all odds would have nothing get far; a theme raises those of a few
-kinds, and the DAGs of its seeds are drawn for it.
+A seed draws a little of every fault, so that a combination of three is very rare. If all
+probabilities were raised, nothing would get far. A theme raises those of a few kinds, and the DAGs
+of its seeds are drawn for it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 __all__ = ("ALL", "BACKFILLS", "CLOCK", "EVENTS", "HOSTS", "is_brief", "louder", "themes_of")
 
 EVENTS, BACKFILLS, CLOCK, HOSTS = "events", "backfills", "clock", "hosts"
-"""DAGs that events start; runs for what has passed; a clock that is set; triggers that move."""
+"""DAGs started by events; backfills; a wall clock that is set; triggers that move."""
 
 
 class _Loud(msgspec.Struct, frozen=True):
-    """How likely kinds of faults are at least in a seed of a theme, by level."""
+    """The least probabilities of faults in the seeds of a theme, by level."""
 
     first: Mapping[str, float] = {}
     second: Mapping[str, float] = {}
@@ -55,14 +55,14 @@ def themes_of(seed: int) -> frozenset[str]:
 def is_brief(seed: int) -> bool:
     """Return whether the functions of a seed are brief, so that tries are claimed behind others.
 
-    Those of the small seeds are not: tests and planted bugs have chosen these for what is met in
-    their lives.
+    Those of small seeds are not: tests and planted bugs have chosen these seeds for the cases that
+    occur in them.
     """
     return seed >= _FIRST_BRIEF and random.Random(f"brief {seed}").random() < 0.25
 
 
 def louder(seed: int, level: int) -> dict[str, float]:
-    """Return how likely which faults are at least, for the themes of a seed."""
+    """Return the least probabilities of faults for the themes of a seed."""
     odds: dict[str, float] = {}
     louds = [_THEMES[theme] for theme in sorted(themes_of(seed))]
     for loud in (*louds, _BRIEF) if is_brief(seed) else louds:

@@ -1,7 +1,6 @@
-"""What each coroutine was told, written down beside the database: the witness of its replays.
+"""Records of the answers that coroutines received, independent of the database.
 
-Within one try an answer once told never changes; the next try keeps what was told before the
-first call that failed.
+Within one try an answer never changes. The next try keeps the answers before the first failed call.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ("Answer", "Told", "names_itself")
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came of one call."""
+    """The answer to one call."""
 
     kind: str
     name: str
@@ -29,7 +28,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class _Story:
-    """What one task was told in its present try, by ordinal; and which events of its streams."""
+    """The answers of one task in its current try by ordinal, and the events of its streams."""
 
     def __init__(self) -> None:
         self.method = ""
@@ -46,9 +45,9 @@ class Told:
     """The stories of all tasks.
 
     Attributes:
-        calls: How many answers were told for the first time.
-        replayed: How many once more.
-        named: How often a named event was told.
+        calls: Number of answers received for the first time.
+        replayed: Number of answers received again.
+        named: How often a named event was received.
     """
 
     def __init__(self) -> None:
@@ -59,23 +58,23 @@ class Told:
         return self._stories.setdefault(task_no, _Story())
 
     def edition(self, task_no: int) -> int:
-        """Return which edition of its code a task is of."""
+        """Return the edition of a task's code."""
         return self._of(task_no).edition
 
     def rewrite(self, task_no: int) -> None:
-        """Its code has changed."""
+        """Note that its code has changed."""
         self._of(task_no).edition += 1
 
     def forget(self, task_no: int, first: int = 0) -> None:
-        """It wants no call from ``first`` on to be remembered."""
+        """Forget its calls from ``first`` on."""
         self._of(task_no).forget(first)
 
     def clear(self, task_no: int) -> None:
-        """It begins anew, as if it never had."""
+        """Forget everything: the task was cleared."""
         self._stories.pop(task_no, None)
 
     def begin(self, task_no: int, method: str, try_number: int) -> None:
-        """A coroutine begins at the top."""
+        """Note that a coroutine begins at the top."""
         story = self._of(task_no)
         if story.method != method:
             story.method = method
@@ -83,14 +82,14 @@ class Told:
         if story.try_number != try_number:
             story.try_number = try_number
             failed = (at for at, told in enumerate(story.answers) if told.failure is not None)
-            # A method begins anew, with another event.
+            # A method starts over, with another event.
             story.forget(0 if method else next(failed, len(story.answers)))
 
     def replays(self, task_no: int, count: int, records: Sequence[RecordRow]) -> None:
-        """Check what a coroutine is to replay before it does.
+        """Check the records that a coroutine will replay.
 
         Raises:
-            Broken: If that is not what it had been told, call by call, or more is missing.
+            Broken: If answers it had received are missing, or the records have a gap.
         """
         story = self._of(task_no)
         if count != len(records) or count < len(story.answers):
@@ -113,13 +112,13 @@ class Told:
         *,
         may_lack: bool = False,
     ) -> None:
-        """A coroutine is told an answer, for the first time or once more.
+        """Note an answer that a coroutine receives, for the first time or again.
 
         Args:
-            may_lack: Whether an event that came before it may never have been taken.
+            may_lack: Whether an earlier event may have been lost.
 
         Raises:
-            Broken: If it is not the answer of this call, or another one than before.
+            Broken: If it is not the answer to this call, or differs from the first one.
         """
         task_no, start_no = key
         story = self._of(task_no)
@@ -140,7 +139,7 @@ class Told:
             _is_its_own(story, (task_no, start_no, ordinal), call, body, may_lack=may_lack)
         elif (
             failure.reason == "timeout"
-            and story.edition == 0  # another one may have had another limit
+            and story.edition == 0  # another edition may have had another limit
             and (call.timeout_us is None or call.kind == SLEEP)
         ):
             raise Broken("E6 answers", f"{call} of task {task_no} timed out: {failure}")
@@ -154,7 +153,7 @@ def _is_its_own(
     *,
     may_lack: bool,
 ) -> None:
-    """E6: an answer names the task, the call and the branch it is an answer to."""
+    """E6: check that an answer names its task, call and branch."""
     task_no, start_no, ordinal = where
     value = None if body is None else msgspec.msgpack.decode(body)
     match call.kind, value:
@@ -184,7 +183,7 @@ def _is_its_own(
 
 
 def names_itself(payload: bytes | None) -> bool:
-    """Whether a payload is that of an event that should have come: none is stale, or a second."""
+    """Return whether the payload is that of an expected event, not of a stale or repeated one."""
     match None if payload is None else msgspec.msgpack.decode(payload):
         case [str() as what, *_]:
             return what.startswith("event")
@@ -201,5 +200,5 @@ def _is_event(event: Any, *token: int) -> bool:
 
 
 def _flat(value: list[Any]) -> tuple[int, ...]:
-    """An event of a stream, as something to look up: whose, and which."""
+    """Return an event of a stream as a key: its owner and its number."""
     return (*value[1], *value[2:])

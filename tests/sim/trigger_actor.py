@@ -1,7 +1,7 @@
-"""The trigger host, on virtual time: triggers that fire once, streams, and those of a start.
+"""The trigger host on virtual time: triggers that fire once, streams, and those of a start.
 
-It keeps the promises of the real one: a stream is never further ahead of the store than its
-window, a hosting starts from the beginning or after the last stored event, and ``StopTrigger`` is
+It keeps the guarantees of the real one: a stream is never further ahead of the store than its
+window; an assignment starts from the beginning or after the last stored event; ``StopTrigger`` is
 confirmed.
 """
 
@@ -34,21 +34,21 @@ _LOOK_US = 30 * SECOND
 
 
 class _Hosted(Protocol):
-    """What is hosted."""
+    """A hosted trigger."""
 
     host: StartTrigger
 
     def begin(self) -> None:
-        """Its hosting begins."""
+        """Begin the assignment."""
 
     def take(self, upto: int) -> None:
-        """So many of its events are stored."""
+        """Receive the confirmation that ``upto`` events are stored."""
 
 
 class TriggerHost:
     """One process with the triggers of a role.
 
-    That of the role ``quarantine`` comes up once it is given a trigger.
+    That of the role ``quarantine`` starts once it is assigned a trigger.
     """
 
     def __init__(self, stage: Stage, role: str) -> None:
@@ -61,21 +61,21 @@ class TriggerHost:
         self._given: set[tuple[int, int]] = set()
 
     def come_up(self) -> None:
-        """The first process, or the next one."""
+        """Start the first process, or the next one."""
         self._is_up = self._is_wanted = True
         self._given.clear()
         self.line.say(HostUp(self.role))
 
     def was_given(self, trigger_no: int, hosting: int) -> bool:
-        """Return whether this process was given a hosting; true while the engine may not know it.
+        """Return whether this process got an assignment; true while the engine may not know it.
 
-        It may not while the process is not up, or has reports on their way.
+        The engine may not while the process is not up, or has reports in flight.
         """
         is_known = self._is_up and not self.line.is_waiting
         return not is_known or (trigger_no, hosting) in self._given
 
     def leave(self) -> bool:
-        """End for good if it has nothing; return whether it did."""
+        """Stop for good if nothing is hosted; return whether it stopped."""
         if not self._is_up or self._hosted:
             return False
         self._is_up = False
@@ -84,10 +84,10 @@ class TriggerHost:
         self.line.say(msgspec.structs.replace(lost, was_dismissed=True))
         return True
 
-    # ── orders ──────────────────────────────────────────────────────────────────────────
+    # ── commands ────────────────────────────────────────────────────────────────────────
 
     def host(self, effect: AssignTrigger) -> None:
-        """Host a trigger, or one more time a trigger that is hosted; perhaps not at once."""
+        """Start a trigger, or start a hosted one again; possibly not at once."""
         if not self._is_up:
             if self.role == QUARANTINE and not self._is_wanted:
                 self._is_wanted = True
@@ -115,7 +115,7 @@ class TriggerHost:
             self.after(hosted, self.stage.rng.choice(_DELAYS_US), lambda: self._stall(hosted))
 
     def _stall(self, hosted: _Hosted) -> None:
-        """A step of it holds up the loop, and is told of while it does and when it is over."""
+        """Report that a step of the trigger blocks the loop: while it does, and when it is over."""
         self._incidents += 1
         for milliseconds, is_over in ((300, False), (self.stage.rng.choice((400, 9_000)), True)):
             self.line.say(
@@ -137,7 +137,7 @@ class TriggerHost:
         hosted.begin()
 
     def end(self, end: StopTrigger) -> None:
-        """Let go, and confirm it, perhaps after a while; also what it does not have."""
+        """Stop a trigger and confirm that, possibly after a while; also if it is not hosted."""
         hosted = self._hosted.get(end.trigger_no)
         at = (end.trigger_no, end.hosting)
         if not self._is_up or hosted is None or hosted.host.hosting != end.hosting:
@@ -153,15 +153,15 @@ class TriggerHost:
         self.stage.after(delay, confirm)
 
     def take_events(self, taken: EventsStored) -> None:
-        """Let a stream go on."""
+        """Let a stream continue."""
         hosted = self._hosted.get(taken.trigger_no)
         if hosted is not None and hosted.host.hosting == taken.hosting:
             hosted.take(taken.upto)
 
-    # ── what the hosted need ────────────────────────────────────────────────────────────
+    # ── for the hosted ones ─────────────────────────────────────────────────────────────
 
     def after(self, hosted: _Hosted, delay_us: int, function: Callable[[], None]) -> None:
-        """Call it then, if it is hosted still."""
+        """Call ``function`` after the delay, if it is still hosted."""
         life = self._life
 
         def unless_gone() -> None:
@@ -171,11 +171,11 @@ class TriggerHost:
         self.stage.after(delay_us, unless_gone)
 
     def forget(self, hosted: _Hosted) -> None:
-        """It has ended with its event, which said so."""
+        """Remove a trigger that has ended with its event."""
         del self._hosted[hosted.host.trigger_no]
 
     def over(self, hosted: _Hosted, failure: Failure | None = None) -> None:
-        """It has ended by itself."""
+        """Remove a trigger that has ended, and report that."""
         host = hosted.host
         self.forget(hosted)
         self.line.say(TriggerEnded(host.trigger_no, host.hosting, self.stage.wall(), failure))
@@ -239,7 +239,7 @@ class _Once:
         return TriggerFired(self.host.trigger_no, self.host.hosting, 0, at, payload, "key")
 
     def _end(self, at: int) -> TriggerFired:
-        """An event that ends the task."""
+        """Return an event that ends the task."""
         where = (self.host.trigger_no, self.host.hosting, 0, at)
         match self._stage.rng.choice(_ENDS):
             case "success":
@@ -250,7 +250,7 @@ class _Once:
 
 
 class _OfStart(_Once):
-    """The trigger of a task that waits from its start: without a method, it ends the task."""
+    """The trigger of a task deferred from its start: without a method it ends the task."""
 
     def _event(self, at: int) -> TriggerFired:
         host = self.host
@@ -263,7 +263,7 @@ class _OfStart(_Once):
 
 
 class _Named(_Once):
-    """A trigger that waits for a named event: the first behind its position is its own."""
+    """A trigger that waits for a named event: it fires with the first one after its position."""
 
     def begin(self) -> None:
         self._process.after(self, self._stage.rng.choice(_BETWEEN_US), self._look)
@@ -286,7 +286,7 @@ class _Named(_Once):
 
 
 class _Stream:
-    """A trigger that goes on: its numbers come in order, and once more at another hosting."""
+    """A stream: it yields its numbers in order, and again in another assignment."""
 
     def __init__(self, process: TriggerHost, host: StartTrigger) -> None:
         self.host = host
@@ -307,7 +307,7 @@ class _Stream:
         self._process.after(self, self._stage.rng.choice(_BETWEEN_US), self._go_on)
 
     def _knows(self, payload: bytes, key: str | None) -> None:
-        """What a hosting is told of is an event of its own, and stored."""
+        """Check that the last event an assignment is given is its own, and stored."""
         _, token, *numbers = msgspec.msgpack.decode(payload)
         right = token == token_of(self.host.kwargs)
         if self._plan.keyed:
@@ -317,7 +317,7 @@ class _Stream:
             raise Broken("I6 streams", f"{self.host} is told of an event that is none")
 
     def take(self, upto: int) -> None:
-        """Go on, if it stood still; what is taken must be stored."""
+        """Continue after backpressure; check that the confirmed events are stored."""
         number, sent = self.host.trigger_no, len(self._keys)
         if not self._taken < upto <= sent:
             raise Broken("I6 streams", f"{upto} of {sent} are taken after {self._taken}: {number}")
@@ -343,7 +343,7 @@ class _Stream:
             self._process.over(self, _broken() if dag_version.ends == "fail" else None)
 
     def _rests(self) -> bool:
-        """One that starts runs is hosted again whenever it ends; in the end that is enough."""
+        """Return whether a DAG trigger stays in the end: if it ended, it would be hosted again."""
         return self.host.task_no < 0 and self._stage.faults.healed
 
     def _yield(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""What must hold while a killer of the daemon is looked for, and what of it stays in the end."""
+"""Invariants of the search for a trigger that kills the daemon, and of its remains in the end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ("goes_by_itself", "suspects_are_hosted_in_turn")
 def suspects_are_hosted_in_turn(
     node: Any, trials: Sequence[Trial | None], effects: Iterable[Effect]
 ) -> None:
-    """While triggers are suspected of a death, those of the group on trial alone are hosted.
+    """Check that of the suspected triggers only the group on trial is hosted.
 
     Args:
-        trials: That with which the turn began, and that with which it ended; ``None`` is none.
+        trials: The trial at the beginning of the turn and that at its end; ``None`` is none.
     """
     for effect in effects:
         if isinstance(effect, AssignTrigger):
@@ -35,7 +35,7 @@ def suspects_are_hosted_in_turn(
 
 
 def _lets_host(trial: Trial | None, number: int) -> bool:
-    """Return whether a trigger may be hosted, by what the row of a trial says."""
+    """Return whether a trial allows a trigger to be hosted, according to its row."""
     if trial is None or trial.process != DAEMON or not trial.groups or not trial.spans:
         return True
     on_trial = trial.spans[0]
@@ -45,9 +45,9 @@ def _lets_host(trial: Trial | None, number: int) -> bool:
 
 
 def goes_by_itself(row: OutboxRow) -> bool:
-    """Return whether a row of the outbox is gone in the end, whatever else comes.
+    """Return whether an outbox row is deleted in the end without further input.
 
-    A trial without suspects stays for the triggers of DAGs that it bars until their files change.
+    A trial without suspects remains for the DAG triggers that it bars until their files change.
     """
     if row.kind != TRIAL:
         return True

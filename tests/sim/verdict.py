@@ -1,4 +1,4 @@
-"""What became of a seed, and what it has met."""
+"""The result of a seed, and the points it has covered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ("Verdict", "met")
 
 
 class Verdict(msgspec.Struct, kw_only=True):
-    """What became of a seed."""
+    """The result of a seed."""
 
     seed: int
     steps: int
@@ -26,7 +26,7 @@ class Verdict(msgspec.Struct, kw_only=True):
 
 
 def met(tables: Tables, ledger: Ledger) -> Counter[str]:
-    """Count what happened, by the rows and by the ledger."""
+    """Count the covered points, by the rows and by the ledger."""
     told = ledger.told
     return Counter(
         {

@@ -1,7 +1,7 @@
-"""Armed instants as ``aioflow.engine.timers`` keeps them, and whether those that came were heeded.
+"""Armed timers, as in ``aioflow.engine.timers``, and a check that each was handled.
 
-What people schedule follows the wall; what is a length of time is armed once and follows
-the monotonic clock. ``Watch`` knows the instants from the rows alone.
+Schedules follow the wall clock; a duration is armed once and follows the monotonic clock. ``Watch``
+derives the timers from the rows alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def resumed(node: Any) -> SteadyClock:
 
 
 class Wheel:
-    """Two heaps of instants."""
+    """Two heaps of timers."""
 
     def __init__(self) -> None:
         self._by_wall: list[tuple[int, int, TimerFired]] = []
@@ -61,19 +61,19 @@ class Wheel:
         self._order = itertools.count()
 
     def arm(self, due: TimerFired, *, at: int, steady: SteadyClock) -> None:
-        """Have an instant come, at once if it has passed."""
+        """Arm a timer; it fires at once if its time has passed."""
         if due.dag_id:
             heapq.heappush(self._by_wall, (at, next(self._order), due))
         else:
             heapq.heappush(self._by_length, (steady.monotonic_at(at), next(self._order), due))
 
     def next_at(self, *, mono: int, wall: int) -> int | None:
-        """Return when the nearest comes, in monotonic time; ``None`` if there is none."""
+        """Return when the next timer fires, in monotonic time; ``None`` if there is none."""
         found = [heap[0][0] - now + mono for heap, now in self._heaps(mono, wall) if heap]
         return max(min(found), mono) if found else None
 
     def take(self, *, mono: int, wall: int) -> Iterator[TimerFired]:
-        """Yield those that have come."""
+        """Yield the timers that are due."""
         for heap, now in self._heaps(mono, wall):
             while heap and heap[0][0] <= now:
                 yield heapq.heappop(heap)[2]
@@ -85,7 +85,7 @@ class Wheel:
 
 
 class Watch:
-    """The second liveness promise: every instant a row names is heeded when it has come."""
+    """The second liveness invariant: every time that a row names is handled when it has come."""
 
     def __init__(self, tables: Tables, steady: SteadyClock) -> None:
         self._tables = tables
@@ -100,7 +100,7 @@ class Watch:
             self._note_run(run_no)
 
     def note(self, batch: Batch) -> None:
-        """Remember the instants of a batch that was just committed."""
+        """Note the times in a batch that was just committed."""
         self._note(changed_tasks(batch))
         self._note_waits(batch.new_triggers)
         self._note_deadlines(batch.new_outbox)
@@ -118,7 +118,7 @@ class Watch:
 
     def _note_waits(self, rows: Iterable[TriggerRow]) -> None:
         for row in rows:
-            is_handled = row.window and row.ordinal < 0  # its task has the instant, wait by wait
+            is_handled = row.window and row.ordinal < 0  # its task has a deadline for each wait
             if row.state is TriggerState.WAITING and row.deadline_at and not is_handled:
                 self._push("wait", row.trigger_no, row.deadline_at)
 
@@ -129,7 +129,7 @@ class Watch:
                 self._push("word", row.outbox_no, at)
 
     def _is_unhindered(self, owed: OutboxRow) -> bool:
-        """Whether nothing refused for good was about its run."""
+        """Return whether its run is not quarantined."""
         run_no = msgspec.msgpack.decode(owed.body, type=Deadline).run_no
         return not self._tables.is_held(run_no)
 
@@ -142,7 +142,7 @@ class Watch:
             self._push("time", run_no, began + length, over)
 
     def _push(self, kind: str, number: int, at: int, over: int | None = None) -> None:
-        """Once for each: a wall clock that is set afterwards does not move it.
+        """Note each time once: a wall clock that is set afterwards does not change it.
 
         Args:
             over: When it comes in steady time, if ``at`` is not that.
@@ -153,10 +153,10 @@ class Watch:
             heapq.heappush(self._heap, (comes, kind, number, at))
 
     def look(self, mono: int) -> None:
-        """Check what has come; to be asked when nothing is left in the inbox.
+        """Check the times that have come; to be called with an empty inbox.
 
         Raises:
-            Broken: If a row still waits for an instant that has passed.
+            Broken: If a row still waits for a time that has passed.
         """
         while self._heap and self._heap[0][0] < mono:
             _, kind, number, at = heapq.heappop(self._heap)
@@ -172,7 +172,7 @@ class Watch:
             run = tables.runs.get(number)
             length = tables.spec_of_run(number).run_timeout_us or 0
             if run is None or (run.started_at or 0) + length != at:
-                return False  # it is gone, or was cleared since
+                return False  # it was deleted, or cleared since
             return run.state is RunState.RUNNING and run.quarantine is None
         if kind == "wait":
             wait = tables.triggers.get(number)
@@ -187,5 +187,5 @@ class Watch:
         if kind == "due":
             return row.state in {TaskState.RETRYING, TaskState.SENSING} and row.due_at == at
         if row.state is TaskState.DEFERRED and tables.has_batch(number):
-            return False  # what it waited for has come
+            return False  # the event it waited for has come
         return row.state.is_live and row.deadline_at == at

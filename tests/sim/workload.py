@@ -1,4 +1,4 @@
-"""DAGs nobody would write: every rule, retry, limit, fan-out and body, drawn from the seed."""
+"""Unusual DAGs, drawn from the seed: every rule, retry, limit, fan-out and kind of body."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ("COUNTING", "POOLS", "SECOND", "make_dag", "make_dags", "without")
 SECOND = 1_000_000
 POOLS = ("default", "narrow", "wide")
 COUNTING = "narrow"
-"""The one that may count what waits."""
+"""The pool that may count deferred tasks."""
 
 WIDEST = 20
 
@@ -36,7 +36,7 @@ def make_dags(rng: random.Random) -> list[DagSpec]:
 
 
 def without(spec: DagSpec, position: int) -> DagSpec:
-    """Return the DAG with one task less; what it gave its children they do without."""
+    """Return the DAG without one task; its children do without its result."""
 
     def moved(parents: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(p - (p > position) for p in parents if p != position)
@@ -108,7 +108,7 @@ def make_dag(dag_id: str, rng: random.Random) -> DagSpec:
 
 
 def _schedule(length_us: int, *, kind: int) -> ScheduleSpec:
-    """One of every kind there is, about so long from slot to slot."""
+    """Return one kind of schedule, with about this length between slots."""
     every = ScheduleSpec(every_us=length_us)
     match kind:
         case 2:
@@ -184,7 +184,7 @@ def _task(
 
 
 def _groups(parents: tuple[int, ...], rng: random.Random) -> tuple[EdgeGroup, ...]:
-    """Judge some of the parents apart, some of them twice."""
+    """Draw edge groups for some of the parents, for some of them twice."""
     groups = []
     for _ in range(rng.choice((1, 1, 2))):
         named = tuple(p for p in parents if rng.random() < 0.5)
@@ -196,7 +196,7 @@ def _groups(parents: tuple[int, ...], rng: random.Random) -> tuple[EdgeGroup, ..
 def _expansion(
     parents: tuple[int, ...], taken: tuple[int, ...], tasks: list[TaskSpec], rng: random.Random
 ) -> tuple[MapSpec | None, int, tuple[int, ...]]:
-    """Expand over a literal, a parent's list, or a product; some of them over the cap."""
+    """Expand over a literal, a parent's list, or a product; sometimes beyond the limit."""
     map_limit = rng.choice((3, WIDEST, 50_000))
     lists = [p for p in parents if tasks[p].mapped is None and tasks[p].sensor is None]
     sources = []
