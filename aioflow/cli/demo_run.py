@@ -43,7 +43,7 @@ print(generate(Path(sys.argv[2]), date.fromisoformat(sys.argv[3])))
 """
 
 
-def tour(arguments: argparse.Namespace) -> int:
+def run_demo(arguments: argparse.Namespace) -> int:
     """Run the demo. Return 0 if the total of the pipeline equals that of the generator."""
     if not (EXAMPLES / "dags" / f"{DAG}.py").is_file():
         raise SettingsError(f"the examples are not here: {EXAMPLES}; install aioflow again")

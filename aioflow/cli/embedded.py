@@ -56,7 +56,7 @@ class Guest:
             run["tasks"] += page["tasks"]
         return run
 
-    async def watch(self, run_id: str, board: Board) -> Any:
+    async def watch(self, run_id: str, progress: RunProgress) -> Any:
         """Show a run until it ends; return its final state with all of its tasks."""
         while True:
             run = await self.get("runs", run_id)

@@ -46,7 +46,7 @@ def wait_for_end(arguments: argparse.Namespace, run_id: str) -> str:
 
 def watch(arguments: argparse.Namespace, run_id: str) -> int:
     """Show a run until it ends. Without a daemon it is shown once, since nothing changes."""
-    with Board(is_json=arguments.json) as board:
+    with RunProgress(is_json=arguments.json) as progress:
         client = connect(arguments)
         run = read(arguments, lambda source: source.run(run_id))
         progress.show(run)

@@ -32,7 +32,7 @@ _LIVE = frozenset({"queued", "running", "sensing", "deferred", "retrying"})
 _ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "cancelled", "removed"})
 
 
-class Board:
+class RunProgress:
     """Displays one run repeatedly.
 
     Args:

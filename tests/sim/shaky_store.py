@@ -236,7 +236,7 @@ class ShakyStore:
             allowed = {batch.number - 1, batch.number} if cut.is_unsure else {batch.number - 1}
         finally:
             disk.raw.arm(-1)  # also if the batch was refused before the cut
-        disk.come_back(disk.log_bytes() if kept is None else kept)
+        disk.come_back(disk.log_bytes() if retained is None else retained)
         epoch, number = standing(disk.raw)
         if number not in allowed or epoch != self._epoch:
             self._breaks("atomic", f"stands at {epoch}, {number} after a cut in {batch.number}")

@@ -222,7 +222,7 @@ class Tables(Rows):
         self.just_marked = [
             owed for no, owed in gone.items() if owed.mark is not None and no not in fresh
         ]
-        made_anew = {no for no, owed in gone.items() if owed.mark is None and owed.anew}
+        made_anew = {no for no, owed in gone.items() if owed.mark is None and owed.reexpanded}
         self.cleared_runs |= made_anew - fresh.keys()  # possibly none of their tasks had begun
         clearing = {owed.run_no for owed in (*before, *fresh.values()) if owed.mark is None}
         for task_no, state in batch.steps:
