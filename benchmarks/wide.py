@@ -113,7 +113,7 @@ class Asking:
         self._questions = {
             "run": f"/api/v1/runs/{run_id}?limit=1",
             "page": f"/api/v1/runs/{run_id}?offset={width // 2}&limit=100",
-            "why": f"{child}/why?map_index={width - 1}",
+            "why": f"{child}/why?map={width - 1}",
             "runs": "/api/v1/runs",
             "metrics": "/metrics",
         }
