@@ -130,7 +130,7 @@ def test_the_tutorials_run_waits_is_killed_waits_on_and_comes_to_the_total_on_th
 @pytest.mark.process
 @pytest.mark.timeout(240)
 def test_a_job_outside_that_fails_is_submitted_again_and_once_more_after_a_clear(tmp_path):
-    page = DOCS / "how-to" / "run-a-job-outside.md"
+    page = DOCS / "how-to" / "run-an-external-job.md"
     service: dict[str, Any] = {"__name__": "service"}
     exec(compile(blocks(page, "py")[0], str(page), "exec"), service)
     server = ThreadingHTTPServer(("127.0.0.1", 0), service["Service"])

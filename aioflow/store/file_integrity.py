@@ -120,5 +120,5 @@ def damaged(path: Path, what: str) -> ForeignDatabase:
     return ForeignDatabase(
         f"{path} is damaged or no SQLite database: {what}. `aioflow db check` shows what is "
         "damaged; restore the last copy, or save what can be read with `.recover` of sqlite3: "
-        "docs/how-to/mend-a-database.md"
+        "docs/how-to/repair-a-database.md"
     )
