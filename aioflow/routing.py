@@ -69,66 +69,66 @@ class Routes:
         self._trace = trace
 
     def start_try(self, effect: StartTry) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         if effect.body is Body.FUNCTION:
             self._slot.start(effect)
         elif (executor := self._hosts.coroutines_of(effect.role)) is not None:
             executor.start(effect)
 
     def stop_try(self, effect: StopTry) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         if effect.body is Body.FUNCTION:
             self._slot.stop(effect)
         elif (executor := self._hosts.coroutines_of(effect.role)) is not None:
             executor.stop(effect)
 
     def recall(self, effect: RecallTries) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         self._slot.recall(effect)
 
     def confirm(self, effect: ConfirmCall) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         executor = self._hosts.coroutines_of(effect.role)
         if executor is not None:
             executor.confirm(effect)
 
     def forget(self, run_no: RunNo) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         self._slot.forget(run_no)
         self._hosts.forget(run_no)
 
     def start_host(self, effect: StartHost) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         self._hosts.start(effect.role)
 
     def host(self, effect: AssignTrigger) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         triggerer = self._hosts.triggerer_of(effect.role)
         if triggerer is not None:
             triggerer.host(effect)
 
     def end_hosting(self, effect: ReleaseTrigger) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         triggerer = self._hosts.triggerer_of(effect.role)
         if triggerer is not None:
             triggerer.end(effect)
 
     def take_events(self, effect: ConfirmEvents) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         for triggerer in self._hosts.triggerers.values():
             if triggerer.take_events(effect):
                 return
 
     def restore_code(self, effect: RestoreCode) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         self._on_code_missing(effect)
 
     def deliver(self, effect: DeliverOutbox) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
         self._deliveries.put(effect)
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
-        """See ``Outlets``."""
+        """See ``Dispatcher``."""
 
         def row(run_no: RunNo) -> RunRow | None:
             run = tx.runs.get(run_no)

@@ -1,1 +1,1 @@
-"""Pure decisions: no I/O, clock, randomness or asyncio. Time, randomness and ids are arguments."""
+"""Decisions: deterministic, without I/O, clock, randomness or asyncio; these are arguments."""

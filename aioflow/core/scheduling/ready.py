@@ -62,7 +62,7 @@ class Ready:
     """The ready queues.
 
     Args:
-        kept: Tasks that keep their slots in a pool while they wait, as ``Slots`` has them.
+        pool_holds: Tasks that keep their slots in a pool while they wait, as ``Slots`` has them.
 
     Attributes:
         came_back: Whether an entry that was set aside is in a queue again, possibly in one that was

@@ -49,7 +49,7 @@ class Slots:
         ready: The tasks that wait for slots.
         unwritten: Starts whose results do not fit on the disk. Nothing is granted while one of them
             still holds its slot.
-        kept: Tasks that keep their slots in a pool that counts deferred tasks: that pool, and the
+        pool_holds: Tasks that keep their slots in a pool that counts deferred tasks: that pool, and the
             number of slots.
     """
 
