@@ -49,8 +49,8 @@ class Slots:
         ready: The tasks that wait for slots.
         unwritten: Starts whose results do not fit on the disk. Nothing is granted while one of them
             still holds its slot.
-        pool_holds: Tasks that keep their slots in a pool that counts deferred tasks: that pool, and the
-            number of slots.
+        pool_holds: Tasks that keep their slots in a pool that counts deferred tasks: that pool, and
+            the number of slots.
     """
 
     def __init__(self, *, cpu_slots: int, async_slots: int) -> None:

@@ -21,7 +21,7 @@ class MappedChildren:
             they count as one instance, which ends as the last iteration does.
         cut: State that the end of the stream adds to those of the children: ``UPSTREAM_FAILED`` or
             ``SKIPPED`` if the stream failed or was empty, else ``PENDING``.
-        one_to_one: Queue of the children that may start, where children follow others; else ``None``.
+        one_to_one: Queue of the children that may start, where children follow others, or ``None``.
         origin: Location of the items, ``(sources, widths)`` as in ``protocol.commands.StartTask``.
             The same for all children, computed when the first one starts.
     """
