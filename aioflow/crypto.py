@@ -90,13 +90,13 @@ class Vault:
             raise SettingsError(f"the key file {path} holds a key that anybody could guess")
         return cls(keys)
 
-    def seal(self, table: str, number: int, plaintext: bytes) -> bytes:
+    def encrypt(self, table: str, number: int, plaintext: bytes) -> bytes:
         """Encrypt a value and return its envelope, which differs at every call."""
         nonce = os.urandom(_NONCE_BYTES)
         head, sealer = self._sealer
         return head + nonce + sealer.encrypt(nonce, plaintext, _place(table, number))
 
-    def unseal(self, table: str, number: int, sealed: bytes) -> bytes | None:
+    def decrypt(self, table: str, number: int, sealed: bytes) -> bytes | None:
         """Return the plaintext, or ``None`` if no present key decrypts it for this row."""
         if len(sealed) < _HEAD_BYTES + _TAG_BYTES or sealed[:1] != _FORMAT:
             return None

@@ -189,7 +189,7 @@ class _Front(Protocol):
     def api(self) -> Follower:
         """Updated with each commit."""
 
-    async def look_at_plug_ins(self, parser: Parser) -> None:
+    async def inspect_plug_ins(self, parser: Parser) -> None:
         """See ``front.Front``."""
 
     async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
@@ -340,7 +340,7 @@ class _Node:
         redirect = self._deliveries.redirect_alerts
         services.start_soon(AlertSettings(self._settings, self._clock, redirect).run)
         await services.start(front.clean_up)
-        services.start_soon(front.look_at_plug_ins, catalog.parser)
+        services.start_soon(front.inspect_plug_ins, catalog.parser)
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
 

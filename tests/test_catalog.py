@@ -457,7 +457,7 @@ async def test_files_that_never_end_hold_up_no_other(tmp_path, monkeypatch):
     async with watched(tmp_path, {"z.py": GOOD}) as it:
         for number in range(8):
             it.write(f"{number}.py", ENDLESS["sleeps"])
-        await until(lambda: len(it.catalog._lanes.files) == 8)
+        await until(lambda: len(it.catalog._queue.files) == 8)
         it.write("z.py", DAG.format(name="good", value=2))
         assert (await it.reported(2)).file == "z.py"
 
@@ -609,7 +609,7 @@ async def test_a_file_that_is_ignored_while_it_is_parsed_is_not_told(tmp_path):
         await until(lambda: it.catalog._files["a.py"].is_ignored)
         go.touch()
         await it.swept()
-        await until(lambda: not it.catalog._lanes.files)
+        await until(lambda: not it.catalog._queue.files)
 
         assert it.reports == []
         assert not it.catalog._known
@@ -625,7 +625,7 @@ async def test_a_file_that_goes_while_it_is_parsed_is_not_told(tmp_path):
         await until(lambda: not it.catalog._files)
         go.touch()
         await it.swept()
-        await until(lambda: not it.catalog._lanes.files)
+        await until(lambda: not it.catalog._queue.files)
 
         assert it.reports == []
         assert not it.catalog._again

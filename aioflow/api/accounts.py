@@ -13,9 +13,9 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.api.audit import AuditView, audit_view
-from aioflow.api.auth_cache import TOKEN_PREFIX, Picture, digest_of
+from aioflow.api.auth_cache import TOKEN_PREFIX, AuthCache, digest_of
 from aioflow.api.denied_audit import Refusals
-from aioflow.api.login_throttle import Attempts
+from aioflow.api.login_throttle import LoginThrottle
 from aioflow.api.passwords import Passwords, checked_password
 from aioflow.api.schemas import instant, iso
 from aioflow.clock import Clock
@@ -121,18 +121,18 @@ class Access:
         passwords: Hashes passwords.
 
     Attributes:
-        picture: The cache that requests are authenticated with.
+        auth_cache: The cache that requests are authenticated with.
     """
 
     def __init__(
         self, store: Store, clock: Clock, ask: _Ask, passwords: Passwords | None = None
     ) -> None:
-        self.picture = Picture()
+        self.auth_cache = AuthCache()
         self._store = store
         self._clock = clock
         self._ask = ask
         self._passwords = passwords or Passwords()
-        self._attempts = Attempts()
+        self._attempts = LoginThrottle()
         self._refusals = Refusals()
         self._arrived = anyio.Event()
         self._writing = anyio.Lock()
@@ -140,11 +140,11 @@ class Access:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Load all accounts, then write refusals and token uses, at most once a second."""
         await self._load()
-        for name, address in self.picture.places():
+        for name, address in self.auth_cache.places():
             self._attempts.know(name, address)
         task_status.started()
         while True:
-            if not self.picture.uses and self._refusals.is_empty:
+            if not self.auth_cache.uses and self._refusals.is_empty:
                 await self._arrived.wait()
             await self._clock.sleep(_WRITE_SECONDS)
             self._arrived = anyio.Event()
@@ -157,7 +157,7 @@ class Access:
     async def _load(self) -> None:
         while True:
             try:
-                return await self.picture.load(self._store)
+                return await self.auth_cache.load(self._store)
             except (StoreSlow, StoreUnavailable) as exc:
                 _log.warning("database away, nobody is let in yet", error=str(exc))
                 await self._clock.sleep(_WRITE_SECONDS)
@@ -180,9 +180,9 @@ class Access:
                 _log.warning("the audit lacks what was refused lately", error=str(exc))
 
     def _taken_uses(self) -> tuple[tuple[int, int], ...]:
-        taken = tuple(self.picture.uses.items())[:_USES_AT_ONCE]
+        taken = tuple(self.auth_cache.uses.items())[:_USES_AT_ONCE]
         for number, _ in taken:
-            del self.picture.uses[number]
+            del self.auth_cache.uses[number]
         return taken
 
     def refused(self, line: AuditEntry) -> None:
@@ -192,7 +192,7 @@ class Access:
 
     def used(self) -> None:
         """Wake ``run`` if a token's use has to be stored."""
-        if self.picture.uses:
+        if self.auth_cache.uses:
             self._arrived.set()
 
     @property
@@ -262,7 +262,7 @@ class Access:
 
     async def _proven(self, name: str, password: str, address: str) -> AccountRow | None:
         """Return the account if the password is right and the account is not disabled."""
-        account = self.picture.account(name)
+        account = self.auth_cache.account(name)
         self._attempts.begin(name, address, self._seconds, is_user=account is not None)
         if account is not None and account.is_disabled:
             account = None

@@ -11,7 +11,7 @@ import msgspec
 
 from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.damage import run_state
-from aioflow.api.layout import Place
+from aioflow.api.layout import TaskLocation
 from aioflow.api.operate import Actions
 from aioflow.api.page_queries import Reads
 from aioflow.api.queries import Counted
@@ -144,7 +144,7 @@ class Explaining(Actions):
             answer = await self._ask(ExplainChildren(run_id=run.run_id, position=position))
         return cast("list[ChildrenCause] | None", answer)
 
-    async def _behind(self, run_id: str, task_id: str) -> tuple[ViewOfRun, Place] | None:
+    async def _behind(self, run_id: str, task_id: str) -> tuple[ViewOfRun, TaskLocation] | None:
         """Locate a task of another run; ``None`` if that run has ended or was deleted."""
         try:
             run = await self.run(run_id)

@@ -73,7 +73,7 @@ class Rotation:
                 keys.insert(0, new_key())
                 await self._write(keys)
             self._vault.use(keys)
-            resealed, unopened = await self._reseal(ask)
+            resealed, unopened = await self._reencrypt(ask)
             await self._write(keys[:1])
             self._vault.use(keys[:1])
             return RotationView(resealed=resealed, unopened=unopened, resumed=resumed)
@@ -82,7 +82,7 @@ class Rotation:
         with anyio.CancelScope(shield=True):
             await in_thread(write_keys, self._path, keys)
 
-    async def _reseal(self, ask: _Ask) -> tuple[int, int]:
+    async def _reencrypt(self, ask: _Ask) -> tuple[int, int]:
         resealed = unopened = 0
         after: TriggerNo | None = None
         while True:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import anyio
 import msgspec
 
-from aioflow.api.memory_stats import Looked
+from aioflow.api.memory_stats import MemoryStats
 from aioflow.clock import Clock
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.outbox_quota import backlog
@@ -19,7 +19,7 @@ from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.outbox import is_callback
 from aioflow.store import Store
 
-__all__ = ("Metrics", "Sizes", "Sizing", "measured", "owed")
+__all__ = ("Metrics", "Sizes", "Sizing", "measured", "outbox_counts")
 
 
 _LOOK_US = 15_000_000
@@ -114,7 +114,7 @@ class Metrics(msgspec.Struct, kw_only=True):
 def measured(
     engine: Engine,
     hosts: Sequence[HostLoad],
-    looked: Looked,
+    looked: MemoryStats,
     fires: Mapping[str, int],
     *,
     logs_bytes: int,
@@ -155,7 +155,7 @@ def measured(
         parked=dict(looked.parked),
         stalls=memory.loop_blockers.counts(),
         quarantined_classes=sum(known.is_quarantined for known in memory.loop_blockers.all()),
-        owed=owed(memory),
+        owed=outbox_counts(memory),
         callbacks_failed=memory.callbacks_failed,
         schedules_late=memory.schedules_late,
         is_store_away=engine.store_away_since is not None,
@@ -163,7 +163,7 @@ def measured(
     )
 
 
-def owed(memory: Memory) -> dict[str, int]:
+def outbox_counts(memory: Memory) -> dict[str, int]:
     """Return the number of callbacks and alerts in the outbox."""
     found = {"alerts": 0, "callbacks": 0}
     for kind, count in backlog(memory.outbox_quotas).items():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from aioflow.api.dags import import_errors
-from aioflow.api.memory_stats import WAITING, Looked, Looking
+from aioflow.api.memory_stats import WAITING, MemoryStats, MemoryStatsCollector
 from aioflow.api.page_schemas import OverviewView, SlotView, WaitingView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import summary
@@ -42,7 +42,7 @@ class Overview:
         engine: Engine,
         *,
         began_us: int,
-        looking: Looking,
+        looking: MemoryStatsCollector,
         lag_seconds: Callable[[], float],
     ) -> None:
         self._reader = reader
@@ -81,7 +81,7 @@ class Overview:
             failed_runs=[summary(row, store.damages.of_run(row.run_no)) for row in failed],
         )
 
-    async def _longest(self, looked: Looked, shift: int) -> list[WaitingView]:
+    async def _longest(self, looked: MemoryStats, shift: int) -> list[WaitingView]:
         """Return the longest waits: deferred and queued tasks, and polling sensors.
 
         Args:

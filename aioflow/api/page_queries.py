@@ -10,7 +10,7 @@ from aioflow.api.damage import run_state
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs
 from aioflow.api.live_stream import Commits
-from aioflow.api.memory_stats import Looked, Looking
+from aioflow.api.memory_stats import MemoryStats, MemoryStatsCollector
 from aioflow.api.nodes import node_view
 from aioflow.api.overview import Overview
 from aioflow.api.page_schemas import (
@@ -26,9 +26,9 @@ from aioflow.api.page_schemas import (
 from aioflow.api.progress import Progress
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import iso
-from aioflow.api.task_detail import OneTask
+from aioflow.api.task_detail import TaskReader
 from aioflow.api.trigger_stats import Fires
-from aioflow.api.triggers import Parked
+from aioflow.api.triggers import TriggerReader
 from aioflow.api.triggers_page import Waiting
 from aioflow.api.upcoming import upcoming
 from aioflow.clock import Clock
@@ -83,15 +83,15 @@ class Reads:
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
         self.progress = Progress(reader, clock)
-        self.parked = Parked(reader, self._memory, watched)
-        self.one_task = OneTask(reader, self.parked)
+        self.parked = TriggerReader(reader, self._memory, watched)
+        self.one_task = TaskReader(reader, self.parked)
         self.waiting = Waiting(
             reader, clock, self.fires, self.parked, memory=self._memory, hosts=self._list_hosts
         )
         self._overview: Overview | None = None
-        self._looking: Looking | None = None
+        self._looking: MemoryStatsCollector | None = None
         if engine is not None:
-            self._looking = Looking(clock, engine)
+            self._looking = MemoryStatsCollector(clock, engine)
             self._overview = Overview(
                 reader,
                 clock,
@@ -141,7 +141,7 @@ class Reads:
             raise DaemonAway("")
         return await self._overview.show(status)
 
-    async def look(self) -> Looked:
+    async def look(self) -> MemoryStats:
         """Return statistics of the node's memory.
 
         Raises:

@@ -13,7 +13,7 @@ import msgspec
 
 from aioflow.api.accounts import Access
 from aioflow.api.backfills import Backfills
-from aioflow.api.dag_triggers import list_standing, page_of_standing
+from aioflow.api.dag_triggers import list_dag_triggers, page_of_dag_triggers
 from aioflow.api.dags import Catalogue
 from aioflow.api.events import NamedEvents
 from aioflow.api.explain import Explaining
@@ -331,15 +331,15 @@ class Api(Explaining):
         parked = await self.reads.parked.views(rows)
         # A full page ends with its last row: later triggers belong to the next page.
         upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
-        standing = await page_of_standing(self, memory, after=after, upto=upto, limit=limit)
-        return sorted((*parked, *standing), key=lambda view: view.trigger_id)[:limit]
+        dag_triggers = await page_of_dag_triggers(self, memory, after=after, upto=upto, limit=limit)
+        return sorted((*parked, *dag_triggers), key=lambda view: view.trigger_id)[:limit]
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as of its newest version, with the state of the trigger of its runs."""
         shown = await super().show_dag(dag_id)
         memory = None if self._engine is None else self._running.memory
         rows = await self.store.find_dag_triggers([dag_id])
-        own = await list_standing(self, memory, list(rows.values()))
+        own = await list_dag_triggers(self, memory, list(rows.values()))
         return msgspec.structs.replace(shown, trigger=own[0] if own else None)
 
     async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:
@@ -350,7 +350,7 @@ class Api(Explaining):
         """
         memory = None if self._engine is None else self._running.memory
         rows = await self.store.list_dag_triggers(after=trigger_no - 1, upto=trigger_no)
-        for view in await list_standing(self, memory, rows):
+        for view in await list_dag_triggers(self, memory, rows):
             return view
         waits = await self.store.list_triggers(limit=1, after=trigger_no - 1)
         if waits and waits[0].trigger_no == trigger_no:
@@ -372,7 +372,7 @@ class Api(Explaining):
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
         """Apply a durable batch. Called after each commit of the engine."""
-        self.access.picture.committed(batch)
+        self.access.auth_cache.committed(batch)
         self.reads.committed(batch, draft)
 
     async def health(self) -> HealthView:

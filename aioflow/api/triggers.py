@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import TriggerView, iso
-from aioflow.api.wait_views import LookedWait
+from aioflow.api.wait_views import PolledWait
 from aioflow.core.state.memory import Memory
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.why import is_unwatched
@@ -22,7 +22,7 @@ from aioflow.model.trigger_description import Describe, Watched
 __all__ = (
     "KINDS",
     "NODE_NO",
-    "Parked",
+    "TriggerReader",
     "kind_of",
     "stored_state",
 )
@@ -73,7 +73,7 @@ def kind_of(class_path: str) -> str:
     return KINDS.get(module, name or class_path)
 
 
-class Parked:
+class TriggerReader:
     """Reads trigger rows and finds their tasks.
 
     Args:
@@ -152,7 +152,7 @@ class Parked:
         sentence = self._reader.public_fields.sentence(row.class_path, row.kwargs, watch)
         return sentence + wait.detail.removeprefix(engine)
 
-    async def standing_so(
+    async def numbers_in_state(
         self, numbers: Sequence[TriggerNo], stored: TriggerState, state: str
     ) -> list[TriggerNo]:
         """Return the triggers in this state, in the given order, without reading their rows.
@@ -184,7 +184,7 @@ def _looking(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[Trigger
 
 
 def _looked(wait: Wait, detail: str, watch: Watched | None) -> Wait:
-    return LookedWait(
+    return PolledWait(
         kind=wait.kind,
         detail=detail,
         since=wait.since,

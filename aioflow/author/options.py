@@ -14,7 +14,7 @@ from aioflow.author.callbacks import TASK_EVENTS, Callback, Callbacks, callbacks
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.named_values import declared
 from aioflow.author.retry import Retry
-from aioflow.author.source_location import wrong
+from aioflow.author.source_location import dag_error
 from aioflow.errors import DagError
 from aioflow.model.dag import DEFAULT_POOL, SensorSpec, ValueKind
 from aioflow.model.states import TriggerRule
@@ -173,7 +173,7 @@ def check_names(options: Mapping[str, object], *, is_sensor: bool, owner: str) -
     known = SENSOR_NAMES if is_sensor else TASK_NAMES
     for name in options:
         if name not in known:
-            raise wrong(f"{owner} has no option {name!r}; there are {', '.join(sorted(known))}")
+            raise dag_error(f"{owner} has no option {name!r}; there are {', '.join(sorted(known))}")
 
 
 def without_replaced(options: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
     except DagError:
         raise
     except ValueError as exc:
-        raise wrong(f"{owner}: {exc}") from exc
+        raise dag_error(f"{owner}: {exc}") from exc
 
 
 def _retry(said: Mapping[str, Any]) -> Retry | None:

@@ -98,7 +98,7 @@ class SlotTrigger(Trigger[None]):
 
     def __post_init__(self) -> None:
         """Set the callback for fire times, which does nothing by default."""
-        self._tell: Callable[[datetime | None], None] = _nobody
+        self._tell: Callable[[datetime | None], None] = _ignore
 
     def load(self, find: Callable[[str], type]) -> None:
         """Create the timetable from the class that ``find`` returns for its path."""
@@ -206,7 +206,7 @@ class SlotTrigger(Trigger[None]):
         return None if end is not None and to_timestamp(slot) > end else slot
 
 
-def _nobody(_slot: datetime | None) -> None:
+def _ignore(_slot: datetime | None) -> None:
     """Do nothing: the default callback."""
 
 

@@ -16,13 +16,27 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.catalog.file_contents import Content, Entries, content_of, list_entries, read, stays
+from aioflow.catalog.file_contents import (
+    Content,
+    Entries,
+    content_of,
+    is_link_inside,
+    list_entries,
+    read,
+)
 from aioflow.catalog.ignore_file import NAME, Ignored
 from aioflow.catalog.patterns import MAGIC, TABLE, compiled, read_table
 from aioflow.protocol.parse_results import Beside, DagFailure
 from aioflow.worker.data_files import FILE_LIMIT_BYTES, BadFiles, is_inside
 
-__all__ = ("BYTES_AT_MOST", "FILES_AT_MOST", "Asked", "Choice", "FilesBeside", "Taken")
+__all__ = (
+    "BYTES_AT_MOST",
+    "FILES_AT_MOST",
+    "Choice",
+    "ChoiceContents",
+    "DataFileUse",
+    "FilesBeside",
+)
 
 FILES_AT_MOST = 500
 """Maximum number of files beside its modules in one version."""
@@ -46,7 +60,7 @@ _Place: TypeAlias = tuple[Path, str, tuple[str, ...], frozenset[str]]
 """Determines which files lie beside a DAG file: folders, and the files that importing it writes."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class DataFileUse(msgspec.Struct, frozen=True):
     """The files beside its modules that a DAG file uses, as found when it was parsed.
 
     Attributes:
@@ -88,7 +102,7 @@ class Choice(msgspec.Struct, frozen=True):
         return (self.named, self.refusal) != (before.named, before.refusal)
 
 
-class Taken(msgspec.Struct, frozen=True):
+class ChoiceContents(msgspec.Struct, frozen=True):
     """A choice, and the contents of its files."""
 
     choice: Choice
@@ -107,7 +121,7 @@ class FilesBeside:
         """Return whether this file, which need not exist, was named at the last ``look``."""
         return path in self._named
 
-    def look(self, files: Mapping[str, Asked]) -> dict[str, Choice]:
+    def look(self, files: Mapping[str, DataFileUse]) -> dict[str, Choice]:
         """Return the present choice for each of these DAG files."""
         walk = _Walk(self._contents, self._lying)
         found = {file: walk.choose(file, asked) for file, asked in files.items()}
@@ -118,7 +132,7 @@ class FilesBeside:
         self._contents = {path: one for path, one in contents.items() if path in walk.asked}
         return found
 
-    def take(self, file: str, asked: Asked, *, as_it_is: bool) -> Taken | None:
+    def take(self, file: str, asked: DataFileUse, *, as_it_is: bool) -> ChoiceContents | None:
         """Return the files of a version with their contents.
 
         Args:
@@ -137,7 +151,7 @@ class FilesBeside:
         lying = self._read(asked.folder, choice.lying, sources)
         if lying == choice.lying:
             lying = choice.lying
-        return Taken(msgspec.structs.replace(choice, named=named, lying=lying), sources)
+        return ChoiceContents(msgspec.structs.replace(choice, named=named, lying=lying), sources)
 
     def _read(
         self, folder: Path, digests: Mapping[str, bytes], sources: dict[str, bytes]
@@ -159,7 +173,7 @@ class _TooMany(Exception):
     """A folder has more entries than are examined."""
 
 
-class _Lying(msgspec.Struct):
+class _Unnamed(msgspec.Struct):
     """The unnamed files beside DAG files of a folder, and in folders that they name.
 
     Attributes:
@@ -185,7 +199,7 @@ class _Walk:
     ) -> None:
         self.asked: set[str] = set()
         self.named: set[str] = set()
-        self.lying: dict[_Place, _Lying] = {}
+        self.lying: dict[_Place, _Unnamed] = {}
         self._contents = contents
         self._lay = lying
         self._seen: dict[str, Content | None] = {}
@@ -194,7 +208,7 @@ class _Walk:
         self._tables: dict[tuple[Path, str], tuple[str, ...] | BadFiles | None] = {}
         self._ignored: dict[tuple[Path, str], Ignored] = {}
 
-    def choose(self, file: str, asked: Asked) -> Choice:
+    def choose(self, file: str, asked: DataFileUse) -> Choice:
         """Return the files of a DAG file's version."""
         folder, beside, base = asked.folder, asked.beside, posixpath.dirname(file)
         pick = _Pick(self, folder, asked.modules)
@@ -210,11 +224,11 @@ class _Walk:
         except BadFiles as exc:
             return Choice(refusal=DagFailure("files", str(exc)))
         except _TooMany:
-            return Choice(refusal=DagFailure("files", _said_of_entries()))
+            return Choice(refusal=DagFailure("files", _too_many_entries()))
         folders = self._name_all(pick, file, beside)
         if patterns is None:
             place = (folder, base, tuple(folders), frozenset(beside.written))
-            pick.add_lying(self._lie_about(place))
+            pick.add_lying(self._unnamed_around(place))
         return pick.choice()
 
     def stamp(self, folder: Path, name: str) -> tuple[int, ...]:
@@ -260,7 +274,7 @@ class _Walk:
             if name in (".", file) or file.startswith(f"{name}/") or name in beside.written:
                 continue
             if not is_inside(name):
-                pick.say(line, f"{name} is outside of the DAG folder: no task finds it there")
+                pick.warn(line, f"{name} is outside of the DAG folder: no task finds it there")
             elif self._is_folder(pick.folder, name):
                 folders.append(name)
             elif line < 0:  # a string that need not be a path
@@ -275,23 +289,23 @@ class _Walk:
             self._folders[path] = Path(path).is_dir()
         return self._folders[path]
 
-    def _lie_about(self, place: _Place) -> _Lying:
+    def _unnamed_around(self, place: _Place) -> _Unnamed:
         """Return the unnamed files beside a file and in folders that it names."""
         if place not in self.lying:
-            self.lying[place] = self._lie(*place)
+            self.lying[place] = self._unnamed_in(*place)
         return self.lying[place]
 
-    def _lie(
+    def _unnamed_in(
         self, folder: Path, base: str, folders: tuple[str, ...], written: frozenset[str]
-    ) -> _Lying:
+    ) -> _Unnamed:
         found = [posixpath.join(base, name) for name in self._list(folder / base).files]
         try:
             for below in folders:
                 found += self._below(folder, below)
         except _TooMany:
-            return _Lying()
+            return _Unnamed()
         names = [n for n in dict.fromkeys(found) if n not in written and self._may_be(folder, n)]
-        lying = _Lying(len(names), {})
+        lying = _Unnamed(len(names), {})
         if len(names) > FILES_AT_MOST:
             return lying
         for name in names:
@@ -309,7 +323,7 @@ class _Walk:
         place, last = posixpath.split(name)
         if last[0] == "." or last[-1] == "~" or posixpath.splitext(last)[1].lower() in _NO_TEXT:
             return False
-        if last in self._list(folder / place).links and not stays(folder, place, name):
+        if last in self._list(folder / place).links and not is_link_inside(folder, place, name):
             return False
         return not self._ignored_in(folder, place).hides(name)
 
@@ -380,16 +394,16 @@ class _Pick:
         self._digests: dict[str, bytes] = {}
         self._lying: dict[str, bytes] = {}
         self._bytes = 0
-        self._said: list[DagFailure] = []
+        self._warned: list[DagFailure] = []
 
     def choice(self) -> Choice:
         """Return the resulting choice."""
-        return Choice(self._digests, self._lying, tuple(self._said))
+        return Choice(self._digests, self._lying, tuple(self._warned))
 
-    def say(self, line: int, message: str) -> None:
+    def warn(self, line: int, message: str) -> None:
         """Add a warning, unless another line has the same one."""
-        if all(said.message != message for said in self._said):
-            self._said.append(DagFailure("odd.file", message, max(line, 0)))
+        if all(said.message != message for said in self._warned):
+            self._warned.append(DagFailure("odd.file", message, max(line, 0)))
 
     def demand(self, pattern: str, names: Iterable[str]) -> None:
         """Include the files that a pattern matches.
@@ -404,7 +418,7 @@ class _Pick:
             if why:
                 raise BadFiles(f"{name}, which files names, {why}")
         if not has_any:
-            self.say(0, f"no file is at {pattern}, which files names")
+            self.warn(0, f"no file is at {pattern}, which files names")
 
     def name(self, name: str, line: int, *, is_path: bool = False) -> None:
         """Include a named file, or add a warning if that is not possible."""
@@ -412,28 +426,32 @@ class _Pick:
             return
         if self._walk.content(self.folder, name) is None:
             if is_path:
-                self.say(line, f"no file is at {name}: a task does not find it there")
+                self.warn(line, f"no file is at {name}: a task does not find it there")
             return
         why = self._take(name)
         if why:
-            self.say(line, f"{name} {why}, so it is no part of the version: no task finds it there")
+            self.warn(
+                line, f"{name} {why}, so it is no part of the version: no task finds it there"
+            )
 
-    def add_lying(self, lying: _Lying) -> None:
+    def add_lying(self, lying: _Unnamed) -> None:
         """Include unnamed files: all of them, or none."""
         if lying.names < 0:
-            self.say(0, _said_of_entries())
+            self.warn(0, _too_many_entries())
             return
         both = [name for name in self._digests if name in lying.digests]
         count = lying.names
         if count <= FILES_AT_MOST:
             count += len(self._digests) - len(both)
         if count > FILES_AT_MOST:
-            self._say_lying(f"{count} files lie beside it: a version has at most {FILES_AT_MOST}")
+            self._warn_of_unnamed(
+                f"{count} files lie beside it: a version has at most {FILES_AT_MOST}"
+            )
             return
         size = self._bytes + lying.size - sum(self._size(name) for name in both)
         if size > BYTES_AT_MOST:
             limit = _in_mib(BYTES_AT_MOST)
-            self._say_lying(f"{size:,} bytes lie beside it: a version has at most {limit}")
+            self._warn_of_unnamed(f"{size:,} bytes lie beside it: a version has at most {limit}")
             return
         self._lying = lying.digests
 
@@ -441,8 +459,8 @@ class _Pick:
         content = self._walk.content(self.folder, name)
         return 0 if content is None else content.size
 
-    def _say_lying(self, why: str) -> None:
-        self.say(
+    def _warn_of_unnamed(self, why: str) -> None:
+        self.warn(
             0,
             f"{why}, so only those that it names are part of it; "
             'name others in a line "# aioflow: files = [...]"',
@@ -472,7 +490,7 @@ def _in_mib(size: int) -> str:
     return f"{size / 1024 / 1024:g} MiB"
 
 
-def _said_of_entries() -> str:
+def _too_many_entries() -> str:
     return (
         f"a folder that it names has more than {_ENTRIES_AT_MOST:,} entries: "
         "none of them is part of the version; name fewer"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from aioflow.catalog.data_files import Asked, Choice
-from aioflow.catalog.folder_scan import FILE_LIMIT_BYTES, Seen
+from aioflow.catalog.data_files import Choice, DataFileUse
+from aioflow.catalog.folder_scan import FILE_LIMIT_BYTES, ScannedFile
 from aioflow.clock import Clock
 from aioflow.protocol.inputs import FileBroken, FileParsed
 from aioflow.protocol.parse_results import DagFailure, Parsed
@@ -105,7 +105,7 @@ class Known(msgspec.Struct, frozen=True):
     times: int = 0
     is_slow: bool = False
     seconds: float = 0.0
-    asked: Asked | None = None
+    asked: DataFileUse | None = None
     choice: Choice = Choice()
 
     @property
@@ -126,7 +126,7 @@ class Looked(msgspec.Struct, frozen=True):
         parsed: ``None`` if it could not be parsed now.
     """
 
-    before: dict[str, Seen]
+    before: dict[str, ScannedFile]
     places: set[str]
     parsed: Parsed | None
 

@@ -11,7 +11,7 @@ from fastapi import Header, Query, Response
 from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
-from aioflow.api.live_stream import OF_ONE, Commits, Wanted, frame
+from aioflow.api.live_stream import PER_CALLER, Commits, Topic, frame
 from aioflow.api.queries import Log
 from aioflow.api.replay import missed
 from aioflow.web.permissions import By, viewer
@@ -76,7 +76,7 @@ class _EventStream(Response):
             detail = "too many are watching; try again in a while, or ask from time to time"
             return problem(503, _TOO_MANY, detail, {"retry-after": str(_BUSY_SECONDS)})
         if self._commits.has_enough(self._who):
-            detail = f"you watch {OF_ONE} streams already, which is as many as one may; end one"
+            detail = f"you watch {PER_CALLER} streams already, which is as many as one may; end one"
             return problem(429, _TOO_MANY, detail, {"retry-after": str(_BUSY_SECONDS)})
         return None
 
@@ -117,7 +117,7 @@ async def stream(
     after = since
     if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 19:
         after = int(last_event_id)
-    return _stream(api, by.name, Wanted(dag, run), after)
+    return _stream(api, by.name, Topic(dag, run), after)
 
 
 @router.get(
@@ -160,7 +160,7 @@ async def follow_log(
     return _EventStream(api.reads.commits, by.name, scope, tell)
 
 
-def _stream(api: Api, who: str, wanted: Wanted, after: int | None) -> Response:
+def _stream(api: Api, who: str, wanted: Topic, after: int | None) -> Response:
     scope = anyio.CancelScope()
 
     async def tell(put: _Put) -> None:

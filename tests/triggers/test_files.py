@@ -125,7 +125,9 @@ class Scripted:
 
     def __init__(self, *looks: tuple[float, int | None]) -> None:
         self.looks = [
-            folders.Look(at, {} if size is None else {"grows": folders.Found(size, 0, 0, True)})
+            folders.FolderPoll(
+                at, {} if size is None else {"grows": folders.FoundFile(size, 0, 0, True)}
+            )
             for at, size in looks
         ]
 
@@ -347,7 +349,9 @@ async def test_a_watch_of_a_folder_sees_what_is_wanted_only_later(tmp_path, monk
 
 async def test_what_is_written_again_in_a_shared_folder_rests_from_then_on(tmp_path, monkeypatch):
     looks = [
-        folders.Look(at, {"a": folders.Found(size, 0, 0, True), "b": folders.Found(1, 0, 0, True)})
+        folders.FolderPoll(
+            at, {"a": folders.FoundFile(size, 0, 0, True), "b": folders.FoundFile(1, 0, 0, True)}
+        )
         for at, size in [(0, 1), (5, 2), (9, 2), (10, 2)]
     ]
     seat = Scripted()

@@ -14,7 +14,7 @@ from aioflow.author.trigger import construct, serialize
 from aioflow_triggers import extras, web
 from aioflow_triggers.data import JsonIs, Nothing, at_path
 from aioflow_triggers.http import HttpTrigger, HttpUnexpected
-from aioflow_triggers.web import Answer, AnswerTooLarge, Forbidden, may_follow
+from aioflow_triggers.web import AnswerTooLarge, Forbidden, Response, may_follow
 from tests.triggers.conftest import NOON
 from tests.triggers.site import Reply, site
 
@@ -169,7 +169,7 @@ async def test_a_server_that_asks_to_be_left_alone_is_left_alone(pauses):
     ],
 )
 def test_how_long_to_leave_it_alone(text, seconds):
-    answer = Answer(503, "", {"retry-after": text}, b"")
+    answer = Response(503, "", {"retry-after": text}, b"")
 
     assert answer.retry_after_seconds(NOON) == seconds
 

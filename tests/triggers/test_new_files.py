@@ -29,7 +29,7 @@ from aioflow_triggers.files import (
     RestingFiles,
     _arrival,
 )
-from aioflow_triggers.folders import Found, Leaving, Look, matches, watching
+from aioflow_triggers.folders import FolderPoll, FoundFile, Leaving, matches, watching
 from tests.triggers.conftest import LONG_AGO, as_hosted
 from tests.triggers.conftest import stream as hosted_stream
 
@@ -199,7 +199,7 @@ async def test_two_paths_to_one_folder_are_told_of_the_same_changes(tmp_path):
 
 
 def found(changed_s, size=1):
-    return Found(size, 0, changed_s * 1_000_000_000, True)
+    return FoundFile(size, 0, changed_s * 1_000_000_000, True)
 
 
 async def test_what_was_there_before_does_not_count_unless_asked_for(tmp_path):
@@ -293,7 +293,7 @@ async def test_what_cannot_be_looked_up_is_left_out_and_said_once(tmp_path, capl
 
 def test_a_file_no_calendar_has_is_told_by_no_event():
     with pytest.raises(ValueError, match="no calendar"):
-        _arrival("/in/a", Found(1, 10**30, 0, True))
+        _arrival("/in/a", FoundFile(1, 10**30, 0, True))
 
 
 def test_a_long_path_leaves_room_in_the_key():
@@ -427,7 +427,7 @@ def test_a_name_that_came_while_one_looked_is_not_missing_from_that_look():
     leaving.begin(2.0)  # by somebody else, before the first one is back
     leaving.leave("brief")
 
-    looks = [Look(at, {}, {leaving: ["old", "late"]}) for at in (1.0, 2.0)]
+    looks = [FolderPoll(at, {}, {leaving: ["old", "late"]}) for at in (1.0, 2.0)]
 
     assert leaving.sought == ("there", "old", "late", "brief")
     assert leaving.missing(looks[0]) == ["old"]

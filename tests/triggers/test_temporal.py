@@ -10,7 +10,7 @@ import pytest
 from aioflow import DagError, TriggerEvent, Unserializable
 from aioflow.author.trigger import construct, serialize
 from aioflow.author.watch import show_wanted
-from aioflow_triggers.temporal import CronTrigger, DateTimeTrigger, Instants, TimeDeltaTrigger
+from aioflow_triggers.temporal import CronTrigger, DateTimeTrigger, TimeDeltaTrigger, TimeHeap
 from tests.triggers.conftest import NOON
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -203,7 +203,7 @@ class Seated:
     def __init__(self):
         self.wants = {}
         self.found = []
-        self.watch = Instants()
+        self.watch = TimeHeap()
         show_wanted(self.watch, self.wants.keys())
 
     def join(self, *seconds):
@@ -282,7 +282,7 @@ async def test_a_loop_sleeps_whole_milliseconds_and_never_ends_early(wall_clock)
 
 
 async def test_the_watch_of_instants_looks_when_the_first_of_them_comes():
-    watch = Instants()
+    watch = TimeHeap()
     assert watch.next_check() is None
 
     for second in (2, 1, 3):

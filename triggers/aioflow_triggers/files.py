@@ -12,7 +12,16 @@ from typing import TypedDict, TypeVar
 
 from aioflow import Duration, Share, Trigger, TriggerEvent, Watch, as_timedelta
 from aioflow_triggers.arrivals import Arrivals, is_over
-from aioflow_triggers.folders import Crowd, Found, Leaving, Look, Seat, Wanted, matches, watching
+from aioflow_triggers.folders import (
+    Crowd,
+    FolderPoll,
+    FoundFile,
+    Leaving,
+    NameOrGlob,
+    Seat,
+    matches,
+    watching,
+)
 from aioflow_triggers.paths import absolute, in_key, in_one_folder, parted
 
 __all__ = (
@@ -144,7 +153,7 @@ class RestingFiles(Watch[str, FileSeen]):
         self._before = before
         self._poll_seconds = poll_seconds
         self._rest_seconds = rest_seconds
-        self._resting: dict[str, tuple[Found, float]] = {}
+        self._resting: dict[str, tuple[FoundFile, float]] = {}
         self._seat: Seat | None = None
 
     def joined(self, wanted: str) -> None:
@@ -180,9 +189,9 @@ class RestingFiles(Watch[str, FileSeen]):
         finally:
             self._seat.leave()
 
-    def _rested(self, look: Look) -> list[str]:
+    def _rested(self, look: FolderPoll) -> list[str]:
         """Return the files that have been unchanged for long enough."""
-        resting: dict[str, tuple[Found, float]] = {}
+        resting: dict[str, tuple[FoundFile, float]] = {}
         for name, found in look.files.items():
             if name in self.wanted:  # others may poll the folder too
                 before, since = self._resting.get(name, (found, look.at))
@@ -194,7 +203,7 @@ class RestingFiles(Watch[str, FileSeen]):
             if is_over(look.at - since, self._rest_seconds)
         ]
 
-    def _event(self, name: str, found: Found) -> TriggerEvent[FileSeen]:
+    def _event(self, name: str, found: FoundFile) -> TriggerEvent[FileSeen]:
         path = self._before + name
         seen = FileSeen(path=path, size_bytes=found.size_bytes)
         return TriggerEvent(seen, key=f"{in_key(path)}:{found.size_bytes}")
@@ -255,7 +264,7 @@ class FilesTrigger(Trigger[FilesSeen]):
         rest = _rest_seconds(self.stable, self.poll_seconds)
         with watching(folder, glob, self.poll_seconds, is_glob=True) as seat:
 
-            def enough(look: Look) -> dict[str, Found] | None:
+            def enough(look: FolderPoll) -> dict[str, FoundFile] | None:
                 files = look.fitting(glob)
                 found = f"{len(files)} of {self.at_least} found"
                 self.note_check(found, next_in=seat.seconds_left())
@@ -399,7 +408,7 @@ class NewFiles(Trigger[NewFile]):
         folder, glob = os.path.split(self.pattern)
         arrivals = Arrivals(_rest_seconds(self.stable, self.poll_seconds), self._horizon_ns())
         left_out: frozenset[str] = frozenset()
-        seat = Seat(folder, Wanted(glob, is_glob=True), self.poll_seconds)
+        seat = Seat(folder, NameOrGlob(glob, is_glob=True), self.poll_seconds)
         try:
             look = await seat.look()
             while True:
@@ -418,7 +427,7 @@ class NewFiles(Trigger[NewFile]):
             seat.leave()
 
     def _note_left_out(
-        self, look: Look, folder: str, glob: str, before: frozenset[str]
+        self, look: FolderPoll, folder: str, glob: str, before: frozenset[str]
     ) -> frozenset[str]:
         """Log a warning for each file that newly cannot be read; return all such files."""
         left_out = frozenset(name for name in look.errors if matches(name, glob))
@@ -439,7 +448,7 @@ class NewFiles(Trigger[NewFile]):
         return horizon
 
 
-def _arrival(path: str, found: Found) -> TriggerEvent[NewFile]:
+def _arrival(path: str, found: FoundFile) -> TriggerEvent[NewFile]:
     """Return the event of a file.
 
     Raises:
@@ -460,7 +469,7 @@ def _arrival(path: str, found: Found) -> TriggerEvent[NewFile]:
 
 
 async def _rested(
-    seat: Seat, rest_seconds: float, state_of: Callable[[Look], T | None], *, patient: bool
+    seat: Seat, rest_seconds: float, state_of: Callable[[FolderPoll], T | None], *, patient: bool
 ) -> T | None:
     """Return the result of ``state_of`` once it has been the same for long enough.
 

@@ -17,7 +17,15 @@ from aioflow_triggers.data import Nothing, at_path
 from aioflow_triggers.extras import require
 from aioflow_triggers.http import HttpUnexpected, checked_interval
 from aioflow_triggers.urls import bare, whole
-from aioflow_triggers.web import Answer, Away, Forbidden, Line, Request, check_url, may_follow
+from aioflow_triggers.web import (
+    Away,
+    ClientShare,
+    Forbidden,
+    Request,
+    Response,
+    check_url,
+    may_follow,
+)
 
 __all__ = ("HttpPagesTrigger", "PageItems")
 
@@ -120,7 +128,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
     async def run(self) -> AsyncIterator[TriggerEvent[PageItems]]:
         """Yield an event for each item, or each page."""
         place, before, widest = self._start(), None, 0
-        line = Line(type(self).__name__)
+        line = ClientShare(type(self).__name__)
         line.open()
         try:
             while True:
@@ -159,7 +167,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
 
     # ── one page ────────────────────────────────────────────────────────────────────────
 
-    async def _page(self, line: Line, url: str) -> _Page:
+    async def _page(self, line: ClientShare, url: str) -> _Page:
         """Return a page, with retries while the server is unreachable or overloaded."""
         seconds = _FIRST_DELAY_SECONDS
         timeout = as_timedelta(self.timeout, "timeout").total_seconds()
@@ -185,7 +193,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
             await _sleep(max(seconds, patience))
             seconds = min(seconds * 2, _LONGEST_DELAY_SECONDS)
 
-    def _read(self, answer: Answer) -> _Page:
+    def _read(self, answer: Response) -> _Page:
         try:
             document = json.loads(answer.content)
         except ValueError as exc:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-__all__ = ("ALL", "PER_DAG", "PER_ORIGIN", "NoPlace", "Places")
+__all__ = ("ALL", "PER_DAG", "PER_ORIGIN", "ConnectionSlots", "NoPlace")
 
 PER_ORIGIN = 20
 PER_DAG = 60
@@ -27,7 +27,7 @@ class NoPlace(Exception):
     """No connection slot became free in time."""
 
 
-class Places:
+class ConnectionSlots:
     """The connection slots of one event loop."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ _LONGEST_SLEEP_SECONDS = 60.0
 _BAD = ("failed", "upstream_failed", "cancelled")
 
 
-class Looking(Protocol[T_co]):
+class Pollable(Protocol[T_co]):
     """A trigger that can also check once."""
 
     async def look(self) -> T_co | None:
@@ -75,7 +75,7 @@ class _Deferrable(Sensor):
         return event
 
 
-async def _seen(trigger: Looking[Any]) -> PokeReturnValue[Any]:
+async def _seen(trigger: Pollable[Any]) -> PokeReturnValue[Any]:
     seen = await trigger.look()
     return PokeReturnValue(seen is not None, seen)
 

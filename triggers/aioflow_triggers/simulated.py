@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from aioflow_triggers.folder import Folder, LoopShare
 from aioflow_triggers.lookers import Lookers
-from aioflow_triggers.looks import Look, Wanted, take_look
+from aioflow_triggers.looks import FolderPoll, NameOrGlob, poll_folder
 
 __all__ = ("SimulatedFolder", "SimulatedLookers", "pauses_of")
 
@@ -29,12 +29,12 @@ def pauses_of(loop: asyncio.AbstractEventLoop) -> Pauses | None:
     return found
 
 
-class SimulatedLookers(Lookers[Look]):
+class SimulatedLookers(Lookers[FolderPoll]):
     """Polls synchronously: with threads, the order of events would depend on the machine."""
 
-    def look(self, folder: str, work: Callable[[], Look]) -> asyncio.Future[Look]:
+    def look(self, folder: str, work: Callable[[], FolderPoll]) -> asyncio.Future[FolderPoll]:
         """See ``Lookers``."""
-        done: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[FolderPoll] = asyncio.get_running_loop().create_future()
         try:
             done.set_result(work())
         except OSError as exc:
@@ -52,7 +52,7 @@ class SimulatedFolder(Folder):
     def __init__(self, shared: LoopShare, folder: str, poll_seconds: float, pauses: Pauses) -> None:
         super().__init__(shared, folder, poll_seconds)
         self._pauses = pauses
-        self._seen_by_all: Look | None = None
+        self._seen_by_all: FolderPoll | None = None
 
     def join(self, wanted: Any) -> None:
         """See ``Folder``."""
@@ -77,7 +77,7 @@ class SimulatedFolder(Folder):
         if self._due or self._next_at < math.inf:
             super()._schedule()
 
-    def _taken(self, looked: asyncio.Future[Look]) -> None:
+    def _taken(self, looked: asyncio.Future[FolderPoll]) -> None:
         is_seen_by_all = len(self._sharing) == self.wanted.total()
         super()._taken(looked)
         if is_seen_by_all:
@@ -98,19 +98,19 @@ class SimulatedFolder(Folder):
         self._schedule()
         return True
 
-    def _find(self) -> Look | None:
+    def _find(self) -> FolderPoll | None:
         """Poll for the comparison alone; ``None`` if the folder cannot be read."""
         now = self._loop.time()
         for many in self._many:
-            if not isinstance(many, Wanted):
+            if not isinstance(many, NameOrGlob):
                 many.begin(now)
         try:
-            return take_look(now, self._folder, self.wanted)
+            return poll_folder(now, self._folder, self.wanted)
         except OSError:
             return None
 
 
-def _is_same(look: Look | None, other: Look | None) -> bool:
+def _is_same(look: FolderPoll | None, other: FolderPoll | None) -> bool:
     """Return whether two polls found the same."""
     if look is None or other is None:
         return False
