@@ -68,7 +68,7 @@ def test_where_a_name_has_been_in_its_tries_are_its_own():
 
 def test_so_it_is_where_a_life_before_has_seen_it():
     attempts = LoginThrottle()
-    attempts.know("anna", "10.0.0.1")
+    attempts.remember("anna", "10.0.0.1")
     for n in range(50):
         tries(attempts, "anna", address(n + 256), 0.0)
 
@@ -127,7 +127,7 @@ def test_what_it_remembers_has_a_bound():
     attempts = LoginThrottle()
     for number in range(30_000):
         attempts.begin(f"n{number}", address(number), 0.0, is_user=number % 2 == 0)
-        attempts.know(f"n{number}", address(number))
+        attempts.remember(f"n{number}", address(number))
 
     kinds = (attempts._addresses, attempts._names, attempts._strangers, attempts._known)
     assert max(len(kind) for kind in kinds) <= 10_000

@@ -22,7 +22,7 @@ from aioflow.store import Store, open_store
 from aioflow.store.owner import Owner
 from aioflow.store.postgres import PostgresStore
 from aioflow.store.takeover import (
-    BEAT_SECONDS,
+    HEARTBEAT_SECONDS,
     LEASE_SECONDS,
     Beating,
     prepare_claim,
@@ -67,7 +67,7 @@ class Database:
             raise StoreUnavailable("away")
         return self.holder
 
-    async def beat(self, at: int) -> None:
+    async def heartbeat(self, at: int) -> None:
         if self.is_away:
             raise StoreUnavailable("away")
         if self.holder is None:
@@ -141,19 +141,19 @@ async def test_an_idle_daemon_beats_and_one_that_commits_need_not():
     clock, database = Clock(), Database(THEIRS)
     beating = Beating(cast(Store, database), clock)
     for commit_no in range(20):
-        await beating.beat(commit_no)
+        await beating.heartbeat(commit_no)
         await clock.sleep(1.0)
     assert database.beats == []
     for _ in range(21):
-        await beating.beat(19)
+        await beating.heartbeat(19)
         await clock.sleep(1.0)
 
-    assert len(database.beats) >= 20 / BEAT_SECONDS - 1
-    assert LEASE_SECONDS >= 3 * BEAT_SECONDS
+    assert len(database.beats) >= 20 / HEARTBEAT_SECONDS - 1
+    assert LEASE_SECONDS >= 3 * HEARTBEAT_SECONDS
 
 
 def test_a_fenced_daemon_that_is_idle_finds_out_before_a_lease_is_over():
-    assert BEAT_SECONDS + daemon._WATCH_STORE_SECONDS < LEASE_SECONDS <= 6.0
+    assert HEARTBEAT_SECONDS + daemon._WATCH_STORE_SECONDS < LEASE_SECONDS <= 6.0
 
 
 async def test_a_database_that_is_away_ends_no_daemon_and_another_claim_does():
@@ -161,13 +161,13 @@ async def test_a_database_that_is_away_ends_no_daemon_and_another_claim_does():
     beating = Beating(cast(Store, database), clock)
     database.is_away = True
     for _ in range(5):
-        await beating.beat(1)
+        await beating.heartbeat(1)
         await clock.sleep(1.0)
     database.is_away, database.holder = False, None
-    await clock.sleep(BEAT_SECONDS)
+    await clock.sleep(HEARTBEAT_SECONDS)
 
     with pytest.raises(Fenced):
-        await beating.beat(1)
+        await beating.heartbeat(1)
 
 
 # ── on PostgreSQL ───────────────────────────────────────────────────────────────────────
@@ -182,7 +182,7 @@ async def test_the_holder_of_a_database_is_known_until_it_leaves(migrated_postgr
     async with open_store(migrated_postgres_url, VAULT) as first:
         claims = [await first.claim(facts("a"))]
         before = await first.find_owner()
-        await first.beat(NOON + 5)
+        await first.heartbeat(NOON + 5)
         after = await first.find_owner()
         claims.append(await first.claim(facts("a")))
         await first.leave()
@@ -204,7 +204,7 @@ async def test_a_fenced_daemon_neither_beats_nor_sends_the_next_one_away(migrate
         await first.claim(facts("a"))
         await second.claim(facts("b", after=1))
         with pytest.raises(Fenced):
-            await first.beat(NOON)
+            await first.heartbeat(NOON)
         await first.leave()
 
         assert (await second.find_owner()).home == "b"

@@ -62,7 +62,7 @@ class ViewOfRun(msgspec.Struct, frozen=True):
     children: Callable[[int], Awaitable[Sequence[ChildrenCause] | None]]
 
 
-Behind: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, TaskLocation] | None]]
+FindTask: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, TaskLocation] | None]]
 """Finds a task of another run by both ids; ``None`` if that run has ended."""
 
 
@@ -99,7 +99,7 @@ class Chain:
         met: Tasks visited so far; a new chain starts without it.
     """
 
-    def __init__(self, view: ViewOfRun, behind: Behind, met: _Met | None = None) -> None:
+    def __init__(self, view: ViewOfRun, behind: FindTask, met: _Met | None = None) -> None:
         self._run = view.run
         self._layout = view.layout
         self._count = view.count
@@ -186,7 +186,7 @@ class Chain:
         if cause.waiting_on is None:
             position = link.place.position
             if cause.state in _BAD_LABELS:
-                return self._met.take(await self._failed_before(link.place, cause.state))
+                return self._met.take(await self._failed_upstream(link.place, cause.state))
             if link.place.map_index < 0 and self._layout.is_expanded(position):
                 return self._met.take(await self._unfinished(position))
             return []
@@ -197,7 +197,7 @@ class Chain:
             found += await self._unfinished(parent)
         return self._met.take(found)
 
-    async def _failed_before(self, place: TaskLocation, state: str) -> list[TaskLocation]:
+    async def _failed_upstream(self, place: TaskLocation, state: str) -> list[TaskLocation]:
         """Return the other tasks that made this task end badly."""
         position = place.position
         if place.map_index < 0 and self._layout.is_expanded(position):

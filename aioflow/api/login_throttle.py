@@ -107,9 +107,9 @@ class LoginThrottle:
         else:
             self._addresses.take(network, now, -1)
             self._names.take(name, now, -1)
-        self.know(name, address)
+        self.remember(name, address)
 
-    def know(self, name: str, address: str) -> None:
+    def remember(self, name: str, address: str) -> None:
         """Record that this name has logged in from this address."""
         known = (name, _network(address))
         self._known[known] = None

@@ -73,16 +73,16 @@ class MemoryStatsCollector:
         self._known = MemoryStats()
         self._good_until_us = -1
 
-    async def look(self) -> MemoryStats:
+    async def collect(self) -> MemoryStats:
         """Return current statistics, or slightly older ones if collecting them takes long."""
         async with self._lock:
             if self._clock.monotonic_us() > self._good_until_us:
-                took_us = await self._look()
+                took_us = await self._collect()
                 rests_us = _RESTS * took_us if took_us > _CHEAP_US else -1
                 self._good_until_us = self._clock.monotonic_us() + rests_us
             return self._known
 
-    async def _look(self) -> int:
+    async def _collect(self) -> int:
         """Collect the statistics and return the time spent on this task alone, in µs."""
         found, took_us = MemoryStats(), 0
         began = self._clock.monotonic_us()

@@ -22,8 +22,8 @@ from aioflow.store import Store
 __all__ = ("Metrics", "Sizes", "Sizing", "measured", "outbox_counts")
 
 
-_LOOK_US = 15_000_000
-_LOOK_SECONDS = 2.0
+_POLL_US = 15_000_000
+_POLL_SECONDS = 2.0
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -50,8 +50,8 @@ class Sizing:
         """
         now = self._clock.monotonic_us()
         if now >= self._next_us:
-            self._next_us = now + _LOOK_US
-            with anyio.move_on_after(_LOOK_SECONDS), contextlib.suppress(StoreUnavailable):
+            self._next_us = now + _POLL_US
+            with anyio.move_on_after(_POLL_SECONDS), contextlib.suppress(StoreUnavailable):
                 oldest = await self._store.read_journal(limit=1)
                 rows = commit_no - oldest[0].commit_no + 1 if oldest else 0
                 self._known = Sizes(await self._store.size_bytes(), max(rows, 0))
@@ -114,7 +114,7 @@ class Metrics(msgspec.Struct, kw_only=True):
 def measured(
     engine: Engine,
     hosts: Sequence[HostLoad],
-    looked: MemoryStats,
+    stats: MemoryStats,
     fires: Mapping[str, int],
     *,
     logs_bytes: int,
@@ -148,11 +148,11 @@ def measured(
         slots_used=sum(not worker.is_idle for worker in slots.workers),
         coroutine_slots=slots.coroutines,
         coroutine_slots_used=slots.running_coroutines,
-        tasks_waiting_for_slots=looked.queued.total(),
-        tasks_sensing=looked.states[TaskState.SENSING.label],
+        tasks_waiting_for_slots=stats.queued.total(),
+        tasks_sensing=stats.states[TaskState.SENSING.label],
         live_runs=len(memory.runs),
         live_tasks=len(memory.active_tasks),
-        parked=dict(looked.parked),
+        parked=dict(stats.parked),
         stalls=memory.loop_blockers.counts(),
         quarantined_classes=sum(known.is_quarantined for known in memory.loop_blockers.all()),
         owed=outbox_counts(memory),

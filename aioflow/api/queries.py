@@ -462,10 +462,10 @@ async def _nothing(_offset: int, _limit: int | None) -> bytes:
     return b""
 
 
-def _evict(kept: dict[Any, Any], limit: int) -> None:
+def _evict(cache: dict[Any, Any], limit: int) -> None:
     """Evict the oldest entries."""
-    while len(kept) >= limit:
-        del kept[next(iter(kept))]
+    while len(cache) >= limit:
+        del cache[next(iter(cache))]
 
 
 def _task_specs(spec: DagSpec) -> list[TaskSpecView]:

@@ -25,8 +25,8 @@ __all__ = ("TaskReader",)
 Places: TypeAlias = list[TaskLocation]
 
 _RECORDS = 100
-_PAGES_LOOKED_AT = 200
-_LOOKED_SECONDS = 2.0
+_PAGES_SEARCHED = 200
+_SEARCH_SECONDS = 2.0
 
 
 class TaskReader:
@@ -34,12 +34,12 @@ class TaskReader:
 
     Args:
         reader: Reads the database, or also the memory of a daemon.
-        parked: Shows triggers.
+        trigger_reader: Shows triggers.
     """
 
-    def __init__(self, reader: RunReader, parked: TriggerReader) -> None:
+    def __init__(self, reader: RunReader, trigger_reader: TriggerReader) -> None:
         self._reader = reader
-        self._parked = parked
+        self._trigger_reader = trigger_reader
 
     async def show(self, run_id: str, task_id: str, *, map_index: int) -> TaskShownView:
         """Return one task with its inputs, its tries and its durable calls."""
@@ -66,7 +66,7 @@ class TaskReader:
         if view.state != TaskState.DEFERRED.label:
             return None
         rows = await self._reader.store.find_waits_of_task(run.run_no, place.task_no)
-        found = await self._parked.views(rows)
+        found = await self._trigger_reader.views(rows)
         return found[0] if found else None
 
     async def _inputs(self, run: RunRow, layout: Layout, place: TaskLocation) -> list[InputView]:
@@ -220,8 +220,8 @@ class TaskReader:
                 continue
             for start in range(segment.first, end, PAGE):
                 looks += 1
-                if looks > _PAGES_LOOKED_AT:
-                    raise StoreSlow(_LOOKED_SECONDS)
+                if looks > _PAGES_SEARCHED:
+                    raise StoreSlow(_SEARCH_SECONDS)
                 stop = min(start + PAGE, end)
                 places = await self._so_between(run, segment, start, stop, state)
                 found += places[offset:]

@@ -29,7 +29,7 @@ from aioflow.store.ui_protocol import AGE_SECONDS, WaitCount
 __all__ = ("Waiting",)
 
 _FRESH_US = 2_000_000
-_LOOKED_SECONDS = 2.0
+_SEARCH_SECONDS = 2.0
 _NUMBERS = 10_000
 """Triggers whose state is looked up in memory at once."""
 _STARTERS = (EVENT_CLASS, ASSETS)
@@ -62,7 +62,7 @@ class Waiting:
         reader: RunReader,
         clock: Clock,
         fires: Fires,
-        parked: TriggerReader,
+        trigger_reader: TriggerReader,
         *,
         memory: Callable[[], Memory | None],
         hosts: Callable[[], Sequence[HostLoad]],
@@ -72,7 +72,7 @@ class Waiting:
         self._fires = fires
         self._memory = memory
         self._hosts = hosts
-        self._parked = parked
+        self._trigger_reader = trigger_reader
         self._summed: tuple[int, TriggersView] | None = None
         self._counted: tuple[int, list[WaitCount]] | None = None
 
@@ -110,14 +110,14 @@ class Waiting:
             own = [row for row in rows.values() if row.trigger_no > after]
             views = await list_dag_triggers(self._reader, memory, own)
             dag_triggers = [view for view in views if is_wanted(view)]
-        parked: Sequence[TriggerView] = ()
+        waiting: Sequence[TriggerView] = ()
         if kind is None or paths or prefixes:
             named = _Named(paths, prefixes, dag_id)
-            parked = await self._page(named, state, limit=limit, after=after)
+            waiting = await self._page(named, state, limit=limit, after=after)
         # A full page ends with its last row: later triggers belong to the next page.
-        last = parked[-1].trigger_id if len(parked) == limit else sys.maxsize
+        last = waiting[-1].trigger_id if len(waiting) == limit else sys.maxsize
         known = [view for view in dag_triggers if view.trigger_id <= last]
-        return sorted((*parked, *known), key=lambda view: view.trigger_id)[:limit]
+        return sorted((*waiting, *known), key=lambda view: view.trigger_id)[:limit]
 
     async def _page(
         self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
@@ -129,15 +129,15 @@ class Waiting:
         """
         found: list[TriggerView] = []
         try:
-            with anyio.fail_after(_LOOKED_SECONDS):
+            with anyio.fail_after(_SEARCH_SECONDS):
                 while True:
                     rows, cursor = await self._rows(named, state, limit=limit, after=after)
-                    found += await self._parked.views(rows, state=state)
+                    found += await self._trigger_reader.views(rows, state=state)
                     if cursor is None or len(found) >= limit:
                         return found[:limit]
                     after = cursor
         except TimeoutError as exc:
-            raise StoreSlow(_LOOKED_SECONDS) from exc
+            raise StoreSlow(_SEARCH_SECONDS) from exc
 
     async def _rows(
         self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
@@ -152,7 +152,7 @@ class Waiting:
             **wanted, state=stored, after=after, limit=_NUMBERS
         )
         cursor = numbers[-1] if len(numbers) == _NUMBERS else None
-        matching = await self._parked.numbers_in_state(numbers, stored, state)
+        matching = await self._trigger_reader.numbers_in_state(numbers, stored, state)
         if len(matching) > limit:
             matching, cursor = matching[:limit], matching[limit - 1]
         return await store.find_triggers(matching), cursor

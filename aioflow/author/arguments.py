@@ -28,7 +28,7 @@ from aioflow.author.ref import Linked, Ref
 from aioflow.author.source_location import dag_error
 from aioflow.errors import UnknownParent
 
-__all__ = ("SPREAD", "ArgumentBindings", "Mappable", "bind_call", "bind_expanded", "bind_spread")
+__all__ = ("SPREAD", "CallArguments", "Mappable", "bind_call", "bind_expanded", "bind_spread")
 
 Mappable = Items | Ref[Any] | Sequence[Any] | Mapping[Any, Any]
 
@@ -36,7 +36,7 @@ SPREAD = "**"
 """The binding name for all parameters that come from an item of ``expand_kwargs``."""
 
 
-class ArgumentBindings:
+class CallArguments:
     """The bindings of one task's arguments.
 
     Attributes:
@@ -137,7 +137,7 @@ def bind_call(
     owner: str,
     injects: bool = True,
     partly: bool = False,
-) -> ArgumentBindings:
+) -> CallArguments:
     """Bind the arguments of an ordinary call.
 
     Args:
@@ -157,15 +157,15 @@ def bind_call(
         bound = signature.bind_partial(*args, **kwargs)
     except TypeError as exc:
         raise dag_error(f"{owner}: {exc}") from exc
-    taken = ArgumentBindings(dag, owner)
+    arguments = CallArguments(dag, owner)
     for name, value in _flat(signature, bound, owner).items():
-        taken.bindings[name] = taken.bind(value)
+        arguments.bindings[name] = arguments.bind(value)
     injected = INJECTED if injects else frozenset()
-    for name in _bind_missing(signature, taken, injected):
+    for name in _bind_missing(signature, arguments, injected):
         if not partly:
             hint = context_hint(name) if injects else ""
             raise dag_error(f"{owner} needs the argument {name!r}{hint}")
-    return taken
+    return arguments
 
 
 def bind_expanded(
@@ -176,22 +176,22 @@ def bind_expanded(
     dag: object,
     owner: str,
     injects: bool = True,
-) -> ArgumentBindings:
+) -> CallArguments:
     """Bind the arguments of ``partial(**fixed).expand(**mapped)``; see ``take``."""
     if not mapped:
         raise dag_error(f"{owner}: expand() needs at least one argument to map over")
     twice = fixed.keys() & mapped.keys()
     if twice:
         raise dag_error(f"{owner} got {twice.pop()!r} from partial() and from expand()")
-    taken = bind_call(
+    arguments = bind_call(
         fn, (), {**fixed, **dict.fromkeys(mapped)}, dag=dag, owner=owner, injects=injects
     )
     sources = []
     for number, (parameter, value) in enumerate(mapped.items()):
-        sources.append(taken.source(parameter, value))
-        taken.bindings[parameter] = FromSource(number)
-    taken.sources = tuple(sources)
-    return taken
+        sources.append(arguments.source(parameter, value))
+        arguments.bindings[parameter] = FromSource(number)
+    arguments.sources = tuple(sources)
+    return arguments
 
 
 def bind_spread(
@@ -203,32 +203,32 @@ def bind_spread(
     owner: str,
     injects: bool = True,
     refused: frozenset[str] = frozenset(),
-) -> ArgumentBindings:
+) -> CallArguments:
     """Bind the arguments of ``partial(**fixed).expand_kwargs(items)``; see ``take``.
 
     Args:
         refused: Names that an item may not give: they are options of the task, not parameters.
     """
     signature = _signature(fn, owner)
-    taken = bind_call(fn, (), fixed, dag=dag, owner=owner, injects=injects, partly=True)
+    arguments = bind_call(fn, (), fixed, dag=dag, owner=owner, injects=injects, partly=True)
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
     plain = [name for name, kind in kinds.items() if kind not in _VARIABLE]
     required = [
         name
         for name in plain
-        if name not in taken.bindings and signature.parameters[name].default is Parameter.empty
+        if name not in arguments.bindings and signature.parameters[name].default is Parameter.empty
     ]
     takes_any = Parameter.VAR_KEYWORD in kinds.values()
     given = tuple(sorted({*fixed, *refused}))
     spread = Spread(0, None if takes_any else tuple(plain), tuple(required), given)
-    source = taken.source("items", items)
+    source = arguments.source("items", items)
     for value in source.values:
         said = spread.refuse(value)
         if said is not None and not source.functions:
             raise dag_error(f"{owner}: {said}")
-    taken.sources = (source,)
-    taken.bindings[SPREAD] = spread
-    return taken
+    arguments.sources = (source,)
+    arguments.bindings[SPREAD] = spread
+    return arguments
 
 
 _VARIABLE = frozenset({Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD})
@@ -257,24 +257,24 @@ def _flat(
 
 
 def _bind_missing(
-    signature: inspect.Signature, taken: ArgumentBindings, injected: frozenset[str]
+    signature: inspect.Signature, arguments: CallArguments, injected: frozenset[str]
 ) -> Iterator[str]:
     """Bind missing arguments from the run's context, like Airflow, or defaults; yield the rest."""
     for name, parameter in signature.parameters.items():
-        if name in taken.bindings or parameter.kind is parameter.VAR_POSITIONAL:
+        if name in arguments.bindings or parameter.kind is parameter.VAR_POSITIONAL:
             continue
         if parameter.kind is parameter.VAR_KEYWORD:
             declared = signature.parameters.keys() - {name}
-            for known in sorted(injected - taken.bindings.keys() - declared):
-                taken.bindings[known] = FromContext(known)
+            for known in sorted(injected - arguments.bindings.keys() - declared):
+                arguments.bindings[known] = FromContext(known)
         elif name in injected and _is_open(parameter):
-            taken.bindings[name] = FromContext(name)
+            arguments.bindings[name] = FromContext(name)
         elif parameter.default is parameter.empty:
             yield name
         else:
-            binding = taken.bind(parameter.default)
+            binding = arguments.bind(parameter.default)
             if not isinstance(binding, Literal):  # a plain default is left to the function
-                taken.bindings[name] = binding
+                arguments.bindings[name] = binding
 
 
 def _is_open(parameter: inspect.Parameter) -> bool:

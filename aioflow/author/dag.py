@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypedDict, Unpack, overload
 
 from aioflow.author.annotations import hints
-from aioflow.author.arguments import ArgumentBindings
+from aioflow.author.arguments import CallArguments
 from aioflow.author.assets import AssetSchedule
 from aioflow.author.binding import FromContext, Literal
 from aioflow.author.callbacks import RUN_EVENTS, Callback, Callbacks, callbacks_of
@@ -223,21 +223,21 @@ class DAG:
     def __repr__(self) -> str:
         return f"<DAG {self.dag_id} with {len(self.nodes)} tasks>"
 
-    def add(self, node: Node, taken: ArgumentBindings) -> None:
+    def add(self, node: Node, arguments: CallArguments) -> None:
         """Add a task with its arguments. Its position must be the next one."""
         _check_name(node.task_id, "task")
         assert node.position == len(self.nodes)  # noqa: S101 - the caller took it from here
         self.nodes.append(node)
         self._uses.setdefault(node.task_id, 0)
-        node.arguments, node.sources = taken.bindings, self._sources_of(node, taken)
+        node.arguments, node.sources = arguments.bindings, self._sources_of(node, arguments)
         node.group = self.open_groups[-1].group_id if self.open_groups else ""
-        for parent in taken.parents:
+        for parent in arguments.parents:
             node.run_after(parent)
             node.argument_parents.add(parent.position)
-        makers = [maker for source in taken.sources for maker in source.parents]
+        makers = [maker for source in arguments.sources for maker in source.parents]
         for maker in makers:
             node.run_after(maker)
-        for parent in (*taken.parents, *makers):
+        for parent in (*arguments.parents, *makers):
             if parent.loop is not None:  # a loop has no result before it has ended
                 node.run_after(self.nodes[parent.loop.until])
 
@@ -246,11 +246,11 @@ class DAG:
         """The mapped group among the open ones, if any."""
         return next((group for group in self.open_groups if group.sources), None)
 
-    def _sources_of(self, node: Node, taken: ArgumentBindings) -> tuple[Source, ...]:
+    def _sources_of(self, node: Node, arguments: CallArguments) -> tuple[Source, ...]:
         group = self.mapped_group
         if group is None:
-            return taken.sources
-        if taken.sources:
+            return arguments.sources
+        if arguments.sources:
             kind, advice = group.kind
             raise dag_error(f"task {node.task_id!r} expands inside the {kind}; {advice}")
         return group.sources

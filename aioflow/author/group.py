@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
-from aioflow.author.arguments import ArgumentBindings, Mappable
+from aioflow.author.arguments import CallArguments, Mappable
 from aioflow.author.dag import DAG, open_dag
 from aioflow.author.items import GroupItem, Items
 from aioflow.author.loop import (
@@ -189,13 +189,13 @@ class MappedGroup:
         Raises:
             DagError: If it is in a mapped group itself, or the arguments do not match.
         """
-        owner, taken = self._begin("expand")
+        owner, arguments = self._begin("expand")
         if not mapped:
             raise dag_error(f"{owner} needs at least one argument to map over")
         both = self._fixed.keys() & mapped.keys()
         if both:
             raise dag_error(f"{owner} got {both.pop()!r} from partial() and from expand()")
-        sources = tuple(taken.source(name, value) for name, value in mapped.items())
+        sources = tuple(arguments.source(name, value) for name, value in mapped.items())
         items = {name: GroupItem(sources, number, name) for number, name in enumerate(mapped)}
         return self._make(sources, (), {**self._fixed, **items})
 
@@ -205,18 +205,18 @@ class MappedGroup:
         Raises:
             DagError: If it is in a mapped group itself, or the arguments do not match.
         """
-        _, taken = self._begin("expand_kwargs")
-        sources = (taken.source("items", items),)
+        _, arguments = self._begin("expand_kwargs")
+        sources = (arguments.source("items", items),)
         names = [name for name in inspect.signature(self._fn).parameters if name not in self._fixed]
         given = {name: GroupItem(sources, 0, name, (name,)) for name in names}
         return self._make(sources, (), {**self._fixed, **given})
 
-    def _begin(self, verb: str) -> tuple[str, ArgumentBindings]:
+    def _begin(self, verb: str) -> tuple[str, CallArguments]:
         owner = f"{self._fn.__name__}.{verb}()"
         dag = open_dag(owner)
         if dag.mapped_group is not None:
             raise dag_error(f"{owner}: a mapped group cannot be in another, or in a loop")
-        return owner, ArgumentBindings(dag, owner)
+        return owner, CallArguments(dag, owner)
 
 
 class GroupFunction(Generic[P, R_co]):

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeAlias, Unpack
 
-from aioflow.author.arguments import ArgumentBindings, bind_call, bind_expanded, bind_spread
+from aioflow.author.arguments import CallArguments, bind_call, bind_expanded, bind_spread
 from aioflow.author.batch_operators import HANDLER, events_spec
 from aioflow.author.dag import DAG, current_dag, open_dag
 from aioflow.author.duration import Duration
@@ -65,18 +65,18 @@ class Operator(Linked):
     template_fields: Sequence[str] = ()
 
     _is_sensor = False
-    _taken: tuple[DAG, ArgumentBindings, SourceLocation] | None
+    _call: tuple[DAG, CallArguments, SourceLocation] | None
     _node: Node | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
-        self._node = self._taken = None
+        self._node = self._call = None
         dag = current_dag()
         if dag is not None:
             owner = f"{cls.__name__}()"
-            taken = bind_call(_init_of(cls), args, kwargs, dag=dag, owner=owner, injects=False)
+            arguments = bind_call(_init_of(cls), args, kwargs, dag=dag, owner=owner, injects=False)
             dag.unfinished[id(self)] = self
-            self._taken = dag, taken, here()
+            self._call = dag, arguments, here()
         return self
 
     def __init__(self, task_id: str, **options: Unpack[OperatorOptions]) -> None:
@@ -85,14 +85,14 @@ class Operator(Linked):
 
     def _register(self, options: Mapping[str, Any]) -> None:
         cls = type(self)
-        if self._taken is None:
+        if self._call is None:
             settled(options, is_sensor=cls._is_sensor, owner=f"{cls.__name__} {self.task_id!r}")
             return
-        dag, taken, place = self._taken
-        self._node = _added(cls, self.task_id, options, dag, taken, place)
+        dag, arguments, place = self._call
+        self._node = _added(cls, self.task_id, options, dag, arguments, place)
         self._node.instance = self
         self.task_id = self._node.task_id
-        self._taken = None
+        self._call = None
         del dag.unfinished[id(self)]
 
     def execute(self, context: Context) -> Any:
@@ -244,7 +244,7 @@ def _added(
     task_id: str,
     options: Mapping[str, Any],
     dag: DAG,
-    taken: ArgumentBindings,
+    arguments: CallArguments,
     place: SourceLocation,
 ) -> Node:
     is_sensor = cls._is_sensor
@@ -268,7 +268,7 @@ def _added(
         operator=cls,
         events=events,
     )
-    dag.add(node, taken)
+    dag.add(node, arguments)
     return node
 
 
@@ -283,8 +283,8 @@ def _expanded(
     task_id = _named(fixed, owner)
     starts = _starts(cls, fixed, owner)
     init = _skipped if starts and START_KWARGS in {*fixed, *mapped} else _init_of(cls)
-    taken = bind_expanded(init, fixed, mapped, dag=dag, owner=owner, injects=False)
-    node = _added(cls, task_id, _options(fixed, names), dag, taken, here())
+    arguments = bind_expanded(init, fixed, mapped, dag=dag, owner=owner, injects=False)
+    node = _added(cls, task_id, _options(fixed, names), dag, arguments, here())
     node.starts = starts
     return Ref(node)
 
@@ -297,10 +297,10 @@ def _spread(
     task_id = _named(fixed, owner)
     starts = _starts(cls, fixed, owner)
     init = _skipped if starts else _init_of(cls)
-    taken = bind_spread(
+    arguments = bind_spread(
         init, fixed, items, dag=dag, owner=owner, injects=False, refused=frozenset(names)
     )
-    node = _added(cls, task_id, _options(fixed, names), dag, taken, here())
+    node = _added(cls, task_id, _options(fixed, names), dag, arguments, here())
     node.starts = starts
     return Ref(node)
 

@@ -178,17 +178,17 @@ def check_names(options: Mapping[str, object], *, is_sensor: bool, owner: str) -
 
 def without_replaced(options: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
     """Drop options that ``by`` overrides under another name, so that the two can be merged."""
-    kept = dict(options)
+    remaining = dict(options)
     if "trigger_rule" in by:
-        kept.pop("min_success", None)
+        remaining.pop("min_success", None)
     elif "min_success" in by:
-        kept.pop("trigger_rule", None)
+        remaining.pop("trigger_rule", None)
     if "retry" in by:
-        kept.pop("retries", None)
-        kept.pop("retry_delay", None)
+        remaining.pop("retries", None)
+        remaining.pop("retry_delay", None)
     elif {"retries", "retry_delay"} & by.keys():
-        kept.pop("retry", None)
-    return {name: value for name, value in kept.items() if _SAME.get(name) not in by}
+        remaining.pop("retry", None)
+    return {name: value for name, value in remaining.items() if _SAME.get(name) not in by}
 
 
 def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Settings:

@@ -7,13 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from aioflow.author.arguments import (
-    ArgumentBindings,
-    Mappable,
-    bind_call,
-    bind_expanded,
-    bind_spread,
-)
+from aioflow.author.arguments import CallArguments, Mappable, bind_call, bind_expanded, bind_spread
 from aioflow.author.dag import open_dag
 from aioflow.author.items import Items
 from aioflow.author.node import CHOOSING, Node, Part
@@ -81,8 +75,8 @@ class TaskFunction(Generic[P, R_co]):
             DagError: If no DAG is being defined, or the arguments do not match.
         """
         dag = open_dag(f"{self.fn.__name__}()")
-        taken = bind_call(self.fn, args, kwargs, dag=dag, owner=f"{self.fn.__name__}()")
-        return Ref(self._add(taken))
+        arguments = bind_call(self.fn, args, kwargs, dag=dag, owner=f"{self.fn.__name__}()")
+        return Ref(self._add(arguments))
 
     def partial(self, **fixed: Any) -> PartialTask[R_co]:
         """Fix the values of some arguments for all children of a mapped task."""
@@ -124,7 +118,7 @@ class TaskFunction(Generic[P, R_co]):
         dag = open_dag(owner)
         return Ref(self._add(bind_spread(self.fn, fixed, items, dag=dag, owner=owner)))
 
-    def _add(self, taken: ArgumentBindings) -> Node:
+    def _add(self, arguments: CallArguments) -> Node:
         name = self.fn.__name__
         dag = open_dag(f"{name}()")
         outer = dag.mapped_group
@@ -142,7 +136,7 @@ class TaskFunction(Generic[P, R_co]):
             body=_body_of(self.fn),
             fn=self.fn,
         )
-        dag.add(node, taken)
+        dag.add(node, arguments)
         node.part = self._part
         node.is_setup = self._part is Part.SETUP
         node.is_teardown = self._part in {Part.TEARDOWN, Part.TEARDOWN_THAT_MATTERS}

@@ -37,10 +37,10 @@ from aioflow.catalog.parse import DEFAULT_TRIES, Limits, Parser
 from aioflow.catalog.parse_history import (
     AGAIN_SECONDS,
     WRITABLE,
-    Begun,
-    Known,
-    Looked,
+    ParseOutcome,
     ParsePace,
+    ParseResult,
+    ParseStarts,
     file_broken,
     file_parsed,
     is_final,
@@ -108,7 +108,7 @@ class Catalog:
         self.parser = Parser(children, snapshots.folder, clock, limits)
         self._reported_tries = limits.default_tries
         self._pace = pace = pace or ParsePace()
-        self._begun = Begun(clock, pace.pause_seconds)
+        self._begun = ParseStarts(clock, pace.pause_seconds)
         self._queue = ParseQueue(
             self._parse, self._conclude, self._check_sweep_done, clock, pace.processes
         )
@@ -118,7 +118,7 @@ class Catalog:
         self._places: set[str] = set()
         self._followed: set[str] = set()
         self._causes: dict[str, Path] = {}
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, ParseResult] = {}
         self._beside = FilesBeside()
         self._choices: dict[str, Choice] = {}
         self._allowance = Allowance(clock)
@@ -251,7 +251,7 @@ class Catalog:
         self._again[file] = self._clock.monotonic_us() + left_us
         return True
 
-    def _is_changed(self, known: Known) -> bool:
+    def _is_changed(self, known: ParseResult) -> bool:
         if any(place in self._places for place in known.wanted):
             return True
         return any(
@@ -296,7 +296,7 @@ class Catalog:
 
     # ── a single file ───────────────────────────────────────────────────────────────────
 
-    async def _parse(self, file: str) -> Looked:
+    async def _parse(self, file: str) -> ParseOutcome:
         """Return the result of parsing a file, and the files seen when that began."""
         self._begun.note(file)
         before, places = self._files, self._places
@@ -307,7 +307,7 @@ class Catalog:
             parsed = await self._refuse_writable(seen.folder, (file,))
             with contextlib.suppress(NoRoom):  # not the file's fault: the next sweep tries again
                 parsed = parsed or await self.parser.parse(seen.folder, file)
-        return Looked(before, places, parsed)
+        return ParseOutcome(before, places, parsed)
 
     async def _refuse_writable(self, folder: Path, files: Sequence[str]) -> Parsed | None:
         """Return a failure if any of these files is world-writable, else ``None``.
@@ -320,7 +320,7 @@ class Catalog:
             return None
         return Parsed((), (DagFailure(WRITABLE, how_to_mend(found)),), tuple(files))
 
-    async def _conclude(self, file: str, looked: Looked, is_slow: bool) -> None:
+    async def _conclude(self, file: str, looked: ParseOutcome, is_slow: bool) -> None:
         """Process the result for a file, and schedule its next check if one is needed."""
         before, parsed = looked.before, looked.parsed
         self._again.pop(file, None)
@@ -343,7 +343,7 @@ class Catalog:
         wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in looked.places)
         reason = found.reason if isinstance(found, FileBroken) else ""
         seconds = self._begun.seconds(file)
-        known = Known(digests, wanted, reason, is_slow=is_slow, seconds=seconds)
+        known = ParseResult(digests, wanted, reason, is_slow=is_slow, seconds=seconds)
         if choice is not None:
             known = msgspec.structs.replace(known, asked=asked, choice=choice)
         known = self._remember(file, known)
@@ -356,7 +356,7 @@ class Catalog:
             self._reparse_after(file, pause(known, self._pace))
         self._report_result(file, found)
 
-    def _remember(self, file: str, known: Known) -> Known:
+    def _remember(self, file: str, known: ParseResult) -> ParseResult:
         """Store the result for a file; return it with the number of equal results in a row."""
         was = self._known.get(file)
         times = was.times + 1 if was is not None and was.is_same(known) else 1
@@ -442,7 +442,7 @@ class Catalog:
             name: msgspec.structs.replace(seen, stamp=NO_STAMP) for name, seen in distrusted.items()
         }
 
-    def _may_pass(self, file: str, seen: ScannedFile, known: Known) -> bool:
+    def _may_pass(self, file: str, seen: ScannedFile, known: ParseResult) -> bool:
         """Return whether a failure may be temporary: a half-written file, or a killed parser."""
         if file not in self._reported or file in self._broken:
             return False

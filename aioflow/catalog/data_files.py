@@ -77,24 +77,24 @@ class Choice(msgspec.Struct, frozen=True):
 
     Attributes:
         named: Digests of the named files, by their paths relative to the DAG folder.
-        lying: Digests of the unnamed files. DAG files with the same ones share this object.
+        unnamed: Digests of the unnamed files. DAG files with the same ones share this object.
         said: Warnings about them.
         refusal: Why the file is rejected, if it is.
     """
 
     named: dict[str, bytes] = {}
-    lying: dict[str, bytes] = {}
+    unnamed: dict[str, bytes] = {}
     said: tuple[DagFailure, ...] = ()
     refusal: DagFailure | None = None
 
     @property
     def digests(self) -> dict[str, bytes]:
         """Digests of all files."""
-        return self.lying | self.named
+        return self.unnamed | self.named
 
     def differs(self, before: Choice) -> bool:
         """Return whether it would lead to another version."""
-        is_same = self.lying is before.lying or self.digests == before.digests
+        is_same = self.unnamed is before.unnamed or self.digests == before.digests
         return not is_same or self.differs_in_named(before)
 
     def differs_in_named(self, before: Choice) -> bool:
@@ -115,7 +115,7 @@ class FilesBeside:
     def __init__(self) -> None:
         self._contents: dict[str, Content] = {}
         self._named: frozenset[str] = frozenset()
-        self._lying: dict[_Place, dict[str, bytes]] = {}
+        self._unnamed: dict[_Place, dict[str, bytes]] = {}
 
     def is_named(self, path: str) -> bool:
         """Return whether this file, which need not exist, was named at the last ``look``."""
@@ -123,10 +123,10 @@ class FilesBeside:
 
     def look(self, files: Mapping[str, DataFileUse]) -> dict[str, Choice]:
         """Return the present choice for each of these DAG files."""
-        walk = _Walk(self._contents, self._lying)
+        walk = _Walk(self._contents, self._unnamed)
         found = {file: walk.choose(file, asked) for file, asked in files.items()}
         self._named = frozenset(walk.named)
-        self._lying = {place: one.digests for place, one in walk.lying.items()}
+        self._unnamed = {place: one.digests for place, one in walk.unnamed.items()}
         # Drop the contents that no DAG file uses any more.
         contents = self._contents.copy()
         self._contents = {path: one for path, one in contents.items() if path in walk.asked}
@@ -141,17 +141,19 @@ class FilesBeside:
         Returns:
             ``None`` if a file has changed since it was read: the DAG file has to be parsed again.
         """
-        walk = _Walk(self._contents, self._lying)
+        walk = _Walk(self._contents, self._unnamed)
         choice = walk.choose(file, asked)
         opened = asked.beside.opened
         if not as_it_is and any(walk.stamp(asked.folder, n) != opened[n] for n in opened):
             return None
         sources: dict[str, bytes] = {}
         named = self._read(asked.folder, choice.named, sources)
-        lying = self._read(asked.folder, choice.lying, sources)
-        if lying == choice.lying:
-            lying = choice.lying
-        return ChoiceContents(msgspec.structs.replace(choice, named=named, lying=lying), sources)
+        unnamed = self._read(asked.folder, choice.unnamed, sources)
+        if unnamed == choice.unnamed:
+            unnamed = choice.unnamed
+        return ChoiceContents(
+            msgspec.structs.replace(choice, named=named, unnamed=unnamed), sources
+        )
 
     def _read(
         self, folder: Path, digests: Mapping[str, bytes], sources: dict[str, bytes]
@@ -191,17 +193,17 @@ class _Walk:
 
     Args:
         contents: Known contents of files, by path.
-        lying: Unnamed files of the last pass. An equal result shares the object.
+        unnamed: Unnamed files of the last pass. An equal result shares the object.
     """
 
     def __init__(
-        self, contents: dict[str, Content], lying: Mapping[_Place, dict[str, bytes]]
+        self, contents: dict[str, Content], unnamed: Mapping[_Place, dict[str, bytes]]
     ) -> None:
         self.asked: set[str] = set()
         self.named: set[str] = set()
-        self.lying: dict[_Place, _Unnamed] = {}
+        self.unnamed: dict[_Place, _Unnamed] = {}
         self._contents = contents
-        self._lay = lying
+        self._before = unnamed
         self._seen: dict[str, Content | None] = {}
         self._folders: dict[str, bool] = {}
         self._lists: dict[Path, Entries] = {}
@@ -228,7 +230,7 @@ class _Walk:
         folders = self._name_all(pick, file, beside)
         if patterns is None:
             place = (folder, base, tuple(folders), frozenset(beside.written))
-            pick.add_lying(self._unnamed_around(place))
+            pick.add_unnamed(self._unnamed_around(place))
         return pick.choice()
 
     def stamp(self, folder: Path, name: str) -> tuple[int, ...]:
@@ -291,9 +293,9 @@ class _Walk:
 
     def _unnamed_around(self, place: _Place) -> _Unnamed:
         """Return the unnamed files beside a file and in folders that it names."""
-        if place not in self.lying:
-            self.lying[place] = self._unnamed_in(*place)
-        return self.lying[place]
+        if place not in self.unnamed:
+            self.unnamed[place] = self._unnamed_in(*place)
+        return self.unnamed[place]
 
     def _unnamed_in(
         self, folder: Path, base: str, folders: tuple[str, ...], written: frozenset[str]
@@ -305,18 +307,18 @@ class _Walk:
         except _TooMany:
             return _Unnamed()
         names = [n for n in dict.fromkeys(found) if n not in written and self._may_be(folder, n)]
-        lying = _Unnamed(len(names), {})
+        unnamed = _Unnamed(len(names), {})
         if len(names) > FILES_AT_MOST:
-            return lying
+            return unnamed
         for name in names:
             content = self.content(folder, name, is_named=False)
             if content is not None and content.is_text and not content.is_too_large:
-                lying.digests[name] = content.digest
-                lying.size += content.size
-        before = self._lay.get((folder, base, folders, written))
-        if before == lying.digests:
-            lying.digests = before
-        return lying
+                unnamed.digests[name] = content.digest
+                unnamed.size += content.size
+        before = self._before.get((folder, base, folders, written))
+        if before == unnamed.digests:
+            unnamed.digests = before
+        return unnamed
 
     def _may_be(self, folder: Path, name: str) -> bool:
         """Return whether a file may be included without being named."""
@@ -392,13 +394,13 @@ class _Pick:
         self._walk = walk
         self._modules = modules
         self._digests: dict[str, bytes] = {}
-        self._lying: dict[str, bytes] = {}
+        self._unnamed: dict[str, bytes] = {}
         self._bytes = 0
         self._warned: list[DagFailure] = []
 
     def choice(self) -> Choice:
         """Return the resulting choice."""
-        return Choice(self._digests, self._lying, tuple(self._warned))
+        return Choice(self._digests, self._unnamed, tuple(self._warned))
 
     def warn(self, line: int, message: str) -> None:
         """Add a warning, unless another line has the same one."""
@@ -434,13 +436,13 @@ class _Pick:
                 line, f"{name} {why}, so it is no part of the version: no task finds it there"
             )
 
-    def add_lying(self, lying: _Unnamed) -> None:
+    def add_unnamed(self, unnamed: _Unnamed) -> None:
         """Include unnamed files: all of them, or none."""
-        if lying.names < 0:
+        if unnamed.names < 0:
             self.warn(0, _too_many_entries())
             return
-        both = [name for name in self._digests if name in lying.digests]
-        count = lying.names
+        both = [name for name in self._digests if name in unnamed.digests]
+        count = unnamed.names
         if count <= FILES_AT_MOST:
             count += len(self._digests) - len(both)
         if count > FILES_AT_MOST:
@@ -448,12 +450,12 @@ class _Pick:
                 f"{count} files lie beside it: a version has at most {FILES_AT_MOST}"
             )
             return
-        size = self._bytes + lying.size - sum(self._size(name) for name in both)
+        size = self._bytes + unnamed.size - sum(self._size(name) for name in both)
         if size > BYTES_AT_MOST:
             limit = _in_mib(BYTES_AT_MOST)
             self._warn_of_unnamed(f"{size:,} bytes lie beside it: a version has at most {limit}")
             return
-        self._lying = lying.digests
+        self._unnamed = unnamed.digests
 
     def _size(self, name: str) -> int:
         content = self._walk.content(self.folder, name)

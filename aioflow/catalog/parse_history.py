@@ -15,10 +15,10 @@ from aioflow.protocol.parse_results import DagFailure, Parsed
 __all__ = (
     "AGAIN_SECONDS",
     "WRITABLE",
-    "Begun",
-    "Known",
-    "Looked",
+    "ParseOutcome",
     "ParsePace",
+    "ParseResult",
+    "ParseStarts",
     "file_broken",
     "file_parsed",
     "is_final",
@@ -55,7 +55,7 @@ class ParsePace(msgspec.Struct, frozen=True, kw_only=True):
     processes: int = 6
 
 
-class Begun:
+class ParseStarts:
     """Records when the last parse of each file began.
 
     Args:
@@ -85,7 +85,7 @@ class Begun:
         return 0 if begun is None else begun + self._pause_us - self._clock.monotonic_us()
 
 
-class Known(msgspec.Struct, frozen=True):
+class ParseResult(msgspec.Struct, frozen=True):
     """The result of parsing a file.
 
     Attributes:
@@ -113,13 +113,13 @@ class Known(msgspec.Struct, frozen=True):
         """True if the file has a version, which only a change replaces."""
         return self.asked is not None and not self.reason
 
-    def is_same(self, other: Known) -> bool:
+    def is_same(self, other: ParseResult) -> bool:
         """Return whether the same files had the same result."""
         is_same = (self.reason, self.digests) == (other.reason, other.digests)
         return is_same and not self.choice.differs(other.choice)
 
 
-class Looked(msgspec.Struct, frozen=True):
+class ParseOutcome(msgspec.Struct, frozen=True):
     """The result of parsing a file, and the files that were seen when that began.
 
     Attributes:
@@ -136,7 +136,7 @@ def is_final(reason: str) -> bool:
     return reason in _FINAL or reason.partition(".")[0] == "dag"
 
 
-def pause(known: Known, pace: ParsePace) -> float:
+def pause(known: ParseResult, pace: ParsePace) -> float:
     """Return how long to wait before a failed file is parsed again, in seconds.
 
     This depends on the number of failures and on the cost of a try: a file whose import never ends

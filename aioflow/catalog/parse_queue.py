@@ -104,12 +104,12 @@ class ParseQueue(Generic[Outcome]):
 
     def _begin(self) -> None:
         assert self._group is not None  # noqa: S101 - it runs
-        while self._quick and self._has_room(is_slow=False):
+        while self._quick and self._has_capacity(is_slow=False):
             self._start(_Job(heapq.heappop(self._quick)[2], is_slow=False))
-        while self._slow and self._has_room(is_slow=True):
+        while self._slow and self._has_capacity(is_slow=True):
             self._start(_Job(self._slow.popleft(), is_slow=True))
 
-    def _has_room(self, *, is_slow: bool) -> bool:
+    def _has_capacity(self, *, is_slow: bool) -> bool:
         return self._running[is_slow] < self._most[is_slow] and self._concluding < _CONCLUDED
 
     def _start(self, job: _Job) -> None:

@@ -376,5 +376,7 @@ class Cleaning:
 
     async def _old_logs(self, block: int, before: Timestamp, *, dry_run: bool = False) -> int:
         task, first = self._engine.memory.runs, block * RUNS_IN_BLOCK
-        kept = {run_no for run_no in range(first, first + RUNS_IN_BLOCK) if run_no in task}
-        return await self._tasklog.delete_old(block, before=before, kept=kept, dry_run=dry_run)
+        retained = {run_no for run_no in range(first, first + RUNS_IN_BLOCK) if run_no in task}
+        return await self._tasklog.delete_old(
+            block, before=before, retained=retained, dry_run=dry_run
+        )

@@ -145,7 +145,7 @@ class Store(Browsed, Protocol):
     async def can_decrypt(self) -> bool:
         """Return whether an available key decrypts any encrypted value; true if there are none."""
 
-    async def beat(self, at: Timestamp) -> None:
+    async def heartbeat(self, at: Timestamp) -> None:
         """Record a heartbeat of this daemon where other daemons check it. Any commit counts as one.
 
         Raises:

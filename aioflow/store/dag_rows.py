@@ -84,17 +84,24 @@ def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         if row.kwargs is None:
             raise ValueError(f"the trigger of {row.dag_id!r} has no fields")
         sealed = vault.encrypt(_TABLE, row.trigger_no, row.kwargs)
-        return (row.trigger_no, row.dag_id, row.class_path, sealed, row.since, *_place(row))
+        return (
+            row.trigger_no,
+            row.dag_id,
+            row.class_path,
+            sealed,
+            row.since,
+            *_cursor_columns(row),
+        )
 
     return [values(row) for row in last_of_each(batch.of_dags.triggers, lambda row: row.trigger_no)]
 
 
 def moved_dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the triggers whose position has advanced."""
-    return [(*_place(row), row.trigger_no) for row in batch.of_dags.moved]
+    return [(*_cursor_columns(row), row.trigger_no) for row in batch.of_dags.moved]
 
 
-def _place(row: DagTriggerRow) -> tuple[Any, ...]:
+def _cursor_columns(row: DagTriggerRow) -> tuple[Any, ...]:
     held = None if row.held is None else encode(row.held)
     return (row.sequence, row.event, row.event_key, held, row.run_no)
 

@@ -26,32 +26,32 @@ __all__ = (
 _SAMPLE = 20
 """Number of encrypted rows of each table to try. One that decrypts is enough."""
 
-_HOLDER = "holder"
+_OWNER_KEY = "holder"
 
 _node, _meta = tables.node, tables.meta
 _is_mine = _node.c.node_no == literal_column(str(NODE_NO))
-_is_holder = _meta.c.name == literal_column(f"'{_HOLDER}'")
+_is_owner_row = _meta.c.name == literal_column(f"'{_OWNER_KEY}'")
 
 
-_HELD_BY = select(
+_OWNER = select(
     _meta.c.value, _node.c.epoch, _node.c.commit_no, _node.c.seen_at, _node.c.host, _node.c.pid
-).where(_is_mine, _is_holder)
+).where(_is_mine, _is_owner_row)
 
 
-def _note() -> Any:
+def _set_owner() -> Any:
     value = bindparam("home", type_=_meta.c.value.type)
-    noted = postgresql.insert(_meta).values(name=literal_column(f"'{_HOLDER}'"), value=value)
+    noted = postgresql.insert(_meta).values(name=literal_column(f"'{_OWNER_KEY}'"), value=value)
     return noted.on_conflict_do_update(
         index_elements=["name"], set_={"value": noted.excluded.value}
     )
 
 
-SET_OWNER = _note()
+SET_OWNER = _set_owner()
 """Records the home of the daemon that claims the database."""
 
-CLEAR_OWNER = delete(_meta).where(_is_holder)
+CLEAR_OWNER = delete(_meta).where(_is_owner_row)
 
-READ_OWNER = select(_meta.c.value).where(_is_holder)
+READ_OWNER = select(_meta.c.value).where(_is_owner_row)
 """Reads the home of the daemon that claimed the database, unless it shut down cleanly."""
 
 READ_EPOCH = select(_node.c.epoch).where(_is_mine).with_for_update()
@@ -115,7 +115,7 @@ class OwnershipReader(QueryInterface):
 
     async def find_owner(self) -> Owner | None:
         """See ``Store``."""
-        found = await self._one(tuple, _HELD_BY)
+        found = await self._one(tuple, _OWNER)
         if found is None:
             return None
         home, epoch, commit_no, seen_at, host, pid = found
@@ -123,7 +123,7 @@ class OwnershipReader(QueryInterface):
             home=home, epoch=epoch, commit_no=commit_no, seen_at=seen_at, host=host, pid=pid
         )
 
-    async def beat(self, at: Timestamp) -> None:
+    async def heartbeat(self, at: Timestamp) -> None:
         """See ``Store``."""
 
     async def leave(self) -> None:

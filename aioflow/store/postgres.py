@@ -53,7 +53,7 @@ _READING_SECONDS = 300
 """The same limit for readers, which lock nothing, and the limit for their statements."""
 
 _READERS = 4
-_ASKED = 3
+_QUERY_CONNECTIONS = 3
 """Further connections for reads with a time limit, opened when needed."""
 
 
@@ -77,7 +77,7 @@ async def open_postgres(
         with translated(where):
             readers = await _open_readers(dsn, least=1, most=_READERS)
         stack.push_async_callback(_close_readers, readers)
-        asked = await _open_readers(dsn, least=0, most=_ASKED)
+        asked = await _open_readers(dsn, least=0, most=_QUERY_CONNECTIONS)
         stack.push_async_callback(_close_readers, asked)
         yield PostgresStore(where, vault, writer, readers, asked)
 
@@ -213,7 +213,7 @@ class PostgresStore(Reading):
         note = compiled(SET_OWNER, POSTGRES)
         await connection.execute(note.sql, *note.placed({"home": about.home}))
 
-    async def beat(self, at: Timestamp) -> None:
+    async def heartbeat(self, at: Timestamp) -> None:
         """See ``Store``."""
         statement = compiled(HEARTBEAT, POSTGRES)
         values = {"of_epoch": self._epoch, "at": at}

@@ -138,7 +138,9 @@ class RecoveryReader(QueryInterface):
         placeholders, so that work continues, with a damaged DAG paused. Other damaged rows are
         omitted.
         """
-        dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills, *more = found
+        dags, dag_files, versions, pools, outbox, outbox_counts, of_dags, held, backfills, *more = (
+            found
+        )
         drained, *people = more
         return Snapshot(
             dags=self._shown(selects.ALL_DAGS, rows.dag_row, dags),
@@ -149,7 +151,7 @@ class RecoveryReader(QueryInterface):
             outbox=self._healthy(selects.OUTBOX_IN_MEMORY, rows.outbox_row, outbox),
             owed={
                 kind: (count, first)
-                for kind, count, first in self._healthy(selects.OUTBOX_COUNTS, tuple, owed)
+                for kind, count, first in self._healthy(selects.OUTBOX_COUNTS, tuple, outbox_counts)
             },
             dag_triggers=self._shown(
                 ALL_DAG_TRIGGERS, lambda row: dag_trigger_row(row, self._vault), of_dags

@@ -59,7 +59,7 @@ from aioflow.store.writer import Writer, cross, open_to_write, threaded
 __all__ = ("SqliteStore", "open_sqlite")
 
 _READERS = 2
-_ASKED = 2
+_QUERY_CONNECTIONS = 2
 """Further connections for reads with a time limit."""
 
 _STEPS_BETWEEN_LOOKS = 20_000
@@ -87,7 +87,7 @@ async def open_sqlite(
         readers = [await stack.enter_async_context(_reader(path)) for _ in range(_READERS)]
         asked = [
             await stack.enter_async_context(_reader(path))
-            for _ in range(_ASKED if exclusive else 0)
+            for _ in range(_QUERY_CONNECTIONS if exclusive else 0)
         ]
         yield SqliteStore(path, vault, writer, readers, asked=asked)
 

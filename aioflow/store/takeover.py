@@ -24,13 +24,13 @@ from aioflow.telemetry.log import Logger
 
 __all__ = ("LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_takeover")
 
-BEAT_SECONDS = 2.0
+HEARTBEAT_SECONDS = 2.0
 """Interval of heartbeats while a daemon commits nothing."""
 
 LEASE_SECONDS = 6.0
 """Time after which a daemon without a sign of life is considered dead."""
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 _log = Logger(__name__)
 
@@ -85,7 +85,7 @@ async def wait_for_takeover(store: Store, clock: Clock, *, home: str, where: str
     )
     since = clock.monotonic_us()
     while clock.monotonic_us() < since + LEASE_SECONDS * 1e6:
-        await clock.sleep(_LOOK_SECONDS)
+        await clock.sleep(_POLL_SECONDS)
         try:
             now = await store.find_owner()
         except StoreUnavailable:
@@ -112,7 +112,7 @@ class Beating:
         self._commit_no = -1
         self._next_us = 0
 
-    async def beat(self, commit_no: int) -> None:
+    async def heartbeat(self, commit_no: int) -> None:
         """Send a heartbeat if it is due and nothing was committed since the last call.
 
         Raises:
@@ -120,13 +120,13 @@ class Beating:
         """
         if commit_no != self._commit_no:
             self._commit_no = commit_no  # a commit counts as a heartbeat
-            self._next_us = self._clock.monotonic_us() + round(BEAT_SECONDS * 1e6)
+            self._next_us = self._clock.monotonic_us() + round(HEARTBEAT_SECONDS * 1e6)
             return
         if self._clock.monotonic_us() < self._next_us:
             return
-        self._next_us = self._clock.monotonic_us() + round(BEAT_SECONDS * 1e6)
+        self._next_us = self._clock.monotonic_us() + round(HEARTBEAT_SECONDS * 1e6)
         try:
-            await self._store.beat(self._clock.now())
+            await self._store.heartbeat(self._clock.now())
         except Fenced:
             _log.error("another daemon has taken this database over")
             raise

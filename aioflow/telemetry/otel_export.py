@@ -79,12 +79,14 @@ class SpanMaker:
             self._ids.preset(span.trace, span.span)
             context = Context()
             if span.parent:
-                context = set_span_in_context(NonRecordingSpan(_place(span.trace, span.parent)))
+                context = set_span_in_context(
+                    NonRecordingSpan(_span_context(span.trace, span.parent))
+                )
             made = self._tracer.start_span(
                 span.name,
                 context,
                 attributes=span.attributes,
-                links=[Link(_place(span.trace, link)) for link in span.links],
+                links=[Link(_span_context(span.trace, link)) for link in span.links],
                 start_time=span.began * 1_000,
             )
             if span.error is not None:
@@ -92,7 +94,7 @@ class SpanMaker:
             made.end(max(span.ended, span.began) * 1_000)  # the clock may have been set back
 
 
-def _place(trace: int, span: int) -> SpanContext:
+def _span_context(trace: int, span: int) -> SpanContext:
     return SpanContext(trace, span, is_remote=False, trace_flags=_SAMPLED)
 
 

@@ -45,7 +45,7 @@ WAITING_BYTES = 8 * 1024 * 1024
 _PIECE = 256 * 1024
 _CACHED_LOGS = 256
 _CACHED_POSITIONS = 8
-"""Number of read positions to remember in each of ``_LOGS_KEPT`` logs."""
+"""Number of read positions to remember in each of ``_CACHED_LOGS`` logs."""
 
 _OPEN_ATTEMPTS = 100
 _CATCH_UP_SECONDS = 1.0
@@ -278,17 +278,17 @@ class TaskLog:
         return await in_thread(_blocks, self._folder, limiter=self._threads)
 
     async def delete_old(
-        self, block: int, *, before: Timestamp, kept: Collection[RunNo], dry_run: bool = False
+        self, block: int, *, before: Timestamp, retained: Collection[RunNo], dry_run: bool = False
     ) -> int:
         """Delete the expired logs of runs in a block. Return the number of runs.
 
         Args:
             before: Logs of a run expire if no task's log was written at or after this time.
-            kept: Runs whose logs are not deleted.
+            retained: Runs whose logs are not deleted.
             dry_run: Only count them.
         """
         folder = self._folder / str(block)
-        work = partial(_delete_old, folder, before, frozenset(kept), dry_run=dry_run)
+        work = partial(_delete_old, folder, before, frozenset(retained), dry_run=dry_run)
         return await in_thread(work, limiter=self._threads)
 
     def put(self, record: _Record) -> None:
@@ -342,11 +342,13 @@ def _blocks(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _delete_old(block: Path, before: Timestamp, kept: Collection[RunNo], *, dry_run: bool) -> int:
+def _delete_old(
+    block: Path, before: Timestamp, retained: Collection[RunNo], *, dry_run: bool
+) -> int:
     count = 0
     with contextlib.suppress(FileNotFoundError):
         for run in list(os.scandir(block)):
-            if run.name.isdecimal() and int(run.name) not in kept:
+            if run.name.isdecimal() and int(run.name) not in retained:
                 count += _delete_if_old(run, before, dry_run=dry_run)
     return count
 

@@ -14,7 +14,7 @@ import pytest
 
 from aioflow.author.client import asker
 from aioflow_triggers.http import HttpTrigger
-from aioflow_triggers.places import ALL, PER_DAG, PER_ORIGIN, ConnectionSlots, NoPlace
+from aioflow_triggers.places import ALL, PER_DAG, PER_ORIGIN, ConnectionSlots, NoConnectionSlot
 from aioflow_triggers.web import Away, ClientShare, Request
 from tests.triggers.site import Reply, site
 
@@ -174,7 +174,7 @@ async def test_no_limit_is_passed_and_each_has_its_turn(seed):
                 finally:
                     inside.subtract((dag, origin, "all"))
                 served += 1
-        except NoPlace:
+        except NoConnectionSlot:
             given_up += 1
 
     tasks = [

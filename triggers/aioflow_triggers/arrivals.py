@@ -21,22 +21,22 @@ class Arrivals:
         self._rest_seconds = rest_seconds
         self._horizon_ns = horizon_ns
         self._resting: dict[str, tuple[FoundFile, float]] = {}
-        self._told: dict[str, tuple[int, int]] = {}
+        self._received: dict[str, tuple[int, int]] = {}
 
     def see(self, at: float, files: dict[str, FoundFile]) -> list[tuple[str, FoundFile]]:
         """Return the files that became complete, ordered by their last change."""
-        self._told = {name: told for name, told in self._told.items() if name in files}
+        self._received = {name: told for name, told in self._received.items() if name in files}
         resting: dict[str, tuple[FoundFile, float]] = {}
         complete = []
         for name, found in files.items():
-            if found.changed_ns < self._horizon_ns or self._told.get(name) == _version(found):
+            if found.changed_ns < self._horizon_ns or self._received.get(name) == _version(found):
                 continue
             before, since = self._resting.get(name, (found, at))
             if _version(before) != _version(found):
                 since = at
             if is_over(at - since, self._rest_seconds):
                 complete.append((name, found))
-                self._told[name] = _version(found)
+                self._received[name] = _version(found)
             else:
                 resting[name] = (found, since)
         self._resting = resting

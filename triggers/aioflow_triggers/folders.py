@@ -17,7 +17,7 @@ from typing import Any
 
 from aioflow_triggers.folder import Folder, LoopShare
 from aioflow_triggers.inotify import Kernel
-from aioflow_triggers.lookers import Lookers
+from aioflow_triggers.lookers import PollThreads
 from aioflow_triggers.looks import (
     Crowd,
     FolderPoll,
@@ -27,7 +27,7 @@ from aioflow_triggers.looks import (
     Sought,
     matches,
 )
-from aioflow_triggers.simulated import SimulatedFolder, SimulatedLookers, pauses_of
+from aioflow_triggers.simulated import SimulatedFolder, SimulatedPollThreads, pauses_of
 
 __all__ = (
     "Crowd",
@@ -43,7 +43,7 @@ __all__ = (
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopShare] = (
     weakref.WeakKeyDictionary()
 )
-_lookers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lookers[FolderPoll]] = (
+_lookers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PollThreads[FolderPoll]] = (
     weakref.WeakKeyDictionary()
 )
 """Outlives the last wait, so that the next one knows of a poll that hangs."""
@@ -52,8 +52,8 @@ _lookers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lookers[FolderPol
 def _share_of(loop: asyncio.AbstractEventLoop) -> LoopShare:
     """Return the shared state for an event loop on which no folder is polled yet."""
     if pauses_of(loop) is not None:
-        return LoopShare(loop, Kernel(loop, is_silent=True), SimulatedLookers())
-    return LoopShare(loop, Kernel(loop), _lookers.setdefault(loop, Lookers()))
+        return LoopShare(loop, Kernel(loop, is_silent=True), SimulatedPollThreads())
+    return LoopShare(loop, Kernel(loop), _lookers.setdefault(loop, PollThreads()))
 
 
 class Seat:
@@ -89,13 +89,13 @@ class Seat:
 
     # Returns coroutines of the folder instead of wrapping them: there are tens of thousands.
 
-    def look(self) -> Coroutine[Any, Any, FolderPoll]:
-        """See ``Folder.look``."""
-        return self._watch.look(self._wanted)
+    def poll(self) -> Coroutine[Any, Any, FolderPoll]:
+        """See ``Folder.poll``."""
+        return self._watch.poll(self._wanted)
 
-    def next_look(self, within: float = math.inf) -> Coroutine[Any, Any, FolderPoll]:
-        """See ``Folder.next_look``."""
-        return self._watch.next_look(self._wanted, within)
+    def next_poll(self, within: float = math.inf) -> Coroutine[Any, Any, FolderPoll]:
+        """See ``Folder.next_poll``."""
+        return self._watch.next_poll(self._wanted, within)
 
     def next_check(self) -> datetime:
         """Return when the next period begins, and with it the next poll."""

@@ -108,7 +108,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
         answer, key = await self._hoped_for()
         yield TriggerEvent(answer, key=key)
 
-    async def look(self) -> HttpAnswer | None:
+    async def poll(self) -> HttpAnswer | None:
         """Send one request and return the response if it is the expected one, else ``None``."""
         async with ClientShare(type(self).__name__) as line:
             try:

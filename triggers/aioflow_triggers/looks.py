@@ -160,15 +160,15 @@ class Leaving:
         for name, first in self._latecomers.items():
             self._latecomers[name] = min(first, at)
 
-    def is_late(self, name: str, look: FolderPoll) -> bool:
+    def is_late(self, name: str, poll: FolderPoll) -> bool:
         """Return whether a name was added since the poll began."""
-        return self._latecomers.get(name, -math.inf) > look.at
+        return self._latecomers.get(name, -math.inf) > poll.at
 
-    def missing(self, look: FolderPoll) -> list[str]:
+    def missing(self, poll: FolderPoll) -> list[str]:
         """Return the names that a poll has looked for and not found."""
-        late = {name: first for name, first in self._latecomers.items() if first > look.at}
+        late = {name: first for name, first in self._latecomers.items() if first > poll.at}
         self._latecomers = late
-        return [name for name in look.missing.get(self, ()) if name not in late]
+        return [name for name in poll.missing.get(self, ()) if name not in late]
 
 
 Sought: TypeAlias = NameOrGlob | Crowd | Leaving
@@ -247,7 +247,7 @@ class _Polling:
     def look_up(self, names: Iterable[str]) -> None:
         """Look up names one by one."""
         for name in names:
-            self._look_up(name, os.path.join(self._folder, name))  # noqa: PTH118
+            self._stat(name, os.path.join(self._folder, name))  # noqa: PTH118
 
     def list(self) -> None:
         """Find what is wanted in a listing of the folder; if it cannot be listed, look up names."""
@@ -257,7 +257,7 @@ class _Polling:
                 for entry in entries:
                     name = entry.name
                     if name in names or any(sought.is_fit_by(name) for sought in many):
-                        self._look_up(name, entry.path)
+                        self._stat(name, entry.path)
                     elif missing:
                         self._strike(entry)
         except FileNotFoundError:
@@ -276,11 +276,11 @@ class _Polling:
                 continue
             # A link may be dangling, so it is followed; for other entries the name is enough.
             if entry.is_symlink():
-                self._look_up(name, entry.path)
+                self._stat(name, entry.path)
             else:
                 left.remove(name)
 
-    def _look_up(self, name: str, path: str) -> None:
+    def _stat(self, name: str, path: str) -> None:
         try:
             status = os.stat(path)  # noqa: PTH116 - Path would cost as much as the call
         except FileNotFoundError:

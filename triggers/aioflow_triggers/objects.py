@@ -100,12 +100,12 @@ class ObjectTrigger(Trigger[ObjectSeen]):
 
     async def run(self) -> AsyncIterator[TriggerEvent[ObjectSeen]]:
         """Yield one event when the object exists."""
-        while (seen := await self.look()) is None:
+        while (seen := await self.poll()) is None:
             self.note_check("not there", next_in=_shared().seconds_left(_seconds(self.interval)))
             await _shared().next_period(_seconds(self.interval))
         yield TriggerEvent(seen, key=f"{in_key(seen['url'])}:{seen['etag'][:64]}")
 
-    async def look(self) -> ObjectSeen | None:
+    async def poll(self) -> ObjectSeen | None:
         """Poll once and return the object if it exists, else ``None``."""
         found = await _found(self)
         return min(found, key=lambda seen: seen["url"], default=None)
@@ -320,7 +320,7 @@ class _Shared:
         self._loop = loop
         self._waking = Waking(loop)
         self._stores: dict[object, Any] = {}
-        self._asked: dict[tuple[object, float], _SharedRequest] = {}
+        self._requests: dict[tuple[object, float], _SharedRequest] = {}
         self._resting: dict[float, dict[asyncio.Future[None], None]] = {}
 
     def store(self, folder: str, options: _Options) -> Any:
@@ -339,9 +339,9 @@ class _Shared:
     async def once(self, what: object, seconds: float, fetch: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``fetch`` in this period; only the first caller runs it."""
         key, period = (what, seconds), self._loop.time() // seconds
-        asked = self._asked.get(key)
+        asked = self._requests.get(key)
         if asked is None or asked.period != period:
-            asked = self._asked[key] = _SharedRequest(
+            asked = self._requests[key] = _SharedRequest(
                 period, asyncio.ensure_future(_awaited(fetch))
             )
             asked.answer.add_done_callback(partial(self._answered, asked))
@@ -387,8 +387,8 @@ class _Shared:
         self._waking.wake(self._resting.pop(seconds), None)
 
     def _forget(self, key: tuple[object, float], asked: _SharedRequest) -> None:
-        if self._asked.get(key) is asked:
-            del self._asked[key]
+        if self._requests.get(key) is asked:
+            del self._requests[key]
 
 
 async def _awaited(fetch: Callable[[], Awaitable[T]]) -> T:

@@ -141,7 +141,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
                 widest = max(widest, len(page.items))
                 following = self._next(page, place.url)
                 if following is not None:
-                    place, before = _Place(following), self._counted(place)
+                    place, before = _Position(following), self._counted(place)
                     continue
                 if self.interval is None:
                     return
@@ -153,17 +153,17 @@ class HttpPagesTrigger(Trigger[PageItems]):
         finally:
             await line.close()
 
-    def _counted(self, place: _Place) -> _Place | None:
+    def _counted(self, place: _Position) -> _Position | None:
         """Return the page, to be read again when the next one has items, if pages are numbered."""
         return None if self.page_parameter is None else place
 
-    def _start(self) -> _Place:
+    def _start(self) -> _Position:
         """Return the page to begin with."""
         if self.last is not None:
-            return _Place(whole(self.last.payload["page"], self.url), behind=self.last.key)
+            return _Position(whole(self.last.payload["page"], self.url), behind=self.last.key)
         if self.page_parameter is None:
-            return _Place(self.url)
-        return _Place(_with_parameter(self.url, self.page_parameter, str(self.first_page)))
+            return _Position(self.url)
+        return _Position(_with_parameter(self.url, self.page_parameter, str(self.first_page)))
 
     # ── one page ────────────────────────────────────────────────────────────────────────
 
@@ -203,7 +203,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
             raise HttpUnexpected(f"{answer.url} has no list at {self.items!r}")
         return _Page(document, items, answer.headers.get("link", ""))
 
-    def _events(self, page: _Page, place: _Place) -> Iterator[TriggerEvent[PageItems]]:
+    def _events(self, page: _Page, place: _Position) -> Iterator[TriggerEvent[PageItems]]:
         keys = [self._key(item, place.url) for item in page.items]
         if place.behind in keys:
             place.told.update(keys[: keys.index(place.behind) + 1])
@@ -252,7 +252,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
 
 
 @dataclass
-class _Place:
+class _Position:
     """The position in the stream: a page, and which of its items were yielded.
 
     Attributes:
@@ -297,8 +297,8 @@ def _text(found: Any) -> str:
 
 def _with_parameter(url: str, name: str, value: str) -> str:
     parts = urlsplit(url)
-    kept = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != name]
-    return urlunsplit(parts._replace(query=urlencode([*kept, (name, value)])))
+    others = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != name]
+    return urlunsplit(parts._replace(query=urlencode([*others, (name, value)])))
 
 
 def _now() -> datetime:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-__all__ = ("ALL", "PER_DAG", "PER_ORIGIN", "ConnectionSlots", "NoPlace")
+__all__ = ("ALL", "PER_DAG", "PER_ORIGIN", "ConnectionSlots", "NoConnectionSlot")
 
 PER_ORIGIN = 20
 PER_DAG = 60
@@ -23,7 +23,7 @@ ALL = 400
 _Queue: TypeAlias = deque[asyncio.Future[None]]
 
 
-class NoPlace(Exception):
+class NoConnectionSlot(Exception):
     """No connection slot became free in time."""
 
 
@@ -87,7 +87,7 @@ class ConnectionSlots:
             else:
                 self._forget(dag, origin, turn)
             if isinstance(exc, TimeoutError):
-                raise NoPlace(f"no connection was free within {seconds:g} s") from None
+                raise NoConnectionSlot(f"no connection was free within {seconds:g} s") from None
             raise
 
     def _forget(self, dag: str, origin: str, turn: asyncio.Future[None]) -> None:

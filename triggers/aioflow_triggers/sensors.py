@@ -53,7 +53,7 @@ _BAD = ("failed", "upstream_failed", "cancelled")
 class Pollable(Protocol[T_co]):
     """A trigger that can also check once."""
 
-    async def look(self) -> T_co | None:
+    async def poll(self) -> T_co | None:
         """Check once: return the payload if the condition is met, else ``None``."""
         ...
 
@@ -76,7 +76,7 @@ class _Deferrable(Sensor):
 
 
 async def _seen(trigger: Pollable[Any]) -> PokeReturnValue[Any]:
-    seen = await trigger.look()
+    seen = await trigger.poll()
     return PokeReturnValue(seen is not None, seen)
 
 

@@ -24,15 +24,15 @@ from typing import Any, Self
 
 from aioflow import masked_url, masked_urls, own_dag_id
 from aioflow_triggers.extras import require
-from aioflow_triggers.places import ConnectionSlots, NoPlace
+from aioflow_triggers.places import ConnectionSlots, NoConnectionSlot
 
 __all__ = (
-    "AnswerTooLarge",
     "Away",
     "ClientShare",
     "Forbidden",
     "Request",
     "Response",
+    "ResponseTooLarge",
     "check_url",
     "may_follow",
 )
@@ -52,7 +52,7 @@ class Forbidden(Exception):
     """A response leads to another origin, or the address is not allowed."""
 
 
-class AnswerTooLarge(Exception):
+class ResponseTooLarge(Exception):
     """The body of a response exceeds the limit."""
 
 
@@ -191,7 +191,7 @@ class ClientShare:
             try:
                 async with pool.places.place(_dag_id(), origin, request.timeout_seconds):
                     answer = await _answer(client, wanted, request)
-            except NoPlace as exc:
+            except NoConnectionSlot as exc:
                 raise Away(f"{method} {masked_url(str(url))}: {exc}") from None
             except httpx2.TransportError as exc:
                 why = masked_urls(str(exc)) or type(exc).__name__
@@ -231,7 +231,9 @@ async def _answer(client: Any, wanted: Any, request: Request) -> Response:
                 content += piece
                 if len(content) > request.body_limit:
                     limit = f"more than {request.body_limit} bytes"
-                    raise AnswerTooLarge(f"the answer of {masked_url(str(wanted.url))} has {limit}")
+                    raise ResponseTooLarge(
+                        f"the answer of {masked_url(str(wanted.url))} has {limit}"
+                    )
     finally:
         await response.aclose()
     headers = {name.lower(): value for name, value in response.headers.items()}
