@@ -90,22 +90,22 @@ class Vault:
             raise SettingsError(f"the key file {path} holds a key that anybody could guess")
         return cls(keys)
 
-    def seal(self, table: str, number: int, plaintext: bytes) -> bytes:
+    def encrypt(self, table: str, number: int, plaintext: bytes) -> bytes:
         """Encrypt a value and return its envelope, which differs at every call."""
         nonce = os.urandom(_NONCE_BYTES)
         head, sealer = self._sealer
-        return head + nonce + sealer.encrypt(nonce, plaintext, _place(table, number))
+        return head + nonce + sealer.encrypt(nonce, plaintext, _associated_data(table, number))
 
-    def unseal(self, table: str, number: int, sealed: bytes) -> bytes | None:
+    def decrypt(self, table: str, number: int, envelope: bytes) -> bytes | None:
         """Return the plaintext, or ``None`` if no present key decrypts it for this row."""
-        if len(sealed) < _HEAD_BYTES + _TAG_BYTES or sealed[:1] != _FORMAT:
+        if len(envelope) < _HEAD_BYTES + _TAG_BYTES or envelope[:1] != _FORMAT:
             return None
-        cipher = self._ciphers.get(sealed[1 : 1 + _ID_BYTES])
+        cipher = self._ciphers.get(envelope[1 : 1 + _ID_BYTES])
         if cipher is None:
             return None
-        nonce = sealed[1 + _ID_BYTES : _HEAD_BYTES]
+        nonce = envelope[1 + _ID_BYTES : _HEAD_BYTES]
         try:
-            return cipher.decrypt(nonce, sealed[_HEAD_BYTES:], _place(table, number))
+            return cipher.decrypt(nonce, envelope[_HEAD_BYTES:], _associated_data(table, number))
         except InvalidTag:
             return None
 
@@ -153,7 +153,7 @@ def _key_id(key: bytes) -> bytes:
     return hashlib.sha256(b"aioflow key id\0" + key).digest()[:_ID_BYTES]
 
 
-def _place(table: str, number: int) -> bytes:
+def _associated_data(table: str, number: int) -> bytes:
     return f"{table}:{number}".encode()
 
 

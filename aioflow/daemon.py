@@ -65,10 +65,10 @@ _WATCH_STORE_SECONDS = 1.0
 _DRAINING = Path("run", "draining")
 """File in a home that exists while its daemon drains; a second daemon mentions it in its error."""
 
-_LET_GO_SECONDS = 10.0
+_RELEASE_SECONDS = 10.0
 """Time limit for triggers to release their resources before a drained node ends."""
 
-_LAST_WORDS_SECONDS = 2.0
+_FINAL_REPORTS_SECONDS = 2.0
 """Time limit for a drained node to commit the tries it interrupted. Otherwise their rows still say
 ``running``, and the next start finds them."""
 
@@ -189,7 +189,7 @@ class _Front(Protocol):
     def api(self) -> Follower:
         """Updated with each commit."""
 
-    async def look_at_plug_ins(self, parser: Parser) -> None:
+    async def inspect_plug_ins(self, parser: Parser) -> None:
         """See ``front.Front``."""
 
     async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
@@ -327,7 +327,7 @@ class _Node:
             self._engine.connect(self._routes(front))
             await services.start(self._engine.run)
             if not self._engine.memory.has_queued:
-                self._let_begin()
+                self._open_slots()
             starting.start_soon(services.start, catalog.run)
             starting.start_soon(services.start, self._deliveries.run)
             starting.start_soon(self._start_web, services, front)
@@ -340,7 +340,7 @@ class _Node:
         redirect = self._deliveries.redirect_alerts
         services.start_soon(AlertSettings(self._settings, self._clock, redirect).run)
         await services.start(front.clean_up)
-        services.start_soon(front.look_at_plug_ins, catalog.parser)
+        services.start_soon(front.inspect_plug_ins, catalog.parser)
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
 
@@ -381,9 +381,9 @@ class _Node:
             while self._engine.waiting_inputs and not self._engine.slots.is_held:
                 await self._engine.next_turn()
         self._url = await services.start(front.serve)
-        self._let_begin()
+        self._open_slots()
 
-    def _let_begin(self) -> None:
+    def _open_slots(self) -> None:
         """Start what was queued or running when the last daemon ended."""
         self._engine.slots.is_held = False
         self._engine.report([ContinueRun(-1)])  # a turn of the engine, for no particular run
@@ -413,12 +413,12 @@ class _Node:
             await self._engine.wait_until_still()
             await self._deliveries.quiet()
         self._engine.report([Drain(is_over=True)])
-        with anyio.move_on_after(_LAST_WORDS_SECONDS):
+        with anyio.move_on_after(_FINAL_REPORTS_SECONDS):
             await self._engine.wait_until_still()
-        with anyio.move_on_after(_LET_GO_SECONDS):
+        with anyio.move_on_after(_RELEASE_SECONDS):
             await self._hosts.shut_down()
         if self._front is not None:
-            await self._front.stop(_LET_GO_SECONDS)
+            await self._front.stop(_RELEASE_SECONDS)
 
     async def _watch_store(self) -> None:
         """Fail if another daemon has claimed the database, even while nothing commits."""
@@ -426,7 +426,7 @@ class _Node:
         while True:
             await self._clock.sleep(_WATCH_STORE_SECONDS)
             self._store.verify()
-            await beating.beat(self._engine.memory.commit_no)
+            await beating.heartbeat(self._engine.memory.commit_no)
 
     async def _examine_store(self) -> None:
         """Run the checks that the start had no time for, in the background."""
@@ -442,7 +442,7 @@ class _Node:
     async def _stop_when_idle(self, catalog: Catalog) -> None:
         await catalog.first_sweep_done.wait()
         await self._engine.wait_until_idle()
-        while any(lane.waiting for lane in self._engine.memory.outbox_quotas.values()):
+        while any(quota.waiting for quota in self._engine.memory.outbox_quotas.values()):
             await self._engine.next_turn()
         await self._deliveries.quiet()
         self.stopped.set()

@@ -47,12 +47,12 @@ async def open_database(
     """
     until = clock.monotonic_us() + round(settings.db_wait_seconds * 1e6)
     found = await _try(stack, settings, vault)
-    if isinstance(found, StoreUnavailable) and _may_come(found, settings):
+    if isinstance(found, StoreUnavailable) and _may_become_available(found, settings):
         serve_not_ready = await in_thread(_import_not_ready)
         async with anyio.create_task_group() as answering:
             await answering.start(serve_not_ready, settings)
             delay = _FIRST_DELAY
-            while isinstance(found, StoreUnavailable) and _may_come(found, settings):
+            while isinstance(found, StoreUnavailable) and _may_become_available(found, settings):
                 left = (until - clock.monotonic_us()) / 1e6
                 if left <= 0:
                     break
@@ -79,7 +79,7 @@ async def _try(stack: AsyncExitStack, settings: Settings, vault: Vault) -> Store
         return exc
 
 
-def _may_come(exc: StoreUnavailable, settings: Settings) -> bool:
+def _may_become_available(exc: StoreUnavailable, settings: Settings) -> bool:
     """Return whether a server may answer later. For a file, waiting is useless."""
     return exc.may_pass and not settings.db.startswith("sqlite")
 

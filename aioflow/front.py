@@ -23,7 +23,7 @@ from aioflow.clock import Clock
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.executors.host_pool import HostPool
-from aioflow.maintenance.retention import Cleaning, Kept
+from aioflow.maintenance.retention import Cleaning, RetentionDays
 from aioflow.model.ids import RunNo
 from aioflow.model.timestamps import Timestamp
 from aioflow.settings import Settings
@@ -68,7 +68,9 @@ class Front:
         self._settings = settings
         self._stop = anyio.Event()
         self._over = anyio.Event()
-        self._cleaning = Cleaning(engine, store, tasklog, clock, _kept(settings), snapshots)
+        self._cleaning = Cleaning(
+            engine, store, tasklog, clock, _retention_days(settings), snapshots
+        )
         self.api = Api(
             engine,
             store.limited(_QUESTION_SECONDS),
@@ -94,7 +96,7 @@ class Front:
         """Delete expired data until cancelled; see ``Cleaning.run``."""
         await self._cleaning.run(task_status=task_status)
 
-    async def look_at_plug_ins(self, parser: Parser) -> None:
+    async def inspect_plug_ins(self, parser: Parser) -> None:
         """Learn which fields the triggers of plug-ins declare public; warn of broken plug-ins."""
         await warn_of_broken(parser, self.api.public_fields.learn)
 
@@ -123,8 +125,8 @@ def _import_web() -> Callable[..., Coroutine[Any, Any, None]]:
     return serve
 
 
-def _kept(settings: Settings) -> Kept:
-    return Kept(
+def _retention_days(settings: Settings) -> RetentionDays:
+    return RetentionDays(
         runs_days=settings.keep_runs_days,
         events_days=settings.keep_events_days,
         journal_days=settings.keep_journal_days,

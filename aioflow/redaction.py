@@ -24,7 +24,7 @@ LEAST = 5
 
 _LEAST_LINE = 12
 
-_TELLING = ("passw", "secret", "token", "key", "credential", "auth", "private")
+_SECRET_NAMES = ("passw", "secret", "token", "key", "credential", "auth", "private")
 """Parts of the names of variables and connection extras whose values are masked like secrets. Other
 values are words like ``prod``, and masking them would mask half of every log."""
 
@@ -71,7 +71,7 @@ class Masks:
         """Return the masked part that can be shown, and a tail that may begin a secret."""
         if self._pattern is None:
             return data, b""
-        held = self._held_from(data)
+        held = self._pending_from(data)
         shown, at = [], 0
         for found in self._pattern.finditer(data):
             if found.start() >= held:
@@ -82,7 +82,7 @@ class Masks:
         shown.append(data[at:held])
         return b"".join(shown), data[held:]
 
-    def _held_from(self, data: bytes) -> int:
+    def _pending_from(self, data: bytes) -> int:
         """Return the start of the longest suffix that a secret begins with, or else the length."""
         longest = max(map(len, self._known))
         for at in range(max(0, len(data) - longest + 1), len(data)):
@@ -166,15 +166,15 @@ def secret_texts(kind: ValueKind, name: str, value: Any) -> Iterator[str]:
         case ValueKind.CONNECTION:
             yield value.get("password", "")
             for key, extra in value.get("extra", {}).items():
-                if _is_telling(key):
+                if _names_a_secret(key):
                     yield from _texts(extra)
         case ValueKind.VARIABLE:
-            if _is_telling(name):
+            if _names_a_secret(name):
                 yield from _texts(value)
 
 
-def _is_telling(name: str) -> bool:
-    return any(part in name.lower() for part in _TELLING)
+def _names_a_secret(name: str) -> bool:
+    return any(part in name.lower() for part in _SECRET_NAMES)
 
 
 def _texts(value: Any) -> Iterator[str]:

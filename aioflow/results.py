@@ -48,7 +48,7 @@ RESULT_LIMIT = 64 * 1024 * 1024
 _OPEN_LISTS_LIMIT = 8
 """Number of indexed files that one process keeps open, the last used ones."""
 
-_PATHS_KEPT = 64
+_CACHED_PATHS = 64
 """Size of the path cache: the children of a mapped task read items of one file."""
 
 _OPEN_ATTEMPTS = 100
@@ -60,7 +60,7 @@ _COUNT = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
 
 
-@lru_cache(maxsize=_PATHS_KEPT)
+@lru_cache(maxsize=_CACHED_PATHS)
 def result_path(folder: Path, task_no: TaskNo, start_no: StartNo) -> Path:
     """Return the path of the result of one start."""
     return folder / str(task_no // 4096) / f"{task_no}.{start_no}"

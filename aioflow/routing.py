@@ -38,7 +38,7 @@ class Follower(Protocol):
 
 
 class Routes:
-    """The receiver of one node's effects; see ``engine.dispatch.Outlets``.
+    """The receiver of one node's effects; see ``engine.dispatch.Dispatcher``.
 
     Args:
         hosts: Hosts of coroutines and triggers.

@@ -108,7 +108,7 @@ class Tables:
     async def find_tasks(self, task_nos):
         return await self._read([self.tasks[no] for no in task_nos if no in self.tasks])
 
-    async def latest_ended_run(self, dag_id, since):
+    async def first_run_ended_since(self, dag_id, since):
         found = [
             r for r in self.runs.values() if r.dag_id == dag_id and (r.ended_at or -1) >= since
         ]

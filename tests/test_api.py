@@ -421,7 +421,7 @@ async def test_while_nothing_can_be_stored_an_explanation_and_an_error_say_why(
             while n.engine.store_away_since is None:
                 await anyio.sleep(0.01)
             with pytest.raises(StoreUnavailable) as refused:
-                await n.api._ask(CountTasks(run_ids=()), 0.01)
+                await n.api._send(CountTasks(run_ids=()), 0.01)
             chain = await n.api.why("r")
             health = await n.api.health()
 

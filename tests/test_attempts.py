@@ -6,12 +6,14 @@ import anyio
 import pytest
 from argon2.exceptions import VerifyMismatchError
 
-from aioflow.api.login_throttle import Attempts
+from aioflow.api.login_throttle import LoginThrottle
 from aioflow.api.passwords import Passwords
 from aioflow.errors import TooManyLogins
 
 
-def tries(attempts: Attempts, name: str, address: str, now: float, *, is_user: bool = True) -> int:
+def tries(
+    attempts: LoginThrottle, name: str, address: str, now: float, *, is_user: bool = True
+) -> int:
     """Return how many tries there are at once, a hundred at most."""
     for number in range(100):
         try:
@@ -26,7 +28,7 @@ def address(number: int) -> str:
 
 
 def test_an_address_has_ten_tries_whatever_the_name_and_one_more_every_six_seconds():
-    attempts = Attempts()
+    attempts = LoginThrottle()
 
     assert sum(tries(attempts, f"name{n}", "10.0.0.1", 0.0) for n in range(20)) == 10
     assert tries(attempts, "other", "10.0.0.1", 5.9) == 0
@@ -36,7 +38,7 @@ def test_an_address_has_ten_tries_whatever_the_name_and_one_more_every_six_secon
 
 @pytest.mark.parametrize("is_user", [True, False])
 def test_a_name_has_thirty_tries_whatever_the_address(is_user):
-    attempts = Attempts()
+    attempts = LoginThrottle()
 
     found = [tries(attempts, "anna", address(n), 0.0, is_user=is_user) for n in range(50)]
 
@@ -45,7 +47,7 @@ def test_a_name_has_thirty_tries_whatever_the_address(is_user):
 
 
 def test_who_guesses_from_one_address_does_not_shut_out_a_name():
-    attempts = Attempts()
+    attempts = LoginThrottle()
     taken = sum(tries(attempts, "anna", "10.0.0.1", float(second)) for second in range(3_600))
 
     assert taken <= 10 + 3_600 / 6
@@ -53,7 +55,7 @@ def test_who_guesses_from_one_address_does_not_shut_out_a_name():
 
 
 def test_where_a_name_has_been_in_its_tries_are_its_own():
-    attempts = Attempts()
+    attempts = LoginThrottle()
     attempts.begin("anna", "10.0.0.1", 0.0, is_user=True)
     attempts.succeed("anna", "10.0.0.1", 0.0)
     for n in range(50):
@@ -65,8 +67,8 @@ def test_where_a_name_has_been_in_its_tries_are_its_own():
 
 
 def test_so_it_is_where_a_life_before_has_seen_it():
-    attempts = Attempts()
-    attempts.know("anna", "10.0.0.1")
+    attempts = LoginThrottle()
+    attempts.remember("anna", "10.0.0.1")
     for n in range(50):
         tries(attempts, "anna", address(n + 256), 0.0)
 
@@ -84,7 +86,7 @@ def test_so_it_is_where_a_life_before_has_seen_it():
     ],
 )
 def test_addresses_that_somebody_has_together_count_together(first, second, is_same):
-    attempts = Attempts()
+    attempts = LoginThrottle()
     for n in range(10):
         attempts.begin(f"name{n}", first, 0.0, is_user=True)
 
@@ -92,7 +94,7 @@ def test_addresses_that_somebody_has_together_count_together(first, second, is_s
 
 
 def test_a_login_that_succeeds_costs_none():
-    attempts = Attempts()
+    attempts = LoginThrottle()
     for _ in range(1_000):
         attempts.begin("anna", "10.0.0.1", 0.0, is_user=True)
         attempts.succeed("anna", "10.0.0.1", 0.0)
@@ -101,7 +103,7 @@ def test_a_login_that_succeeds_costs_none():
 
 
 def test_no_crowd_of_names_or_addresses_has_a_users_name_be_forgotten():
-    attempts = Attempts()
+    attempts = LoginThrottle()
     for n in range(4):
         tries(attempts, "anna", address(n), 0.0)
     for number in range(30_000):
@@ -112,7 +114,7 @@ def test_no_crowd_of_names_or_addresses_has_a_users_name_be_forgotten():
 
 
 def test_what_is_refused_is_not_remembered():
-    attempts = Attempts()
+    attempts = LoginThrottle()
     tries(attempts, "anna", "10.0.0.1", 0.0)
     for number in range(1_000):
         with pytest.raises(TooManyLogins):
@@ -122,10 +124,10 @@ def test_what_is_refused_is_not_remembered():
 
 
 def test_what_it_remembers_has_a_bound():
-    attempts = Attempts()
+    attempts = LoginThrottle()
     for number in range(30_000):
         attempts.begin(f"n{number}", address(number), 0.0, is_user=number % 2 == 0)
-        attempts.know(f"n{number}", address(number))
+        attempts.remember(f"n{number}", address(number))
 
     kinds = (attempts._addresses, attempts._names, attempts._strangers, attempts._known)
     assert max(len(kind) for kind in kinds) <= 10_000

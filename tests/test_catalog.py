@@ -303,7 +303,7 @@ async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path
 
 def test_what_gives_nothing_is_left_alone_for_ten_times_as_long_as_a_try_takes():
     pace = ParsePace(look_seconds=7.0)
-    ended = parse_history.Known({}, reason="timeout", times=1, seconds=30.0)
+    ended = parse_history.ParseResult({}, reason="timeout", times=1, seconds=30.0)
 
     assert parse_history.pause(ended, pace) == 300.0
     assert parse_history.pause(msgspec.structs.replace(ended, times=2), pace) == 600.0
@@ -311,11 +311,15 @@ def test_what_gives_nothing_is_left_alone_for_ten_times_as_long_as_a_try_takes()
     assert parse_history.pause(msgspec.structs.replace(ended, seconds=1000.0), pace) == 10_000.0
     assert parse_history.pause(msgspec.structs.replace(ended, seconds=0.1), pace) == 30.0
     assert (
-        parse_history.pause(parse_history.Known({}, reason="killed", times=1, seconds=0.1), pace)
+        parse_history.pause(
+            parse_history.ParseResult({}, reason="killed", times=1, seconds=0.1), pace
+        )
         == 2.0
     )
     assert (
-        parse_history.pause(parse_history.Known({}, reason="writable", times=9, seconds=9.0), pace)
+        parse_history.pause(
+            parse_history.ParseResult({}, reason="writable", times=9, seconds=9.0), pace
+        )
         == 7.0
     )
 
@@ -457,7 +461,7 @@ async def test_files_that_never_end_hold_up_no_other(tmp_path, monkeypatch):
     async with watched(tmp_path, {"z.py": GOOD}) as it:
         for number in range(8):
             it.write(f"{number}.py", ENDLESS["sleeps"])
-        await until(lambda: len(it.catalog._lanes.files) == 8)
+        await until(lambda: len(it.catalog._queue.files) == 8)
         it.write("z.py", DAG.format(name="good", value=2))
         assert (await it.reported(2)).file == "z.py"
 
@@ -609,7 +613,7 @@ async def test_a_file_that_is_ignored_while_it_is_parsed_is_not_told(tmp_path):
         await until(lambda: it.catalog._files["a.py"].is_ignored)
         go.touch()
         await it.swept()
-        await until(lambda: not it.catalog._lanes.files)
+        await until(lambda: not it.catalog._queue.files)
 
         assert it.reports == []
         assert not it.catalog._known
@@ -625,7 +629,7 @@ async def test_a_file_that_goes_while_it_is_parsed_is_not_told(tmp_path):
         await until(lambda: not it.catalog._files)
         go.touch()
         await it.swept()
-        await until(lambda: not it.catalog._lanes.files)
+        await until(lambda: not it.catalog._queue.files)
 
         assert it.reports == []
         assert not it.catalog._again

@@ -91,7 +91,7 @@ async def test_what_a_trigger_waits_for_is_said_in_words_with_when_it_looks(tmp_
         async def of_these(wanted):
             return {number: told[number] for number in wanted if number in told}
 
-        n.api.reads.parked._watched = of_these
+        n.api.reads.trigger_reader._watched = of_these
         for run_id in waits:
             (cause,) = (await n.api.why(run_id)).causes
             assert cause.waiting_on == (await n.api.show_run(run_id)).tasks[0].waiting_on

@@ -18,7 +18,7 @@ from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import SystemClock
 from aioflow.errors import AioflowError, StoreUnavailable
 from aioflow.maintenance import retention
-from aioflow.maintenance.retention import Cleaning, Kept
+from aioflow.maintenance.retention import Cleaning, RetentionDays
 from aioflow.model.access import Actor, Role
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
@@ -33,9 +33,9 @@ from tests.test_engine import Node, node
 pytestmark = pytest.mark.timeout(60)
 
 DAY_US = 86_400_000_000
-KEPT = Kept(runs_days=60, events_days=90, journal_days=7, logs_days=30)
-VERSIONS = Kept(runs_days=0, events_days=0, journal_days=0, logs_days=0, versions_days=30)
-FOR_EVER = Kept(runs_days=0, events_days=0, journal_days=0, logs_days=0)
+KEPT = RetentionDays(runs_days=60, events_days=90, journal_days=7, logs_days=30)
+VERSIONS = RetentionDays(runs_days=0, events_days=0, journal_days=0, logs_days=0, versions_days=30)
+FOR_EVER = RetentionDays(runs_days=0, events_days=0, journal_days=0, logs_days=0)
 A = TaskSpec(task_id="a")
 KINDS = 6
 
@@ -70,7 +70,7 @@ class LaterClock(SystemClock):
             await self.woken.wait()
 
 
-def cleaner(n: Node, folder: Path, days: float = 100, kept: Kept = KEPT) -> Cleaning:
+def cleaner(n: Node, folder: Path, days: float = 100, kept: RetentionDays = KEPT) -> Cleaning:
     clock = LaterClock(days)
     (folder / "code").mkdir(exist_ok=True)
     snapshots = Snapshots(folder / "code")

@@ -136,7 +136,7 @@ async def test_nobody_sees_a_run_that_is_being_deleted(store_url):
         assert await n.store.find_run(run_id) is None
         assert await n.store.find_runs([run_id]) == []
         assert await n.store.list_runs() == []
-        assert await n.store.latest_ended_run("dag", 0) is None
+        assert await n.store.first_run_ended_since("dag", 0) is None
         for request in (DeleteRun(run_id=run_id), ClearTasks(run_id=run_id)):
             with pytest.raises(UnknownRun):
                 await n.engine.ask(request)
@@ -262,7 +262,7 @@ async def test_a_run_stays_until_its_hosts_have_let_go_of_it(store_url, tmp_path
 
 async def looked_at_twice(n: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Return when a run was found to be needed, and was looked at again."""
-    look, looks = n.store.list_owed, 0
+    look, looks = n.store.list_outbox, 0
     is_over = anyio.Event()
 
     async def count(*args: Any, **fields: Any) -> Any:
@@ -272,7 +272,7 @@ async def looked_at_twice(n: Node, monkeypatch: pytest.MonkeyPatch) -> None:
             is_over.set()
         return await look(*args, **fields)
 
-    monkeypatch.setattr(n.store, "list_owed", count, raising=False)
+    monkeypatch.setattr(n.store, "list_outbox", count, raising=False)
     await is_over.wait()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from aioflow.catalog import data_files as beside_module
 from aioflow.catalog import file_contents
-from aioflow.catalog.data_files import Asked, Choice, FilesBeside
+from aioflow.catalog.data_files import Choice, DataFileUse, FilesBeside
 from aioflow.catalog.version_quota import VERSIONS_AN_HOUR, Allowance
 from aioflow.clock import SystemClock
 from aioflow.protocol.parse_results import Beside
@@ -19,7 +19,7 @@ from benchmarks.daemon import put
 
 
 def choose(folder: Path, beside: Beside | None = None, file: str = "etl.py") -> Choice:
-    asked = Asked(folder, beside or Beside(), frozenset({file}))
+    asked = DataFileUse(folder, beside or Beside(), frozenset({file}))
     return FilesBeside().look({file: asked})[file]
 
 
@@ -202,7 +202,7 @@ def test_a_link_out_of_the_folder_is_taken_only_if_it_is_named(tmp_path):
 
 def test_a_file_that_changes_while_it_is_read_is_as_it_was_read(tmp_path, monkeypatch):
     put(tmp_path / "query.sql", "select 1")
-    files, asked = FilesBeside(), Asked(tmp_path, Beside(), frozenset({"etl.py"}))
+    files, asked = FilesBeside(), DataFileUse(tmp_path, Beside(), frozenset({"etl.py"}))
     before = files.look({"etl.py": asked})["etl.py"]
     stamp = (tmp_path / "query.sql").stat()
     (tmp_path / "query.sql").write_text("select 2")  # within one tick: its stamp stays
@@ -222,7 +222,7 @@ def test_a_file_that_changed_after_the_import_read_it_is_not_taken(tmp_path):
     status = (tmp_path / "cfg.json").stat()
     stamp = (status.st_mtime_ns - 1, status.st_size, status.st_ino)
     read: dict[str, tuple[int, ...]] = {"cfg.json": stamp}
-    asked = Asked(tmp_path, Beside(opened=read), frozenset({"etl.py"}))
+    asked = DataFileUse(tmp_path, Beside(opened=read), frozenset({"etl.py"}))
 
     assert FilesBeside().take("etl.py", asked, as_it_is=False) is None
     taken = FilesBeside().take("etl.py", asked, as_it_is=True)

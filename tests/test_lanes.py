@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from aioflow.catalog import parse_queue
-from aioflow.catalog.parse_queue import QUICK, SLOW, Lanes, Rank
+from aioflow.catalog.parse_queue import QUICK, SLOW, ParseQueue, Rank
 from aioflow.clock import SystemClock
 from aioflow.protocol.parse_results import Parsed
 
@@ -53,7 +53,7 @@ class Parses:
 
 @asynccontextmanager
 async def running(parses: Parses, processes: int = QUICK + SLOW):
-    it = Lanes(parses.parse, parses.conclude, parses.is_empty.set, SystemClock(), processes)
+    it = ParseQueue(parses.parse, parses.conclude, parses.is_empty.set, SystemClock(), processes)
     async with anyio.create_task_group() as group:
         await group.start(it.run)
         yield it

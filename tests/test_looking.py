@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from aioflow.api import memory_stats
-from aioflow.api.memory_stats import Looking
+from aioflow.api.memory_stats import MemoryStatsCollector
 from aioflow.clock import SystemClock
 from aioflow.core.state.task_instance import TaskInstance
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, SensorSpec, TaskSpec
@@ -58,7 +58,7 @@ async def test_what_waits_for_a_slot_is_counted_by_pool_with_children_nobody_has
             await n.engine.next_turn()
         await n.api.trigger("chain")
         await n.api.trigger("chain")
-        found = await Looking(SystemClock(), n.engine).look()
+        found = await MemoryStatsCollector(SystemClock(), n.engine).collect()
 
     assert found.queued == {"tight": 2_498, "default": 2}
     assert found.states == {"running": 2, "queued": 2_500}
@@ -72,7 +72,7 @@ async def test_a_cancelled_run_waits_for_nothing(tmp_path):
         run = await n.api.trigger("pooled")
         await n.succeed(width=100)
         await n.api.cancel(run.run_id)
-        found = await Looking(SystemClock(), n.engine).look()
+        found = await MemoryStatsCollector(SystemClock(), n.engine).collect()
 
     assert found.queued.total() == 0
     assert found.oldest == []
@@ -85,7 +85,7 @@ async def test_what_is_parked_is_counted_by_kind_folded_or_not(tmp_path):
             await n.api.trigger("chain")
             await n.defer(path, {})
         await n.api.list_pools()
-        found = await Looking(SystemClock(), n.engine).look()
+        found = await MemoryStatsCollector(SystemClock(), n.engine).collect()
 
     assert found.parked == {"file": 1, "Own": 2}
     assert found.states == {TaskState.DEFERRED.label: 3}
@@ -122,7 +122,7 @@ async def test_others_have_the_loop_between_slices(tmp_path, monkeypatch):
 
         group.start_soon(others)
         await anyio.lowlevel.checkpoint()
-        found = await Looking(SystemClock(), n.engine).look()
+        found = await MemoryStatsCollector(SystemClock(), n.engine).collect()
         group.cancel_scope.cancel()
 
     assert found.states == {live.state.label: 95}
@@ -136,12 +136,12 @@ async def test_a_look_that_took_long_is_good_for_a_while_and_one_that_did_not_is
         n.define(CHAIN)
         await n.api.trigger("chain")
         clock = Slow(10)
-        eyes = Looking(clock, n.engine)
-        assert await eyes.look() is not await eyes.look()
+        eyes = MemoryStatsCollector(clock, n.engine)
+        assert await eyes.collect() is not await eyes.collect()
 
         clock.step_us = 5_000
-        first = await eyes.look()
-        assert await eyes.look() is first
+        first = await eyes.collect()
+        assert await eyes.collect() is first
         clock.at_us += 50 * 5 * 5_000
-        assert await eyes.look() is not first
+        assert await eyes.collect() is not first
         assert all(isinstance(live, TaskInstance) for _, _, live in first.oldest)

@@ -12,7 +12,7 @@ from aioflow.filesystem import create_file, make_folder, write_file
 from aioflow.processes.process import write_record
 from aioflow.results import result_path, write_value
 from aioflow.settings.home import make_home
-from aioflow.store.last_shutdown import LastEnd
+from aioflow.store.last_shutdown import LastShutdown
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_nothing_of_a_home_is_for_others(tmp_path):
     write_snapshot(home / "code", "0123", {"team/a.py": b"", "b.py": b""})
     make_folder(home / "run" / "children")
     write_record(home / "run" / "children", os.getpid(), "boot", "slot")
-    LastEnd(home / "aioflow.db", home).begin()
+    LastShutdown(home / "aioflow.db", home).begin()
     write_value(result_path(home / "results", 7, 1), b"value")
 
     found = modes(tmp_path)

@@ -20,7 +20,7 @@ OLD, NEW = b"o" * 32, b"n" * 32
 def test_what_is_sealed_opens_in_its_place(plaintext, table, number):
     vault = Vault([NEW])
 
-    assert vault.unseal(table, number, vault.seal(table, number, plaintext)) == plaintext
+    assert vault.decrypt(table, number, vault.encrypt(table, number, plaintext)) == plaintext
 
 
 @pytest.mark.parametrize(
@@ -29,36 +29,36 @@ def test_what_is_sealed_opens_in_its_place(plaintext, table, number):
 def test_it_opens_in_no_other_place(table, number):
     vault = Vault([NEW])
 
-    assert vault.unseal(table, number, vault.seal("trigger", 7, b"x")) is None
+    assert vault.decrypt(table, number, vault.encrypt("trigger", 7, b"x")) is None
 
 
 def test_no_two_envelopes_are_alike():
     vault = Vault([NEW])
 
-    assert vault.seal("t", 1, b"x") != vault.seal("t", 1, b"x")
+    assert vault.encrypt("t", 1, b"x") != vault.encrypt("t", 1, b"x")
 
 
 def test_the_first_key_seals_and_all_open():
-    sealed = Vault([OLD]).seal("t", 1, b"x")
+    sealed = Vault([OLD]).encrypt("t", 1, b"x")
     rotating = Vault([NEW, OLD])
 
-    assert rotating.unseal("t", 1, sealed) == b"x"
-    assert Vault([NEW]).unseal("t", 1, sealed) is None
-    assert Vault([NEW]).unseal("t", 1, rotating.seal("t", 1, b"y")) == b"y"
+    assert rotating.decrypt("t", 1, sealed) == b"x"
+    assert Vault([NEW]).decrypt("t", 1, sealed) is None
+    assert Vault([NEW]).decrypt("t", 1, rotating.encrypt("t", 1, b"y")) == b"y"
 
 
 @pytest.mark.parametrize("place", [0, 1, 9, 21, -1], ids=str)
 def test_an_envelope_with_one_bit_changed_does_not_open(place):
     vault = Vault([NEW])
-    sealed = bytearray(vault.seal("t", 1, b"plain"))
+    sealed = bytearray(vault.encrypt("t", 1, b"plain"))
     sealed[place] ^= 1
 
-    assert vault.unseal("t", 1, bytes(sealed)) is None
+    assert vault.decrypt("t", 1, bytes(sealed)) is None
 
 
 @given(st.binary(max_size=60))
 def test_what_was_never_sealed_does_not_open(junk):
-    assert Vault([NEW]).unseal("t", 1, junk) is None
+    assert Vault([NEW]).decrypt("t", 1, junk) is None
 
 
 @pytest.mark.parametrize("keys", [[], [b"short"], [NEW, b"x" * 31]], ids=["none", "short", "one"])
@@ -81,7 +81,7 @@ def test_a_missing_key_file_is_created_for_its_owner_alone(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(bytes.fromhex(path.read_text())) == 32
     assert [file.name for file in tmp_path.iterdir()] == ["key"]
-    assert Vault.open(path).unseal("t", 1, vault.seal("t", 1, b"x")) == b"x"
+    assert Vault.open(path).decrypt("t", 1, vault.encrypt("t", 1, b"x")) == b"x"
 
 
 def test_all_who_create_the_key_file_at_once_get_one_key(tmp_path):
@@ -89,8 +89,8 @@ def test_all_who_create_the_key_file_at_once_get_one_key(tmp_path):
     with ThreadPoolExecutor(8) as threads:
         vaults = list(threads.map(Vault.open, [path] * 8))
 
-    sealed = vaults[0].seal("t", 1, b"x")
-    assert {vault.unseal("t", 1, sealed) for vault in vaults} == {b"x"}
+    sealed = vaults[0].encrypt("t", 1, b"x")
+    assert {vault.decrypt("t", 1, sealed) for vault in vaults} == {b"x"}
 
 
 def test_a_key_file_may_hold_several_keys_the_newest_first(tmp_path):
@@ -100,8 +100,8 @@ def test_a_key_file_may_hold_several_keys_the_newest_first(tmp_path):
 
     vault = Vault.open(path)
 
-    assert vault.unseal("t", 1, Vault([old]).seal("t", 1, b"x")) == b"x"
-    assert Vault([new]).unseal("t", 1, vault.seal("t", 1, b"x")) == b"x"
+    assert vault.decrypt("t", 1, Vault([old]).encrypt("t", 1, b"x")) == b"x"
+    assert Vault([new]).decrypt("t", 1, vault.encrypt("t", 1, b"x")) == b"x"
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,14 @@ from aioflow.settings import Settings
 from aioflow.settings.home import make_home
 from aioflow.settings.identity import own_identity
 from aioflow.store import Store, open_store
-from aioflow.store.owner import Holder
+from aioflow.store.owner import Owner
 from aioflow.store.postgres import PostgresStore
 from aioflow.store.takeover import (
-    BEAT_SECONDS,
+    HEARTBEAT_SECONDS,
     LEASE_SECONDS,
     Beating,
     prepare_claim,
-    wait_for_place,
+    wait_for_takeover,
 )
 from tests.store.samples import VAULT, first_batch
 
@@ -57,17 +57,17 @@ class Clock(SystemClock):
 class Database:
     """What a store says of its holder."""
 
-    def __init__(self, holder: Holder | None) -> None:
+    def __init__(self, holder: Owner | None) -> None:
         self.holder = holder
         self.is_away = False
         self.beats: list[int] = []
 
-    async def find_holder(self) -> Holder | None:
+    async def find_owner(self) -> Owner | None:
         if self.is_away:
             raise StoreUnavailable("away")
         return self.holder
 
-    async def beat(self, at: int) -> None:
+    async def heartbeat(self, at: int) -> None:
         if self.is_away:
             raise StoreUnavailable("away")
         if self.holder is None:
@@ -75,7 +75,7 @@ class Database:
         self.beats.append(at)
 
 
-THEIRS = Holder(home="theirs", epoch=3, commit_no=9, seen_at=NOON, host="there", pid=7)
+THEIRS = Owner(home="theirs", epoch=3, commit_no=9, seen_at=NOON, host="there", pid=7)
 
 
 def moved(database: Database, **fields: Any) -> Callable[[], None]:
@@ -86,7 +86,7 @@ def moved(database: Database, **fields: Any) -> Callable[[], None]:
 
 
 def place(database: Database, clock: Clock, home: str = "ours"):
-    return wait_for_place(cast(Store, database), clock, home=home, where="db")
+    return wait_for_takeover(cast(Store, database), clock, home=home, where="db")
 
 
 @pytest.mark.parametrize(("holder", "home"), [(None, "ours"), (THEIRS, "theirs")])
@@ -141,19 +141,19 @@ async def test_an_idle_daemon_beats_and_one_that_commits_need_not():
     clock, database = Clock(), Database(THEIRS)
     beating = Beating(cast(Store, database), clock)
     for commit_no in range(20):
-        await beating.beat(commit_no)
+        await beating.heartbeat(commit_no)
         await clock.sleep(1.0)
     assert database.beats == []
     for _ in range(21):
-        await beating.beat(19)
+        await beating.heartbeat(19)
         await clock.sleep(1.0)
 
-    assert len(database.beats) >= 20 / BEAT_SECONDS - 1
-    assert LEASE_SECONDS >= 3 * BEAT_SECONDS
+    assert len(database.beats) >= 20 / HEARTBEAT_SECONDS - 1
+    assert LEASE_SECONDS >= 3 * HEARTBEAT_SECONDS
 
 
 def test_a_fenced_daemon_that_is_idle_finds_out_before_a_lease_is_over():
-    assert BEAT_SECONDS + daemon._WATCH_STORE_SECONDS < LEASE_SECONDS <= 6.0
+    assert HEARTBEAT_SECONDS + daemon._WATCH_STORE_SECONDS < LEASE_SECONDS <= 6.0
 
 
 async def test_a_database_that_is_away_ends_no_daemon_and_another_claim_does():
@@ -161,13 +161,13 @@ async def test_a_database_that_is_away_ends_no_daemon_and_another_claim_does():
     beating = Beating(cast(Store, database), clock)
     database.is_away = True
     for _ in range(5):
-        await beating.beat(1)
+        await beating.heartbeat(1)
         await clock.sleep(1.0)
     database.is_away, database.holder = False, None
-    await clock.sleep(BEAT_SECONDS)
+    await clock.sleep(HEARTBEAT_SECONDS)
 
     with pytest.raises(Fenced):
-        await beating.beat(1)
+        await beating.heartbeat(1)
 
 
 # ── on PostgreSQL ───────────────────────────────────────────────────────────────────────
@@ -181,12 +181,12 @@ def facts(home: str, after: int | None = None) -> NodeFacts:
 async def test_the_holder_of_a_database_is_known_until_it_leaves(migrated_postgres_url):
     async with open_store(migrated_postgres_url, VAULT) as first:
         claims = [await first.claim(facts("a"))]
-        before = await first.find_holder()
-        await first.beat(NOON + 5)
-        after = await first.find_holder()
+        before = await first.find_owner()
+        await first.heartbeat(NOON + 5)
+        after = await first.find_owner()
         claims.append(await first.claim(facts("a")))
         await first.leave()
-        left = await first.find_holder()
+        left = await first.find_owner()
         claims.append(await first.claim(facts("a")))
 
     assert [claim.after_crash for claim in claims] == [False, True, False]
@@ -204,10 +204,10 @@ async def test_a_fenced_daemon_neither_beats_nor_sends_the_next_one_away(migrate
         await first.claim(facts("a"))
         await second.claim(facts("b", after=1))
         with pytest.raises(Fenced):
-            await first.beat(NOON)
+            await first.heartbeat(NOON)
         await first.leave()
 
-        assert (await second.find_holder()).home == "b"
+        assert (await second.find_owner()).home == "b"
 
 
 @pytest.mark.postgres
@@ -221,7 +221,7 @@ async def test_of_two_that_take_over_at_once_one_does(migrated_postgres_url):
         with pytest.raises(HomeBusy):
             await second.claim(facts("b", after=1))
 
-        assert (await second.find_holder()).home == "a"
+        assert (await second.find_owner()).home == "a"
 
 
 @pytest.mark.postgres
@@ -259,7 +259,7 @@ async def test_the_key_of_another_home_is_refused_and_sealed_values_stay(store_u
     async with open_store(store_url, VAULT) as store:
         await store.claim()
         await store.commit(first_batch())
-        assert await store.opens_sealed()
+        assert await store.can_decrypt()
     stranger = Vault([new_key()])
     settings = settings_of(tmp_path, store_url)
     async with open_store(store_url, stranger) as store:

@@ -307,13 +307,13 @@ async def test_logs_go_by_their_last_line_a_block_of_runs_at_a_time(tmp_path):
     )
 
     assert await log.list_blocks() == [0, 1]
-    would = await log.delete_old(0, before=1_500_000_000, kept={3}, dry_run=True)
+    would = await log.delete_old(0, before=1_500_000_000, retained={3}, dry_run=True)
     assert (would, old.exists()) == (1, True)
-    assert await log.delete_old(0, before=1_500_000_000, kept={3}) == 1
+    assert await log.delete_old(0, before=1_500_000_000, retained={3}) == 1
     assert [path.exists() for path in (old, young, live, other)] == [False, True, True, True]
-    assert await log.delete_old(1, before=1_500_000_000, kept=()) == 1
+    assert await log.delete_old(1, before=1_500_000_000, retained=()) == 1
     assert await log.list_blocks() == [0]
-    assert await log.delete_old(1, before=1_500_000_000, kept=()) == 0
+    assert await log.delete_old(1, before=1_500_000_000, retained=()) == 0
 
 
 async def test_logs_that_cannot_be_deleted_keep_no_others(tmp_path, monkeypatch, caplog):
@@ -328,6 +328,6 @@ async def test_logs_that_cannot_be_deleted_keep_no_others(tmp_path, monkeypatch,
 
     monkeypatch.setattr(task_log, "_delete", refuse_one)
 
-    assert await log.delete_old(0, before=1_500_000_000, kept=()) == 2
+    assert await log.delete_old(0, before=1_500_000_000, retained=()) == 2
     assert [path.exists() for path in paths] == [False, True, False]
     assert "a test says so" in caplog.text

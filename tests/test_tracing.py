@@ -17,7 +17,7 @@ from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.ids import span_id, trace_id, traceparent
 from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.telemetry import tracing
-from aioflow.telemetry.otel_export import SpanMaker, ToldIds, open_export
+from aioflow.telemetry.otel_export import PresetIds, SpanMaker, open_export
 from aioflow.telemetry.tracing import Span, Traces
 from aioflow.worker.span_context import within
 from tests.executors.processes import running
@@ -32,7 +32,7 @@ ONE = DagSpec(
 )
 
 
-class TheirIds(ToldIds, IdGenerator):
+class TheirIds(PresetIds, IdGenerator):
     pass
 
 

@@ -13,9 +13,9 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.api.audit import AuditView, audit_view
-from aioflow.api.auth_cache import TOKEN_PREFIX, Picture, digest_of
+from aioflow.api.auth_cache import TOKEN_PREFIX, AuthCache, digest_of
 from aioflow.api.denied_audit import Refusals
-from aioflow.api.login_throttle import Attempts
+from aioflow.api.login_throttle import LoginThrottle
 from aioflow.api.passwords import Passwords, checked_password
 from aioflow.api.schemas import instant, iso
 from aioflow.clock import Clock
@@ -56,8 +56,8 @@ _USES_AT_ONCE = 500
 
 _log = Logger(__name__)
 
-_Ask: TypeAlias = Callable[[Request, Actor | None, float], Awaitable[object]]
-_ASK_SECONDS = 5.0
+_Send: TypeAlias = Callable[[Request, Actor | None, float], Awaitable[object]]
+_REQUEST_SECONDS = 5.0
 
 
 class UserView(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,18 +121,18 @@ class Access:
         passwords: Hashes passwords.
 
     Attributes:
-        picture: The cache that requests are authenticated with.
+        auth_cache: The cache that requests are authenticated with.
     """
 
     def __init__(
-        self, store: Store, clock: Clock, ask: _Ask, passwords: Passwords | None = None
+        self, store: Store, clock: Clock, send: _Send, passwords: Passwords | None = None
     ) -> None:
-        self.picture = Picture()
+        self.auth_cache = AuthCache()
         self._store = store
         self._clock = clock
-        self._ask = ask
+        self._send = send
         self._passwords = passwords or Passwords()
-        self._attempts = Attempts()
+        self._throttle = LoginThrottle()
         self._refusals = Refusals()
         self._arrived = anyio.Event()
         self._writing = anyio.Lock()
@@ -140,11 +140,11 @@ class Access:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Load all accounts, then write refusals and token uses, at most once a second."""
         await self._load()
-        for name, address in self.picture.places():
-            self._attempts.know(name, address)
+        for name, address in self.auth_cache.places():
+            self._throttle.remember(name, address)
         task_status.started()
         while True:
-            if not self.picture.uses and self._refusals.is_empty:
+            if not self.auth_cache.uses and self._refusals.is_empty:
                 await self._arrived.wait()
             await self._clock.sleep(_WRITE_SECONDS)
             self._arrived = anyio.Event()
@@ -157,7 +157,7 @@ class Access:
     async def _load(self) -> None:
         while True:
             try:
-                return await self.picture.load(self._store)
+                return await self.auth_cache.load(self._store)
             except (StoreSlow, StoreUnavailable) as exc:
                 _log.warning("database away, nobody is let in yet", error=str(exc))
                 await self._clock.sleep(_WRITE_SECONDS)
@@ -168,21 +168,21 @@ class Access:
         The backlog is bounded meanwhile.
         """
         async with self._writing:
-            uses = self._taken_uses()
+            uses = self._pop_uses()
             lines = self._refusals.take(self._seconds, is_last=is_last)
             try:
                 if uses:
-                    await self._ask(NoteUse(uses=uses), None, math.inf)
+                    await self._send(NoteUse(uses=uses), None, math.inf)
                 if lines:
-                    await self._ask(Note(lines=tuple(lines)), None, math.inf)
+                    await self._send(Note(lines=tuple(lines)), None, math.inf)
             except AioflowError as exc:
                 self._refusals.lose(lines)
                 _log.warning("the audit lacks what was refused lately", error=str(exc))
 
-    def _taken_uses(self) -> tuple[tuple[int, int], ...]:
-        taken = tuple(self.picture.uses.items())[:_USES_AT_ONCE]
+    def _pop_uses(self) -> tuple[tuple[int, int], ...]:
+        taken = tuple(self.auth_cache.uses.items())[:_USES_AT_ONCE]
         for number, _ in taken:
-            del self.picture.uses[number]
+            del self.auth_cache.uses[number]
         return taken
 
     def refused(self, line: AuditEntry) -> None:
@@ -192,7 +192,7 @@ class Access:
 
     def used(self) -> None:
         """Wake ``run`` if a token's use has to be stored."""
-        if self.picture.uses:
+        if self.auth_cache.uses:
             self._arrived.set()
 
     @property
@@ -215,7 +215,7 @@ class Access:
         wanted = role_of(role)
         secret = await self._passwords.hashed(password)
         request = CreateAccount(name=_checked_name(name), secret=secret, role=wanted)
-        return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
+        return _user(cast(AccountRow, await self._send(request, by, _REQUEST_SECONDS)))
 
     async def set_user(
         self,
@@ -235,7 +235,7 @@ class Access:
         wanted = None if role is None else role_of(role)
         secret = None if password is None else await self._passwords.hashed(password)
         request = SetAccount(name=name, secret=secret, role=wanted, is_disabled=disabled)
-        return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
+        return _user(cast(AccountRow, await self._send(request, by, _REQUEST_SECONDS)))
 
     async def change_password(
         self, name: str, old: str, new: str, *, address: str, keeps: int | None
@@ -258,18 +258,18 @@ class Access:
         secret = await self._passwords.hashed(new)
         request = SetAccount(name=name, secret=secret, seen=account.secret, keeps=keeps)
         by = Actor(name=name, role=account.role, address=address)
-        return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
+        return _user(cast(AccountRow, await self._send(request, by, _REQUEST_SECONDS)))
 
     async def _proven(self, name: str, password: str, address: str) -> AccountRow | None:
         """Return the account if the password is right and the account is not disabled."""
-        account = self.picture.account(name)
-        self._attempts.begin(name, address, self._seconds, is_user=account is not None)
+        account = self.auth_cache.account(name)
+        self._throttle.begin(name, address, self._seconds, is_user=account is not None)
         if account is not None and account.is_disabled:
             account = None
         secret = None if account is None else account.secret
         if not await self._passwords.matches(secret, password):
             return None
-        self._attempts.succeed(name, address, self._seconds)
+        self._throttle.succeed(name, address, self._seconds)
         return account
 
     async def delete_user(self, by: Actor, name: str) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class Access:
         Raises:
             UnknownAccount: If there is no user of that name.
         """
-        await self._ask(DeleteAccount(name=name), by, _ASK_SECONDS)
+        await self._send(DeleteAccount(name=name), by, _REQUEST_SECONDS)
         return {"name": name, "deleted": True}
 
     # ── sessions ────────────────────────────────────────────────────────────────────────
@@ -319,7 +319,7 @@ class Access:
             address=by.address,
             replaces=None if replaces is None else digest_of(replaces, cookie),
         )
-        return secret, _session(cast(LoginRow, await self._ask(request, by, _ASK_SECONDS)))
+        return secret, _session(cast(LoginRow, await self._send(request, by, _REQUEST_SECONDS)))
 
     async def list_sessions(self, *, of: str | None = None) -> list[SessionView]:
         """Return the active sessions, the oldest first; those of one name with ``of``."""
@@ -337,7 +337,7 @@ class Access:
             row.login_no == number and row.name == of for row in await self._store.list_logins()
         ):
             raise UnknownLogin(number)
-        await self._ask(EndLogin(login_no=number), by, _ASK_SECONDS)
+        await self._send(EndLogin(login_no=number), by, _REQUEST_SECONDS)
         return {"session_id": number, "ended": True}
 
     # ── tokens ──────────────────────────────────────────────────────────────────────────
@@ -378,7 +378,7 @@ class Access:
             created_by=by.name,
             expires_at=until,
         )
-        row = cast(TokenRow, await self._ask(request, by, _ASK_SECONDS))
+        row = cast(TokenRow, await self._send(request, by, _REQUEST_SECONDS))
         return {**msgspec.structs.asdict(_token(row, now)), "token": secret}
 
     async def revoke_token(self, by: Actor, number: int) -> TokenView:
@@ -387,7 +387,7 @@ class Access:
         Raises:
             UnknownToken: If there is no such token.
         """
-        row = cast(TokenRow, await self._ask(RevokeToken(token_no=number), by, _ASK_SECONDS))
+        row = cast(TokenRow, await self._send(RevokeToken(token_no=number), by, _REQUEST_SECONDS))
         return _token(row, self._clock.now())
 
     # ── the audit ───────────────────────────────────────────────────────────────────────

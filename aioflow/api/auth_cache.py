@@ -11,7 +11,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import Store
 
-__all__ = ("TOKEN_PREFIX", "Caller", "Picture", "digest_of")
+__all__ = ("TOKEN_PREFIX", "AuthCache", "Caller", "digest_of")
 
 TOKEN_PREFIX = "aio_"  # noqa: S105 - what tokens begin with, so that scanners find lost ones
 
@@ -38,7 +38,7 @@ def digest_of(secret: str, cookie: str = "") -> bytes:
     return hashlib.sha256(f"{cookie}{secret}".encode("utf-8", "surrogateescape")).digest()
 
 
-class Picture:
+class AuthCache:
     """Accounts, tokens and sessions, updated by each commit.
 
     Attributes:

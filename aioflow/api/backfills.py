@@ -91,12 +91,12 @@ class Backfills:
     """
 
     def __init__(
-        self, reader: RunReader, clock: Clock, ask: Callable[[Request], Awaitable[object]]
+        self, reader: RunReader, clock: Clock, send: Callable[[Request], Awaitable[object]]
     ) -> None:
         self._reader = reader
         self._store = reader.store
         self._clock = clock
-        self._ask = ask
+        self._send = send
 
     async def start(
         self,
@@ -133,7 +133,7 @@ class Backfills:
             conf=packed_conf(conf),
             key=checked_key(key),
         )
-        number, created = cast("tuple[int, bool]", await self._ask(wanted))
+        number, created = cast("tuple[int, bool]", await self._send(wanted))
         return await self.show(number), created
 
     async def _check_conf(
@@ -196,7 +196,7 @@ class Backfills:
         """Stop a backfill and cancel its unfinished runs. An ended backfill stays as it is."""
         if (await self.show(backfill_id)).state == "running":
             with contextlib.suppress(UnknownBackfill):  # it ended meanwhile
-                await self._ask(CancelBackfill(backfill_no=backfill_id))
+                await self._send(CancelBackfill(backfill_no=backfill_id))
         return await self.show(backfill_id)
 
     async def _range(self, dag_id: str, first: str, last: str) -> tuple[Timestamp, Timestamp]:

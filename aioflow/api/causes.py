@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.layout import Layout, TaskLocation, absent_state
 from aioflow.api.queries import Counted
 from aioflow.api.wait_views import CauseView, error_view, shown_state, wait_view
 from aioflow.core.why_children import ChildrenCause
@@ -62,13 +62,13 @@ class ViewOfRun(msgspec.Struct, frozen=True):
     children: Callable[[int], Awaitable[Sequence[ChildrenCause] | None]]
 
 
-Behind: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, Place] | None]]
+FindTask: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, TaskLocation] | None]]
 """Finds a task of another run by both ids; ``None`` if that run has ended."""
 
 
 class _Link(NamedTuple):
     depth: int
-    place: Place
+    place: TaskLocation
 
 
 class _Met:
@@ -79,10 +79,10 @@ class _Met:
     """
 
     def __init__(self) -> None:
-        self.places: set[Place] = set()
+        self.places: set[TaskLocation] = set()
         self.left_out = 0
 
-    def take(self, places: Iterable[Place]) -> list[Place]:
+    def take(self, places: Iterable[TaskLocation]) -> list[TaskLocation]:
         """Mark unvisited tasks as visited and return them, as far as the limit allows."""
         fresh = [place for place in places if place not in self.places]
         room = max(CHAIN_LIMIT - len(self.places), 0)
@@ -99,7 +99,7 @@ class Chain:
         met: Tasks visited so far; a new chain starts without it.
     """
 
-    def __init__(self, view: ViewOfRun, behind: Behind, met: _Met | None = None) -> None:
+    def __init__(self, view: ViewOfRun, behind: FindTask, met: _Met | None = None) -> None:
         self._run = view.run
         self._layout = view.layout
         self._count = view.count
@@ -107,12 +107,12 @@ class Chain:
         self._store = view.store
         self._explain = view.explain
         self._children_causes = view.children
-        self._stand_for: dict[Place, int] = {}
+        self._stand_for: dict[TaskLocation, int] = {}
         self._behind = behind
         self._met = _Met() if met is None else met
-        self._others: dict[Place, tuple[str, str]] = {}
+        self._others: dict[TaskLocation, tuple[str, str]] = {}
 
-    async def of_task(self, place: Place) -> tuple[list[CauseView], int]:
+    async def of_task(self, place: TaskLocation) -> tuple[list[CauseView], int]:
         """Return the chain that starts at one task, and the number of omitted links."""
         return await self._walk(self._met.take([place]), 0), self._met.left_out
 
@@ -139,17 +139,17 @@ class Chain:
         """Return the failed tasks; if there are none, the cancelled ones."""
         counts = await self._states()
         for states in ((TaskState.FAILED,), (TaskState.CANCELLED,)):
-            places: list[Place] = []
+            places: list[TaskLocation] = []
             for position in sorted({at for at, state, _ in counts if state in states}):
                 places += self._met.take(await self._failing(position, states))
             if places:
                 return await self._causes([_Link(0, place) for place in places]), self._met.left_out
         return [], 0
 
-    async def _walk(self, places: Sequence[Place], depth: int) -> list[CauseView]:
+    async def _walk(self, places: Sequence[TaskLocation], depth: int) -> list[CauseView]:
         """Visit level by level, then sort each link behind the one that waits for it."""
-        below: dict[Place, list[Place]] = {}
-        causes: dict[Place, CauseView] = {}
+        below: dict[TaskLocation, list[TaskLocation]] = {}
+        causes: dict[TaskLocation, CauseView] = {}
         level = deque(_Link(depth, place) for place in places)
         while level:
             links = list(level)
@@ -176,28 +176,28 @@ class Chain:
         view, place = found
         return await Chain(view, self._behind, self._met).enter(place, link.depth + 1)
 
-    async def enter(self, place: Place, depth: int) -> list[CauseView]:
+    async def enter(self, place: TaskLocation, depth: int) -> list[CauseView]:
         """Return the chain from here on, coming from another run; empty if the task has ended."""
         if not (await self._state(place)).is_live:
             return []
         return await self._walk(self._met.take([place]), depth)
 
-    async def _next(self, link: _Link, cause: CauseView) -> list[Place]:
+    async def _next(self, link: _Link, cause: CauseView) -> list[TaskLocation]:
         if cause.waiting_on is None:
             position = link.place.position
             if cause.state in _BAD_LABELS:
-                return self._met.take(await self._failed_before(link.place, cause.state))
+                return self._met.take(await self._failed_upstream(link.place, cause.state))
             if link.place.map_index < 0 and self._layout.is_expanded(position):
                 return self._met.take(await self._unfinished(position))
             return []
         if cause.waiting_on.kind != WaitKind.UPSTREAM:
             return []
-        found: list[Place] = []
+        found: list[TaskLocation] = []
         for parent in self._layout.spec.tasks[link.place.position].parents:
             found += await self._unfinished(parent)
         return self._met.take(found)
 
-    async def _failed_before(self, place: Place, state: str) -> list[Place]:
+    async def _failed_upstream(self, place: TaskLocation, state: str) -> list[TaskLocation]:
         """Return the other tasks that made this task end badly."""
         position = place.position
         if place.map_index < 0 and self._layout.is_expanded(position):
@@ -206,23 +206,25 @@ class Chain:
             return []  # its own error is the cause
         spec = self._layout.spec.tasks[position]
         along = () if spec.mapped is None or place.map_index < 0 else spec.mapped.along
-        found: list[Place] = []
+        found: list[TaskLocation] = []
         for parent in spec.parents:
             task_no = self._layout.task_no(parent, place.map_index) if parent in along else None
             if task_no is None:
                 found += await self._failing(parent, _BAD)
-            elif await self._state(at := Place(parent, place.map_index, task_no)) in _BAD:
+            elif await self._state(at := TaskLocation(parent, place.map_index, task_no)) in _BAD:
                 found.append(at)
         return found
 
-    async def _failing(self, position: int, states: Sequence[TaskState]) -> list[Place]:
+    async def _failing(self, position: int, states: Sequence[TaskState]) -> list[TaskLocation]:
         """Return a task if it ended in one of these states; if mapped, some of its children."""
         counts = {state: count for at, state, count in await self._states() if at == position}
         if not self._layout.is_expanded(position):
             is_one = any(counts.get(state) for state in states)
-            return [Place(position, -1, self._run.first_task_no + position)] if is_one else []
+            return (
+                [TaskLocation(position, -1, self._run.first_task_no + position)] if is_one else []
+            )
         first, width = self._layout.task_no(position, 0) or 0, self._layout.width(position)
-        found: list[Place] = []
+        found: list[TaskLocation] = []
         for state in states:
             if not counts.get(state):
                 continue
@@ -234,16 +236,16 @@ class Chain:
             self._met.left_out += max(counts[state] - len(rows), 0)
         return found
 
-    def _alike(self, rows: Sequence[TaskRow]) -> list[Place]:
+    def _alike(self, rows: Sequence[TaskRow]) -> list[TaskLocation]:
         """Return all children with the same kind of error if they are few, else one of them."""
-        alike: dict[object, list[Place]] = {}
+        alike: dict[object, list[TaskLocation]] = {}
         for row in rows:
             failure = row.failure
             kind = None if failure is None else (failure.type, failure.reason)
-            place = Place(row.position, row.map_index, row.task_no)
+            place = TaskLocation(row.position, row.map_index, row.task_no)
             alike.setdefault(kind, []).append(place)
         groups = sorted(alike.values(), key=len, reverse=True)
-        found: list[Place] = []
+        found: list[TaskLocation] = []
         for places in groups[:_CAUSES_SHOWN]:
             if len(places) <= _CHILDREN_SHOWN:
                 found += places
@@ -284,13 +286,13 @@ class Chain:
             error=error_view(row.failure) if row is not None and state in _BAD else None,
         )
 
-    async def _state(self, place: Place) -> TaskState:
+    async def _state(self, place: TaskLocation) -> TaskState:
         if place.map_index < 0 and self._layout.is_expanded(place.position):
             return await self._group_state(place.position)
         row = await self._row(place)
         return absent_state(self._run.state) if row is None else row.state
 
-    async def _row(self, place: Place) -> TaskRow | None:
+    async def _row(self, place: TaskLocation) -> TaskRow | None:
         rows = await self._store.list_tasks_between(place.task_no, place.task_no + 1)
         return rows[0] if rows else None
 
@@ -299,7 +301,7 @@ class Chain:
             self._counted = await self._count()
         return self._counted
 
-    async def _label(self, place: Place) -> str | None:
+    async def _label(self, place: TaskLocation) -> str | None:
         if place.map_index < 0:
             return None
         found = await self._store.list_labels(place.task_no, place.task_no + 1)
@@ -324,15 +326,15 @@ class Chain:
                 return state
         return TaskState.SUCCESS if TaskState.SUCCESS in counted else TaskState.SKIPPED
 
-    async def _unfinished(self, position: int) -> list[Place]:
+    async def _unfinished(self, position: int) -> list[TaskLocation]:
         """Return a task if it is unfinished; if it is mapped, some of its unfinished children."""
         if not self._layout.is_expanded(position):
             task_no = self._run.first_task_no + position
-            place = Place(position, -1, task_no)
+            place = TaskLocation(position, -1, task_no)
             return [place] if (await self._state(place)).is_live else []
         return await self._unfinished_children(position)
 
-    async def _unfinished_children(self, position: int) -> list[Place]:
+    async def _unfinished_children(self, position: int) -> list[TaskLocation]:
         ended = sum(
             count
             for at, state, count in await self._states()
@@ -346,7 +348,7 @@ class Chain:
         causes = await self._children_causes(position)
         if causes is not None:
             return self._named(position, causes, left)
-        found: list[Place] = []
+        found: list[TaskLocation] = []
         for page in range(_PAGES_SEARCHED):
             places = self._children(position, page * _PAGE)
             if not places or len(found) >= min(_CHILDREN_SHOWN, left):
@@ -357,34 +359,36 @@ class Chain:
         self._met.left_out += left - len(found)
         return found
 
-    def _named(self, position: int, causes: Sequence[ChildrenCause], left: int) -> list[Place]:
+    def _named(
+        self, position: int, causes: Sequence[ChildrenCause], left: int
+    ) -> list[TaskLocation]:
         """Return all children with the same cause if they are few, else one of them."""
-        found: list[Place] = []
+        found: list[TaskLocation] = []
         first = self._layout.task_no(position, 0) or 0
         for cause in causes[:_CAUSES_SHOWN]:
             is_few = cause.count == len(cause.indices)
             for index in cause.indices if is_few else cause.indices[:1]:
                 if index < self._layout.width(position):  # skip children added since it was read
-                    found.append(Place(position, index, first + index))
+                    found.append(TaskLocation(position, index, first + index))
                     self._stand_for[found[-1]] = 1 if is_few else cause.count
         told = sum(self._stand_for[place] for place in found)
         self._met.left_out += max(left - told, 0)
         return found
 
-    async def _maker_of(self, position: int) -> list[Place]:
+    async def _maker_of(self, position: int) -> list[TaskLocation]:
         """Return the task that may still add children, after all present children have ended."""
         mapped = self._layout.spec.tasks[position].mapped
         if mapped is not None and mapped.until not in {-1, position}:
             return await self._unfinished(mapped.until)
         source = -1 if mapped is None else mapped.sources[0].position
-        return [] if source < 0 else [Place(source, -1, self._run.first_task_no + source)]
+        return [] if source < 0 else [TaskLocation(source, -1, self._run.first_task_no + source)]
 
-    def _children(self, position: int, start: int) -> list[Place]:
+    def _children(self, position: int, start: int) -> list[TaskLocation]:
         end = min(start + _PAGE, self._layout.width(position))
         first = self._layout.task_no(position, 0) or 0
-        return [Place(position, index, first + index) for index in range(start, end)]
+        return [TaskLocation(position, index, first + index) for index in range(start, end)]
 
-    async def _rows(self, places: Sequence[Place]) -> dict[int, TaskRow]:
+    async def _rows(self, places: Sequence[TaskLocation]) -> dict[int, TaskRow]:
         found = await self._store.list_tasks_between(
             places[0].task_no, places[-1].task_no + 1, limit=len(places)
         )

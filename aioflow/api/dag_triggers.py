@@ -20,12 +20,12 @@ from aioflow.model.rows import DagRow
 from aioflow.model.states import Wait, WaitKind
 from aioflow.model.trigger_description import Watched
 
-__all__ = ("count_standing", "list_standing", "page_of_standing")
+__all__ = ("count_dag_triggers", "list_dag_triggers", "page_of_dag_triggers")
 
 _AT_ONCE = 200
 
 
-async def page_of_standing(
+async def page_of_dag_triggers(
     reader: RunReader,
     memory: Memory | None,
     *,
@@ -39,14 +39,14 @@ async def page_of_standing(
     size = limit
     while len(found) < limit:
         rows = await reader.store.list_dag_triggers(after=after, upto=upto, limit=size)
-        found += filter(is_wanted, await list_standing(reader, memory, rows))
+        found += filter(is_wanted, await list_dag_triggers(reader, memory, rows))
         if len(rows) < size:
             break
         after, size = rows[-1].trigger_no, min(4 * size, PAGE)  # few matched: read larger pages
     return found[:limit]
 
 
-async def count_standing(reader: RunReader, memory: Memory) -> Counter[str]:
+async def count_dag_triggers(reader: RunReader, memory: Memory) -> Counter[str]:
     """Return the number of active DAG triggers by kind, without reading their rows."""
     counts: Counter[str] = Counter()
     dags, _ = await reader.catalogue.known()
@@ -59,7 +59,7 @@ async def count_standing(reader: RunReader, memory: Memory) -> Counter[str]:
     return counts
 
 
-async def list_standing(
+async def list_dag_triggers(
     reader: RunReader, memory: Memory | None, rows: Sequence[DagTriggerRow]
 ) -> list[TriggerView]:
     """Return the DAG triggers among these whose DAGs still have one, in the given order.

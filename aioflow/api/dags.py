@@ -11,10 +11,10 @@ from aioflow.model.batch import Batch
 from aioflow.model.rows import DagFileRow, DagRow
 from aioflow.store import Store
 
-__all__ = ("GONE", "Catalogue", "Known", "broken_view", "import_error", "import_errors")
+__all__ = ("GONE", "Catalogue", "KnownDags", "broken_view", "import_error", "import_errors")
 
 
-class Known(NamedTuple):
+class KnownDags(NamedTuple):
     """DAGs and files by name. Read-only."""
 
     dags: Mapping[str, DagRow]
@@ -38,13 +38,13 @@ class Catalogue:
         self._is_read = False
         self._order: list[str] | None = None
 
-    async def known(self) -> Known:
+    async def known(self) -> KnownDags:
         """Return all DAGs and files."""
         if not self._is_read:
             dags, files = await self._read()
             if not self._follows:
-                return Known(dags, files)
-        return Known(self._dags, self._files)
+                return KnownDags(dags, files)
+        return KnownDags(self._dags, self._files)
 
     async def names(self) -> list[str]:
         """Return the sorted ids of all DAGs that a file defines."""
@@ -100,7 +100,7 @@ GONE = "gone: no file defines it any more; its runs go on"
 """Error text of a DAG whose file was deleted."""
 
 
-def import_errors(known: Known) -> list[ImportErrorView]:
+def import_errors(known: KnownDags) -> list[ImportErrorView]:
     """Return the files that cannot be imported, by name."""
     return [
         ImportErrorView(

@@ -28,9 +28,9 @@ class NamedEvents:
         ask: Sends a request to the engine.
     """
 
-    def __init__(self, store: Store, ask: Callable[[Request], Awaitable[object]]) -> None:
+    def __init__(self, store: Store, send: Callable[[Request], Awaitable[object]]) -> None:
         self._store = store
-        self._ask = ask
+        self._send = send
 
     async def emit(
         self, name: str, *, key: str | None, data: Any, request: str | None
@@ -45,7 +45,7 @@ class NamedEvents:
         if same is not None:
             return _emitted(same, created=False)
         try:
-            answer = await self._ask(EmitEvent(name=name, key=key, data=packed, request=request))
+            answer = await self._send(EmitEvent(name=name, key=key, data=packed, request=request))
         except AioflowError:
             # A concurrent request with the same key may have been committed.
             same = await self._same(name, request)

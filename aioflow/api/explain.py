@@ -11,7 +11,7 @@ import msgspec
 
 from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.damage import run_state
-from aioflow.api.layout import Place
+from aioflow.api.layout import TaskLocation
 from aioflow.api.operate import Actions
 from aioflow.api.page_queries import Reads
 from aioflow.api.queries import Counted
@@ -71,7 +71,7 @@ class Explaining(Actions):
         known: Mapping[str, Counted] = {}
         if task and self._engine is not None and self._patience:
             with anyio.move_on_after(self._patience):
-                known = cast("dict[str, Counted]", await self._ask(CountTasks(run_ids=task)))
+                known = cast("dict[str, Counted]", await self._send(CountTasks(run_ids=task)))
         return [known.get(run.run_id) or await self._count(run) for run in runs]
 
     async def waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
@@ -80,13 +80,13 @@ class Explaining(Actions):
         answer: object = None
         with anyio.move_on_after(self._patience):
             try:
-                answer = await self._ask(Explain(run_id=run.run_id, tasks=tuple(tasks)))
+                answer = await self._send(Explain(run_id=run.run_id, tasks=tuple(tasks)))
             except UnknownRun:
                 return {}  # the run ended meanwhile
         if answer is None:
             return dict.fromkeys(tasks, self._no_answer)
         explained = cast("dict[tuple[int, int], Wait | None]", answer)
-        found = await self.reads.parked.worded(run.run_no, explained)
+        found = await self.reads.trigger_reader.worded(run.run_no, explained)
         return {place: self._with_cycle(run, place, wait) for place, wait in found.items()}
 
     @property
@@ -141,10 +141,10 @@ class Explaining(Actions):
             return None
         answer: object = None
         with anyio.move_on_after(self._patience):
-            answer = await self._ask(ExplainChildren(run_id=run.run_id, position=position))
+            answer = await self._send(ExplainChildren(run_id=run.run_id, position=position))
         return cast("list[ChildrenCause] | None", answer)
 
-    async def _behind(self, run_id: str, task_id: str) -> tuple[ViewOfRun, Place] | None:
+    async def _behind(self, run_id: str, task_id: str) -> tuple[ViewOfRun, TaskLocation] | None:
         """Locate a task of another run; ``None`` if that run has ended or was deleted."""
         try:
             run = await self.run(run_id)

@@ -27,10 +27,10 @@ __all__ = (
     "Foreseer",
     "HostedTimetables",
     "Timetables",
-    "calendar_slots",
+    "calendar_fire_times",
     "foreseen",
-    "host_order",
     "next_run_at",
+    "preview_command",
 )
 
 _FOREVER = 1 << 62
@@ -87,9 +87,9 @@ class HostedTimetables:
 
     def expected(self) -> Mapping[str, Timestamp]:
         """See ``Timetables``."""
-        standing = self._memory().dag_triggers
+        dag_triggers = self._memory().dag_triggers
         slots = [slot for host in self._hosts.values() for slot in host.expected.items()]
-        known = [(standing.get(number), at) for number, at in slots]
+        known = [(dag_triggers.get(number), at) for number, at in slots]
         return {one.row.dag_id: at for one, at in known if one is not None}
 
     def expected_of(self, dag_id: str) -> Timestamp | None:
@@ -106,7 +106,7 @@ class HostedTimetables:
         """See ``Timetables``."""
         memory = self._memory()
         one = memory.dag_triggers.get(row.trigger_no)
-        host = host_order(row, version, 0 if one is None else one.hosting)
+        host = preview_command(row, version, 0 if one is None else one.hosting)
         plan = memory.dag_versions.get((version, row.dag_id))
         role = TRIGGERS if plan is None else role_of(row.class_path, plan, memory)
         asked = self._hosts.get(role)
@@ -116,7 +116,7 @@ class HostedTimetables:
         return await asked.foresee(host, after=after, count=count)
 
 
-def host_order(row: DagTriggerRow, version: str, hosting: int) -> StartTrigger:
+def preview_command(row: DagTriggerRow, version: str, hosting: int) -> StartTrigger:
     """Return the command from which a child that previews a timetable creates it.
 
     Args:
@@ -175,7 +175,9 @@ def _why(failure: Failure) -> str:
     return f"{failure.type}: {failure.message}"
 
 
-def calendar_slots(row: DagRow, spec: DagSpec, after: Timestamp, count: int) -> list[Timestamp]:
+def calendar_fire_times(
+    row: DagRow, spec: DagSpec, after: Timestamp, count: int
+) -> list[Timestamp]:
     """Return the next fire times of a built-in schedule; none if they depend on earlier runs.
 
     ``@once`` has one until its run has been created.

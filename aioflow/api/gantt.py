@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from aioflow.api.history import Steps, read_steps
-from aioflow.api.layout import Place
+from aioflow.api.layout import TaskLocation
 from aioflow.api.page_schemas import SpannedView, SpanView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import TaskView, instant, iso
@@ -53,7 +53,7 @@ async def gantt(reader: RunReader, run_id: str, *, offset: int, limit: int) -> l
 
 def _spanned(
     view: TaskView,
-    place: Place,
+    place: TaskLocation,
     rows: Mapping[TaskNo, TaskRow],
     tries: Sequence[TryRow],
     steps: Steps | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aioflow._threads import in_thread
-from aioflow.api.metrics import owed
+from aioflow.api.metrics import outbox_counts
 from aioflow.api.schemas import HealthView
 from aioflow.clock import Clock
 from aioflow.core.state.child_roles import ASYNC, TRIGGERS
@@ -46,7 +46,9 @@ async def health(
     }
     status = "ready" if all(checks.values()) else "not_ready"
     reason = engine.store_error if is_away else full
-    return HealthView(status=status, checks=checks, reason=reason, owed=owed(engine.memory))
+    return HealthView(
+        status=status, checks=checks, reason=reason, owed=outbox_counts(engine.memory)
+    )
 
 
 async def _is_whole(store: Store) -> bool:

@@ -21,7 +21,7 @@ from aioflow.protocol.requests import Request, Reseal, Resealed
 
 __all__ = ("Rotation", "RotationView")
 
-_Ask: TypeAlias = Callable[[Request], Awaitable[object]]
+_Send: TypeAlias = Callable[[Request], Awaitable[object]]
 
 
 class RotationView(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class Rotation:
         self._path = path
         self._lock = anyio.Lock()
 
-    async def rotate(self, ask: _Ask) -> RotationView:
+    async def rotate(self, send: _Send) -> RotationView:
         """Rotate the key. Concurrent calls wait, and each rotates it once more.
 
         Args:
@@ -73,7 +73,7 @@ class Rotation:
                 keys.insert(0, new_key())
                 await self._write(keys)
             self._vault.use(keys)
-            resealed, unopened = await self._reseal(ask)
+            resealed, unopened = await self._reencrypt(send)
             await self._write(keys[:1])
             self._vault.use(keys[:1])
             return RotationView(resealed=resealed, unopened=unopened, resumed=resumed)
@@ -82,11 +82,11 @@ class Rotation:
         with anyio.CancelScope(shield=True):
             await in_thread(write_keys, self._path, keys)
 
-    async def _reseal(self, ask: _Ask) -> tuple[int, int]:
+    async def _reencrypt(self, send: _Send) -> tuple[int, int]:
         resealed = unopened = 0
         after: TriggerNo | None = None
         while True:
-            page = cast(Resealed, await ask(Reseal(after=after)))
+            page = cast(Resealed, await send(Reseal(after=after)))
             resealed += page.count
             unopened += page.unopened
             if page.after is None:

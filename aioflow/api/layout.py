@@ -11,10 +11,10 @@ from aioflow.model.ids import TaskNo
 from aioflow.model.rows import ExpansionRow, RunRow
 from aioflow.model.states import RunState, TaskState
 
-__all__ = ("Layout", "Place", "absent_state")
+__all__ = ("Layout", "TaskLocation", "absent_state")
 
 
-class Place(msgspec.Struct, frozen=True):
+class TaskLocation(msgspec.Struct, frozen=True):
     """The location of one task instance in a run."""
 
     position: int
@@ -57,7 +57,7 @@ class Layout:
         expansion = self._expansions.get(position)
         return expansion is not None and expansion.is_open
 
-    def shown(self, place: Place) -> tuple[int, int]:
+    def shown(self, place: TaskLocation) -> tuple[int, int]:
         """Return the map index and iteration of a task instance as shown to users."""
         if not self.is_in_loop(place.position):
             return place.map_index, 0
@@ -73,7 +73,7 @@ class Layout:
         is_round = self.is_in_loop(position) and self.is_expanded(position)
         return self.width(position) - 1 if is_round else -1
 
-    def place(self, position: int, map_index: int) -> Place | None:
+    def place(self, position: int, map_index: int) -> TaskLocation | None:
         """Locate a task instance; ``None`` if that child or iteration does not exist.
 
         Args:
@@ -84,9 +84,9 @@ class Layout:
         if map_index < 0 or (map_index == 0 and is_to_come):
             map_index = self.last_round(position)
         if map_index < 0:
-            return Place(position, -1, self._first + position)
+            return TaskLocation(position, -1, self._first + position)
         task_no = self.task_no(position, map_index)
-        return None if task_no is None else Place(position, map_index, task_no)
+        return None if task_no is None else TaskLocation(position, map_index, task_no)
 
     def task_no(self, position: int, map_index: int) -> TaskNo | None:
         """Return the row number of a task instance; ``None`` if the index does not exist."""
@@ -95,20 +95,20 @@ class Layout:
             return self._first + position if map_index < 0 else None
         return expansion.first_task_no + map_index if 0 <= map_index < expansion.width else None
 
-    def find(self, task_no: TaskNo) -> Place | None:
+    def find(self, task_no: TaskNo) -> TaskLocation | None:
         """Return the location of a row number; ``None`` if it is not of this run."""
         position = task_no - self._first
         if 0 <= position < len(self.spec.tasks):
-            return Place(position, -1, task_no)
+            return TaskLocation(position, -1, task_no)
         for expansion in self._expansions.values():
             map_index = task_no - expansion.first_task_no
             if 0 <= map_index < expansion.width:
-                return Place(expansion.position, map_index, task_no)
+                return TaskLocation(expansion.position, map_index, task_no)
         return None
 
-    def page(self, offset: int, limit: int) -> list[Place]:
+    def page(self, offset: int, limit: int) -> list[TaskLocation]:
         """Return the locations from ``offset`` on, at most ``limit``."""
-        found: list[Place] = []
+        found: list[TaskLocation] = []
         for position in range(len(self.spec.tasks)):
             width = self.width(position)
             if offset >= width:
@@ -120,16 +120,16 @@ class Layout:
                 break
         return found
 
-    def _places(self, position: int, start: int, end: int) -> Iterator[Place]:
+    def _places(self, position: int, start: int, end: int) -> Iterator[TaskLocation]:
         expansion = self._expansions.get(position)
         if expansion is None:
-            yield Place(position, -1, self._first + position)
+            yield TaskLocation(position, -1, self._first + position)
             return
         for map_index in range(start, min(end, expansion.width)):
-            yield Place(position, map_index, expansion.first_task_no + map_index)
+            yield TaskLocation(position, map_index, expansion.first_task_no + map_index)
 
     @staticmethod
-    def ranges(places: Sequence[Place], longest: int) -> Iterator[tuple[TaskNo, TaskNo]]:
+    def ranges(places: Sequence[TaskLocation], longest: int) -> Iterator[tuple[TaskNo, TaskNo]]:
         """Yield ``(first, end)`` of adjacent row numbers, so that few queries cover all of them."""
         first = end = -1
         for place in places:

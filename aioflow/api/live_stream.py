@@ -29,12 +29,12 @@ from aioflow.model.rows import RunRow
 from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp
 
-__all__ = ("CLIENTS", "OF_ONE", "QUEUED", "Commits", "Follower", "News", "Wanted", "frame")
+__all__ = ("CLIENTS", "PER_CALLER", "QUEUED", "Commits", "Follower", "News", "Topic", "frame")
 
 CLIENTS = 100
 """Clients that may watch at once."""
 
-OF_ONE = 20
+PER_CALLER = 20
 """Of these, those of one user or one token; the home's owner may use all."""
 
 QUEUED = 64
@@ -49,7 +49,7 @@ _MARKS = 256
 _UNMOVED = 0
 
 
-class Wanted(NamedTuple):
+class Topic(NamedTuple):
     """The subject of a subscription: a DAG, a run, or everything."""
 
     dag_id: str | None = None
@@ -137,7 +137,7 @@ class News:
         self.moves: dict[RunNo, Moves] = {}
         self.dags: dict[str, None] = {}
         self.triggers = 0
-        self._kept = 0
+        self._task_count = 0
 
     def take(self, batch: Batch, draft: Transaction) -> None:
         """Add the changes of one commit."""
@@ -161,9 +161,9 @@ class News:
             moves = self.moves[row.run_no] = Moves(row)
         before = len(moves.tasks)
         moves.take(spec, place, state)
-        if len(moves.tasks) > before and self._kept >= _TASKS:
+        if len(moves.tasks) > before and self._task_count >= _TASKS:
             moves.fold()
-        self._kept += len(moves.tasks) - before
+        self._task_count += len(moves.tasks) - before
 
     def sorted(self) -> Sorted:
         """Return the changes indexed by subscription, so that each one is found without a scan."""
@@ -175,16 +175,16 @@ class Sorted:
 
     def __init__(self, news: News) -> None:
         self._news = news
-        self._runs: dict[Wanted, list[RunRow]] = {}
-        self._moves: dict[Wanted, list[Moves]] = {}
+        self._runs: dict[Topic, list[RunRow]] = {}
+        self._moves: dict[Topic, list[Moves]] = {}
         for row in news.runs.values():
-            for wanted in _wanted_by(row):
+            for wanted in _topics_of(row):
                 self._runs.setdefault(wanted, []).append(row)
         for moves in news.moves.values():
-            for wanted in _wanted_by(moves.row):
+            for wanted in _topics_of(moves.row):
                 self._moves.setdefault(wanted, []).append(moves)
 
-    def encoded(self, wanted: Wanted) -> bytes:
+    def encoded(self, wanted: Topic) -> bytes:
         """Encode the changes as a message for one subscription."""
         news, moves = self._news, self._moves.get(wanted, [])
         body: dict[str, Any] = {
@@ -207,12 +207,12 @@ class Sorted:
         return frame("commit", body, news.commit_no)
 
 
-def _wanted_by(row: RunRow) -> tuple[Wanted, ...]:
+def _topics_of(row: RunRow) -> tuple[Topic, ...]:
     return (
-        Wanted(),
-        Wanted(row.dag_id),
-        Wanted(None, row.run_id),
-        Wanted(row.dag_id, row.run_id),
+        Topic(),
+        Topic(row.dag_id),
+        Topic(None, row.run_id),
+        Topic(row.dag_id, row.run_id),
     )
 
 
@@ -243,7 +243,7 @@ class Follower:
         since: The commit after which it receives all changes.
     """
 
-    def __init__(self, wanted: Wanted, since: int, scope: anyio.CancelScope) -> None:
+    def __init__(self, wanted: Topic, since: int, scope: anyio.CancelScope) -> None:
         self.wanted = wanted
         self.scope = scope
         self.since = since
@@ -292,7 +292,7 @@ class Commits:
 
     def has_enough(self, who: str) -> bool:
         """Return whether a user or token has reached its limit of clients."""
-        return who != HOME and self._open[who] >= OF_ONE
+        return who != HOME and self._open[who] >= PER_CALLER
 
     @contextmanager
     def watching(self, who: str) -> Iterator[None]:
@@ -335,7 +335,7 @@ class Commits:
             raise self._defect
         if news is None or not self._followers:
             return
-        by_wanted: dict[Wanted, list[Follower]] = {}
+        by_wanted: dict[Topic, list[Follower]] = {}
         for follower in self._followers:
             if news.commit_no > follower.since:
                 by_wanted.setdefault(follower.wanted, []).append(follower)
@@ -355,7 +355,7 @@ class Commits:
         follower.scope.cancel()
 
     @contextmanager
-    def follow(self, wanted: Wanted, since: int, scope: anyio.CancelScope) -> Iterator[Follower]:
+    def follow(self, wanted: Topic, since: int, scope: anyio.CancelScope) -> Iterator[Follower]:
         """Register a client for all changes committed after ``since``."""
         follower = Follower(wanted, since, scope)
         self._followers.add(follower)

@@ -21,9 +21,9 @@ import msgspec
 
 from aioflow.errors import TooManyLogins
 
-__all__ = ("Attempts",)
+__all__ = ("LoginThrottle",)
 
-_KEPT = 10_000
+_MAX_ENTRIES = 10_000
 """Entries of each kind; the least recently used are dropped."""
 
 _NETWORK_BITS = 64
@@ -62,7 +62,7 @@ class _Buckets(Generic[Key]):
         left = min(self._tries, self._left(key, now) - count)
         self._known[key] = _Bucket(left, now)
         self._known.move_to_end(key)
-        if len(self._known) > _KEPT:
+        if len(self._known) > _MAX_ENTRIES:
             self._known.popitem(last=False)
 
     def _left(self, key: Key, now: float) -> float:
@@ -72,7 +72,7 @@ class _Buckets(Generic[Key]):
         return min(self._tries, bucket.left + (now - bucket.at) / self._back_seconds)
 
 
-class Attempts:
+class LoginThrottle:
     """Counts login tries per address, per name, and per known pair of both."""
 
     def __init__(self) -> None:
@@ -107,14 +107,14 @@ class Attempts:
         else:
             self._addresses.take(network, now, -1)
             self._names.take(name, now, -1)
-        self.know(name, address)
+        self.remember(name, address)
 
-    def know(self, name: str, address: str) -> None:
+    def remember(self, name: str, address: str) -> None:
         """Record that this name has logged in from this address."""
         known = (name, _network(address))
         self._known[known] = None
         self._known.move_to_end(known)
-        if len(self._known) > _KEPT:
+        if len(self._known) > _MAX_ENTRIES:
             self._known.popitem(last=False)
 
 

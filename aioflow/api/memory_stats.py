@@ -19,7 +19,7 @@ from aioflow.engine.loop import Engine
 from aioflow.model.states import TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 
-__all__ = ("OLDEST", "WAITING", "Looked", "Looking")
+__all__ = ("OLDEST", "WAITING", "MemoryStats", "MemoryStatsCollector")
 
 OLDEST = 10
 """Number of queued tasks and polling sensors that are listed individually, longest wait first."""
@@ -40,12 +40,12 @@ _SINCE: dict[TaskState, Callable[[TaskInstance], Timestamp | None]] = {
 """Start of a wait that no trigger ends, by the task's state."""
 
 WAITING = frozenset(_SINCE)
-"""States of the tasks listed in ``Looked.oldest``."""
+"""States of the tasks listed in ``MemoryStats.oldest``."""
 
 Of = TypeVar("Of")
 
 
-class Looked:
+class MemoryStats:
     """The result of one pass over memory.
 
     Attributes:
@@ -63,28 +63,28 @@ class Looked:
         self.oldest: list[tuple[Timestamp, int, TaskInstance]] = []
 
 
-class Looking:
+class MemoryStatsCollector:
     """Collects statistics of a node's memory. Concurrent callers share one pass."""
 
     def __init__(self, clock: Clock, engine: Engine) -> None:
         self._clock = clock
         self._engine = engine
         self._lock = anyio.Lock()
-        self._known = Looked()
+        self._known = MemoryStats()
         self._good_until_us = -1
 
-    async def look(self) -> Looked:
+    async def collect(self) -> MemoryStats:
         """Return current statistics, or slightly older ones if collecting them takes long."""
         async with self._lock:
             if self._clock.monotonic_us() > self._good_until_us:
-                took_us = await self._look()
+                took_us = await self._collect()
                 rests_us = _RESTS * took_us if took_us > _CHEAP_US else -1
                 self._good_until_us = self._clock.monotonic_us() + rests_us
             return self._known
 
-    async def _look(self) -> int:
+    async def _collect(self) -> int:
         """Collect the statistics and return the time spent on this task alone, in µs."""
-        found, took_us = Looked(), 0
+        found, took_us = MemoryStats(), 0
         began = self._clock.monotonic_us()
         for _ in self._pass(found):
             took_us += self._clock.monotonic_us() - began
@@ -93,7 +93,7 @@ class Looking:
         self._known = found
         return took_us
 
-    def _pass(self, found: Looked) -> Iterator[None]:
+    def _pass(self, found: MemoryStats) -> Iterator[None]:
         """Count objects in memory. Packed ones are not visited, since they are counted already."""
         memory = self._engine.memory
         lives = list(memory.active_tasks.objects.values())
@@ -118,7 +118,7 @@ class Looking:
             yield
 
 
-def _count_tasks(lives: Sequence[TaskInstance], found: Looked) -> None:
+def _count_tasks(lives: Sequence[TaskInstance], found: MemoryStats) -> None:
     waiting: list[tuple[Timestamp, int, TaskInstance]] = []
     for state, count in Counter(task.state for task in lives).items():
         found.states[state.label] += count

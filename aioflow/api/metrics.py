@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import anyio
 import msgspec
 
-from aioflow.api.memory_stats import Looked
+from aioflow.api.memory_stats import MemoryStats
 from aioflow.clock import Clock
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.outbox_quota import backlog
@@ -19,11 +19,11 @@ from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.outbox import is_callback
 from aioflow.store import Store
 
-__all__ = ("Metrics", "Sizes", "Sizing", "measured", "owed")
+__all__ = ("Metrics", "Sizes", "Sizing", "measured", "outbox_counts")
 
 
-_LOOK_US = 15_000_000
-_LOOK_SECONDS = 2.0
+_POLL_US = 15_000_000
+_POLL_SECONDS = 2.0
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -50,8 +50,8 @@ class Sizing:
         """
         now = self._clock.monotonic_us()
         if now >= self._next_us:
-            self._next_us = now + _LOOK_US
-            with anyio.move_on_after(_LOOK_SECONDS), contextlib.suppress(StoreUnavailable):
+            self._next_us = now + _POLL_US
+            with anyio.move_on_after(_POLL_SECONDS), contextlib.suppress(StoreUnavailable):
                 oldest = await self._store.read_journal(limit=1)
                 rows = commit_no - oldest[0].commit_no + 1 if oldest else 0
                 self._known = Sizes(await self._store.size_bytes(), max(rows, 0))
@@ -114,7 +114,7 @@ class Metrics(msgspec.Struct, kw_only=True):
 def measured(
     engine: Engine,
     hosts: Sequence[HostLoad],
-    looked: Looked,
+    stats: MemoryStats,
     fires: Mapping[str, int],
     *,
     logs_bytes: int,
@@ -148,14 +148,14 @@ def measured(
         slots_used=sum(not worker.is_idle for worker in slots.workers),
         coroutine_slots=slots.coroutines,
         coroutine_slots_used=slots.running_coroutines,
-        tasks_waiting_for_slots=looked.queued.total(),
-        tasks_sensing=looked.states[TaskState.SENSING.label],
+        tasks_waiting_for_slots=stats.queued.total(),
+        tasks_sensing=stats.states[TaskState.SENSING.label],
         live_runs=len(memory.runs),
         live_tasks=len(memory.active_tasks),
-        parked=dict(looked.parked),
+        parked=dict(stats.parked),
         stalls=memory.loop_blockers.counts(),
         quarantined_classes=sum(known.is_quarantined for known in memory.loop_blockers.all()),
-        owed=owed(memory),
+        owed=outbox_counts(memory),
         callbacks_failed=memory.callbacks_failed,
         schedules_late=memory.schedules_late,
         is_store_away=engine.store_away_since is not None,
@@ -163,7 +163,7 @@ def measured(
     )
 
 
-def owed(memory: Memory) -> dict[str, int]:
+def outbox_counts(memory: Memory) -> dict[str, int]:
     """Return the number of callbacks and alerts in the outbox."""
     found = {"alerts": 0, "callbacks": 0}
     for kind, count in backlog(memory.outbox_quotas).items():

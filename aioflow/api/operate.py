@@ -26,21 +26,21 @@ from aioflow.protocol.requests import (
     Unquarantine,
 )
 
-__all__ = ("ASK_SECONDS", "CLEAR_SECONDS", "Actions")
+__all__ = ("CLEAR_SECONDS", "REQUEST_SECONDS", "Actions")
 
-ASK_SECONDS = 5.0
+REQUEST_SECONDS = 5.0
 CLEAR_SECONDS = 50.0
 """Clearing or marking tasks of an ended run first reads the whole run."""
 
 RUNS_AT_ONCE = 500
-_ASKED_AT_ONCE = 50
+_CONCURRENT_REQUESTS = 50
 
 
 class Actions(RunReader):
     """The methods of ``Api`` that change something."""
 
     @abstractmethod
-    async def _ask(self, request: Request, seconds: float = ASK_SECONDS) -> object:
+    async def _send(self, request: Request, seconds: float = REQUEST_SECONDS) -> object:
         """Send a request to the engine and return its response."""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Actions(RunReader):
         run = await self.run(run_id)
         if run.state.is_live:
             try:
-                state = cast(RunState, await self._ask(CancelRun(run_id=run_id)))
+                state = cast(RunState, await self._send(CancelRun(run_id=run_id)))
             except UnknownRun:  # the run ended meanwhile
                 state = (await self.run(run_id)).state
         else:
@@ -93,7 +93,7 @@ class Actions(RunReader):
             key=checked_key(key),
         )
         run = await self.run(run_id)
-        answer = await self._ask(request, CLEAR_SECONDS)
+        answer = await self._send(request, CLEAR_SECONDS)
         cleared, state = cast("tuple[int, RunState]", answer)
         return {
             "run_id": run_id,
@@ -118,7 +118,7 @@ class Actions(RunReader):
             RequestError: If the run has not ended.
         """
         run = await self.run(run_id)
-        await self._ask(DeleteRun(run_id=run_id))
+        await self._send(DeleteRun(run_id=run_id))
         return {"run_id": run_id, "dag_id": run.dag_id, "deleted": True}
 
     async def delete_dag(self, dag_id: str) -> dict[str, Any]:
@@ -130,16 +130,16 @@ class Actions(RunReader):
             DagPresent: If a file defines the DAG.
             DagRunning: If a run of it has not ended.
         """
-        await self._ask(DeleteDag(dag_id=dag_id, only_asks=True))
+        await self._send(DeleteDag(dag_id=dag_id, only_asks=True))
         found = await self.store.list_runs(dag_id=dag_id, limit=RUNS_AT_ONCE + 1)
-        limiter = anyio.Semaphore(_ASKED_AT_ONCE)
+        limiter = anyio.Semaphore(_CONCURRENT_REQUESTS)
 
         problems: list[AioflowError] = []
 
         async def delete(run_id: str) -> None:
             async with limiter:
                 try:
-                    await self._ask(DeleteRun(run_id=run_id))
+                    await self._send(DeleteRun(run_id=run_id))
                 except UnknownRun:
                     pass  # another request has deleted it
                 except AioflowError as exc:
@@ -152,7 +152,7 @@ class Actions(RunReader):
             raise problems[0]
         more = len(found) > RUNS_AT_ONCE
         if not more:
-            await self._ask(DeleteDag(dag_id=dag_id))
+            await self._send(DeleteDag(dag_id=dag_id))
         return {"dag_id": dag_id, "runs": min(len(found), RUNS_AT_ONCE), "more": more}
 
     async def mark(
@@ -176,8 +176,8 @@ class Actions(RunReader):
             map_index=map_index,
         )
         run = await self.run(run_id)
-        seconds = CLEAR_SECONDS if request.tasks else ASK_SECONDS
-        marked, stands = cast("tuple[int, RunState]", await self._ask(request, seconds))
+        seconds = CLEAR_SECONDS if request.tasks else REQUEST_SECONDS
+        marked, stands = cast("tuple[int, RunState]", await self._send(request, seconds))
         return {"run_id": run_id, "dag_id": run.dag_id, "state": stands.label, "marked": marked}
 
     async def set_pool(
@@ -185,7 +185,7 @@ class Actions(RunReader):
     ) -> dict[str, Any]:
         """Set the limit of a pool; ``None`` removes it."""
         request = SetPool(name=name, slots=slots, include_deferred=include_deferred)
-        changed = await self._ask(request)
+        changed = await self._send(request)
         return {
             "name": name,
             "slots": slots,
@@ -205,7 +205,7 @@ class Actions(RunReader):
         request = FireTrigger(
             trigger_no=trigger_no, payload=packed_payload(payload), key=checked_key(key)
         )
-        told = cast("tuple[str, str, int]", await self._ask(request))
+        told = cast("tuple[str, str, int]", await self._send(request))
         run_id, task_id, map_index = told
         return {
             "trigger_id": trigger_no,
@@ -220,7 +220,7 @@ class Actions(RunReader):
         Raises:
             UnknownClass: If the class has never blocked an event loop.
         """
-        changed = await self._ask(Unquarantine(class_path=class_path))
+        changed = await self._send(Unquarantine(class_path=class_path))
         return {"class": class_path, "changed": changed}
 
     async def drain(self, node_no: int, *, is_drained: bool) -> dict[str, Any]:
@@ -229,5 +229,5 @@ class Actions(RunReader):
         Raises:
             UnknownNode: If it is not this one.
         """
-        changed = await self._ask(DrainNode(node_no=node_no, is_drained=is_drained))
+        changed = await self._send(DrainNode(node_no=node_no, is_drained=is_drained))
         return {"node": node_no, "drained": is_drained, "changed": changed}

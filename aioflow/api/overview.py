@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from aioflow.api.dags import import_errors
-from aioflow.api.memory_stats import WAITING, Looked, Looking
+from aioflow.api.memory_stats import WAITING, MemoryStats, MemoryStatsCollector
 from aioflow.api.page_schemas import OverviewView, SlotView, WaitingView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import summary
@@ -42,7 +42,7 @@ class Overview:
         engine: Engine,
         *,
         began_us: int,
-        looking: Looking,
+        looking: MemoryStatsCollector,
         lag_seconds: Callable[[], float],
     ) -> None:
         self._reader = reader
@@ -50,13 +50,13 @@ class Overview:
         self._fires = fires
         self._engine = engine
         self._began_us = began_us
-        self._looking = looking
+        self._memory_stats = looking
         self._lag_seconds = lag_seconds
 
     async def show(self, status: str) -> OverviewView:
         """Return the overview."""
         engine, slots, store = self._engine, self._engine.slots, self._reader.store
-        looked = await self._looking.look()
+        stats = await self._memory_stats.collect()
         failed = await store.list_runs(state=RunState.FAILED, limit=_SHOWN)
         known = await self._reader.catalogue.known()
         used = sum(not worker.is_idle for worker in slots.workers)
@@ -66,22 +66,22 @@ class Overview:
             uptime_seconds=(self._clock.monotonic_us() - self._began_us) / 1e6,
             is_store_away=engine.store_away_since is not None,
             live_runs=len(engine.memory.runs),
-            states=dict(sorted(looked.states.items())),
+            states=dict(sorted(stats.states.items())),
             slots={
                 "def": SlotView(all=len(slots.workers), used=used),
                 "async": SlotView(all=slots.coroutines, used=slots.running_coroutines),
             },
-            parked=dict(sorted(looked.parked.items())),
+            parked=dict(sorted(stats.parked.items())),
             failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
             import_errors=len(import_errors(known)),
             loop_lag_seconds=self._lag_seconds(),
             fires_per_second=round(sum(self._fires.per_second().values()), 3),
-            waiting_longest=await self._longest(looked, engine.memory.shift),
+            waiting_longest=await self._longest(stats, engine.memory.shift),
             damaged=(await self._reader.damaged())[:_SHOWN],
             failed_runs=[summary(row, store.damages.of_run(row.run_no)) for row in failed],
         )
 
-    async def _longest(self, looked: Looked, shift: int) -> list[WaitingView]:
+    async def _longest(self, stats: MemoryStats, shift: int) -> list[WaitingView]:
         """Return the longest waits: deferred and queued tasks, and polling sensors.
 
         Args:
@@ -89,7 +89,7 @@ class Overview:
         """
         store = self._reader.store
         rows = await store.list_triggers(limit=_SHOWN)
-        others = [one for one in looked.oldest if one[2].state in WAITING]
+        others = [one for one in stats.oldest if one[2].state in WAITING]
         numbers = [row.run_no for row in rows] + [live.run.run_no for _, _, live in others]
         runs = await store.find_runs_by_no(numbers)
         places: list[tuple[Timestamp, RunRow, int, int, str]] = []

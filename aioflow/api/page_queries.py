@@ -10,7 +10,7 @@ from aioflow.api.damage import run_state
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs
 from aioflow.api.live_stream import Commits
-from aioflow.api.memory_stats import Looked, Looking
+from aioflow.api.memory_stats import MemoryStats, MemoryStatsCollector
 from aioflow.api.nodes import node_view
 from aioflow.api.overview import Overview
 from aioflow.api.page_schemas import (
@@ -26,9 +26,9 @@ from aioflow.api.page_schemas import (
 from aioflow.api.progress import Progress
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import iso
-from aioflow.api.task_detail import OneTask
+from aioflow.api.task_detail import TaskReader
 from aioflow.api.trigger_stats import Fires
-from aioflow.api.triggers import Parked
+from aioflow.api.triggers import TriggerReader
 from aioflow.api.triggers_page import Waiting
 from aioflow.api.upcoming import upcoming
 from aioflow.clock import Clock
@@ -68,7 +68,7 @@ class Reads:
         reader: RunReader,
         clock: Clock,
         engine: Engine | None,
-        ask: Callable[[Request], Awaitable[object]],
+        send: Callable[[Request], Awaitable[object]],
         *,
         hosts: Callable[[], Sequence[HostLoad]],
         watched: Describe,
@@ -76,29 +76,34 @@ class Reads:
         self._reader = reader
         self._clock = clock
         self._engine = engine
-        self._ask = ask
+        self._send = send
         self._hosts = hosts
         self.lag_seconds: Callable[[], float] = lambda: 0.0
         self.fires = Fires(clock)
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
         self.progress = Progress(reader, clock)
-        self.parked = Parked(reader, self._memory, watched)
-        self.one_task = OneTask(reader, self.parked)
+        self.trigger_reader = TriggerReader(reader, self._memory, watched)
+        self.one_task = TaskReader(reader, self.trigger_reader)
         self.waiting = Waiting(
-            reader, clock, self.fires, self.parked, memory=self._memory, hosts=self._list_hosts
+            reader,
+            clock,
+            self.fires,
+            self.trigger_reader,
+            memory=self._memory,
+            hosts=self._list_hosts,
         )
         self._overview: Overview | None = None
-        self._looking: Looking | None = None
+        self._memory_stats: MemoryStatsCollector | None = None
         if engine is not None:
-            self._looking = Looking(clock, engine)
+            self._memory_stats = MemoryStatsCollector(clock, engine)
             self._overview = Overview(
                 reader,
                 clock,
                 self.fires,
                 engine,
                 began_us=clock.monotonic_us(),
-                looking=self._looking,
+                looking=self._memory_stats,
                 lag_seconds=self._late_seconds,
             )
 
@@ -141,15 +146,15 @@ class Reads:
             raise DaemonAway("")
         return await self._overview.show(status)
 
-    async def look(self) -> Looked:
+    async def collect(self) -> MemoryStats:
         """Return statistics of the node's memory.
 
         Raises:
             DaemonAway: If there is no daemon.
         """
-        if self._looking is None:
+        if self._memory_stats is None:
             raise DaemonAway("")
-        return await self._looking.look()
+        return await self._memory_stats.collect()
 
     async def nodes(self) -> list[NodeView]:
         """Return the nodes of this database."""
@@ -203,13 +208,13 @@ class Reads:
         """Return the limited pools by name."""
         if self._engine is None:
             return [_pool(row, None, None) for row in await self._reader.store.list_pools()]
-        looked = await self.look()
-        found = cast("list[tuple[PoolRow, int]]", await self._ask(ShowPools()))
-        return [_pool(row, used, looked.queued[row.name]) for row, used in found]
+        stats = await self.collect()
+        found = cast("list[tuple[PoolRow, int]]", await self._send(ShowPools()))
+        return [_pool(row, used, stats.queued[row.name]) for row, used in found]
 
     async def holders(self, name: str) -> list[HolderView]:
         """Return the tasks that occupy a pool, running ones first."""
-        answer = await self._ask(ShowHolders(name=name, limit=_HOLDERS))
+        answer = await self._send(ShowHolders(name=name, limit=_HOLDERS))
         runs = await self._reader.store.find_runs(
             [holder.run_id for holder in cast("list[Holder]", answer)]
         )

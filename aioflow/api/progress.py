@@ -31,14 +31,14 @@ GRID_RUNS = 100
 _SLICE = 20_000
 """Rows counted per statement, which takes a reader's thread some milliseconds."""
 
-_KEPT = 1_000
+_CACHED_RUNS = 1_000
 _GRID_US = 1_000_000
 """After this time a grid omits runs that have not been counted; the next one continues there."""
 
 _Key: TypeAlias = tuple[RunNo, Timestamp | None]
 
 
-class Tally(NamedTuple):
+class TaskCounts(NamedTuple):
     """State counts and times of all instances of one task."""
 
     counts: dict[str, int]
@@ -57,7 +57,7 @@ class Progress:
     def __init__(self, reader: RunReader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
-        self._kept: OrderedDict[_Key, list[Tally]] = OrderedDict()
+        self._cache: OrderedDict[_Key, list[TaskCounts]] = OrderedDict()
 
     async def graph(self, run_id: str) -> RunGraphView:
         """Return the state counts of each task of a run."""
@@ -98,7 +98,7 @@ class Progress:
             for name in names:
                 places.setdefault(name, len(places))
             cells: list[Cell] | None = None
-            if self._clock.monotonic_us() < until or self._is_kept(run):
+            if self._clock.monotonic_us() < until or self._is_cached(run):
                 tallies = await self._tallies(run, layout)
                 cells = [
                     (places[name], tally.counts, iso(tally.started_at), iso(tally.ended_at))
@@ -108,28 +108,28 @@ class Progress:
             columns.append(_column(run, damage, cells))
         return GridView(tasks=list(places), runs=columns)
 
-    def _is_kept(self, run: RunRow) -> bool:
-        return (run.run_no, run.ended_at) in self._kept
+    def _is_cached(self, run: RunRow) -> bool:
+        return (run.run_no, run.ended_at) in self._cache
 
-    async def _tallies(self, run: RunRow, layout: Layout) -> list[Tally]:
+    async def _tallies(self, run: RunRow, layout: Layout) -> list[TaskCounts]:
         key = run.run_no, run.ended_at
-        known = self._kept.get(key)
+        known = self._cache.get(key)
         if known is not None:
-            self._kept.move_to_end(key)
+            self._cache.move_to_end(key)
             return known
         if run.state.is_live:
             (counted,) = await self._reader.states([run])
             return await self._of_live(run, layout, counted)
         tallies, is_over = await self._of_rows(run, layout)
         if run.ended_at is not None and is_over:
-            self._kept[key] = tallies
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+            self._cache[key] = tallies
+            if len(self._cache) > _CACHED_RUNS:
+                self._cache.popitem(last=False)
         return tallies
 
     async def _of_live(
         self, run: RunRow, layout: Layout, counted: Sequence[tuple[int, TaskState, int]]
-    ) -> list[Tally]:
+    ) -> list[TaskCounts]:
         """Return the tallies of a live run.
 
         A mapped task's times are those of its first and its last child.
@@ -156,7 +156,7 @@ class Progress:
             if is_last:
                 ended[at] = row.ended_at
         return [
-            Tally(
+            TaskCounts(
                 _shown(counts[at], layout.width(at), run),
                 began[at],
                 None if any(state.is_live for state in counts[at]) else ended[at],
@@ -164,7 +164,7 @@ class Progress:
             for at in range(size)
         ]
 
-    async def _of_rows(self, run: RunRow, layout: Layout) -> tuple[list[Tally], bool]:
+    async def _of_rows(self, run: RunRow, layout: Layout) -> tuple[list[TaskCounts], bool]:
         """Count the rows of a run. Also return whether all of its tasks have ended."""
         size = len(layout.spec.tasks)
         counts: list[dict[TaskState, int]] = [{} for _ in range(size)]
@@ -181,7 +181,7 @@ class Progress:
                 began[position] = _least(began[position], started_at)
                 ended[position] = _most(ended[position], ended_at)
         tallies = [
-            Tally(_shown(counts[at], layout.width(at), run), began[at], ended[at])
+            TaskCounts(_shown(counts[at], layout.width(at), run), began[at], ended[at])
             for at in range(size)
         ]
         return tallies, is_over

@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
-from aioflow.api.dags import GONE, Catalogue, Known, broken_view, import_error
+from aioflow.api.dags import GONE, Catalogue, KnownDags, broken_view, import_error
 from aioflow.api.damage import DamageView, damage_view, quarantine, run_state
-from aioflow.api.fire_times import Timetables, calendar_slots, foreseen, next_run_at
-from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.fire_times import Timetables, calendar_fire_times, foreseen, next_run_at
+from aioflow.api.layout import Layout, TaskLocation, absent_state
 from aioflow.api.log_parts import part_of
 from aioflow.api.params import params_view
 from aioflow.api.public_fields import PublicFields
@@ -52,14 +52,14 @@ __all__ = ("PAGE", "Counted", "DagsWanted", "Log", "RunReader")
 PAGE = 1_000
 """Maximum number of task rows in a response."""
 
-_RUN = Place(-1, -1, -1)
+_RUN = TaskLocation(-1, -1, -1)
 
 _ROWS_AT_ONCE = 200
 """Limited because a result body may take 64 KiB, even if it is too large to be shown."""
 
 _DAGS_AT_ONCE = 200
-_SPECS_KEPT = 256
-_COUNTS_KEPT = 1024
+_CACHED_SPECS = 256
+_CACHED_COUNTS = 1024
 
 DagsWanted: TypeAlias = Literal["all", "paused", "broken"]
 Log: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
@@ -129,7 +129,7 @@ class RunReader:
         alone = [view for view in broken if view.file not in defining]
         return (views + [view for view in alone if wanted in view.file.casefold()])[:limit]
 
-    async def _gone(self, known: Known) -> set[str]:
+    async def _gone(self, known: KnownDags) -> set[str]:
         """Return the DAGs that no file defines any more but that have a live run."""
         gone = {dag_id for dag_id, row in known.dags.items() if row.gone}
         return gone & await self.store.find_live_dags() if gone else gone
@@ -208,7 +208,7 @@ class RunReader:
             own = (await self.store.find_dag_triggers([dag_id])).get(dag_id)
             slots: Sequence[Timestamp] = await foreseen(self.timetables, row, own, after, count)
         else:
-            slots = calendar_slots(row, spec, after, count)
+            slots = calendar_fire_times(row, spec, after, count)
         return [iso(slot) or "" for slot in slots]
 
     def _next_run_at(self, row: DagRow, spec: DagSpec) -> str | None:
@@ -225,7 +225,7 @@ class RunReader:
         found = next((spec for spec in row.dags if spec.dag_id == dag_id), None) if row else None
         if found is None:
             raise UnknownDag(dag_id)
-        _make_room(self._specs, _SPECS_KEPT)
+        _evict(self._specs, _CACHED_SPECS)
         self._specs[version, dag_id] = found
         return found
 
@@ -324,7 +324,7 @@ class RunReader:
             return known
         counted = await self.store.count_states(run.run_no)
         if run.ended_at is not None and not any(state.is_live for _, state, _ in counted):
-            _make_room(self._counted, _COUNTS_KEPT)
+            _evict(self._counted, _CACHED_COUNTS)
             self._counted[run.run_no, run.ended_at] = counted
         return counted
 
@@ -369,7 +369,7 @@ class RunReader:
         )
 
     async def tasks_at(
-        self, run: RunRow, layout: Layout, places: Sequence[Place]
+        self, run: RunRow, layout: Layout, places: Sequence[TaskLocation]
     ) -> list[TaskView]:
         """Return the tasks at these locations of a run."""
         rows: dict[TaskNo, TaskRow] = {}
@@ -435,7 +435,7 @@ class RunReader:
             return _nothing
         return self._tasklog.reading(run.run_no, place.position, place.map_index, part=part)
 
-    async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
+    async def place(self, run: RunRow, task_id: str, map_index: int) -> TaskLocation:
         """Locate a task instance.
 
         Args:
@@ -462,10 +462,10 @@ async def _nothing(_offset: int, _limit: int | None) -> bytes:
     return b""
 
 
-def _make_room(kept: dict[Any, Any], limit: int) -> None:
+def _evict(cache: dict[Any, Any], limit: int) -> None:
     """Evict the oldest entries."""
-    while len(kept) >= limit:
-        del kept[next(iter(kept))]
+    while len(cache) >= limit:
+        del cache[next(iter(cache))]
 
 
 def _task_specs(spec: DagSpec) -> list[TaskSpecView]:
@@ -500,7 +500,7 @@ def _run_state(name: str) -> RunState:
 
 
 def _waiting(
-    places: Sequence[Place], rows: Mapping[TaskNo, TaskRow], absent: TaskState
+    places: Sequence[TaskLocation], rows: Mapping[TaskNo, TaskRow], absent: TaskState
 ) -> list[tuple[int, int]]:
     return [
         (place.position, place.map_index)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from aioflow._threads import in_thread
-from aioflow.api.live_stream import News, Wanted, frame
+from aioflow.api.live_stream import News, Topic, frame
 from aioflow.api.queries import RunReader
 from aioflow.errors import UnknownDag
 from aioflow.model.batch import JournalRow
@@ -32,7 +32,7 @@ _COLUMNS = {kind.name: tuple(reversed((*kind.columns, *kind.guards))) for kind i
 
 
 async def missed(
-    reader: RunReader, wanted: Wanted, *, after: int, upto: int
+    reader: RunReader, wanted: Topic, *, after: int, upto: int
 ) -> AsyncIterator[bytes]:
     """Yield messages for the commits after one, up to another; or a ``reset`` message."""
     oldest = await reader.store.oldest_commit()
@@ -45,7 +45,7 @@ async def missed(
         rows = await reader.store.read_journal(after, limit=min(_AT_ONCE, upto - after))
         if not rows:
             return
-        taken = _Taken()
+        taken = _Changes()
         for row in rows:
             size += len(row.body)
             if size <= _BYTES:
@@ -58,7 +58,7 @@ async def missed(
         yield news.sorted().encoded(wanted)
 
 
-class _Taken:
+class _Changes:
     """The changes of commits that clients can watch."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class _Taken:
                 pass  # clients do not watch other changes
 
 
-async def _news(reader: RunReader, last: JournalRow, taken: _Taken) -> News:
+async def _news(reader: RunReader, last: JournalRow, taken: _Changes) -> News:
     news = taken.news
     news.commit_no, news.at = last.commit_no, last.at
     found = await reader.store.find_runs_by_no(taken.run_nos)

@@ -13,7 +13,7 @@ import msgspec
 
 from aioflow.api.accounts import Access
 from aioflow.api.backfills import Backfills
-from aioflow.api.dag_triggers import list_standing, page_of_standing
+from aioflow.api.dag_triggers import list_dag_triggers, page_of_dag_triggers
 from aioflow.api.dags import Catalogue
 from aioflow.api.events import NamedEvents
 from aioflow.api.explain import Explaining
@@ -21,7 +21,7 @@ from aioflow.api.fire_times import Timetables
 from aioflow.api.health import health
 from aioflow.api.key_rotation import Rotation, RotationView
 from aioflow.api.metrics import Metrics, Sizes, Sizing, measured
-from aioflow.api.operate import ASK_SECONDS
+from aioflow.api.operate import REQUEST_SECONDS
 from aioflow.api.page_queries import Reads
 from aioflow.api.page_schemas import PoolView
 from aioflow.api.params import check_params
@@ -146,16 +146,16 @@ class Api(Explaining):
             self._rotation = Rotation(vault, home / "key")
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
-        self.reads = Reads(self, clock, engine, self._ask, hosts=hosts, watched=watched)
-        self.access = Access(store, clock, self._ask_as, passwords)
+        self.reads = Reads(self, clock, engine, self._send, hosts=hosts, watched=watched)
+        self.access = Access(store, clock, self._send_as, passwords)
         self.act_as(None)
 
     def act_as(self, actor: Actor | None) -> None:
         """Set the actor for which all parts send requests from now on."""
         self.actor = actor
-        self.backfills = Backfills(self, self.clock, self._ask)
-        self._events = NamedEvents(self.store, self._ask)
-        self.values = NamedValues(self.store, self._ask)
+        self.backfills = Backfills(self, self.clock, self._send)
+        self._events = NamedEvents(self.store, self._send)
+        self.values = NamedValues(self.store, self._send)
 
     def by(self, actor: Actor) -> Self:
         """Return a copy that makes changes as this actor and shares everything else."""
@@ -167,7 +167,7 @@ class Api(Explaining):
         """Rotate the key of the home; see ``Rotation``."""
         if self._rotation is None:
             raise DaemonAway(str(self._home or ""))
-        return await self._rotation.rotate(self._ask)
+        return await self._rotation.rotate(self._send)
 
     async def clean(self, *, dry_run: bool) -> CleanedView:
         """Delete a part of the expired data; ``more`` tells whether some is left.
@@ -178,7 +178,7 @@ class Api(Explaining):
         if self._clean is None:
             raise DaemonAway(str(self._home or ""))
         if self.actor is not None and not dry_run:
-            await self._ask(Note(lines=(audit_entry(self.actor, "db.clean", ""),)))
+            await self._send(Note(lines=(audit_entry(self.actor, "db.clean", ""),)))
         return await self._clean(dry_run)
 
     @classmethod
@@ -201,17 +201,17 @@ class Api(Explaining):
                 return plan.graph.spec
         return await super().spec(version, dag_id)
 
-    async def _ask(self, request: Request, seconds: float = ASK_SECONDS) -> object:
-        return await self._ask_as(request, self.actor, seconds)
+    async def _send(self, request: Request, seconds: float = REQUEST_SECONDS) -> object:
+        return await self._send_as(request, self.actor, seconds)
 
-    async def _ask_as(self, request: Request, actor: Actor | None, seconds: float) -> object:
+    async def _send_as(self, request: Request, actor: Actor | None, seconds: float) -> object:
         try:
-            return await self._ask_once(request, actor, seconds)
+            return await self._send_once(request, actor, seconds)
         except UnknownDag as exc:
             if self._first_read.is_over:
                 raise
             await self._wait_for_dag(exc.dag_id)
-            return await self._ask_once(request, actor, seconds)
+            return await self._send_once(request, actor, seconds)
 
     async def _wait_for_dag(self, dag_id: str) -> None:
         """Wait until a DAG is known while the daemon reads DAG files for the first time.
@@ -232,10 +232,10 @@ class Api(Explaining):
             if self._engine is None or self._first_read.is_over:
                 raise
             await self._wait_for_dag(dag_id)
-            await self._ask(CountTasks(run_ids=()))  # once it responds, the DAG has been stored
+            await self._send(CountTasks(run_ids=()))  # once it responds, the DAG has been stored
             return await super().dag_row(dag_id)
 
-    async def _ask_once(self, request: Request, actor: Actor | None, seconds: float) -> object:
+    async def _send_once(self, request: Request, actor: Actor | None, seconds: float) -> object:
         engine = self._running
         try:
             with anyio.fail_after(seconds):
@@ -275,7 +275,7 @@ class Api(Explaining):
         )
         try:
             await check_params(self._running.memory, dag_id, conf)
-            answer = await self._ask(request)
+            answer = await self._send(request)
         except AioflowError:
             # A repeated request succeeds even if its DAG is gone or has other parameters by now.
             same = await self._same_run(request)
@@ -300,7 +300,7 @@ class Api(Explaining):
 
     async def set_paused(self, dag_id: str, *, paused: bool) -> dict[str, Any]:
         """Pause or resume the schedule of a DAG."""
-        is_paused = await self._ask(SetPaused(dag_id=dag_id, paused=paused))
+        is_paused = await self._send(SetPaused(dag_id=dag_id, paused=paused))
         return {"dag_id": dag_id, "paused": is_paused}
 
     async def list_pools(self) -> list[PoolView]:
@@ -328,18 +328,18 @@ class Api(Explaining):
         """Return waiting triggers by number; ``after`` is the last number of the page before."""
         rows = await self.store.list_triggers(limit=limit, after=after)
         memory = None if self._engine is None else self._running.memory
-        parked = await self.reads.parked.views(rows)
+        waiting = await self.reads.trigger_reader.views(rows)
         # A full page ends with its last row: later triggers belong to the next page.
         upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
-        standing = await page_of_standing(self, memory, after=after, upto=upto, limit=limit)
-        return sorted((*parked, *standing), key=lambda view: view.trigger_id)[:limit]
+        dag_triggers = await page_of_dag_triggers(self, memory, after=after, upto=upto, limit=limit)
+        return sorted((*waiting, *dag_triggers), key=lambda view: view.trigger_id)[:limit]
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as of its newest version, with the state of the trigger of its runs."""
         shown = await super().show_dag(dag_id)
         memory = None if self._engine is None else self._running.memory
         rows = await self.store.find_dag_triggers([dag_id])
-        own = await list_standing(self, memory, list(rows.values()))
+        own = await list_dag_triggers(self, memory, list(rows.values()))
         return msgspec.structs.replace(shown, trigger=own[0] if own else None)
 
     async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:
@@ -350,11 +350,11 @@ class Api(Explaining):
         """
         memory = None if self._engine is None else self._running.memory
         rows = await self.store.list_dag_triggers(after=trigger_no - 1, upto=trigger_no)
-        for view in await list_standing(self, memory, rows):
+        for view in await list_dag_triggers(self, memory, rows):
             return view
         waits = await self.store.list_triggers(limit=1, after=trigger_no - 1)
         if waits and waits[0].trigger_no == trigger_no:
-            for view in await self.reads.parked.views(waits):
+            for view in await self.reads.trigger_reader.views(waits):
                 return view
         raise UnknownTrigger(trigger_no)
 
@@ -372,7 +372,7 @@ class Api(Explaining):
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
         """Apply a durable batch. Called after each commit of the engine."""
-        self.access.picture.committed(batch)
+        self.access.auth_cache.committed(batch)
         self.reads.committed(batch, draft)
 
     async def health(self) -> HealthView:
@@ -386,12 +386,12 @@ class Api(Explaining):
         Raises:
             DaemonAway: If there is no daemon.
         """
-        engine, looked = self._running, await self.reads.look()
+        engine, stats = self._running, await self.reads.collect()
         uptime_us = self.clock.monotonic_us() - self._began_us
         return measured(
             engine,
             self._hosts(),
-            looked,
+            stats,
             self.reads.fires.counts,
             logs_bytes=self._tasklog.written_bytes,
             spans=self._spans(),

@@ -11,7 +11,7 @@ __all__ = ("FirstRead",)
 LIMIT_SECONDS = 10.0
 """Time limit after the daemon's start: a file whose import hangs must not block requests."""
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 class FirstRead:
@@ -39,4 +39,4 @@ class FirstRead:
     async def wait_for(self, is_known: Callable[[], bool]) -> None:
         """Wait until the requested object is known or ``is_over``."""
         while not self.is_over and not is_known():
-            await self._clock.sleep(_LOOK_SECONDS)
+            await self._clock.sleep(_POLL_SECONDS)

@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.layout import Layout, TaskLocation, absent_state
 from aioflow.api.page_schemas import InputView, RecordView, TaskShownView, TryView
 from aioflow.api.queries import PAGE, RunReader
 from aioflow.api.results import RESULT_BYTES
 from aioflow.api.schemas import ErrorView, TaskView, TriggerView, iso, plain_bytes
-from aioflow.api.triggers import Parked
+from aioflow.api.triggers import TriggerReader
 from aioflow.api.wait_views import shown_state
 from aioflow.core.tasks.expand import leaves, pick, width
 from aioflow.errors import RequestError, StoreSlow, UnknownTask
@@ -20,26 +20,26 @@ from aioflow.model.ids import TaskNo
 from aioflow.model.rows import RecordRow, ResultRow, RunRow, TryRow
 from aioflow.model.states import RecordState, RunState, TaskState
 
-__all__ = ("OneTask",)
+__all__ = ("TaskReader",)
 
-Places: TypeAlias = list[Place]
+Places: TypeAlias = list[TaskLocation]
 
 _RECORDS = 100
-_PAGES_LOOKED_AT = 200
-_LOOKED_SECONDS = 2.0
+_PAGES_SEARCHED = 200
+_SEARCH_SECONDS = 2.0
 
 
-class OneTask:
+class TaskReader:
     """Reads single tasks, and lists tasks by state.
 
     Args:
         reader: Reads the database, or also the memory of a daemon.
-        parked: Shows triggers.
+        trigger_reader: Shows triggers.
     """
 
-    def __init__(self, reader: RunReader, parked: Parked) -> None:
+    def __init__(self, reader: RunReader, trigger_reader: TriggerReader) -> None:
         self._reader = reader
-        self._parked = parked
+        self._trigger_reader = trigger_reader
 
     async def show(self, run_id: str, task_id: str, *, map_index: int) -> TaskShownView:
         """Return one task with its inputs, its tries and its durable calls."""
@@ -60,14 +60,16 @@ class OneTask:
             trigger=await self._trigger(run, place, view),
         )
 
-    async def _trigger(self, run: RunRow, place: Place, view: TaskView) -> TriggerView | None:
+    async def _trigger(
+        self, run: RunRow, place: TaskLocation, view: TaskView
+    ) -> TriggerView | None:
         if view.state != TaskState.DEFERRED.label:
             return None
         rows = await self._reader.store.find_waits_of_task(run.run_no, place.task_no)
-        found = await self._parked.views(rows)
+        found = await self._trigger_reader.views(rows)
         return found[0] if found else None
 
-    async def _inputs(self, run: RunRow, layout: Layout, place: Place) -> list[InputView]:
+    async def _inputs(self, run: RunRow, layout: Layout, place: TaskLocation) -> list[InputView]:
         """Return the results that a task takes as arguments; for many results only their number."""
         spec = layout.spec.tasks[place.position]
         names = {parent: layout.spec.tasks[parent].task_id for parent in spec.argument_parents}
@@ -76,7 +78,7 @@ class OneTask:
                 for leaf in leaves([source]):
                     if leaf.position >= 0:
                         names[leaf.position] = source.parameter or names.get(leaf.position, "")
-        items = await self._items_taken(run, layout, place)
+        items = await self._input_items(run, layout, place)
         found = []
         for parent, name in sorted(names.items()):
             task_id = layout.spec.tasks[parent].task_id
@@ -85,7 +87,9 @@ class OneTask:
             found.append(InputView(name=name or task_id, from_task=task_id, value=value))
         return found
 
-    async def _items_taken(self, run: RunRow, layout: Layout, place: Place) -> dict[int, Any]:
+    async def _input_items(
+        self, run: RunRow, layout: Layout, place: TaskLocation
+    ) -> dict[int, Any]:
         """Return the items that a mapped child takes, by the position of their producer."""
         mapped = layout.spec.tasks[place.position].mapped
         if mapped is None or mapped.until >= 0 or place.map_index < 0:
@@ -127,10 +131,10 @@ class OneTask:
         rows = await self._reader.store.list_results(number, number + 1, limit=1)
         return (rows[0].width, rows[0]) if rows and rows[0].width is not None else None
 
-    async def _value(self, run: RunRow, layout: Layout, parent: int, place: Place) -> Any:
+    async def _value(self, run: RunRow, layout: Layout, parent: int, place: TaskLocation) -> Any:
         if layout.is_expanded(parent):
             number = layout.task_no(parent, place.map_index)
-            if not self._goes_along(layout, parent, place) or number is None:
+            if not self._is_paired(layout, parent, place) or number is None:
                 return {"items": layout.width(parent)}
         else:
             number = run.first_task_no + parent
@@ -143,7 +147,7 @@ class OneTask:
         return await self._reader.results.shown(rows[0]) if rows else None
 
     @staticmethod
-    def _goes_along(layout: Layout, parent: int, place: Place) -> bool:
+    def _is_paired(layout: Layout, parent: int, place: TaskLocation) -> bool:
         mapped = layout.spec.tasks[place.position].mapped
         return mapped is not None and parent in mapped.along
 
@@ -161,18 +165,18 @@ class OneTask:
         if not segments:
             raise UnknownTask(run_id, task_id or "", -1)
         if wanted is None:
-            places: Sequence[Place] = _window(segments, offset, limit)
+            places: Sequence[TaskLocation] = _window(segments, offset, limit)
         elif wanted is TaskState.QUEUED and run.state is RunState.RUNNING:
             places = await self._queued(run, segments, offset, limit)
         elif wanted is absent_state(run.state):
             places = await self._absent(run, segments, wanted, offset, limit)
         else:
-            places = await self._standing(segments, wanted, offset, limit)
+            places = await self._list_stored(segments, wanted, offset, limit)
         return await reader.tasks_at(run, layout, places[: min(limit, PAGE)])
 
-    async def _standing(
+    async def _list_stored(
         self, segments: Sequence[Segment], state: TaskState, offset: int, limit: int
-    ) -> Sequence[Place]:
+    ) -> Sequence[TaskLocation]:
         found: Places = []
         for segment in segments:
             store, end = self._reader.store, segment.first + segment.width
@@ -192,10 +196,10 @@ class OneTask:
 
     async def _queued(
         self, run: RunRow, segments: Sequence[Segment], offset: int, limit: int
-    ) -> Sequence[Place]:
+    ) -> Sequence[TaskLocation]:
         """Return queued tasks, including children without a row."""
         if not any(segment.is_children for segment in segments):
-            return await self._standing(segments, TaskState.QUEUED, offset, limit)
+            return await self._list_stored(segments, TaskState.QUEUED, offset, limit)
         return await self._absent(run, segments, TaskState.QUEUED, offset, limit)
 
     async def _absent(
@@ -205,7 +209,7 @@ class OneTask:
         state: TaskState,
         offset: int,
         limit: int,
-    ) -> Sequence[Place]:
+    ) -> Sequence[TaskLocation]:
         """Search all task instances, because those in this state may have no row."""
         found: Places = []
         looks = 0
@@ -216,8 +220,8 @@ class OneTask:
                 continue
             for start in range(segment.first, end, PAGE):
                 looks += 1
-                if looks > _PAGES_LOOKED_AT:
-                    raise StoreSlow(_LOOKED_SECONDS)
+                if looks > _PAGES_SEARCHED:
+                    raise StoreSlow(_SEARCH_SECONDS)
                 stop = min(start + PAGE, end)
                 places = await self._so_between(run, segment, start, stop, state)
                 found += places[offset:]
@@ -271,12 +275,12 @@ class Segment(msgspec.Struct, frozen=True):
     width: int
     is_children: bool
 
-    def place(self, number: TaskNo) -> Place:
+    def place(self, number: TaskNo) -> TaskLocation:
         """Return the location of a row number."""
         at = number - self.first
         if self.is_children:
-            return Place(self.position, at, number)
-        return Place(self.position + at, -1, number)
+            return TaskLocation(self.position, at, number)
+        return TaskLocation(self.position + at, -1, number)
 
 
 def _segments(run: RunRow, layout: Layout, task_id: str | None) -> Iterator[Segment]:
@@ -299,8 +303,8 @@ def _segments(run: RunRow, layout: Layout, task_id: str | None) -> Iterator[Segm
         yield alone
 
 
-def _window(segments: Sequence[Segment], offset: int, limit: int) -> list[Place]:
-    found: list[Place] = []
+def _window(segments: Sequence[Segment], offset: int, limit: int) -> list[TaskLocation]:
+    found: list[TaskLocation] = []
     for segment in segments:
         if offset >= segment.width:
             offset -= segment.width

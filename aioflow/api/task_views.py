@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aioflow.api.damage import task_state
-from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.layout import Layout, TaskLocation, absent_state
 from aioflow.api.schemas import TaskView, iso
 from aioflow.api.wait_views import error_view, shown_state, wait_view
 from aioflow.model.damage import DAMAGED
@@ -19,7 +19,7 @@ __all__ = ("task_view",)
 
 def task_view(
     layout: Layout,
-    place: Place,
+    place: TaskLocation,
     row: TaskRow | None,
     run_state: RunState,
     waits: Mapping[tuple[int, int], Wait | None],

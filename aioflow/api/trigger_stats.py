@@ -15,8 +15,8 @@ __all__ = ("EVENT_CLASS", "Fires")
 EVENT_CLASS = "aioflow_triggers.events:EventTrigger"
 """The trigger that waits for named events. The key of each of its fires is an event's number."""
 
-_EVENTS_KEPT = 10_000
-_WOKEN_KEPT = 100
+_CACHED_EVENTS = 10_000
+_CACHED_WOKEN = 100
 _RECENT_SECONDS = 60
 
 
@@ -61,9 +61,9 @@ class Fires:
         if key is None or not key.isdecimal():
             return
         woken = self._woken.setdefault(int(key), [])
-        if len(woken) < _WOKEN_KEPT:
+        if len(woken) < _CACHED_WOKEN:
             woken.append((run_no, task_no))
-        if len(self._woken) > _EVENTS_KEPT:
+        if len(self._woken) > _CACHED_EVENTS:
             self._woken.popitem(last=False)
 
     def per_second(self) -> dict[str, float]:

@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import TriggerView, iso
-from aioflow.api.wait_views import LookedWait
+from aioflow.api.wait_views import PolledWait
 from aioflow.core.state.memory import Memory
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.why import is_unwatched
@@ -22,7 +22,7 @@ from aioflow.model.trigger_description import Describe, Watched
 __all__ = (
     "KINDS",
     "NODE_NO",
-    "Parked",
+    "TriggerReader",
     "kind_of",
     "stored_state",
 )
@@ -44,12 +44,12 @@ K = TypeVar("K")
 
 _AT_ONCE = 200
 
-_LOOKED_AT_ONCE = 1_000
+_CONCURRENT_LOOKUPS = 1_000
 
 _STOPPED = "stopped"
 """State of a trigger that is not hosted because its DAG is paused and says ``stop``."""
 
-_HELD = frozenset(
+_BLOCKED = frozenset(
     {_STOPPED} | {kind.value for kind in WaitKind}  # the latter are states of DAG triggers
 )
 """States that are derived from memory and not stored in rows."""
@@ -73,7 +73,7 @@ def kind_of(class_path: str) -> str:
     return KINDS.get(module, name or class_path)
 
 
-class Parked:
+class TriggerReader:
     """Reads trigger rows and finds their tasks.
 
     Args:
@@ -124,7 +124,7 @@ class Parked:
         Check times are added for triggers and sensors. If a trigger was deleted meanwhile, the
         engine's text remains.
         """
-        sensors, triggers = _looking(waits)
+        sensors, triggers = _polling(waits)
         rows: dict[int, TriggerRow] = {}
         watched: Mapping[int, Watched] = {}
         if triggers:
@@ -139,10 +139,10 @@ class Parked:
             if wait is None or wait.looks_no is None:
                 worded[place] = wait
             elif wait.kind is WaitKind.INTERVAL:
-                worded[place] = _looked(wait, wait.detail, looks.get(wait.looks_no))
+                worded[place] = _polled(wait, wait.detail, looks.get(wait.looks_no))
             else:
                 row, watch = rows.get(wait.looks_no), watched.get(wait.looks_no)
-                worded[place] = _looked(wait, self._in_words(wait, row, watch), watch)
+                worded[place] = _polled(wait, self._in_words(wait, row, watch), watch)
         return worded
 
     def _in_words(self, wait: Wait, row: TriggerRow | None, watch: Watched | None) -> str:
@@ -152,7 +152,7 @@ class Parked:
         sentence = self._reader.public_fields.sentence(row.class_path, row.kwargs, watch)
         return sentence + wait.detail.removeprefix(engine)
 
-    async def standing_so(
+    async def numbers_in_state(
         self, numbers: Sequence[TriggerNo], stored: TriggerState, state: str
     ) -> list[TriggerNo]:
         """Return the triggers in this state, in the given order, without reading their rows.
@@ -164,16 +164,16 @@ class Parked:
         unhosted = stored.name.lower()
         if memory is None:
             return list(numbers) if state == unhosted else []
-        forms = _held_forms(memory)
+        forms = _blocked_forms(memory)
         found: list[TriggerNo] = []
-        for first in range(0, len(numbers), _LOOKED_AT_ONCE):
-            some = numbers[first : first + _LOOKED_AT_ONCE]
-            found += (n for n in some if (_held(n, forms, memory) or unhosted) == state)
+        for first in range(0, len(numbers), _CONCURRENT_LOOKUPS):
+            some = numbers[first : first + _CONCURRENT_LOOKUPS]
+            found += (n for n in some if (_blocked_state(n, forms, memory) or unhosted) == state)
             await checkpoint()
         return found
 
 
-def _looking(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[TriggerNo]]:
+def _polling(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[TriggerNo]]:
     """Return the row numbers of the sensors and of the triggers that waits are for."""
     sensors: set[TaskNo] = set()
     triggers: set[TriggerNo] = set()
@@ -183,8 +183,8 @@ def _looking(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[Trigger
     return sorted(sensors), sorted(triggers)
 
 
-def _looked(wait: Wait, detail: str, watch: Watched | None) -> Wait:
-    return LookedWait(
+def _polled(wait: Wait, detail: str, watch: Watched | None) -> Wait:
+    return PolledWait(
         kind=wait.kind,
         detail=detail,
         since=wait.since,
@@ -205,9 +205,9 @@ def stored_state(state: str) -> TriggerState:
     for stored in TriggerState:
         if stored.name.lower() == state:
             return stored
-    if state in _HELD:
+    if state in _BLOCKED:
         return TriggerState.WAITING
-    known = ", ".join([stored.name.lower() for stored in TriggerState] + sorted(_HELD))
+    known = ", ".join([stored.name.lower() for stored in TriggerState] + sorted(_BLOCKED))
     raise RequestError(f"there is no trigger state {state[:80]!r}; there are {known}")
 
 
@@ -224,7 +224,7 @@ def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
     return _Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
 
 
-def _held_forms(memory: Memory) -> set[int]:
+def _blocked_forms(memory: Memory) -> set[int]:
     """Return the forms of packed triggers that may be prevented from running."""
     return {
         number
@@ -233,7 +233,7 @@ def _held_forms(memory: Memory) -> set[int]:
     }
 
 
-def _held(number: TriggerNo, forms: set[int], memory: Memory) -> str:
+def _blocked_state(number: TriggerNo, forms: set[int], memory: Memory) -> str:
     """Return the same state as ``_whereabouts``, but skip the lookup for most packed triggers.
 
     Args:

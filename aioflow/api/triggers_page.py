@@ -10,12 +10,12 @@ from typing import NamedTuple, TypeAlias
 
 import anyio
 
-from aioflow.api.dag_triggers import count_standing, list_standing, page_of_standing
+from aioflow.api.dag_triggers import count_dag_triggers, list_dag_triggers, page_of_dag_triggers
 from aioflow.api.page_schemas import AgeView, HostView, KindView, TriggersView, WokenView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import TriggerView, iso
 from aioflow.api.trigger_stats import EVENT_CLASS, Fires
-from aioflow.api.triggers import KINDS, Parked, kind_of, stored_state
+from aioflow.api.triggers import KINDS, TriggerReader, kind_of, stored_state
 from aioflow.clock import Clock
 from aioflow.core.state.memory import Memory
 from aioflow.errors import StoreSlow, UnknownEvent
@@ -29,7 +29,7 @@ from aioflow.store.ui_protocol import AGE_SECONDS, WaitCount
 __all__ = ("Waiting",)
 
 _FRESH_US = 2_000_000
-_LOOKED_SECONDS = 2.0
+_SEARCH_SECONDS = 2.0
 _NUMBERS = 10_000
 """Triggers whose state is looked up in memory at once."""
 _STARTERS = (EVENT_CLASS, ASSETS)
@@ -62,7 +62,7 @@ class Waiting:
         reader: RunReader,
         clock: Clock,
         fires: Fires,
-        parked: Parked,
+        trigger_reader: TriggerReader,
         *,
         memory: Callable[[], Memory | None],
         hosts: Callable[[], Sequence[HostLoad]],
@@ -72,7 +72,7 @@ class Waiting:
         self._fires = fires
         self._memory = memory
         self._hosts = hosts
-        self._parked = parked
+        self._trigger_reader = trigger_reader
         self._summed: tuple[int, TriggersView] | None = None
         self._counted: tuple[int, list[WaitCount]] | None = None
 
@@ -102,22 +102,22 @@ class Waiting:
             return kind in {None, view.kind} and state in {None, view.state}
 
         if dag_id is None:
-            standing = await page_of_standing(
+            dag_triggers = await page_of_dag_triggers(
                 self._reader, memory, after=after, limit=limit, is_wanted=is_wanted
             )
         else:
             rows = await self._reader.store.find_dag_triggers([dag_id])
             own = [row for row in rows.values() if row.trigger_no > after]
-            views = await list_standing(self._reader, memory, own)
-            standing = [view for view in views if is_wanted(view)]
-        parked: Sequence[TriggerView] = ()
+            views = await list_dag_triggers(self._reader, memory, own)
+            dag_triggers = [view for view in views if is_wanted(view)]
+        waiting: Sequence[TriggerView] = ()
         if kind is None or paths or prefixes:
             named = _Named(paths, prefixes, dag_id)
-            parked = await self._page(named, state, limit=limit, after=after)
+            waiting = await self._page(named, state, limit=limit, after=after)
         # A full page ends with its last row: later triggers belong to the next page.
-        last = parked[-1].trigger_id if len(parked) == limit else sys.maxsize
-        known = [view for view in standing if view.trigger_id <= last]
-        return sorted((*parked, *known), key=lambda view: view.trigger_id)[:limit]
+        last = waiting[-1].trigger_id if len(waiting) == limit else sys.maxsize
+        known = [view for view in dag_triggers if view.trigger_id <= last]
+        return sorted((*waiting, *known), key=lambda view: view.trigger_id)[:limit]
 
     async def _page(
         self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
@@ -129,15 +129,15 @@ class Waiting:
         """
         found: list[TriggerView] = []
         try:
-            with anyio.fail_after(_LOOKED_SECONDS):
+            with anyio.fail_after(_SEARCH_SECONDS):
                 while True:
                     rows, cursor = await self._rows(named, state, limit=limit, after=after)
-                    found += await self._parked.views(rows, state=state)
+                    found += await self._trigger_reader.views(rows, state=state)
                     if cursor is None or len(found) >= limit:
                         return found[:limit]
                     after = cursor
         except TimeoutError as exc:
-            raise StoreSlow(_LOOKED_SECONDS) from exc
+            raise StoreSlow(_SEARCH_SECONDS) from exc
 
     async def _rows(
         self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
@@ -152,10 +152,10 @@ class Waiting:
             **wanted, state=stored, after=after, limit=_NUMBERS
         )
         cursor = numbers[-1] if len(numbers) == _NUMBERS else None
-        standing = await self._parked.standing_so(numbers, stored, state)
-        if len(standing) > limit:
-            standing, cursor = standing[:limit], standing[limit - 1]
-        return await store.find_triggers(standing), cursor
+        matching = await self._trigger_reader.numbers_in_state(numbers, stored, state)
+        if len(matching) > limit:
+            matching, cursor = matching[:limit], matching[limit - 1]
+        return await store.find_triggers(matching), cursor
 
     # ── the summary ─────────────────────────────────────────────────────────────────────
 
@@ -169,10 +169,12 @@ class Waiting:
     async def _summary(self) -> TriggersView:
         counted = await self._counts()
         hosts, memory = self._hosts(), self._memory()
-        standing = Counter() if memory is None else await count_standing(self._reader, memory)
+        dag_triggers = (
+            Counter() if memory is None else await count_dag_triggers(self._reader, memory)
+        )
         known = [] if memory is None else memory.loop_blockers.all()
         return TriggersView(
-            kinds=self._kinds(counted, standing, _watches(hosts)),
+            kinds=self._kinds(counted, dag_triggers, _watches(hosts)),
             hosts=[_host(host) for host in hosts],
             capacity=max((host.capacity for host in hosts), default=0),
             waiting_for_capacity=sum(host.waiting for host in hosts),
@@ -181,9 +183,9 @@ class Waiting:
         )
 
     def _kinds(
-        self, counted: Sequence[WaitCount], standing: Counter[str], watches: _Shared | None
+        self, counted: Sequence[WaitCount], dag_triggers: Counter[str], watches: _Shared | None
     ) -> Kinds:
-        counts = Counter(standing)
+        counts = Counter(dag_triggers)
         oldest: dict[str, Timestamp] = {}
         for path, since, ages in counted:
             kind = kind_of(path)

@@ -61,9 +61,9 @@ class NamedValues:
         ask: Sends a request to the engine.
     """
 
-    def __init__(self, store: Store, ask: Callable[[Request], Awaitable[object]]) -> None:
+    def __init__(self, store: Store, send: Callable[[Request], Awaitable[object]]) -> None:
         self._store = store
-        self._ask = ask
+        self._send = send
 
     async def list(self, kind: ValueKind) -> list[ValueView]:
         """Return the values of a kind by name."""
@@ -83,7 +83,7 @@ class NamedValues:
                 f"{name!r} is no name for a {kind}: letters, digits and _ . : @ / - , at most 250"
             )
         packed = _packed(kind, value)
-        await self._ask(SetValue(kind=kind, name=name, value=packed))
+        await self._send(SetValue(kind=kind, name=name, value=packed))
         return {"kind": kind, "name": name, "hidden": _is_hidden(kind, name, packed)}
 
     async def delete(self, kind: ValueKind, name: str) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class NamedValues:
         """
         if await self._store.find_value(kind, name) is None:
             raise NoSuchValue(kind, name)
-        await self._ask(SetValue(kind=kind, name=name, value=None))
+        await self._send(SetValue(kind=kind, name=name, value=None))
         return {"kind": kind, "name": name, "deleted": True}
 
 

@@ -11,7 +11,7 @@ __all__ = (
     "CauseView",
     "ChainView",
     "ErrorView",
-    "LookedWait",
+    "PolledWait",
     "WaitView",
     "error_view",
     "iso",
@@ -22,7 +22,7 @@ __all__ = (
 _OF_SLOTS = frozenset({WaitKind.SLOT, WaitKind.LIMIT, WaitKind.HOST})
 
 
-class LookedWait(Wait, frozen=True, kw_only=True):
+class PolledWait(Wait, frozen=True, kw_only=True):
     """A wait for something that is polled.
 
     Attributes:
@@ -133,7 +133,7 @@ def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | N
     if wait is None or (state is TaskState.RUNNING and is_unknown):
         return None
     last, following = None, None
-    if isinstance(wait, LookedWait):
+    if isinstance(wait, PolledWait):
         last, following = wait.last_check_at, wait.next_check_at
     return WaitView(
         kind=wait.kind.value,

@@ -25,10 +25,10 @@ from aioflow.author.node import Node, Source
 from aioflow.author.parameters import ParameterRef
 from aioflow.author.placeholder import Unknown
 from aioflow.author.ref import Linked, Ref
-from aioflow.author.source_location import wrong
+from aioflow.author.source_location import dag_error
 from aioflow.errors import UnknownParent
 
-__all__ = ("SPREAD", "Mappable", "Taken", "take", "take_expanded", "take_spread")
+__all__ = ("SPREAD", "CallArguments", "Mappable", "bind_call", "bind_expanded", "bind_spread")
 
 Mappable = Items | Ref[Any] | Sequence[Any] | Mapping[Any, Any]
 
@@ -36,7 +36,7 @@ SPREAD = "**"
 """The binding name for all parameters that come from an item of ``expand_kwargs``."""
 
 
-class Taken:
+class CallArguments:
     """The bindings of one task's arguments.
 
     Attributes:
@@ -57,7 +57,7 @@ class Taken:
         if isinstance(value, Unknown):
             return self._from_unknown(value)
         if isinstance(value, Linked):
-            raise wrong(f"{self._owner} was given an operator; give it the operator's .output")
+            raise dag_error(f"{self._owner} was given an operator; give it the operator's .output")
         nested = self._nested(value)
         return Literal(value) if nested is value else Nested(nested)
 
@@ -71,7 +71,7 @@ class Taken:
             value.check(self._dag, self._owner)
             return FromRound(self.bind(value.first), value.keys_inside)
         elif isinstance(value, ParameterRef) and value.dag is not self._dag:
-            raise wrong(f"{self._owner} was given {value!r} of another DAG")
+            raise dag_error(f"{self._owner} was given {value!r} of another DAG")
         return value.binding
 
     def _check_parent(self, value: Ref[Any]) -> None:
@@ -91,7 +91,7 @@ class Taken:
             same = all(items_of[key] is item for key, item in value.items())
             return value if same else items_of
         if _hides_unknown(value):
-            raise wrong(
+            raise dag_error(
                 f"{self._owner} was given a {type(value).__name__} with a reference inside; "
                 "references may stand in lists, tuples and dicts"
             )
@@ -108,7 +108,7 @@ class Taken:
         parent = leaf.parent
         if parent is None:
             if any(self._nested(item) is not item for item in leaf.values):
-                raise wrong(
+                raise dag_error(
                     f"{self._owner} cannot expand over a list of references; "
                     "let a task return the list"
                 )
@@ -128,7 +128,7 @@ def _hides_unknown(value: object) -> bool:
     return False
 
 
-def take(
+def bind_call(
     fn: Callable[..., Any],
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
@@ -137,7 +137,7 @@ def take(
     owner: str,
     injects: bool = True,
     partly: bool = False,
-) -> Taken:
+) -> CallArguments:
     """Bind the arguments of an ordinary call.
 
     Args:
@@ -156,19 +156,19 @@ def take(
     try:
         bound = signature.bind_partial(*args, **kwargs)
     except TypeError as exc:
-        raise wrong(f"{owner}: {exc}") from exc
-    taken = Taken(dag, owner)
+        raise dag_error(f"{owner}: {exc}") from exc
+    arguments = CallArguments(dag, owner)
     for name, value in _flat(signature, bound, owner).items():
-        taken.bindings[name] = taken.bind(value)
+        arguments.bindings[name] = arguments.bind(value)
     injected = INJECTED if injects else frozenset()
-    for name in _left_open(signature, taken, injected):
+    for name in _bind_missing(signature, arguments, injected):
         if not partly:
             hint = context_hint(name) if injects else ""
-            raise wrong(f"{owner} needs the argument {name!r}{hint}")
-    return taken
+            raise dag_error(f"{owner} needs the argument {name!r}{hint}")
+    return arguments
 
 
-def take_expanded(
+def bind_expanded(
     fn: Callable[..., Any],
     fixed: Mapping[str, object],
     mapped: Mapping[str, object],
@@ -176,23 +176,25 @@ def take_expanded(
     dag: object,
     owner: str,
     injects: bool = True,
-) -> Taken:
+) -> CallArguments:
     """Bind the arguments of ``partial(**fixed).expand(**mapped)``; see ``take``."""
     if not mapped:
-        raise wrong(f"{owner}: expand() needs at least one argument to map over")
+        raise dag_error(f"{owner}: expand() needs at least one argument to map over")
     twice = fixed.keys() & mapped.keys()
     if twice:
-        raise wrong(f"{owner} got {twice.pop()!r} from partial() and from expand()")
-    taken = take(fn, (), {**fixed, **dict.fromkeys(mapped)}, dag=dag, owner=owner, injects=injects)
+        raise dag_error(f"{owner} got {twice.pop()!r} from partial() and from expand()")
+    arguments = bind_call(
+        fn, (), {**fixed, **dict.fromkeys(mapped)}, dag=dag, owner=owner, injects=injects
+    )
     sources = []
     for number, (parameter, value) in enumerate(mapped.items()):
-        sources.append(taken.source(parameter, value))
-        taken.bindings[parameter] = FromSource(number)
-    taken.sources = tuple(sources)
-    return taken
+        sources.append(arguments.source(parameter, value))
+        arguments.bindings[parameter] = FromSource(number)
+    arguments.sources = tuple(sources)
+    return arguments
 
 
-def take_spread(
+def bind_spread(
     fn: Callable[..., Any],
     fixed: Mapping[str, object],
     items: object,
@@ -201,32 +203,32 @@ def take_spread(
     owner: str,
     injects: bool = True,
     refused: frozenset[str] = frozenset(),
-) -> Taken:
+) -> CallArguments:
     """Bind the arguments of ``partial(**fixed).expand_kwargs(items)``; see ``take``.
 
     Args:
         refused: Names that an item may not give: they are options of the task, not parameters.
     """
     signature = _signature(fn, owner)
-    taken = take(fn, (), fixed, dag=dag, owner=owner, injects=injects, partly=True)
+    arguments = bind_call(fn, (), fixed, dag=dag, owner=owner, injects=injects, partly=True)
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
     plain = [name for name, kind in kinds.items() if kind not in _VARIABLE]
     required = [
         name
         for name in plain
-        if name not in taken.bindings and signature.parameters[name].default is Parameter.empty
+        if name not in arguments.bindings and signature.parameters[name].default is Parameter.empty
     ]
     takes_any = Parameter.VAR_KEYWORD in kinds.values()
     given = tuple(sorted({*fixed, *refused}))
     spread = Spread(0, None if takes_any else tuple(plain), tuple(required), given)
-    source = taken.source("items", items)
+    source = arguments.source("items", items)
     for value in source.values:
         said = spread.refuse(value)
         if said is not None and not source.functions:
-            raise wrong(f"{owner}: {said}")
-    taken.sources = (source,)
-    taken.bindings[SPREAD] = spread
-    return taken
+            raise dag_error(f"{owner}: {said}")
+    arguments.sources = (source,)
+    arguments.bindings[SPREAD] = spread
+    return arguments
 
 
 _VARIABLE = frozenset({Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD})
@@ -236,7 +238,7 @@ def _signature(fn: Callable[..., Any], owner: str) -> inspect.Signature:
     try:
         return inspect.signature(fn)
     except (TypeError, ValueError) as exc:
-        raise wrong(f"{owner} has no signature to check a call by") from exc
+        raise dag_error(f"{owner} has no signature to check a call by") from exc
 
 
 def _flat(
@@ -246,7 +248,7 @@ def _flat(
     for name, value in bound.arguments.items():
         kind = signature.parameters[name].kind
         if kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY}:
-            raise wrong(f"{owner}: parameter {name!r} cannot be given by name, so not at all")
+            raise dag_error(f"{owner}: parameter {name!r} cannot be given by name, so not at all")
         if kind is inspect.Parameter.VAR_KEYWORD:
             flat.update(value)
         else:
@@ -254,25 +256,25 @@ def _flat(
     return flat
 
 
-def _left_open(
-    signature: inspect.Signature, taken: Taken, injected: frozenset[str]
+def _bind_missing(
+    signature: inspect.Signature, arguments: CallArguments, injected: frozenset[str]
 ) -> Iterator[str]:
     """Bind missing arguments from the run's context, like Airflow, or defaults; yield the rest."""
     for name, parameter in signature.parameters.items():
-        if name in taken.bindings or parameter.kind is parameter.VAR_POSITIONAL:
+        if name in arguments.bindings or parameter.kind is parameter.VAR_POSITIONAL:
             continue
         if parameter.kind is parameter.VAR_KEYWORD:
             declared = signature.parameters.keys() - {name}
-            for known in sorted(injected - taken.bindings.keys() - declared):
-                taken.bindings[known] = FromContext(known)
+            for known in sorted(injected - arguments.bindings.keys() - declared):
+                arguments.bindings[known] = FromContext(known)
         elif name in injected and _is_open(parameter):
-            taken.bindings[name] = FromContext(name)
+            arguments.bindings[name] = FromContext(name)
         elif parameter.default is parameter.empty:
             yield name
         else:
-            binding = taken.bind(parameter.default)
+            binding = arguments.bind(parameter.default)
             if not isinstance(binding, Literal):  # a plain default is left to the function
-                taken.bindings[name] = binding
+                arguments.bindings[name] = binding
 
 
 def _is_open(parameter: inspect.Parameter) -> bool:

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from aioflow.author.duration import microseconds
-from aioflow.author.source_location import wrong
+from aioflow.author.source_location import dag_error
 from aioflow.model.dag import EventsSpec
 
 __all__ = ("HANDLER", "events_spec")
@@ -35,7 +35,7 @@ def events_spec(cls: type[Any], *, is_sensor: bool, has_execute: bool) -> Events
         return None
     name = cls.__name__
     if is_sensor:
-        raise wrong(f"{name} is a sensor; only an operator takes many events")
+        raise dag_error(f"{name} is a sensor; only an operator takes many events")
     window = _count(cls, "event_window", WINDOW_LIMIT)
     if handler is None:
         return EventsSpec(method="", window=window)
@@ -51,16 +51,16 @@ def events_spec(cls: type[Any], *, is_sensor: bool, has_execute: bool) -> Events
 def _check(cls: type[Any], handler: Any, *, has_execute: bool) -> None:
     name = f"{cls.__name__}.{HANDLER}"
     if not inspect.isfunction(handler):
-        raise wrong(f"{name} must be a method")
+        raise dag_error(f"{name} must be a method")
     if inspect.isasyncgenfunction(handler):
-        raise wrong(f"{name} is an async generator; let it return a list")
+        raise dag_error(f"{name} is an async generator; let it return a list")
     try:
         inspect.signature(handler).bind(None, [], {})
     except TypeError:
-        raise wrong(f"{name} is called with (events, context)") from None
+        raise dag_error(f"{name} is called with (events, context)") from None
     is_mixed = inspect.iscoroutinefunction(cls.execute) != inspect.iscoroutinefunction(handler)
     if has_execute and is_mixed:
-        raise wrong(
+        raise dag_error(
             f"{cls.__name__}: execute and {HANDLER} run in one place; write both `def` or both "
             "`async def`"
         )
@@ -69,5 +69,7 @@ def _check(cls: type[Any], handler: Any, *, has_execute: bool) -> None:
 def _count(cls: type[Any], name: str, most: int) -> int:
     value = getattr(cls, name)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise wrong(f"{cls.__name__}.{name} must be a whole number from 1 to {most}, got {value!r}")
+        raise dag_error(
+            f"{cls.__name__}.{name} must be a whole number from 1 to {most}, got {value!r}"
+        )
     return value

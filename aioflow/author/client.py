@@ -12,10 +12,10 @@ from aioflow.errors import AioflowError
 from aioflow.model.dag import ValueKind
 
 __all__ = (
-    "Asker",
     "EventFollower",
     "NamedEvent",
     "NamedEvents",
+    "QuerySender",
     "RunEnding",
     "RunEndings",
     "RunFollower",
@@ -58,7 +58,7 @@ class NamedEvent:
     data: object = None
 
 
-class Asker(Protocol):
+class QuerySender(Protocol):
     """Sends queries to the daemon. Provided by the process that runs the user code."""
 
     async def run_ending(
@@ -137,7 +137,7 @@ class EventFollower(Protocol):
         ...
 
 
-asker: ContextVar[Asker] = ContextVar("asker")
+asker: ContextVar[QuerySender] = ContextVar("asker")
 """Set by the process around each coroutine of user code that it runs."""
 
 
@@ -301,7 +301,7 @@ def _check_zones(logical_date: datetime | None, since: datetime) -> None:
             raise ValueError(f"{name}={instant} needs a time zone")
 
 
-def _host(what: str) -> Asker:
+def _host(what: str) -> QuerySender:
     try:
         return asker.get()
     except LookupError:

@@ -30,7 +30,7 @@ __all__ = (
     "resolve",
 )
 
-_INSTANTS_KEPT = 128
+_CACHED_TIMESTAMPS = 128
 """Cache size for values derived from a run's date, which all tasks of the run share."""
 
 
@@ -108,15 +108,15 @@ class RunContext:
         return f"{self.idempotency_key}/{self.task_no}.{self.clear_number}"
 
 
-_instant = lru_cache(maxsize=_INSTANTS_KEPT)(to_datetime)
+_instant = lru_cache(maxsize=_CACHED_TIMESTAMPS)(to_datetime)
 
 
-@lru_cache(maxsize=_INSTANTS_KEPT)
+@lru_cache(maxsize=_CACHED_TIMESTAMPS)
 def _wall(instant: datetime, timezone: str) -> datetime:
     return instant.astimezone(ZoneInfo(timezone))
 
 
-@lru_cache(maxsize=_INSTANTS_KEPT)
+@lru_cache(maxsize=_CACHED_TIMESTAMPS)
 def _text(instant: datetime, timezone: str, form: str) -> str:
     # Cached by UTC time: local times of the same moment in two zones compare equal.
     return _wall(instant, timezone).strftime(form)

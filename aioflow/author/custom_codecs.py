@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from aioflow.author.source_location import wrong
+from aioflow.author.source_location import dag_error
 
 __all__ = ("Codec", "codec_for", "codec_of", "register_codec")
 
@@ -49,7 +49,7 @@ def register_codec(
     """
     given: object = cls
     if not isinstance(given, type) or cls.__module__ == "builtins" or cls in _BY_THEMSELVES:
-        raise wrong(f"register_codec() takes a class of your own or of a library, not {cls!r}")
+        raise dag_error(f"register_codec() takes a class of your own or of a library, not {cls!r}")
     codec = Codec(encode, decode)
     try:
         setattr(cls, _NAME, codec)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypedDict, Unpack, overload
 
 from aioflow.author.annotations import hints
-from aioflow.author.arguments import Taken
+from aioflow.author.arguments import CallArguments
 from aioflow.author.assets import AssetSchedule
 from aioflow.author.binding import FromContext, Literal
 from aioflow.author.callbacks import RUN_EVENTS, Callback, Callbacks, callbacks_of
@@ -30,12 +30,12 @@ from aioflow.author.parameters import Parameter, ParameterRef
 from aioflow.author.placeholder import Unknown
 from aioflow.author.schedule import Schedule, instant, zone
 from aioflow.author.source_location import (
-    Place,
-    function_place,
+    SourceLocation,
+    dag_error,
+    function_location,
     here,
     importing,
     is_being_read,
-    wrong,
 )
 from aioflow.author.timetables import Timetable
 from aioflow.author.trigger import Trigger
@@ -149,17 +149,17 @@ class DAG:
     def _from_function(cls, fn: Callable[..., object], dag_id: str, options: DagOptions) -> DAG:
         self = cls.__new__(cls)
         options.setdefault("doc", options.get("description") or inspect.getdoc(fn) or "")
-        self._set_up(dag_id, _place_of(fn), options)
+        self._set_up(dag_id, _location_of(fn), options)
         self.parameters = {**_parameters_of(fn), **self.parameters}
         with self:
             fn(*(ParameterRef(self, name) for name in inspect.signature(fn).parameters))
         _register(self)
         return self
 
-    def _set_up(self, dag_id: object, place: Place, options: DagOptions) -> None:
+    def _set_up(self, dag_id: object, place: SourceLocation, options: DagOptions) -> None:
         unknown = options.keys() - DagOptions.__annotations__.keys()
         if unknown:
-            raise wrong(f"DAG {dag_id!r} has no option {unknown.pop()!r}")
+            raise dag_error(f"DAG {dag_id!r} has no option {unknown.pop()!r}")
         self.dag_id = _check_name(dag_id, "DAG")
         self.file, self.line = place.file, place.line
         self.nodes: list[Node] = []
@@ -223,21 +223,21 @@ class DAG:
     def __repr__(self) -> str:
         return f"<DAG {self.dag_id} with {len(self.nodes)} tasks>"
 
-    def add(self, node: Node, taken: Taken) -> None:
+    def add(self, node: Node, arguments: CallArguments) -> None:
         """Add a task with its arguments. Its position must be the next one."""
         _check_name(node.task_id, "task")
         assert node.position == len(self.nodes)  # noqa: S101 - the caller took it from here
         self.nodes.append(node)
         self._uses.setdefault(node.task_id, 0)
-        node.arguments, node.sources = taken.bindings, self._sources_of(node, taken)
+        node.arguments, node.sources = arguments.bindings, self._sources_of(node, arguments)
         node.group = self.open_groups[-1].group_id if self.open_groups else ""
-        for parent in taken.parents:
+        for parent in arguments.parents:
             node.run_after(parent)
             node.argument_parents.add(parent.position)
-        makers = [maker for source in taken.sources for maker in source.parents]
+        makers = [maker for source in arguments.sources for maker in source.parents]
         for maker in makers:
             node.run_after(maker)
-        for parent in (*taken.parents, *makers):
+        for parent in (*arguments.parents, *makers):
             if parent.loop is not None:  # a loop has no result before it has ended
                 node.run_after(self.nodes[parent.loop.until])
 
@@ -246,13 +246,13 @@ class DAG:
         """The mapped group among the open ones, if any."""
         return next((group for group in self.open_groups if group.sources), None)
 
-    def _sources_of(self, node: Node, taken: Taken) -> tuple[Source, ...]:
+    def _sources_of(self, node: Node, arguments: CallArguments) -> tuple[Source, ...]:
         group = self.mapped_group
         if group is None:
-            return taken.sources
-        if taken.sources:
+            return arguments.sources
+        if arguments.sources:
             kind, advice = group.kind
-            raise wrong(f"task {node.task_id!r} expands inside the {kind}; {advice}")
+            raise dag_error(f"task {node.task_id!r} expands inside the {kind}; {advice}")
         return group.sources
 
     def options_for(self, options: Mapping[str, Any], *, is_sensor: bool) -> dict[str, Any]:
@@ -289,16 +289,16 @@ class DAG:
         self._uses.setdefault(name, 0)
 
 
-def _place_of(fn: Callable[..., object]) -> Place:
+def _location_of(fn: Callable[..., object]) -> SourceLocation:
     """Return where a function is defined, or where its factory in another file is called."""
-    own, file = function_place(fn), importing()
+    own, file = function_location(fn), importing()
     return own if file is None or file.file == own.file else file
 
 
 def _check_name(name: object, kind: str) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
-    raise wrong(
+    raise dag_error(
         f"{name!r} is no name for a {kind}: a to z, A to Z, digits, '_', '-' and '.', at most 250"
     )
 
@@ -306,13 +306,13 @@ def _check_name(name: object, kind: str) -> str:
 def _if_paused(options: DagOptions) -> IfPaused:
     value = options.get("if_paused", "stay")
     if value not in {"stay", "stop"}:
-        raise wrong(f"if_paused is 'stay' or 'stop', not {value!r}")
+        raise dag_error(f"if_paused is 'stay' or 'stop', not {value!r}")
     return value
 
 
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
-        raise wrong(f"{name} must be True or False, got {value!r}")
+        raise dag_error(f"{name} must be True or False, got {value!r}")
     return value
 
 
@@ -326,7 +326,7 @@ def _missed(value: object) -> Missed:
         case "skip":
             return "skip"
         case _:
-            raise wrong(f"catchup is True, False, 'all', 'latest' or 'skip', not {value!r}")
+            raise dag_error(f"catchup is True, False, 'all', 'latest' or 'skip', not {value!r}")
 
 
 def _data_interval(value: object) -> IntervalKind:
@@ -336,12 +336,12 @@ def _data_interval(value: object) -> IntervalKind:
         case "previous":
             return "previous"
         case _:
-            raise wrong(f"data_interval is 'slot' or 'previous', not {value!r}")
+            raise dag_error(f"data_interval is 'slot' or 'previous', not {value!r}")
 
 
 def _limit(value: object, name: str, *, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise wrong(f"{name} must be a whole number of at least {least}, got {value!r}")
+        raise dag_error(f"{name} must be a whole number of at least {least}, got {value!r}")
     return value
 
 
@@ -354,9 +354,9 @@ def _length(options: DagOptions, *names: str) -> int | None:
         try:
             length = microseconds(value, name)
         except ValueError as exc:
-            raise wrong(str(exc)) from exc
+            raise dag_error(str(exc)) from exc
         if length == 0:
-            raise wrong(f"{name} must be longer than nothing")
+            raise dag_error(f"{name} must be longer than nothing")
         return length
     return None
 
@@ -366,23 +366,23 @@ def _callbacks(options: DagOptions) -> dict[str, tuple[Callback, ...]]:
     try:
         return callbacks_of(said, RUN_EVENTS)
     except ValueError as exc:
-        raise wrong(str(exc)) from exc
+        raise dag_error(str(exc)) from exc
 
 
 def _texts(texts: Sequence[str], name: str) -> tuple[str, ...]:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise wrong(f"{name} must be a list of texts, got {texts!r}")
+        raise dag_error(f"{name} must be a list of texts, got {texts!r}")
     return tuple(texts)
 
 
 def _parameters_of(fn: Callable[..., object]) -> dict[str, Parameter]:
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
-        raise wrong(f"@dag takes a plain function, {fn.__name__!r} is none")
+        raise dag_error(f"@dag takes a plain function, {fn.__name__!r} is none")
     annotations = hints(fn)
     found = {}
     for name, declared in inspect.signature(fn).parameters.items():
         if declared.kind in {declared.VAR_POSITIONAL, declared.VAR_KEYWORD, declared.KEYWORD_ONLY}:
-            raise wrong(f"parameter {name!r} of a DAG must be an ordinary one")
+            raise dag_error(f"parameter {name!r} of a DAG must be an ordinary one")
         if isinstance(declared.default, Param):
             found[name] = Parameter.of(name, annotations.get(name, Any), declared.default)
             continue
@@ -392,7 +392,7 @@ def _parameters_of(fn: Callable[..., object]) -> dict[str, Parameter]:
         elif isinstance(declared.default, ContextValue):
             default = declared.default.binding
         elif isinstance(declared.default, Unknown):
-            raise wrong(f"{declared.default!r} cannot be the default of a DAG's parameter")
+            raise dag_error(f"{declared.default!r} cannot be the default of a DAG's parameter")
         found[name] = Parameter(name, annotations.get(name, Any), default)
     return found
 
@@ -435,7 +435,7 @@ def open_dag(what: str) -> DAG:
     """
     current = current_dag()
     if current is None:
-        raise wrong(
+        raise dag_error(
             f"{what} was called outside a DAG; call it inside a @dag function or `with DAG(...)`, "
             "or use its .fn to run it right here"
         )

@@ -9,7 +9,7 @@ import msgspec
 from aioflow.author.assets import Asset, AssetExpression, asset_condition, lists_assets
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.schedule import Schedule
-from aioflow.author.timetables import is_timetable, slot_trigger
+from aioflow.author.timetables import is_timetable, timetable_trigger
 from aioflow.author.trigger import Trigger, never_yields, serialize
 from aioflow.errors import BadSchedule
 from aioflow.model.dag_triggers import ASSETS, DagTriggerSpec, IfRunning
@@ -81,7 +81,7 @@ def dag_trigger_spec(
     condition = asset_condition(schedule)
     name = type(schedule).__name__
     if is_own:
-        slots = slot_trigger(schedule, catchup=catchup, begin=begin, end=end)
+        slots = timetable_trigger(schedule, catchup=catchup, begin=begin, end=end)
         path, kwargs = slots.timetable, serialize(slots)[1]  # named in reports by its own class
     elif condition is None:
         wrong = never_yields(type(schedule))

@@ -7,7 +7,7 @@ from typing import Any
 
 from aioflow.author import codec
 from aioflow.author.source_location import here
-from aioflow.author.steps import Steps, at_once, begun
+from aioflow.author.steps import Steps, at_once, start_steps
 from aioflow.author.waiting import Call, Calls, current_calls
 from aioflow.errors import BadEvent, ValueTooLarge
 
@@ -52,7 +52,7 @@ def emit(name: str, *, key: str | None = None, data: object = None) -> Coroutine
             f"emit() was called in a thread, as in a `def` step; {_INSTEAD}"
         ) from None
     call = Call("emit", "emit", here())
-    return _emit(made, call, name, key, begun(_checked(name, key, data)))
+    return _emit(made, call, name, key, start_steps(_checked(name, key, data)))
 
 
 async def _emit(made: Calls, call: Call, name: str, key: str | None, data: Steps[bytes]) -> None:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
-from aioflow.author.arguments import Mappable, Taken
+from aioflow.author.arguments import CallArguments, Mappable
 from aioflow.author.dag import DAG, open_dag
 from aioflow.author.items import GroupItem, Items
 from aioflow.author.loop import (
@@ -24,7 +24,7 @@ from aioflow.author.loop import (
 from aioflow.author.node import Node, Source
 from aioflow.author.options import SensorClassOptions, check_names
 from aioflow.author.ref import Linked, Ref
-from aioflow.author.source_location import wrong
+from aioflow.author.source_location import dag_error
 
 __all__ = ("GroupFunction", "GroupOptions", "MappedGroup", "TaskGroup", "task_group")
 
@@ -74,7 +74,7 @@ class TaskGroup(Linked):
     def __init__(self, group_id: str, **options: Unpack[GroupOptions]) -> None:
         unknown = options.keys() - GroupOptions.__annotations__.keys()
         if unknown:
-            raise wrong(f"TaskGroup {group_id!r} has no option {unknown.pop()!r}")
+            raise dag_error(f"TaskGroup {group_id!r} has no option {unknown.pop()!r}")
         dag = open_dag(f"TaskGroup {group_id!r}")
         self._dag: DAG = dag
         self.group_id = dag.free_task_id(group_id)
@@ -116,7 +116,7 @@ class TaskGroup(Linked):
             DagError: If the group is mapped, or is in a mapped group or another loop.
         """
         if has_items or self._dag.mapped_group is not None:
-            raise wrong(
+            raise dag_error(
                 f"group {self.group_id!r} is a loop; that cannot be mapped, nor be in a mapped "
                 "group or in another loop"
             )
@@ -140,7 +140,7 @@ class TaskGroup(Linked):
     @property
     def node(self) -> Node:
         """Always raises, as a group is more than one task."""
-        raise wrong(f"group {self.group_id!r} is no single task; name one of its tasks")
+        raise dag_error(f"group {self.group_id!r} is no single task; name one of its tasks")
 
     @property
     def heads(self) -> Sequence[Node]:
@@ -157,7 +157,9 @@ class TaskGroup(Linked):
 
     def _some(self, nodes: list[Node]) -> list[Node]:
         if not nodes:
-            raise wrong(f"group {self.group_id!r} has no tasks to link; make them inside it first")
+            raise dag_error(
+                f"group {self.group_id!r} has no tasks to link; make them inside it first"
+            )
         return nodes
 
 
@@ -187,13 +189,13 @@ class MappedGroup:
         Raises:
             DagError: If it is in a mapped group itself, or the arguments do not match.
         """
-        owner, taken = self._begin("expand")
+        owner, arguments = self._begin("expand")
         if not mapped:
-            raise wrong(f"{owner} needs at least one argument to map over")
+            raise dag_error(f"{owner} needs at least one argument to map over")
         both = self._fixed.keys() & mapped.keys()
         if both:
-            raise wrong(f"{owner} got {both.pop()!r} from partial() and from expand()")
-        sources = tuple(taken.source(name, value) for name, value in mapped.items())
+            raise dag_error(f"{owner} got {both.pop()!r} from partial() and from expand()")
+        sources = tuple(arguments.source(name, value) for name, value in mapped.items())
         items = {name: GroupItem(sources, number, name) for number, name in enumerate(mapped)}
         return self._make(sources, (), {**self._fixed, **items})
 
@@ -203,18 +205,18 @@ class MappedGroup:
         Raises:
             DagError: If it is in a mapped group itself, or the arguments do not match.
         """
-        _, taken = self._begin("expand_kwargs")
-        sources = (taken.source("items", items),)
+        _, arguments = self._begin("expand_kwargs")
+        sources = (arguments.source("items", items),)
         names = [name for name in inspect.signature(self._fn).parameters if name not in self._fixed]
         given = {name: GroupItem(sources, 0, name, (name,)) for name in names}
         return self._make(sources, (), {**self._fixed, **given})
 
-    def _begin(self, verb: str) -> tuple[str, Taken]:
+    def _begin(self, verb: str) -> tuple[str, CallArguments]:
         owner = f"{self._fn.__name__}.{verb}()"
         dag = open_dag(owner)
         if dag.mapped_group is not None:
-            raise wrong(f"{owner}: a mapped group cannot be in another, or in a loop")
-        return owner, Taken(dag, owner)
+            raise dag_error(f"{owner}: a mapped group cannot be in another, or in a loop")
+        return owner, CallArguments(dag, owner)
 
 
 class GroupFunction(Generic[P, R_co]):
@@ -226,15 +228,15 @@ class GroupFunction(Generic[P, R_co]):
 
     def __init__(self, fn: Callable[P, Any], options: LoopOptions) -> None:
         if not inspect.isfunction(fn):
-            raise wrong(f"@task_group takes a function, got {fn!r}")
+            raise dag_error(f"@task_group takes a function, got {fn!r}")
         owner = f"@task_group {fn.__name__!r}"
         unknown = options.keys() - LoopOptions.__annotations__.keys()
         if unknown:
-            raise wrong(f"{owner} has no option {unknown.pop()!r}")
+            raise dag_error(f"{owner} has no option {unknown.pop()!r}")
         if "until" in options:
             check_loop(options["until"], options.get("max_rounds", MAX_ROUNDS), owner)
         elif "max_rounds" in options:
-            raise wrong(f"{owner} has max_rounds, but no until")
+            raise dag_error(f"{owner} has max_rounds, but no until")
         self.fn = fn
         self._options = options
         functools.update_wrapper(self, fn)

@@ -10,7 +10,7 @@ from typing import Any
 from aioflow.author.binding import FromSource
 from aioflow.author.node import NO_FILL, Source
 from aioflow.author.placeholder import Unknown
-from aioflow.author.source_location import misused, wrong
+from aioflow.author.source_location import dag_error, misused
 from aioflow.model.dag import Join
 
 __all__ = ("GroupItem", "Items", "Previous", "source_of")
@@ -37,12 +37,12 @@ class Items(Unknown):
             DagError: If it is not a plain function.
         """
         if hasattr(fn, "expand"):
-            raise wrong(f"map() takes a plain function; of {fn!r} that is .fn")
+            raise dag_error(f"map() takes a plain function; of {fn!r} that is .fn")
         function: object = fn
         if not callable(function):
-            raise wrong(f"map() takes a function, got {fn!r}")
+            raise dag_error(f"map() takes a function, got {fn!r}")
         if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
-            raise wrong(f"map() takes a plain function, {fn!r} is async")
+            raise dag_error(f"map() takes a plain function, {fn!r} is async")
         source = self._source()
         return _Made(
             dataclasses.replace(source, functions=(*source.functions, fn)),
@@ -82,7 +82,9 @@ class _Made(Items):
     @property
     def binding(self) -> Any:
         """Always raises: these items can be expanded over, but not passed as an argument."""
-        raise wrong(f"{self._called} can be given to expand() only; take the result itself here")
+        raise dag_error(
+            f"{self._called} can be given to expand() only; take the result itself here"
+        )
 
 
 class GroupItem(Unknown):
@@ -126,7 +128,7 @@ class GroupItem(Unknown):
         """
         group = dag.mapped_group
         if group is None or group.sources is not self._sources:
-            raise wrong(f"{owner} was given {self!r} outside of its mapped group")
+            raise dag_error(f"{owner} was given {self!r} outside of its mapped group")
 
 
 class Previous(Unknown):
@@ -157,7 +159,7 @@ class Previous(Unknown):
             DagError: If its loop is not open.
         """
         if dag.mapped_group is not self._group:
-            raise wrong(f"{owner} was given {self!r} outside of its loop")
+            raise dag_error(f"{owner} was given {self!r} outside of its loop")
 
 
 def source_of(value: object, what: str) -> Source:
@@ -169,10 +171,10 @@ def source_of(value: object, what: str) -> Source:
     if isinstance(value, Items):
         return value._source()  # noqa: SLF001 - what the class is for
     if isinstance(value, Unknown):
-        raise wrong(f"{what} {value!r}; let a task return the list")
+        raise dag_error(f"{what} {value!r}; let a task return the list")
     if isinstance(value, Mapping):
         value = list(value.items())
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         kind = type(value).__name__
-        raise wrong(f"{what} a {kind}; give it a list or the result of a task")
+        raise dag_error(f"{what} a {kind}; give it a list or the result of a task")
     return Source(values=value)

@@ -10,7 +10,7 @@ from aioflow.author.binding import FromTask
 from aioflow.author.items import Previous
 from aioflow.author.node import Loop, Node, Part, Source
 from aioflow.author.ref import Linked, Ref
-from aioflow.author.source_location import wrong
+from aioflow.author.source_location import dag_error
 from aioflow.author.task import TaskFunction
 
 __all__ = (
@@ -71,11 +71,11 @@ class LoopRef(GroupRef[R_co], Generic[R_co]):
     def rounds(self) -> Ref[Sequence[R_co]]:
         """The values of all rounds, in order. A task can expand over them."""
         if self.keys_inside:
-            raise wrong(f"{self!r} has no rounds; take those of the whole loop")
+            raise dag_error(f"{self!r} has no rounds; take those of the whole loop")
         return GroupRef(self.node, (), self._group)
 
     def _source(self) -> Source:
-        raise wrong(
+        raise dag_error(
             f"a task cannot expand over what the loop {self._label()!r} comes to; "
             "expand over its .rounds, or let a task behind it return the list"
         )
@@ -89,9 +89,11 @@ def check_loop(until: object, max_rounds: object, owner: str) -> None:
             number of at least 1.
     """
     if not (inspect.isfunction(until) or isinstance(until, TaskFunction)):
-        raise wrong(f"{owner}: until takes a function or a task, got {until!r}")
+        raise dag_error(f"{owner}: until takes a function or a task, got {until!r}")
     if isinstance(max_rounds, bool) or not isinstance(max_rounds, int) or max_rounds < 1:
-        raise wrong(f"{owner}: max_rounds must be a whole number of at least 1, got {max_rounds!r}")
+        raise dag_error(
+            f"{owner}: max_rounds must be a whole number of at least 1, got {max_rounds!r}"
+        )
 
 
 def with_previous(
@@ -115,7 +117,7 @@ def value_of(returned: object, inside: Sequence[Node]) -> Ref[Any]:
         DagError: If it is not the whole result of one of the loop's tasks.
     """
     if not isinstance(returned, Ref) or returned.node not in inside or returned.keys_inside:
-        raise wrong(
+        raise dag_error(
             f"a loop has to return the whole result of one of its tasks, it returned {returned!r}"
         )
     return returned
@@ -134,7 +136,7 @@ def add_decider(
     task = until if isinstance(until, TaskFunction) else TaskFunction(until, {}, is_sensor=False)
     decider = task.override(task_id="until").as_part(Part.UNTIL)(returned).node
     if decider.sensor is not None:
-        raise wrong(f"{decider.task_id!r} is a sensor; until takes a function or a task")
+        raise dag_error(f"{decider.task_id!r} is a sensor; until takes a function or a task")
     for tail in tails:
         decider.run_after(tail)
     loop = Loop(max_rounds, returned.node.position, decider.position)

@@ -13,7 +13,7 @@ from aioflow.author.annotations import hints
 from aioflow.author.binding import Binding
 from aioflow.author.options import Settings
 from aioflow.author.retry import Retry
-from aioflow.author.source_location import Place, wrong
+from aioflow.author.source_location import SourceLocation, dag_error
 from aioflow.author.start import START, START_KWARGS
 from aioflow.errors import UnknownParent
 from aioflow.model.dag import Body, EdgeGroup, EventsSpec, Join, SensorSpec, TaskSpec
@@ -135,7 +135,7 @@ class Node:
     position: int
     kind: Literal["function", "operator"]
     settings: Settings
-    place: Place
+    place: SourceLocation
     body: Body
     fn: Callable[..., Any] | None = None
     operator: type[Any] | None = None
@@ -231,10 +231,10 @@ class Node:
         if parent.dag is not self.dag:
             raise UnknownParent(self.task_id, parent.task_id)
         if parent is self:
-            raise wrong(f"task {self.task_id!r} cannot depend on itself")
+            raise dag_error(f"task {self.task_id!r} cannot depend on itself")
         self.parents.add(parent.position)
 
-    def judge_apart(self, parents: Sequence[Node], rule: TriggerRule) -> None:
+    def add_separate_rule(self, parents: Sequence[Node], rule: TriggerRule) -> None:
         """Evaluate a separate trigger rule for these parents; the rule of the task excludes them.
 
         Idempotent for the same parents with the same rule.

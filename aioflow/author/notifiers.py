@@ -12,7 +12,7 @@ import msgspec
 
 from aioflow.author.named_values import connection as connection_at_hand
 from aioflow.author.named_values import secret
-from aioflow.author.source_location import wrong
+from aioflow.author.source_location import dag_error
 
 __all__ = ("EmailNotifier", "Notification", "WebhookNotifier", "outbound", "summary")
 
@@ -93,7 +93,7 @@ class WebhookNotifier:
         tries: int = 3,
     ) -> None:
         if bool(url) == bool(url_secret):
-            raise wrong("WebhookNotifier takes either a url or a url_secret")
+            raise dag_error("WebhookNotifier takes either a url or a url_secret")
         if url:
             _check_url(url)
         self.secrets = tuple(name for name in (url_secret, signing_secret) if name)
@@ -142,7 +142,7 @@ class WebhookNotifier:
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise wrong("the url of a WebhookNotifier begins with https:// or http://")
+        raise dag_error("the url of a WebhookNotifier begins with https:// or http://")
 
 
 def _are_addresses(texts: Sequence[str]) -> bool:
@@ -183,9 +183,9 @@ class EmailNotifier:
     ) -> None:
         self._to = (to,) if isinstance(to, str) else tuple(to)
         if not self._to or not _are_addresses(self._to):
-            raise wrong(f"EmailNotifier takes addresses, got {to!r}")
+            raise dag_error(f"EmailNotifier takes addresses, got {to!r}")
         if not sender.isprintable():
-            raise wrong(f"EmailNotifier takes an address as its sender, got {sender!r}")
+            raise dag_error(f"EmailNotifier takes an address as its sender, got {sender!r}")
         self.connections = (connection,)
         self._sender = sender
         self._subject = subject

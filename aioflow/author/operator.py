@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeAlias, Unpack
 
-from aioflow.author.arguments import Taken, take, take_expanded, take_spread
+from aioflow.author.arguments import CallArguments, bind_call, bind_expanded, bind_spread
 from aioflow.author.batch_operators import HANDLER, events_spec
 from aioflow.author.dag import DAG, current_dag, open_dag
 from aioflow.author.duration import Duration
@@ -22,13 +22,13 @@ from aioflow.author.options import (
 )
 from aioflow.author.ref import Linked, Ref
 from aioflow.author.signals import NotReady, PokeReturnValue, TaskDeferred, sensor_saw
-from aioflow.author.source_location import Place, here, wrong
+from aioflow.author.source_location import SourceLocation, dag_error, here
 from aioflow.author.start import START, START_KWARGS, StartTriggerArgs
 from aioflow.author.task import PartialTask
 from aioflow.author.trigger import Trigger
 from aioflow.model.dag import Body
 
-__all__ = ("Context", "Operator", "Sensor", "looks_by_poke", "missing_method")
+__all__ = ("Context", "Operator", "Sensor", "missing_method", "runs_by_poke")
 
 Context: TypeAlias = dict[str, Any]
 """The argument of ``execute`` and ``poke``: all values of the run, by name."""
@@ -65,18 +65,18 @@ class Operator(Linked):
     template_fields: Sequence[str] = ()
 
     _is_sensor = False
-    _taken: tuple[DAG, Taken, Place] | None
+    _call: tuple[DAG, CallArguments, SourceLocation] | None
     _node: Node | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
-        self._node = self._taken = None
+        self._node = self._call = None
         dag = current_dag()
         if dag is not None:
             owner = f"{cls.__name__}()"
-            taken = take(_init_of(cls), args, kwargs, dag=dag, owner=owner, injects=False)
+            arguments = bind_call(_init_of(cls), args, kwargs, dag=dag, owner=owner, injects=False)
             dag.unfinished[id(self)] = self
-            self._taken = dag, taken, here()
+            self._call = dag, arguments, here()
         return self
 
     def __init__(self, task_id: str, **options: Unpack[OperatorOptions]) -> None:
@@ -85,14 +85,14 @@ class Operator(Linked):
 
     def _register(self, options: Mapping[str, Any]) -> None:
         cls = type(self)
-        if self._taken is None:
+        if self._call is None:
             settled(options, is_sensor=cls._is_sensor, owner=f"{cls.__name__} {self.task_id!r}")
             return
-        dag, taken, place = self._taken
-        self._node = _added(cls, self.task_id, options, dag, taken, place)
+        dag, arguments, place = self._call
+        self._node = _added(cls, self.task_id, options, dag, arguments, place)
         self._node.instance = self
         self.task_id = self._node.task_id
-        self._taken = None
+        self._call = None
         del dag.unfinished[id(self)]
 
     def execute(self, context: Context) -> Any:
@@ -126,10 +126,10 @@ class Operator(Linked):
         """
         for name in (method_name, on_timeout):
             if name and not callable(getattr(self, name, None)):
-                raise wrong(f"{type(self).__name__} has no method {name!r} to resume in")
+                raise dag_error(f"{type(self).__name__} has no method {name!r} to resume in")
         needs_one = method_name is not None or self.many_events
         if needs_one and not method_name and not hasattr(self, HANDLER):
-            raise wrong(
+            raise dag_error(
                 f"{type(self).__name__}.defer() needs a method_name to resume in; "
                 "None if the trigger ends the task itself"
             )
@@ -145,7 +145,7 @@ class Operator(Linked):
     def node(self) -> Node:
         """The task in its DAG."""
         if self._node is None:
-            raise wrong(f"{self!r} was not made inside a DAG")
+            raise dag_error(f"{self!r} was not made inside a DAG")
         return self._node
 
     @property
@@ -185,7 +185,7 @@ class Sensor(Operator):
         met.
         """
         seen = self.poke(context)
-        return _looked(seen) if inspect.isawaitable(seen) else _found(seen)
+        return _awaited_poke(seen) if inspect.isawaitable(seen) else _poke_value(seen)
 
     def poke(
         self, context: Context
@@ -197,7 +197,7 @@ class Sensor(Operator):
         raise NotImplementedError(f"{type(self).__name__} needs a method poke()")
 
 
-def looks_by_poke(cls: type[Operator]) -> bool:
+def runs_by_poke(cls: type[Operator]) -> bool:
     """Return whether a sensor is run by its ``poke``: it does not override ``execute``."""
     return cls.execute is Sensor.execute
 
@@ -209,7 +209,7 @@ def missing_method(owner: Any) -> str:
         owner: An operator, or its class if it is mapped.
     """
     cls = owner if isinstance(owner, type) else type(owner)
-    if issubclass(cls, Sensor) and looks_by_poke(cls):
+    if issubclass(cls, Sensor) and runs_by_poke(cls):
         return "poke" if _is_of(Sensor, owner, "poke") else ""
     return "execute" if _is_of(Operator, owner, "execute") else ""
 
@@ -219,11 +219,11 @@ def _is_of(cls: type[Operator], owner: Any, name: str) -> bool:
     return getattr(found, "__func__", found) is getattr(cls, name)
 
 
-async def _looked(seen: Awaitable[bool | PokeReturnValue[Any]]) -> Any:
-    return _found(await seen)
+async def _awaited_poke(seen: Awaitable[bool | PokeReturnValue[Any]]) -> Any:
+    return _poke_value(await seen)
 
 
-def _found(seen: object) -> Any:
+def _poke_value(seen: object) -> Any:
     is_done, value = sensor_saw(seen)
     if not is_done:
         raise NotReady
@@ -244,14 +244,16 @@ def _added(
     task_id: str,
     options: Mapping[str, Any],
     dag: DAG,
-    taken: Taken,
-    place: Place,
+    arguments: CallArguments,
+    place: SourceLocation,
 ) -> Node:
     is_sensor = cls._is_sensor
     said = dag.options_for(options, is_sensor=is_sensor)
-    code = cls.poke if issubclass(cls, Sensor) and looks_by_poke(cls) else cls.execute
+    code = cls.poke if issubclass(cls, Sensor) and runs_by_poke(cls) else cls.execute
     if inspect.isasyncgenfunction(code):
-        raise wrong(f"{cls.__name__}.{code.__name__} is an async generator; let it return a list")
+        raise dag_error(
+            f"{cls.__name__}.{code.__name__} is an async generator; let it return a list"
+        )
     events = events_spec(cls, is_sensor=is_sensor, has_execute=cls.execute is not Operator.execute)
     if events is not None and events.method and code is Operator.execute:
         code = getattr(cls, HANDLER)  # it starts from its trigger, and has no other method
@@ -266,7 +268,7 @@ def _added(
         operator=cls,
         events=events,
     )
-    dag.add(node, taken)
+    dag.add(node, arguments)
     return node
 
 
@@ -277,12 +279,12 @@ def _expanded(
     dag, names = open_dag(owner), _option_names(cls)
     never = sorted(names & mapped.keys())
     if never:
-        raise wrong(f"{owner}: {never[0]!r} is an option of the task; give it to partial()")
+        raise dag_error(f"{owner}: {never[0]!r} is an option of the task; give it to partial()")
     task_id = _named(fixed, owner)
     starts = _starts(cls, fixed, owner)
     init = _skipped if starts and START_KWARGS in {*fixed, *mapped} else _init_of(cls)
-    taken = take_expanded(init, fixed, mapped, dag=dag, owner=owner, injects=False)
-    node = _added(cls, task_id, _options(fixed, names), dag, taken, here())
+    arguments = bind_expanded(init, fixed, mapped, dag=dag, owner=owner, injects=False)
+    node = _added(cls, task_id, _options(fixed, names), dag, arguments, here())
     node.starts = starts
     return Ref(node)
 
@@ -295,10 +297,10 @@ def _spread(
     task_id = _named(fixed, owner)
     starts = _starts(cls, fixed, owner)
     init = _skipped if starts else _init_of(cls)
-    taken = take_spread(
+    arguments = bind_spread(
         init, fixed, items, dag=dag, owner=owner, injects=False, refused=frozenset(names)
     )
-    node = _added(cls, task_id, _options(fixed, names), dag, taken, here())
+    node = _added(cls, task_id, _options(fixed, names), dag, arguments, here())
     node.starts = starts
     return Ref(node)
 
@@ -307,7 +309,7 @@ def _starts(cls: type[Operator], fixed: Mapping[str, object], owner: str) -> boo
     """Return whether the children start deferred, as ``partial()`` or else the class says."""
     said = fixed.get(START, cls.start_from_trigger)
     if not isinstance(said, bool):
-        raise wrong(f"{owner}: {START} is True or False, known while the DAG is written")
+        raise dag_error(f"{owner}: {START} is True or False, known while the DAG is written")
     return said
 
 
@@ -318,7 +320,7 @@ def _option_names(cls: type[Operator]) -> frozenset[str]:
 def _named(fixed: Mapping[str, object], owner: str) -> str:
     task_id = fixed.get("task_id")
     if not isinstance(task_id, str):
-        raise wrong(f"{owner}: give a task_id to partial()")
+        raise dag_error(f"{owner}: give a task_id to partial()")
     return task_id
 
 

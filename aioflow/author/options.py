@@ -14,7 +14,7 @@ from aioflow.author.callbacks import TASK_EVENTS, Callback, Callbacks, callbacks
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.named_values import declared
 from aioflow.author.retry import Retry
-from aioflow.author.source_location import wrong
+from aioflow.author.source_location import dag_error
 from aioflow.errors import DagError
 from aioflow.model.dag import DEFAULT_POOL, SensorSpec, ValueKind
 from aioflow.model.states import TriggerRule
@@ -173,22 +173,22 @@ def check_names(options: Mapping[str, object], *, is_sensor: bool, owner: str) -
     known = SENSOR_NAMES if is_sensor else TASK_NAMES
     for name in options:
         if name not in known:
-            raise wrong(f"{owner} has no option {name!r}; there are {', '.join(sorted(known))}")
+            raise dag_error(f"{owner} has no option {name!r}; there are {', '.join(sorted(known))}")
 
 
 def without_replaced(options: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
     """Drop options that ``by`` overrides under another name, so that the two can be merged."""
-    kept = dict(options)
+    remaining = dict(options)
     if "trigger_rule" in by:
-        kept.pop("min_success", None)
+        remaining.pop("min_success", None)
     elif "min_success" in by:
-        kept.pop("trigger_rule", None)
+        remaining.pop("trigger_rule", None)
     if "retry" in by:
-        kept.pop("retries", None)
-        kept.pop("retry_delay", None)
+        remaining.pop("retries", None)
+        remaining.pop("retry_delay", None)
     elif {"retries", "retry_delay"} & by.keys():
-        kept.pop("retry", None)
-    return {name: value for name, value in kept.items() if _SAME.get(name) not in by}
+        remaining.pop("retry", None)
+    return {name: value for name, value in remaining.items() if _SAME.get(name) not in by}
 
 
 def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Settings:
@@ -231,7 +231,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
     except DagError:
         raise
     except ValueError as exc:
-        raise wrong(f"{owner}: {exc}") from exc
+        raise dag_error(f"{owner}: {exc}") from exc
 
 
 def _retry(said: Mapping[str, Any]) -> Retry | None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from aioflow.author.source_location import wrong
+from aioflow.author.source_location import dag_error
 
 __all__ = ("JSON_LIMIT", "Param", "json_text", "misfit")
 
@@ -107,12 +107,12 @@ def _checked(schema: Mapping[str, Any]) -> str:
         text = json_text(schema)
         Draft202012Validator.check_schema(json.loads(text))
     except (TypeError, ValueError, RecursionError) as exc:
-        raise wrong(f"the schema of a Param is no JSON: {exc}") from None
+        raise dag_error(f"the schema of a Param is no JSON: {exc}") from None
     except SchemaError as exc:
-        raise wrong(f"the schema of a Param is none: {exc.message}") from None
+        raise dag_error(f"the schema of a Param is none: {exc.message}") from None
     for target in _references(schema):
         if not (isinstance(target, str) and target.startswith("#")):
-            raise wrong(f"$ref={target!r} leads out of the schema of its Param")
+            raise dag_error(f"$ref={target!r} leads out of the schema of its Param")
     return text
 
 
@@ -131,10 +131,10 @@ def _check_default(default: Any, schema: str) -> None:
     try:
         plain = json.loads(json_text(default))
     except (TypeError, ValueError, RecursionError) as exc:
-        raise wrong(f"the default of a Param must be JSON: {exc}") from None
+        raise dag_error(f"the default of a Param must be JSON: {exc}") from None
     try:
         why = _why_not(json.loads(schema), plain)
     except Exception as exc:  # noqa: BLE001 - such as a $ref to nowhere
-        raise wrong(f"the schema of a Param cannot be used: {exc}") from None
+        raise dag_error(f"the schema of a Param cannot be used: {exc}") from None
     if why is not None:
-        raise wrong(f"the default of a Param does not fit its schema: {why}")
+        raise dag_error(f"the default of a Param does not fit its schema: {why}")

@@ -10,7 +10,7 @@ from aioflow.author.binding import FromTask
 from aioflow.author.items import Items
 from aioflow.author.node import Node, Source
 from aioflow.author.options import RuleName, rule_of
-from aioflow.author.source_location import misused, wrong
+from aioflow.author.source_location import dag_error, misused
 from aioflow.model.states import TriggerRule
 
 __all__ = ("Linked", "Ref", "Teardown", "chain")
@@ -50,7 +50,7 @@ class Linked:
         _link(parents, [self])
         if rule is not None:
             for head in self.heads:
-                head.judge_apart(_tails_of(parents), _rule(rule))
+                head.add_separate_rule(_tails_of(parents), _rule(rule))
         return self
 
     def as_setup(self) -> Self:
@@ -155,7 +155,7 @@ class Ref(Linked, Items, Any, Generic[R_co]):  # type: ignore[misc]
 
     def _source(self) -> Source:
         if self._keys:
-            raise wrong(
+            raise dag_error(
                 f"a task can expand over a whole result, not over {self!r}; "
                 "let a task return that list"
             )
@@ -181,7 +181,7 @@ def _items(value: object) -> list[Linked]:
         return [value]
     if isinstance(value, list | tuple):
         return [found for item in value for found in _items(item)]
-    raise wrong(f"{value!r} is no task; call the task first, inside the DAG")
+    raise dag_error(f"{value!r} is no task; call the task first, inside the DAG")
 
 
 def _link(parents: Sequence[object], children: Sequence[object]) -> None:
@@ -195,7 +195,7 @@ def _rule(rule: RuleName | TriggerRule) -> TriggerRule:
     try:
         return rule_of(rule, "rule")
     except ValueError as exc:
-        raise wrong(str(exc)) from exc
+        raise dag_error(str(exc)) from exc
 
 
 def chain(*items: Linked | Sequence[Linked]) -> None:
@@ -210,7 +210,7 @@ def chain(*items: Linked | Sequence[Linked]) -> None:
     for left, right in pairwise(items):
         if isinstance(left, list | tuple) and isinstance(right, list | tuple):
             if len(left) != len(right):
-                raise wrong(
+                raise dag_error(
                     f"chain() links neighbouring lists item by item, but one has {len(left)} "
                     f"items and the next {len(right)}"
                 )

@@ -10,13 +10,13 @@ import msgspec
 
 from aioflow.errors import DagError, ReferenceMisused
 
-__all__ = ("Place", "here", "importing", "is_being_read", "misused", "wrong")
+__all__ = ("SourceLocation", "dag_error", "here", "importing", "is_being_read", "misused")
 
 # Generated code, such as the __init__ of a dataclass, has no file.
 _OURS = (str(Path(__file__).parent), "<string>")
 
 
-class Place(msgspec.Struct, frozen=True):
+class SourceLocation(msgspec.Struct, frozen=True):
     """A line of a file."""
 
     file: str
@@ -26,17 +26,17 @@ class Place(msgspec.Struct, frozen=True):
         return f"{self.file}:{self.line}"
 
 
-def here() -> Place:
+def here() -> SourceLocation:
     """Return the innermost line outside of this package in the call stack."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     if frame is None:
-        return Place("<unknown>", 0)
-    return Place(frame.f_code.co_filename, frame.f_lineno)
+        return SourceLocation("<unknown>", 0)
+    return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
 
 
-def importing() -> Place | None:
+def importing() -> SourceLocation | None:
     """Return the line of the innermost module that is being imported, if any.
 
     A DAG belongs to the file that calls a factory, not to the one that defines the factory.
@@ -46,7 +46,7 @@ def importing() -> Place | None:
         caller = frame.f_back
         is_import = caller is not None and caller.f_code.co_filename.startswith("<frozen importlib")
         if is_import and frame.f_code.co_name == "<module>":
-            return Place(frame.f_code.co_filename, frame.f_lineno)
+            return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
         frame = caller
     return None
 
@@ -64,7 +64,7 @@ def is_being_read(file: str) -> bool:
     return importing() is not None
 
 
-def wrong(message: str) -> DagError:
+def dag_error(message: str) -> DagError:
     """Return an error that includes the author's line."""
     return DagError(f"{message} ({here()})")
 
@@ -74,7 +74,7 @@ def misused(name: str, operation: str) -> ReferenceMisused:
     return ReferenceMisused(name, operation, where=str(here()))
 
 
-def function_place(fn: Any) -> Place:
+def function_location(fn: Any) -> SourceLocation:
     """Return where a function starts, including its decorators."""
     code = fn.__code__
-    return Place(code.co_filename, code.co_firstlineno)
+    return SourceLocation(code.co_filename, code.co_firstlineno)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeAlias, TypeVar
 
-__all__ = ("Steps", "at_once", "begun")
+__all__ = ("Steps", "at_once", "start_steps")
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
@@ -25,7 +25,7 @@ def at_once(steps: Steps[T]) -> T:
             return value
 
 
-def begun(steps: Steps[T]) -> Steps[T]:
+def start_steps(steps: Steps[T]) -> Steps[T]:
     """Run the first steps now and return the remaining ones. Only large values have any left."""
     for _ in range(_FIRST_STEPS):
         try:

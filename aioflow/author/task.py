@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from aioflow.author.arguments import Mappable, Taken, take, take_expanded, take_spread
+from aioflow.author.arguments import CallArguments, Mappable, bind_call, bind_expanded, bind_spread
 from aioflow.author.dag import open_dag
 from aioflow.author.items import Items
 from aioflow.author.node import CHOOSING, Node, Part
@@ -20,7 +20,7 @@ from aioflow.author.options import (
 )
 from aioflow.author.ref import Ref
 from aioflow.author.signals import PokeReturnValue
-from aioflow.author.source_location import here, wrong
+from aioflow.author.source_location import dag_error, here
 from aioflow.model.dag import Body
 
 __all__ = ("Node", "PartialTask", "TaskFunction", "sensor", "setup", "task", "teardown")
@@ -48,14 +48,16 @@ class TaskFunction(Generic[P, R_co]):
     ) -> None:
         kind = "@sensor" if is_sensor else "@task"
         if not inspect.isfunction(fn):
-            raise wrong(f"{kind} takes a function, got {fn!r}")
+            raise dag_error(f"{kind} takes a function, got {fn!r}")
         if is_sensor and inspect.isasyncgenfunction(fn):
-            raise wrong(
+            raise dag_error(
                 f"{kind} {fn.__name__!r} is an async generator; let it return True or False"
             )
         for name, parameter in inspect.signature(fn).parameters.items():
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise wrong(f"parameter {name!r} of {fn.__name__!r} must not be positional-only")
+                raise dag_error(
+                    f"parameter {name!r} of {fn.__name__!r} must not be positional-only"
+                )
         settled(options, is_sensor=is_sensor, owner=f"{kind} {fn.__name__!r}")
         self.fn = fn
         self._options = dict(options)
@@ -73,8 +75,8 @@ class TaskFunction(Generic[P, R_co]):
             DagError: If no DAG is being defined, or the arguments do not match.
         """
         dag = open_dag(f"{self.fn.__name__}()")
-        taken = take(self.fn, args, kwargs, dag=dag, owner=f"{self.fn.__name__}()")
-        return Ref(self._add(taken))
+        arguments = bind_call(self.fn, args, kwargs, dag=dag, owner=f"{self.fn.__name__}()")
+        return Ref(self._add(arguments))
 
     def partial(self, **fixed: Any) -> PartialTask[R_co]:
         """Fix the values of some arguments for all children of a mapped task."""
@@ -105,23 +107,23 @@ class TaskFunction(Generic[P, R_co]):
     ) -> Ref[Sequence[R_co]]:
         owner = f"{self.fn.__name__}.expand()"
         if self._part in CHOOSING:
-            raise wrong(f"{owner}: a task that chooses what runs cannot be mapped itself")
+            raise dag_error(f"{owner}: a task that chooses what runs cannot be mapped itself")
         dag = open_dag(owner)
-        return Ref(self._add(take_expanded(self.fn, fixed, mapped, dag=dag, owner=owner)))
+        return Ref(self._add(bind_expanded(self.fn, fixed, mapped, dag=dag, owner=owner)))
 
     def _spread(self, fixed: Mapping[str, object], items: object) -> Ref[Sequence[R_co]]:
         owner = f"{self.fn.__name__}.expand_kwargs()"
         if self._part in CHOOSING:
-            raise wrong(f"{owner}: a task that chooses what runs cannot be mapped itself")
+            raise dag_error(f"{owner}: a task that chooses what runs cannot be mapped itself")
         dag = open_dag(owner)
-        return Ref(self._add(take_spread(self.fn, fixed, items, dag=dag, owner=owner)))
+        return Ref(self._add(bind_spread(self.fn, fixed, items, dag=dag, owner=owner)))
 
-    def _add(self, taken: Taken) -> Node:
+    def _add(self, arguments: CallArguments) -> Node:
         name = self.fn.__name__
         dag = open_dag(f"{name}()")
         outer = dag.mapped_group
         if self._part in CHOOSING and outer is not None and outer.is_loop:
-            raise wrong(f"{name}(): a task that chooses what runs cannot be in a loop")
+            raise dag_error(f"{name}(): a task that chooses what runs cannot be in a loop")
         options = dag.options_for(self._options, is_sensor=self._is_sensor)
         task_id = dag.free_task_id(options.get("task_id", name))
         node = Node(
@@ -134,7 +136,7 @@ class TaskFunction(Generic[P, R_co]):
             body=_body_of(self.fn),
             fn=self.fn,
         )
-        dag.add(node, taken)
+        dag.add(node, arguments)
         node.part = self._part
         node.is_setup = self._part is Part.SETUP
         node.is_teardown = self._part in {Part.TEARDOWN, Part.TEARDOWN_THAT_MATTERS}

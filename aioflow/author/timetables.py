@@ -18,11 +18,11 @@ from aioflow.errors import BadSchedule
 from aioflow.model.timestamps import Timestamp, to_datetime, to_timestamp
 
 __all__ = (
-    "SlotTrigger",
     "Timetable",
+    "TimetableTrigger",
     "is_timetable",
     "is_timetable_class",
-    "slot_trigger",
+    "timetable_trigger",
     "until",
 )
 
@@ -55,16 +55,16 @@ def is_timetable_class(found: object) -> bool:
     return isinstance(found, type) and hasattr(found, "next_after")
 
 
-def slot_trigger(
+def timetable_trigger(
     schedule: Timetable, *, catchup: bool, begin: Timestamp | None, end: Timestamp | None
-) -> SlotTrigger:
+) -> TimetableTrigger:
     """Return the trigger that runs a timetable.
 
     Raises:
         Unserializable: If the timetable cannot be serialized.
     """
     path, fields = serialize(cast("Trigger[Any]", schedule))
-    return SlotTrigger(path, fields, _code_of(type(schedule)), catchup, begin, end)
+    return TimetableTrigger(path, fields, _code_of(type(schedule)), catchup, begin, end)
 
 
 def _code_of(cls: type) -> str:
@@ -77,7 +77,7 @@ def _code_of(cls: type) -> str:
 
 
 @dataclass
-class SlotTrigger(Trigger[None]):
+class TimetableTrigger(Trigger[None]):
     """Yields an event at each fire time of a timetable; its key is the time in µs since 1970.
 
     Attributes:
@@ -98,7 +98,7 @@ class SlotTrigger(Trigger[None]):
 
     def __post_init__(self) -> None:
         """Set the callback for fire times, which does nothing by default."""
-        self._tell: Callable[[datetime | None], None] = _nobody
+        self._tell: Callable[[datetime | None], None] = _ignore
 
     def load(self, find: Callable[[str], type]) -> None:
         """Create the timetable from the class that ``find`` returns for its path."""
@@ -206,7 +206,7 @@ class SlotTrigger(Trigger[None]):
         return None if end is not None and to_timestamp(slot) > end else slot
 
 
-def _nobody(_slot: datetime | None) -> None:
+def _ignore(_slot: datetime | None) -> None:
     """Do nothing: the default callback."""
 
 

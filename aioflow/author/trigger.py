@@ -30,11 +30,11 @@ __all__ = (
     "class_path",
     "construct",
     "never_yields",
-    "note_last",
     "portable",
     "prepare",
     "serialize",
     "serialized",
+    "set_last_event",
     "shares",
 )
 
@@ -210,7 +210,7 @@ def prepare(
     return trigger
 
 
-def note_last(trigger: Trigger[T], event: TriggerEvent[T]) -> None:
+def set_last_event(trigger: Trigger[T], event: TriggerEvent[T]) -> None:
     """Set the last stored event of a trigger."""
     object.__setattr__(trigger, "_hosted_last", event)
 

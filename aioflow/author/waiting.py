@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 
 from aioflow.author.annotations import hints
 from aioflow.author.duration import Duration, microseconds
-from aioflow.author.source_location import Place, here, wrong
+from aioflow.author.source_location import SourceLocation, dag_error, here
 from aioflow.author.steps import Steps
 from aioflow.author.trigger import Trigger
 
@@ -75,7 +75,7 @@ class Call:
 
     kind: str
     name: str
-    place: Place
+    place: SourceLocation
 
 
 class Calls(Protocol):
@@ -178,9 +178,9 @@ class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like 
         self, trigger: Trigger[T], *, timeout: Duration | None = None, window: int = 64
     ) -> None:
         if not isinstance(trigger, Trigger):
-            raise wrong(f"stream() takes a trigger, got a {type(trigger).__name__}")
+            raise dag_error(f"stream() takes a trigger, got a {type(trigger).__name__}")
         if not 1 <= window <= WINDOW_LIMIT:
-            raise wrong(f"stream(window=) takes 1 to {WINDOW_LIMIT}, got {window}")
+            raise dag_error(f"stream(window=) takes 1 to {WINDOW_LIMIT}, got {window}")
         self._trigger = trigger
         self._timeout_us = None if timeout is None else microseconds(timeout, "timeout")
         self._window = window
@@ -194,7 +194,7 @@ class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like 
         """Return an awaitable for the next event."""
         return self._next(here())
 
-    async def _next(self, place: Place) -> T:
+    async def _next(self, place: SourceLocation) -> T:
         made, name = current_calls("stream"), type(self._trigger).__qualname__
         if self._ordinal < 0:
             opening = Call("stream", name, place)
@@ -269,15 +269,15 @@ def uuid() -> Coroutine[Any, Any, UUID]:
 
 def _several(kind: str, triggers: tuple[Trigger[T], ...]) -> tuple[Trigger[T], ...]:
     if not 1 <= len(triggers) <= TRIGGERS_LIMIT:
-        raise wrong(f"{kind}() takes 1 to {TRIGGERS_LIMIT} triggers, got {len(triggers)}")
+        raise dag_error(f"{kind}() takes 1 to {TRIGGERS_LIMIT} triggers, got {len(triggers)}")
     for trigger in triggers:
         if not isinstance(trigger, Trigger):
-            raise wrong(f"{kind}() takes triggers, got a {type(trigger).__name__}")
+            raise dag_error(f"{kind}() takes triggers, got a {type(trigger).__name__}")
     return triggers
 
 
 async def _await(
-    kind: str, triggers: tuple[Trigger[Any], ...], timeout_us: int | None, place: Place
+    kind: str, triggers: tuple[Trigger[Any], ...], timeout_us: int | None, place: SourceLocation
 ) -> Any:
     name = ", ".join(type(trigger).__qualname__ for trigger in triggers)
     call = Call(kind, name, place)
@@ -293,7 +293,7 @@ async def _record(
     name: str,
     work: Callable[[], Any],
     annotation: Any,
-    place: Place,
+    place: SourceLocation,
     *,
     in_thread: bool = False,
 ) -> Any:

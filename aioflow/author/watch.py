@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from aioflow.author.event import TriggerEvent
 
-__all__ = ("Share", "Watch", "alone", "show_wanted")
+__all__ = ("Share", "Watch", "alone", "set_wanted")
 
 Wanted = TypeVar("Wanted", bound=Hashable)
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Share(NamedTuple):
     of: tuple[Hashable, ...] = ()
 
 
-def show_wanted(watch: Watch[Wanted, T], wanted: Collection[Wanted]) -> None:
+def set_wanted(watch: Watch[Wanted, T], wanted: Collection[Wanted]) -> None:
     """Set the live view of the keys that a watch serves."""
     watch._wanted = wanted  # noqa: SLF001 - set by the triggerer only
 
@@ -97,7 +97,7 @@ def show_wanted(watch: Watch[Wanted, T], wanted: Collection[Wanted]) -> None:
 async def alone(share: Share) -> AsyncGenerator[TriggerEvent[Any], None]:
     """Yield the event of one share, from a watch of its own."""
     watch = share.watch(*share.of)
-    show_wanted(watch, {share.wanted})
+    set_wanted(watch, {share.wanted})
     watch.joined(share.wanted)
     found = watch.run()
     try:

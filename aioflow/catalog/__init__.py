@@ -22,14 +22,14 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow._threads import in_thread
-from aioflow.catalog.data_files import Asked, Choice, FilesBeside
+from aioflow.catalog.data_files import Choice, DataFileUse, FilesBeside
 from aioflow.catalog.file_watch import watch
 from aioflow.catalog.folder_scan import (
     NO_STAMP,
-    Found,
-    Seen,
+    Scan,
+    ScannedFile,
+    import_paths,
     list_folders,
-    places_of,
     read_sources,
     scan,
 )
@@ -37,17 +37,17 @@ from aioflow.catalog.parse import DEFAULT_TRIES, Limits, Parser
 from aioflow.catalog.parse_history import (
     AGAIN_SECONDS,
     WRITABLE,
-    Begun,
-    Known,
-    Looked,
+    ParseOutcome,
     ParsePace,
+    ParseResult,
+    ParseStarts,
     file_broken,
     file_parsed,
     is_final,
     pause,
     too_large,
 )
-from aioflow.catalog.parse_queue import Lanes, Rank
+from aioflow.catalog.parse_queue import ParseQueue, Rank
 from aioflow.catalog.snapshot import Snapshots, version_of
 from aioflow.catalog.version_quota import Allowance
 from aioflow.clock import Clock
@@ -106,22 +106,24 @@ class Catalog:
         self._clock = clock
         limits = limits or Limits()
         self.parser = Parser(children, snapshots.folder, clock, limits)
-        self._told_tries = limits.default_tries
+        self._reported_tries = limits.default_tries
         self._pace = pace = pace or ParsePace()
-        self._begun = Begun(clock, pace.pause_seconds)
-        self._lanes = Lanes(self._parse, self._conclude, self._look_for_end, clock, pace.processes)
+        self._begun = ParseStarts(clock, pace.pause_seconds)
+        self._queue = ParseQueue(
+            self._parse, self._conclude, self._check_sweep_done, clock, pace.processes
+        )
         self._threads = anyio.CapacityLimiter(2)
         self._changed = anyio.Event()
-        self._files: dict[str, Seen] = {}
+        self._files: dict[str, ScannedFile] = {}
         self._places: set[str] = set()
         self._followed: set[str] = set()
         self._causes: dict[str, Path] = {}
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, ParseResult] = {}
         self._beside = FilesBeside()
         self._choices: dict[str, Choice] = {}
         self._allowance = Allowance(clock)
         self._again: dict[str, int] = {}
-        self._told = {row.file for row in known}
+        self._reported = {row.file for row in known}
         self._unsettled: dict[str, int] = {}
         self._broken = {
             row.file: FileBroken(file=row.file, reason=row.reason, message=row.message or "")
@@ -133,14 +135,14 @@ class Catalog:
         """Sweep and watch until cancelled. ``first_sweep_done`` is set when all was parsed."""
         async with anyio.create_task_group() as group:
             await group.start(self.parser.run)
-            await group.start(self._lanes.run)
+            await group.start(self._queue.run)
             group.start_soon(watch, self._folders_below, self._notice, self._beside.is_named)
             task_status.started()
             while True:
                 changed = self._changed = anyio.Event()
                 began = self._clock.monotonic_us()
                 await self._sweep()
-                self._look_for_end()
+                self._check_sweep_done()
                 ended = self._clock.monotonic_us()
                 await self._nap(changed, ended + _SHARE * (ended - began))
 
@@ -165,9 +167,9 @@ class Catalog:
     def _notice(self) -> None:
         self._changed.set()
 
-    def _look_for_end(self) -> None:
+    def _check_sweep_done(self) -> None:
         """Set ``first_sweep_done`` if no file is still waiting for its first parse."""
-        if not self._lanes.files and self._again.keys() <= self._known.keys():
+        if not self._queue.files and self._again.keys() <= self._known.keys():
             self.first_sweep_done.set()
 
     async def _folders_below(self) -> list[Path]:
@@ -184,19 +186,19 @@ class Catalog:
         changed = _differing(before, found.files)
         come: set[str] = set()
         if before.keys() != found.files.keys():
-            places = places_of(found.files)
+            places = import_paths(found.files)
             come, self._places = places - self._places, places
-        self._report_gone(found)
+        self._report_deleted(found)
         if changed:
-            self._ask_all(changed, come)
-        await self._look_beside()
+            self._queue_affected(changed, come)
+        await self._queue_by_data_files()
         now = self._clock.monotonic_us()
         for file in [file for file, at in self._again.items() if at <= now]:
             del self._again[file]
             if file in found.files:
-                self._ask(file, is_time=True)
+                self._queue_if_due(file, is_time=True)
 
-    async def _look_beside(self) -> None:
+    async def _queue_by_data_files(self) -> None:
         """Queue the DAG files that use a changed file beside them."""
         asked = {file: one.asked for file, one in self._known.items() if one.asked is not None}
         choices = await in_thread(self._beside.look, asked, limiter=self._threads)
@@ -204,14 +206,14 @@ class Catalog:
             known = self._known.get(file)
             if known is None or known.asked is not asked[file] or file not in self._files:
                 continue  # it was parsed, or deleted, meanwhile
-            if file in self._lanes.files or not choice.differs(known.choice):
+            if file in self._queue.files or not choice.differs(known.choice):
                 continue
-            if self._put_off(file):
+            if self._is_too_soon(file):
                 continue
             if choice.differs_in_named(known.choice) or self._allowance.take(file):
-                self._lanes.put(file, Rank.CHANGED)
+                self._queue.put(file, Rank.CHANGED)
 
-    def _ask_all(self, changed: set[str], come: set[str]) -> None:
+    def _queue_affected(self, changed: set[str], come: set[str]) -> None:
         """Check the files that a change may affect, or for which a missing import may now exist."""
         for file in self._files:
             known = self._known.get(file)
@@ -221,35 +223,35 @@ class Catalog:
                 or not come.isdisjoint(known.wanted)
             )
             if is_concerned:
-                self._ask(file)
+                self._queue_if_due(file)
 
-    def _ask(self, file: str, *, is_time: bool = False) -> None:
+    def _queue_if_due(self, file: str, *, is_time: bool = False) -> None:
         """Queue a file for parsing, if there is a reason."""
         seen, known = self._files[file], self._known.get(file)
         if seen.is_ignored:
-            self._let_go(file)
-        elif self._put_off(file):
+            self._drop_file(file)
+        elif self._is_too_soon(file):
             pass
         elif known is None:
-            if seen.has_dags or file in self._told:
-                self._lanes.put(file, Rank.NEW)
+            if seen.has_dags or file in self._reported:
+                self._queue.put(file, Rank.NEW)
         elif self._is_changed(known):
-            self._lanes.put(file, Rank.CHANGED)
+            self._queue.put(file, Rank.CHANGED)
         elif is_time and not known.is_good:
-            self._lanes.put(file, Rank.AGAIN, is_slow=known.is_slow)
+            self._queue.put(file, Rank.AGAIN, is_slow=known.is_slow)
 
-    def _put_off(self, file: str) -> bool:
+    def _is_too_soon(self, file: str) -> bool:
         """Return whether a file is not parsed now because its last parse began too recently.
 
         If an import has changed during its first parse, it is not delayed: the import may be new.
         """
         left_us = self._begun.left_us(file)
-        if left_us <= 0 or self._unsettled.get(file) == 0 or file in self._lanes.files:
+        if left_us <= 0 or self._unsettled.get(file) == 0 or file in self._queue.files:
             return False
         self._again[file] = self._clock.monotonic_us() + left_us
         return True
 
-    def _is_changed(self, known: Known) -> bool:
+    def _is_changed(self, known: ParseResult) -> bool:
         if any(place in self._places for place in known.wanted):
             return True
         return any(
@@ -257,26 +259,26 @@ class Catalog:
             for name, digest in known.digests.items()
         )
 
-    def _log_unseen(self, found: Found) -> None:
+    def _log_unseen(self, found: Scan) -> None:
         """Log what cannot be read: once per cause, until it is over."""
         for cause in found.causes.keys() - self._causes.keys():
             place = os.fsencode(found.causes[cause]).decode(errors="backslashreplace")
             _logger.error("cannot look at %s, its DAGs stay: %s", place, cause)
         self._causes = found.causes
 
-    def _report_gone(self, found: Found) -> None:
-        for file in sorted(self._told - self._files.keys()):
+    def _report_deleted(self, found: Scan) -> None:
+        for file in sorted(self._reported - self._files.keys()):
             if not found.hides(file):
-                self._let_go(file)
+                self._drop_file(file)
         for file in (self._known.keys() | self._unsettled.keys()) - self._files.keys():
             self._forget(file)
         if self._followed:
             self._followed &= {name for known in self._known.values() for name in known.digests}
 
-    def _let_go(self, file: str) -> None:
+    def _drop_file(self, file: str) -> None:
         """Drop a file that defines nothing any more, and report it as deleted."""
         self._forget(file)
-        self._tell_gone(file)
+        self._report_deletion(file)
 
     def _forget(self, file: str) -> None:
         self._known.pop(file, None)
@@ -284,17 +286,17 @@ class Catalog:
         self._unsettled.pop(file, None)
         self._begun.forget(file)
 
-    def _tell_gone(self, file: str) -> None:
+    def _report_deletion(self, file: str) -> None:
         """Report a file that defines nothing as deleted, if it was reported; release its code."""
         self._broken.pop(file, None)
         self._snapshots.let_go(file)
-        if file in self._told:
-            self._told.discard(file)
+        if file in self._reported:
+            self._reported.discard(file)
             self._report([FileDeleted(file)])
 
     # ── a single file ───────────────────────────────────────────────────────────────────
 
-    async def _parse(self, file: str) -> Looked:
+    async def _parse(self, file: str) -> ParseOutcome:
         """Return the result of parsing a file, and the files seen when that began."""
         self._begun.note(file)
         before, places = self._files, self._places
@@ -305,7 +307,7 @@ class Catalog:
             parsed = await self._refuse_writable(seen.folder, (file,))
             with contextlib.suppress(NoRoom):  # not the file's fault: the next sweep tries again
                 parsed = parsed or await self.parser.parse(seen.folder, file)
-        return Looked(before, places, parsed)
+        return ParseOutcome(before, places, parsed)
 
     async def _refuse_writable(self, folder: Path, files: Sequence[str]) -> Parsed | None:
         """Return a failure if any of these files is world-writable, else ``None``.
@@ -318,43 +320,43 @@ class Catalog:
             return None
         return Parsed((), (DagFailure(WRITABLE, how_to_mend(found)),), tuple(files))
 
-    async def _conclude(self, file: str, looked: Looked, is_slow: bool) -> None:
+    async def _conclude(self, file: str, looked: ParseOutcome, is_slow: bool) -> None:
         """Process the result for a file, and schedule its next check if one is needed."""
         before, parsed = looked.before, looked.parsed
         self._again.pop(file, None)
-        found = None if parsed is None else await self._keep(file, parsed, before)
+        found = None if parsed is None else await self._store_result(file, parsed, before)
         seen = self._files.get(file)
         if seen is None or seen.is_ignored:  # in the meantime
-            self._let_go(file)
+            self._drop_file(file)
             return
         if parsed is None:  # there was no room for a process
-            self._look_again(file, self._pace.look_seconds)
+            self._reparse_after(file, self._pace.look_seconds)
             return
         if found is None:
             self._try_soon(file)
             return
         self._unsettled.pop(file, None)
         digests = {name: before[name].digest for name in parsed.modules}
-        asked = Asked(before[file].folder, parsed.beside, frozenset(parsed.modules))
+        asked = DataFileUse(before[file].folder, parsed.beside, frozenset(parsed.modules))
         choice = self._choices.pop(file, None)
         # A place that already existed when the import failed is not new.
         wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in looked.places)
         reason = found.reason if isinstance(found, FileBroken) else ""
         seconds = self._begun.seconds(file)
-        known = Known(digests, wanted, reason, is_slow=is_slow, seconds=seconds)
+        known = ParseResult(digests, wanted, reason, is_slow=is_slow, seconds=seconds)
         if choice is not None:
             known = msgspec.structs.replace(known, asked=asked, choice=choice)
         known = self._remember(file, known)
         if self._is_changed(known):
-            self._look_again(file, 0.0)
+            self._reparse_after(file, 0.0)
         elif not isinstance(found, FileParsed) and self._may_pass(file, before[file], known):
-            self._look_again(file, WRITING_SECONDS)
+            self._reparse_after(file, WRITING_SECONDS)
             return
         elif isinstance(found, FileBroken) and not is_final(known.reason):
-            self._look_again(file, pause(known, self._pace))
-        self._tell(file, found)
+            self._reparse_after(file, pause(known, self._pace))
+        self._report_result(file, found)
 
-    def _remember(self, file: str, known: Known) -> Known:
+    def _remember(self, file: str, known: ParseResult) -> ParseResult:
         """Store the result for a file; return it with the number of equal results in a row."""
         was = self._known.get(file)
         times = was.times + 1 if was is not None and was.is_same(known) else 1
@@ -364,15 +366,15 @@ class Catalog:
     def _try_soon(self, file: str) -> None:
         """Parse again soon: the file changed during the parse, or its code could not be stored."""
         times = self._unsettled[file] = self._unsettled.get(file, -1) + 1
-        self._look_again(file, min(SETTLE_SECONDS * 2 ** min(times, 10), AGAIN_SECONDS))
+        self._reparse_after(file, min(SETTLE_SECONDS * 2 ** min(times, 10), AGAIN_SECONDS))
 
-    def _look_again(self, file: str, seconds: float) -> None:
+    def _reparse_after(self, file: str, seconds: float) -> None:
         self._again[file] = self._clock.monotonic_us() + round(seconds * 1e6)
         if seconds < self._pace.look_seconds:
             self._changed.set()
 
-    async def _keep(
-        self, file: str, parsed: Parsed, before: dict[str, Seen]
+    async def _store_result(
+        self, file: str, parsed: Parsed, before: dict[str, ScannedFile]
     ) -> FileParsed | FileBroken | FileDeleted | None:
         """Store the code and return the report; ``None`` if the file must be parsed again."""
         unknown = set(parsed.modules) - before.keys()
@@ -387,14 +389,14 @@ class Catalog:
         if refused is not None:
             return file_broken(file, refused.failures)
         try:
-            return await self._keep_code(file, parsed, before)
+            return await self._store_code(file, parsed, before)
         except OSError as exc:
             # No room on the disk: the file is not to blame.
             _logger.error("cannot keep the code of %s now: %s", file, exc)  # noqa: TRY400
             return None
 
-    async def _keep_code(
-        self, file: str, parsed: Parsed, before: dict[str, Seen]
+    async def _store_code(
+        self, file: str, parsed: Parsed, before: dict[str, ScannedFile]
     ) -> FileParsed | FileBroken | FileDeleted | None:
         folder, names = before[file].folder, parsed.modules
         sources, digests = await in_thread(read_sources, folder, names, limiter=self._threads)
@@ -405,23 +407,23 @@ class Catalog:
         if not parsed.dags and not parsed.failures:
             # A module that only uses aioflow. Any DAGs it defined before are deleted.
             return FileDeleted(file)
-        asked = Asked(folder, parsed.beside, frozenset(names))
+        asked = DataFileUse(folder, parsed.beside, frozenset(names))
         is_unsteady = self._unsettled.get(file, 0) >= _UNSTEADY
         take = partial(self._beside.take, file, asked, as_it_is=is_unsteady)
         taken = await in_thread(take, limiter=self._threads)
         if taken is None:
             return None
-        self._note_choice(file, taken.choice)
+        self._store_choice(file, taken.choice)
         if parsed.dags and taken.choice.refusal is not None:
             return file_broken(file, (taken.choice.refusal,))
         if parsed.dags:
             sources |= taken.sources
-            version = version_of(file, sources, self._told_of(parsed))
+            version = version_of(file, sources, self._settings_text(parsed))
             await self._snapshots.keep(file, version, sources)
             return file_parsed(file, version, parsed, sources)
         return file_broken(file, parsed.failures)
 
-    def _note_choice(self, file: str, choice: Choice) -> None:
+    def _store_choice(self, file: str, choice: Choice) -> None:
         """Store the choice of files beside a DAG file, and log each of its warnings once."""
         self._choices[file] = choice
         known = self._known.get(file)
@@ -440,44 +442,44 @@ class Catalog:
             name: msgspec.structs.replace(seen, stamp=NO_STAMP) for name, seen in distrusted.items()
         }
 
-    def _may_pass(self, file: str, seen: Seen, known: Known) -> bool:
+    def _may_pass(self, file: str, seen: ScannedFile, known: ParseResult) -> bool:
         """Return whether a failure may be temporary: a half-written file, or a killed parser."""
-        if file not in self._told or file in self._broken:
+        if file not in self._reported or file in self._broken:
             return False
         if known.reason == "killed" and known.times == 1:
             return True
         age = (self._clock.now() - seen.stamp[0] // 1000) / 1e6
         return 0 <= age < WRITING_SECONDS
 
-    def _tell(self, file: str, found: FileParsed | FileBroken | FileDeleted) -> None:
+    def _report_result(self, file: str, found: FileParsed | FileBroken | FileDeleted) -> None:
         """Report a result that differs from the last one."""
         match found:
             case FileBroken():
                 if self._broken.get(file) == found:
                     return
                 self._broken[file] = found
-                self._told.add(file)
+                self._reported.add(file)
             case FileDeleted():
-                self._tell_gone(file)
+                self._report_deletion(file)
                 return
             case _:
                 self._broken.pop(file, None)
-                self._told.add(file)
+                self._reported.add(file)
         self._report([found])
 
-    def _told_of(self, parsed: Parsed) -> str:
+    def _settings_text(self, parsed: Parsed) -> str:
         """Return the settings that affect a file's description besides its code, if unusual.
 
         A file can be isolated because of a library that it imports, whatever its own code is.
         """
-        tries = self._told_tries
+        tries = self._reported_tries
         told = [] if tries == DEFAULT_TRIES else [f"default_tries={tries}"]
         if any(dag.isolated for dag in parsed.dags):
             told.append("isolated")
         return " ".join(told)
 
 
-def _differing(before: dict[str, Seen], now: dict[str, Seen]) -> set[str]:
+def _differing(before: dict[str, ScannedFile], now: dict[str, ScannedFile]) -> set[str]:
     """Return the names of files that changed. A file that was not read again is the same object."""
     changed = {name for name, seen in now.items() if before.get(name) is not seen}
     return changed | (before.keys() - now.keys())

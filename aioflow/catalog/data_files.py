@@ -16,13 +16,27 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.catalog.file_contents import Content, Entries, content_of, list_entries, read, stays
+from aioflow.catalog.file_contents import (
+    Content,
+    Entries,
+    content_of,
+    is_link_inside,
+    list_entries,
+    read,
+)
 from aioflow.catalog.ignore_file import NAME, Ignored
 from aioflow.catalog.patterns import MAGIC, TABLE, compiled, read_table
 from aioflow.protocol.parse_results import Beside, DagFailure
 from aioflow.worker.data_files import FILE_LIMIT_BYTES, BadFiles, is_inside
 
-__all__ = ("BYTES_AT_MOST", "FILES_AT_MOST", "Asked", "Choice", "FilesBeside", "Taken")
+__all__ = (
+    "BYTES_AT_MOST",
+    "FILES_AT_MOST",
+    "Choice",
+    "ChoiceContents",
+    "DataFileUse",
+    "FilesBeside",
+)
 
 FILES_AT_MOST = 500
 """Maximum number of files beside its modules in one version."""
@@ -46,7 +60,7 @@ _Place: TypeAlias = tuple[Path, str, tuple[str, ...], frozenset[str]]
 """Determines which files lie beside a DAG file: folders, and the files that importing it writes."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class DataFileUse(msgspec.Struct, frozen=True):
     """The files beside its modules that a DAG file uses, as found when it was parsed.
 
     Attributes:
@@ -63,24 +77,24 @@ class Choice(msgspec.Struct, frozen=True):
 
     Attributes:
         named: Digests of the named files, by their paths relative to the DAG folder.
-        lying: Digests of the unnamed files. DAG files with the same ones share this object.
+        unnamed: Digests of the unnamed files. DAG files with the same ones share this object.
         said: Warnings about them.
         refusal: Why the file is rejected, if it is.
     """
 
     named: dict[str, bytes] = {}
-    lying: dict[str, bytes] = {}
+    unnamed: dict[str, bytes] = {}
     said: tuple[DagFailure, ...] = ()
     refusal: DagFailure | None = None
 
     @property
     def digests(self) -> dict[str, bytes]:
         """Digests of all files."""
-        return self.lying | self.named
+        return self.unnamed | self.named
 
     def differs(self, before: Choice) -> bool:
         """Return whether it would lead to another version."""
-        is_same = self.lying is before.lying or self.digests == before.digests
+        is_same = self.unnamed is before.unnamed or self.digests == before.digests
         return not is_same or self.differs_in_named(before)
 
     def differs_in_named(self, before: Choice) -> bool:
@@ -88,7 +102,7 @@ class Choice(msgspec.Struct, frozen=True):
         return (self.named, self.refusal) != (before.named, before.refusal)
 
 
-class Taken(msgspec.Struct, frozen=True):
+class ChoiceContents(msgspec.Struct, frozen=True):
     """A choice, and the contents of its files."""
 
     choice: Choice
@@ -101,24 +115,24 @@ class FilesBeside:
     def __init__(self) -> None:
         self._contents: dict[str, Content] = {}
         self._named: frozenset[str] = frozenset()
-        self._lying: dict[_Place, dict[str, bytes]] = {}
+        self._unnamed: dict[_Place, dict[str, bytes]] = {}
 
     def is_named(self, path: str) -> bool:
         """Return whether this file, which need not exist, was named at the last ``look``."""
         return path in self._named
 
-    def look(self, files: Mapping[str, Asked]) -> dict[str, Choice]:
+    def look(self, files: Mapping[str, DataFileUse]) -> dict[str, Choice]:
         """Return the present choice for each of these DAG files."""
-        walk = _Walk(self._contents, self._lying)
+        walk = _Walk(self._contents, self._unnamed)
         found = {file: walk.choose(file, asked) for file, asked in files.items()}
         self._named = frozenset(walk.named)
-        self._lying = {place: one.digests for place, one in walk.lying.items()}
+        self._unnamed = {place: one.digests for place, one in walk.unnamed.items()}
         # Drop the contents that no DAG file uses any more.
         contents = self._contents.copy()
         self._contents = {path: one for path, one in contents.items() if path in walk.asked}
         return found
 
-    def take(self, file: str, asked: Asked, *, as_it_is: bool) -> Taken | None:
+    def take(self, file: str, asked: DataFileUse, *, as_it_is: bool) -> ChoiceContents | None:
         """Return the files of a version with their contents.
 
         Args:
@@ -127,17 +141,19 @@ class FilesBeside:
         Returns:
             ``None`` if a file has changed since it was read: the DAG file has to be parsed again.
         """
-        walk = _Walk(self._contents, self._lying)
+        walk = _Walk(self._contents, self._unnamed)
         choice = walk.choose(file, asked)
         opened = asked.beside.opened
         if not as_it_is and any(walk.stamp(asked.folder, n) != opened[n] for n in opened):
             return None
         sources: dict[str, bytes] = {}
         named = self._read(asked.folder, choice.named, sources)
-        lying = self._read(asked.folder, choice.lying, sources)
-        if lying == choice.lying:
-            lying = choice.lying
-        return Taken(msgspec.structs.replace(choice, named=named, lying=lying), sources)
+        unnamed = self._read(asked.folder, choice.unnamed, sources)
+        if unnamed == choice.unnamed:
+            unnamed = choice.unnamed
+        return ChoiceContents(
+            msgspec.structs.replace(choice, named=named, unnamed=unnamed), sources
+        )
 
     def _read(
         self, folder: Path, digests: Mapping[str, bytes], sources: dict[str, bytes]
@@ -159,7 +175,7 @@ class _TooMany(Exception):
     """A folder has more entries than are examined."""
 
 
-class _Lying(msgspec.Struct):
+class _Unnamed(msgspec.Struct):
     """The unnamed files beside DAG files of a folder, and in folders that they name.
 
     Attributes:
@@ -177,24 +193,24 @@ class _Walk:
 
     Args:
         contents: Known contents of files, by path.
-        lying: Unnamed files of the last pass. An equal result shares the object.
+        unnamed: Unnamed files of the last pass. An equal result shares the object.
     """
 
     def __init__(
-        self, contents: dict[str, Content], lying: Mapping[_Place, dict[str, bytes]]
+        self, contents: dict[str, Content], unnamed: Mapping[_Place, dict[str, bytes]]
     ) -> None:
         self.asked: set[str] = set()
         self.named: set[str] = set()
-        self.lying: dict[_Place, _Lying] = {}
+        self.unnamed: dict[_Place, _Unnamed] = {}
         self._contents = contents
-        self._lay = lying
+        self._before = unnamed
         self._seen: dict[str, Content | None] = {}
         self._folders: dict[str, bool] = {}
         self._lists: dict[Path, Entries] = {}
         self._tables: dict[tuple[Path, str], tuple[str, ...] | BadFiles | None] = {}
         self._ignored: dict[tuple[Path, str], Ignored] = {}
 
-    def choose(self, file: str, asked: Asked) -> Choice:
+    def choose(self, file: str, asked: DataFileUse) -> Choice:
         """Return the files of a DAG file's version."""
         folder, beside, base = asked.folder, asked.beside, posixpath.dirname(file)
         pick = _Pick(self, folder, asked.modules)
@@ -210,11 +226,11 @@ class _Walk:
         except BadFiles as exc:
             return Choice(refusal=DagFailure("files", str(exc)))
         except _TooMany:
-            return Choice(refusal=DagFailure("files", _said_of_entries()))
+            return Choice(refusal=DagFailure("files", _too_many_entries()))
         folders = self._name_all(pick, file, beside)
         if patterns is None:
             place = (folder, base, tuple(folders), frozenset(beside.written))
-            pick.add_lying(self._lie_about(place))
+            pick.add_unnamed(self._unnamed_around(place))
         return pick.choice()
 
     def stamp(self, folder: Path, name: str) -> tuple[int, ...]:
@@ -260,7 +276,7 @@ class _Walk:
             if name in (".", file) or file.startswith(f"{name}/") or name in beside.written:
                 continue
             if not is_inside(name):
-                pick.say(line, f"{name} is outside of the DAG folder: no task finds it there")
+                pick.warn(line, f"{name} is outside of the DAG folder: no task finds it there")
             elif self._is_folder(pick.folder, name):
                 folders.append(name)
             elif line < 0:  # a string that need not be a path
@@ -275,41 +291,41 @@ class _Walk:
             self._folders[path] = Path(path).is_dir()
         return self._folders[path]
 
-    def _lie_about(self, place: _Place) -> _Lying:
+    def _unnamed_around(self, place: _Place) -> _Unnamed:
         """Return the unnamed files beside a file and in folders that it names."""
-        if place not in self.lying:
-            self.lying[place] = self._lie(*place)
-        return self.lying[place]
+        if place not in self.unnamed:
+            self.unnamed[place] = self._unnamed_in(*place)
+        return self.unnamed[place]
 
-    def _lie(
+    def _unnamed_in(
         self, folder: Path, base: str, folders: tuple[str, ...], written: frozenset[str]
-    ) -> _Lying:
+    ) -> _Unnamed:
         found = [posixpath.join(base, name) for name in self._list(folder / base).files]
         try:
             for below in folders:
                 found += self._below(folder, below)
         except _TooMany:
-            return _Lying()
+            return _Unnamed()
         names = [n for n in dict.fromkeys(found) if n not in written and self._may_be(folder, n)]
-        lying = _Lying(len(names), {})
+        unnamed = _Unnamed(len(names), {})
         if len(names) > FILES_AT_MOST:
-            return lying
+            return unnamed
         for name in names:
             content = self.content(folder, name, is_named=False)
             if content is not None and content.is_text and not content.is_too_large:
-                lying.digests[name] = content.digest
-                lying.size += content.size
-        before = self._lay.get((folder, base, folders, written))
-        if before == lying.digests:
-            lying.digests = before
-        return lying
+                unnamed.digests[name] = content.digest
+                unnamed.size += content.size
+        before = self._before.get((folder, base, folders, written))
+        if before == unnamed.digests:
+            unnamed.digests = before
+        return unnamed
 
     def _may_be(self, folder: Path, name: str) -> bool:
         """Return whether a file may be included without being named."""
         place, last = posixpath.split(name)
         if last[0] == "." or last[-1] == "~" or posixpath.splitext(last)[1].lower() in _NO_TEXT:
             return False
-        if last in self._list(folder / place).links and not stays(folder, place, name):
+        if last in self._list(folder / place).links and not is_link_inside(folder, place, name):
             return False
         return not self._ignored_in(folder, place).hides(name)
 
@@ -378,18 +394,18 @@ class _Pick:
         self._walk = walk
         self._modules = modules
         self._digests: dict[str, bytes] = {}
-        self._lying: dict[str, bytes] = {}
+        self._unnamed: dict[str, bytes] = {}
         self._bytes = 0
-        self._said: list[DagFailure] = []
+        self._warned: list[DagFailure] = []
 
     def choice(self) -> Choice:
         """Return the resulting choice."""
-        return Choice(self._digests, self._lying, tuple(self._said))
+        return Choice(self._digests, self._unnamed, tuple(self._warned))
 
-    def say(self, line: int, message: str) -> None:
+    def warn(self, line: int, message: str) -> None:
         """Add a warning, unless another line has the same one."""
-        if all(said.message != message for said in self._said):
-            self._said.append(DagFailure("odd.file", message, max(line, 0)))
+        if all(said.message != message for said in self._warned):
+            self._warned.append(DagFailure("odd.file", message, max(line, 0)))
 
     def demand(self, pattern: str, names: Iterable[str]) -> None:
         """Include the files that a pattern matches.
@@ -404,7 +420,7 @@ class _Pick:
             if why:
                 raise BadFiles(f"{name}, which files names, {why}")
         if not has_any:
-            self.say(0, f"no file is at {pattern}, which files names")
+            self.warn(0, f"no file is at {pattern}, which files names")
 
     def name(self, name: str, line: int, *, is_path: bool = False) -> None:
         """Include a named file, or add a warning if that is not possible."""
@@ -412,37 +428,41 @@ class _Pick:
             return
         if self._walk.content(self.folder, name) is None:
             if is_path:
-                self.say(line, f"no file is at {name}: a task does not find it there")
+                self.warn(line, f"no file is at {name}: a task does not find it there")
             return
         why = self._take(name)
         if why:
-            self.say(line, f"{name} {why}, so it is no part of the version: no task finds it there")
+            self.warn(
+                line, f"{name} {why}, so it is no part of the version: no task finds it there"
+            )
 
-    def add_lying(self, lying: _Lying) -> None:
+    def add_unnamed(self, unnamed: _Unnamed) -> None:
         """Include unnamed files: all of them, or none."""
-        if lying.names < 0:
-            self.say(0, _said_of_entries())
+        if unnamed.names < 0:
+            self.warn(0, _too_many_entries())
             return
-        both = [name for name in self._digests if name in lying.digests]
-        count = lying.names
+        both = [name for name in self._digests if name in unnamed.digests]
+        count = unnamed.names
         if count <= FILES_AT_MOST:
             count += len(self._digests) - len(both)
         if count > FILES_AT_MOST:
-            self._say_lying(f"{count} files lie beside it: a version has at most {FILES_AT_MOST}")
+            self._warn_of_unnamed(
+                f"{count} files lie beside it: a version has at most {FILES_AT_MOST}"
+            )
             return
-        size = self._bytes + lying.size - sum(self._size(name) for name in both)
+        size = self._bytes + unnamed.size - sum(self._size(name) for name in both)
         if size > BYTES_AT_MOST:
             limit = _in_mib(BYTES_AT_MOST)
-            self._say_lying(f"{size:,} bytes lie beside it: a version has at most {limit}")
+            self._warn_of_unnamed(f"{size:,} bytes lie beside it: a version has at most {limit}")
             return
-        self._lying = lying.digests
+        self._unnamed = unnamed.digests
 
     def _size(self, name: str) -> int:
         content = self._walk.content(self.folder, name)
         return 0 if content is None else content.size
 
-    def _say_lying(self, why: str) -> None:
-        self.say(
+    def _warn_of_unnamed(self, why: str) -> None:
+        self.warn(
             0,
             f"{why}, so only those that it names are part of it; "
             'name others in a line "# aioflow: files = [...]"',
@@ -472,7 +492,7 @@ def _in_mib(size: int) -> str:
     return f"{size / 1024 / 1024:g} MiB"
 
 
-def _said_of_entries() -> str:
+def _too_many_entries() -> str:
     return (
         f"a folder that it names has more than {_ENTRIES_AT_MOST:,} entries: "
         "none of them is part of the version; name fewer"

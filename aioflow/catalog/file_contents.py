@@ -11,7 +11,7 @@ import msgspec
 
 from aioflow.worker.data_files import FILE_LIMIT_BYTES
 
-__all__ = ("Content", "Entries", "content_of", "list_entries", "read", "stays")
+__all__ = ("Content", "Entries", "content_of", "is_link_inside", "list_entries", "read")
 
 _SNIFFED = 8_000
 """A file with a zero byte among this many first bytes is not text, as for git."""
@@ -107,7 +107,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def stays(folder: Path, place: str, name: str) -> bool:
+def is_link_inside(folder: Path, place: str, name: str) -> bool:
     """Return whether a link leads into the DAG folder, or into the folder it lies in."""
     target = os.path.realpath(folder / name)
     roots = (os.path.realpath(folder), os.path.realpath(folder / place))

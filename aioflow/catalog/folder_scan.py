@@ -25,11 +25,11 @@ from aioflow.catalog.ignore_file import NAME, Ignored
 __all__ = (
     "FILE_LIMIT_BYTES",
     "NO_STAMP",
-    "Found",
-    "Seen",
+    "Scan",
+    "ScannedFile",
+    "import_paths",
     "list_folders",
     "list_loaded",
-    "places_of",
     "read_sources",
     "scan",
 )
@@ -49,7 +49,7 @@ _OnError: TypeAlias = Callable[[Path, OSError], None]
 _Inode: TypeAlias = tuple[int, int]
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ScannedFile(msgspec.Struct, frozen=True):
     """A Python file as it was found.
 
     Attributes:
@@ -72,7 +72,7 @@ class Seen(msgspec.Struct, frozen=True):
         return self.stamp[1] > FILE_LIMIT_BYTES
 
 
-class Found(msgspec.Struct, frozen=True):
+class Scan(msgspec.Struct, frozen=True):
     """The contents of the DAG folders, as far as they could be read.
 
     Attributes:
@@ -81,7 +81,7 @@ class Found(msgspec.Struct, frozen=True):
         causes: Why not, in words, with the first place for each cause.
     """
 
-    files: dict[str, Seen] = {}
+    files: dict[str, ScannedFile] = {}
     unseen: frozenset[str] = frozenset()
     causes: dict[str, Path] = {}
 
@@ -91,8 +91,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def scan(
-    folders: Sequence[Path], before: Mapping[str, Seen], followed: AbstractSet[str] = frozenset()
-) -> Found:
+    folders: Sequence[Path],
+    before: Mapping[str, ScannedFile],
+    followed: AbstractSet[str] = frozenset(),
+) -> Scan:
     """Find Python files.
 
     Files whose stamp has not changed since ``before`` are not read again, and those that cannot be
@@ -102,14 +104,14 @@ def scan(
     Args:
         followed: Files to examine wherever they lie, because others import them.
     """
-    files: dict[str, Seen] = {}
+    files: dict[str, ScannedFile] = {}
     unseen: set[str] = set()
     causes: dict[str, Path] = {}
     for folder in folders:
         blind = _Blind(folder)
-        _look_below(folder, files, before, blind)
+        _scan_folder(folder, files, before, blind)
         for name in sorted(followed - files.keys()):
-            seen = _look(folder, name, before.get(name), True, blind.note)
+            seen = _scan_file(folder, name, before.get(name), True, blind.note)
             if seen is not None:
                 files[name] = seen
         for name, seen in before.items():
@@ -117,23 +119,23 @@ def scan(
                 files[name] = seen
         unseen |= blind.names
         causes = blind.causes | causes
-    return Found(files, frozenset(unseen), causes)
+    return Scan(files, frozenset(unseen), causes)
 
 
-def _look_below(
-    folder: Path, files: dict[str, Seen], before: Mapping[str, Seen], blind: _Blind
+def _scan_folder(
+    folder: Path, files: dict[str, ScannedFile], before: Mapping[str, ScannedFile], blind: _Blind
 ) -> None:
     for place in _walk(folder, blind.note):
         for file in place.files:
             name = place.prefix + file
             if name in files:
                 continue
-            seen = _look(folder, name, before.get(name), place.ignored.hides(name), blind.note)
+            seen = _scan_file(folder, name, before.get(name), place.ignored.hides(name), blind.note)
             if seen is not None:
                 files[name] = seen
 
 
-def places_of(files: Iterable[str]) -> set[str]:
+def import_paths(files: Iterable[str]) -> set[str]:
     """Return the places where imports may succeed: files without their suffix, and folders."""
     places = set()
     for file in files:
@@ -186,9 +188,9 @@ def read_sources(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes], 
     return sources, {name: hashlib.sha256(text).digest() for name, text in sources.items()}
 
 
-def _look(
-    folder: Path, name: str, before: Seen | None, is_ignored: bool, on_error: _OnError
-) -> Seen | None:
+def _scan_file(
+    folder: Path, name: str, before: ScannedFile | None, is_ignored: bool, on_error: _OnError
+) -> ScannedFile | None:
     path = f"{folder}/{name}"  # creating a Path takes longer than the stat
     try:
         status = os.stat(path)  # noqa: PTH116
@@ -201,19 +203,21 @@ def _look(
         if status.st_size > FILE_LIMIT_BYTES:
             digest = hashlib.sha256(repr(stamp).encode()).digest()
             with Path(path).open("rb") as file:
-                return Seen(folder, stamp, digest, may_define_dags(file.read(_CHUNK)), is_ignored)
+                return ScannedFile(
+                    folder, stamp, digest, may_define_dags(file.read(_CHUNK)), is_ignored
+                )
         content = Path(path).read_bytes()
     except _GONE:
         return None
     except OSError as exc:
         on_error(Path(path), exc)
         return None
-    return Seen(
+    return ScannedFile(
         folder, stamp, hashlib.sha256(content).digest(), may_define_dags(content), is_ignored
     )
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _ScannedFolder(msgspec.Struct, frozen=True):
     """A folder, with the names of its Python files.
 
     Attributes:
@@ -228,7 +232,7 @@ class _Place(msgspec.Struct, frozen=True):
     has_patterns: bool
 
 
-def _walk(folder: Path, on_error: _OnError) -> Iterator[_Place]:
+def _walk(folder: Path, on_error: _OnError) -> Iterator[_ScannedFolder]:
     """Yield each folder with its Python files, following links, but never in a cycle."""
     waiting: list[tuple[Path, str, frozenset[_Inode], Ignored]] = []
     waiting.append((folder, "", frozenset(), Ignored()))
@@ -247,7 +251,7 @@ def _walk(folder: Path, on_error: _OnError) -> Iterator[_Place]:
             continue
         if has_patterns:
             ignored = ignored.below(place, prefix, on_error)
-        yield _Place(place, prefix, files, ignored, has_patterns)
+        yield _ScannedFolder(place, prefix, files, ignored, has_patterns)
         waiting += [
             (place / name, f"{prefix}{name}/", above | {inode}, ignored)
             for name in reversed(folders)

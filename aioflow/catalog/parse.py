@@ -84,7 +84,7 @@ class Parser:
         Raises:
             OSError: If the machine has no room for another process; the file is not to blame.
         """
-        answer = await self._ask(Parse(str(folder), file, self._limits))
+        answer = await self._send(Parse(str(folder), file, self._limits))
         if isinstance(answer, Parsed):
             return answer
         failure, named = _failure(answer)
@@ -96,10 +96,10 @@ class Parser:
         Raises:
             OSError: See ``parse``.
         """
-        answer = await self._ask(Inspect(entry_point, self._limits))
+        answer = await self._send(Inspect(entry_point, self._limits))
         return answer if isinstance(answer, Inspected) else Inspected((), _failure(answer)[0])
 
-    async def _ask(self, order: Parse | Inspect) -> Parsed | Inspected | ParserDied:
+    async def _send(self, order: Parse | Inspect) -> Parsed | Inspected | ParserDied:
         async with self._forker() as forker:
             answer = await forker.ask(order, self._limits.wall_seconds + GRACE_SECONDS)
         if isinstance(answer, ParserDied) and answer.limit == NO_ROOM:
@@ -146,12 +146,12 @@ class _Forker:
             NoRoom: If it cannot be started.
         """
         async with children.child(
-            "parser", on_reports=self._take, on_output=_let_go_by
+            "parser", on_reports=self._take, on_output=_discard_output
         ) as self._child:
             self._child.send([welcome])
             task_status.started()
             async with anyio.create_task_group() as group:
-                group.start_soon(self._leave_in_time, self._child)
+                group.start_soon(self._wait_for_exit, self._child)
                 failure = await self._child.ended()
                 self.is_free = False
                 self._forget(self)
@@ -184,7 +184,7 @@ class _Forker:
         self._child.kill()
         self._end(ParserDied(-signal.SIGKILL, b"", "timeout", message))
 
-    async def _leave_in_time(self, child: Child) -> None:
+    async def _wait_for_exit(self, child: Child) -> None:
         asked = -1
         while asked != self._asked or not self.is_free:
             asked = self._asked
@@ -205,7 +205,7 @@ class _Forker:
         self._heard.set()
 
 
-async def _let_go_by(data: bytes) -> None:
+async def _discard_output(data: bytes) -> None:
     """Ignore the output of a file, which is limited in the forking process."""
 
 

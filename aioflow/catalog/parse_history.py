@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from aioflow.catalog.data_files import Asked, Choice
-from aioflow.catalog.folder_scan import FILE_LIMIT_BYTES, Seen
+from aioflow.catalog.data_files import Choice, DataFileUse
+from aioflow.catalog.folder_scan import FILE_LIMIT_BYTES, ScannedFile
 from aioflow.clock import Clock
 from aioflow.protocol.inputs import FileBroken, FileParsed
 from aioflow.protocol.parse_results import DagFailure, Parsed
@@ -15,10 +15,10 @@ from aioflow.protocol.parse_results import DagFailure, Parsed
 __all__ = (
     "AGAIN_SECONDS",
     "WRITABLE",
-    "Begun",
-    "Known",
-    "Looked",
+    "ParseOutcome",
     "ParsePace",
+    "ParseResult",
+    "ParseStarts",
     "file_broken",
     "file_parsed",
     "is_final",
@@ -55,7 +55,7 @@ class ParsePace(msgspec.Struct, frozen=True, kw_only=True):
     processes: int = 6
 
 
-class Begun:
+class ParseStarts:
     """Records when the last parse of each file began.
 
     Args:
@@ -85,7 +85,7 @@ class Begun:
         return 0 if begun is None else begun + self._pause_us - self._clock.monotonic_us()
 
 
-class Known(msgspec.Struct, frozen=True):
+class ParseResult(msgspec.Struct, frozen=True):
     """The result of parsing a file.
 
     Attributes:
@@ -105,7 +105,7 @@ class Known(msgspec.Struct, frozen=True):
     times: int = 0
     is_slow: bool = False
     seconds: float = 0.0
-    asked: Asked | None = None
+    asked: DataFileUse | None = None
     choice: Choice = Choice()
 
     @property
@@ -113,20 +113,20 @@ class Known(msgspec.Struct, frozen=True):
         """True if the file has a version, which only a change replaces."""
         return self.asked is not None and not self.reason
 
-    def is_same(self, other: Known) -> bool:
+    def is_same(self, other: ParseResult) -> bool:
         """Return whether the same files had the same result."""
         is_same = (self.reason, self.digests) == (other.reason, other.digests)
         return is_same and not self.choice.differs(other.choice)
 
 
-class Looked(msgspec.Struct, frozen=True):
+class ParseOutcome(msgspec.Struct, frozen=True):
     """The result of parsing a file, and the files that were seen when that began.
 
     Attributes:
         parsed: ``None`` if it could not be parsed now.
     """
 
-    before: dict[str, Seen]
+    before: dict[str, ScannedFile]
     places: set[str]
     parsed: Parsed | None
 
@@ -136,7 +136,7 @@ def is_final(reason: str) -> bool:
     return reason in _FINAL or reason.partition(".")[0] == "dag"
 
 
-def pause(known: Known, pace: ParsePace) -> float:
+def pause(known: ParseResult, pace: ParsePace) -> float:
     """Return how long to wait before a failed file is parsed again, in seconds.
 
     This depends on the number of failures and on the cost of a try: a file whose import never ends

@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.clock import Clock
 
-__all__ = ("QUICK", "QUICK_SECONDS", "SLOW", "Lanes", "Rank")
+__all__ = ("QUICK", "QUICK_SECONDS", "SLOW", "ParseQueue", "Rank")
 
 QUICK = 2
 """Files that are parsed in parallel from the quick queue."""
@@ -53,7 +53,7 @@ class _Job(msgspec.Struct):
     is_slow: bool
 
 
-class Lanes(Generic[Outcome]):
+class ParseQueue(Generic[Outcome]):
     """Files that wait, and those that are being parsed.
 
     Args:
@@ -104,12 +104,12 @@ class Lanes(Generic[Outcome]):
 
     def _begin(self) -> None:
         assert self._group is not None  # noqa: S101 - it runs
-        while self._quick and self._has_room(is_slow=False):
+        while self._quick and self._has_capacity(is_slow=False):
             self._start(_Job(heapq.heappop(self._quick)[2], is_slow=False))
-        while self._slow and self._has_room(is_slow=True):
+        while self._slow and self._has_capacity(is_slow=True):
             self._start(_Job(self._slow.popleft(), is_slow=True))
 
-    def _has_room(self, *, is_slow: bool) -> bool:
+    def _has_capacity(self, *, is_slow: bool) -> bool:
         return self._running[is_slow] < self._most[is_slow] and self._concluding < _CONCLUDED
 
     def _start(self, job: _Job) -> None:
@@ -137,17 +137,17 @@ class Lanes(Generic[Outcome]):
     async def _look(self, job: _Job) -> Outcome | None:
         """Return the result for a file; ``None`` if it must start again in the slow queue."""
         outcome: Outcome | None = None
-        async with anyio.create_task_group() as looking:
+        async with anyio.create_task_group() as parsing:
             if not job.is_slow:
-                looking.start_soon(self._change_lanes, job, looking.cancel_scope)
+                parsing.start_soon(self._move_to_slow, job, parsing.cancel_scope)
             outcome = await self._parse(job.file)
-            looking.cancel_scope.cancel()
+            parsing.cancel_scope.cancel()
         return outcome
 
-    async def _change_lanes(self, job: _Job, looking: anyio.CancelScope) -> None:
+    async def _move_to_slow(self, job: _Job, parsing: anyio.CancelScope) -> None:
         await self._clock.sleep(QUICK_SECONDS)
         if self._running[True] >= self._most[True]:
-            looking.cancel()
+            parsing.cancel()
             return
         self._running[False] -= 1
         self._running[True] += 1

@@ -16,7 +16,7 @@ from aioflow.catalog.parse import Parser
 from aioflow.protocol.parse_results import DagFailure, TriggerKind
 from aioflow.telemetry.log import Logger
 
-__all__ = ("GROUP", "PlugIn", "look_at", "plug_ins", "warn_of_broken")
+__all__ = ("GROUP", "PlugIn", "inspect_plug_in", "plug_ins", "warn_of_broken")
 
 GROUP = "aioflow.triggers"
 
@@ -56,7 +56,7 @@ def plug_ins() -> list[PlugIn]:
     return [plug_in for _, plug_in in sorted(found.items())]
 
 
-async def look_at(plug_in: PlugIn, parser: Parser) -> PlugIn:
+async def inspect_plug_in(plug_in: PlugIn, parser: Parser) -> PlugIn:
     """Return a plug-in with its triggers, or with the reason why it has none.
 
     Raises:
@@ -78,7 +78,7 @@ async def warn_of_broken(
         if plug_in.package == _OURS:
             continue
         try:
-            seen = await look_at(plug_in, parser)
+            seen = await inspect_plug_in(plug_in, parser)
         except OSError as exc:
             _log.warning("a plug-in was not looked at", plug_in=plug_in.name, error=str(exc))
             continue

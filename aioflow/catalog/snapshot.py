@@ -159,7 +159,7 @@ def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> bo
             _write_file(temporary / name, content)
         for place, _, _ in os.walk(temporary):
             _sync_folder(Path(place))
-        _take_place(temporary, target, sources)
+        _replace(temporary, target, sources)
         _sync_folder(code)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -170,7 +170,7 @@ def _is_whole(target: Path, sources: Mapping[str, bytes]) -> bool:
     return target.exists() and all((target / name).exists() for name in sources)
 
 
-def _take_place(temporary: Path, target: Path, sources: Mapping[str, bytes]) -> None:
+def _replace(temporary: Path, target: Path, sources: Mapping[str, bytes]) -> None:
     """Rename a new folder into place, replacing an incomplete one, unless another was faster."""
     aside = temporary.with_suffix(_GONE)
     if target.exists() and not _is_whole(target, sources):

@@ -24,7 +24,7 @@ class Allowance:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._taken: dict[str, deque[int]] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def take(self, file: str) -> bool:
         """Return whether a DAG file may have one more version now, and count it."""
@@ -33,10 +33,10 @@ class Allowance:
             taken.popleft()
         if len(taken) < VERSIONS_AN_HOUR:
             taken.append(now)
-            self._told.discard(file)
+            self._reported.discard(file)
             return True
-        if file not in self._told:
-            self._told.add(file)
+        if file not in self._reported:
+            self._reported.add(file)
             _logger.warning(
                 "%s had %d versions within an hour because of files beside it that it does not "
                 "name: the next comes later; leave out what is written there in .aioflowignore",

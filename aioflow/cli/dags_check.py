@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from aioflow.catalog.dag_files import names_us
-from aioflow.catalog.data_files import Asked, Choice, FilesBeside
+from aioflow.catalog.data_files import Choice, DataFileUse, FilesBeside
 from aioflow.catalog.folder_scan import scan
 from aioflow.catalog.parse import Parser
 from aioflow.cli.offline_parser import lone_parser
@@ -129,7 +129,7 @@ def choice_of(file: Path, folders: Sequence[Path], parsed: Parsed) -> Choice:
     if not parsed.dags:
         return Choice()
     folder, name = place_of(file, folders)
-    asked = Asked(folder, parsed.beside, frozenset(parsed.modules))
+    asked = DataFileUse(folder, parsed.beside, frozenset(parsed.modules))
     return FilesBeside().look({name: asked})[name]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 
-from aioflow.api.fire_times import host_order
+from aioflow.api.fire_times import preview_command
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.executors.preview import Foresight
 from aioflow.model.dag_triggers import DagTriggerRow
@@ -82,7 +82,7 @@ async def _ask(
                 foresight.lost()
 
             group.start_soon(tell_of_its_end)
-            answer = await foresight.ask(host_order(row, version, 0), after=after, count=count)
+            answer = await foresight.ask(preview_command(row, version, 0), after=after, count=count)
             group.cancel_scope.cancel()
         child.kill()
     return answer

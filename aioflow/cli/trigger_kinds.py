@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import anyio
 import msgspec
 
-from aioflow.catalog.plugins import PlugIn, look_at, plug_ins
+from aioflow.catalog.plugins import PlugIn, inspect_plug_in, plug_ins
 from aioflow.cli.offline_parser import lone_parser
 from aioflow.cli.output import hint, print_json, print_table, safe
 
@@ -45,4 +45,4 @@ def _rows(found: Sequence[PlugIn]) -> Iterable[tuple[str, str, str, str]]:
 
 async def _look_at_all() -> list[PlugIn]:
     async with lone_parser("aioflow-kinds-") as parser:
-        return [await look_at(plug_in, parser) for plug_in in plug_ins()]
+        return [await inspect_plug_in(plug_in, parser) for plug_in in plug_ins()]

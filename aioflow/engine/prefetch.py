@@ -117,7 +117,7 @@ class Recalling:
     async def _recall(self, inputs: Sequence[Input], memory: Memory) -> None:
         store = self._store
         memory.loaded_outbox = {
-            kind: await store.list_owed(kind, after=after, limit=limit)
+            kind: await store.list_outbox(kind, after=after, limit=limit)
             for kind, (after, limit) in outbox_quota.wanted(inputs, memory.outbox_quotas).items()
         }
         for request in asks(inputs):
@@ -214,9 +214,9 @@ def _is_at_hand(request: ClearTasks | Mark, memory: Memory) -> bool:
 async def _taken(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bool]]:
     """Return the runs with the ids or idempotency keys of these inputs."""
     run_ids, keys = idempotency.asked(inputs)
-    found = await store.find_taken(run_ids) if run_ids else []
+    found = await store.find_existing(run_ids) if run_ids else []
     for dag_id, of_dag in keys.items():
-        found += await store.find_taken_keys(dag_id, of_dag)
+        found += await store.find_existing_by_keys(dag_id, of_dag)
     return found
 
 

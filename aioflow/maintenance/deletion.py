@@ -57,7 +57,7 @@ class Deleting:
         self, engine: Engine, store: Store, tasklog: TaskLog, results: Path, clock: Clock
     ) -> None:
         self._given_up: set[RunNo] = set()  # until the next start
-        self._owed: dict[RunNo, int | None] = {}  # last callback to wait for, by outbox number
+        self._last_outbox_no: dict[RunNo, int | None] = {}  # of the last callback to wait for
         self._under_way = 0
         self._is_away = False
         self._engine = engine
@@ -131,12 +131,12 @@ class Deleting:
         if run is None:
             return False
         kind = callback_kind(run.dag_id)
-        if run_no not in self._owed:
-            self._owed[run_no] = await self._store.last_owed(kind)
-        last = self._owed[run_no]
+        if run_no not in self._last_outbox_no:
+            self._last_outbox_no[run_no] = await self._store.last_outbox_no(kind)
+        last = self._last_outbox_no[run_no]
         if last is not None:
-            owed = await self._store.list_owed(kind, after=-1, limit=1)
-            if owed and owed[0].outbox_no <= last:
+            pending = await self._store.list_outbox(kind, after=-1, limit=1)
+            if pending and pending[0].outbox_no <= last:
                 return True
         return await self._store.has_triggers(run_no)
 
@@ -145,7 +145,7 @@ class Deleting:
             if table == "run":
                 await self._tasklog.delete(deletion.run_no)
             await self._empty(table, deletion)
-        self._owed.pop(deletion.run_no, None)
+        self._last_outbox_no.pop(deletion.run_no, None)
         _log.info("run deleted", run_no=deletion.run_no)
 
     async def _empty(self, table: str, deletion: DeletionRow) -> None:

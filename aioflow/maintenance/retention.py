@@ -39,7 +39,7 @@ from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 from aioflow.telemetry.task_log import RUNS_IN_BLOCK, TaskLog
 
-__all__ = ("Cleaning", "Kept")
+__all__ = ("Cleaning", "RetentionDays")
 
 _FIRST_SECONDS = 60.0
 _ROUND_SECONDS = 3_600.0
@@ -76,7 +76,7 @@ _Part: TypeAlias = Callable[[], Awaitable[tuple[int, bool]]]
 """Deletes a part of one kind. Returns the number of deletions, and whether there may be more."""
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionDays(msgspec.Struct, frozen=True, kw_only=True):
     """Retention in days by kind of data; 0 means forever."""
 
     runs_days: float
@@ -96,14 +96,14 @@ class Cleaning:
         store: Store,
         tasklog: TaskLog,
         clock: Clock,
-        kept: Kept,
+        days: RetentionDays,
         snapshots: Snapshots,
     ) -> None:
         self._engine = engine
         self._store = store
         self._tasklog = tasklog
         self._clock = clock
-        self._kept = kept
+        self._days = days
         self._snapshots = snapshots
         self._next_block = 0
         self._parts: dict[str, _Part] = {
@@ -198,7 +198,7 @@ class Cleaning:
     async def _delete_few_runs(self) -> tuple[int, bool]:
         """Delete expired runs, but no more than the deletion can handle meanwhile."""
         room = _RUNS_AT_ONCE
-        if self._kept.runs_days:
+        if self._days.runs_days:
             room -= len(await self._store.list_deletions())
         return await self._delete_runs(room) if room > 0 else (0, True)
 
@@ -217,7 +217,7 @@ class Cleaning:
 
     async def _old_runs(self, limit: int) -> list[RunRow]:
         """Return up to ``limit`` runs that may be deleted."""
-        before = self._before(self._kept.runs_days)
+        before = self._before(self._days.runs_days)
         found: list[RunRow] = []
         if before is None:
             return found
@@ -285,12 +285,12 @@ class Cleaning:
         return count
 
     async def _old_numbers(self, table: str, after: int) -> list[int]:
-        kept = self._kept
+        limits = self._days
         days = {
-            EVENTS: kept.events_days,
+            EVENTS: limits.events_days,
             DAG_EVENTS: _KEYS_DAYS,
-            JOURNAL: kept.journal_days,
-            AUDIT: kept.audit_days,
+            JOURNAL: limits.journal_days,
+            AUDIT: limits.audit_days,
         }
         before = self._before(days[table])
         if before is None:
@@ -321,7 +321,7 @@ class Cleaning:
         The query also covers as many versions as memory may need, so that these do not keep later
         ones from being found.
         """
-        before = self._before(self._kept.versions_days)
+        before = self._before(self._days.versions_days)
         if before is None:
             return []
         held = needed_versions(self._engine.memory)
@@ -353,7 +353,7 @@ class Cleaning:
 
     async def _delete_logs(self) -> tuple[int, bool]:
         """Delete the expired logs of some blocks, with pauses."""
-        before = self._before(self._kept.logs_days)
+        before = self._before(self._days.logs_days)
         if before is None:
             return 0, False
         blocks = [no for no in await self._tasklog.list_blocks() if no >= self._next_block]
@@ -367,7 +367,7 @@ class Cleaning:
         return count, not is_over
 
     async def _count_logs(self) -> tuple[int, bool]:
-        before = self._before(self._kept.logs_days)
+        before = self._before(self._days.logs_days)
         if before is None:
             return 0, False
         blocks = await self._tasklog.list_blocks()
@@ -376,5 +376,7 @@ class Cleaning:
 
     async def _old_logs(self, block: int, before: Timestamp, *, dry_run: bool = False) -> int:
         task, first = self._engine.memory.runs, block * RUNS_IN_BLOCK
-        kept = {run_no for run_no in range(first, first + RUNS_IN_BLOCK) if run_no in task}
-        return await self._tasklog.delete_old(block, before=before, kept=kept, dry_run=dry_run)
+        retained = {run_no for run_no in range(first, first + RUNS_IN_BLOCK) if run_no in task}
+        return await self._tasklog.delete_old(
+            block, before=before, retained=retained, dry_run=dry_run
+        )

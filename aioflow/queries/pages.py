@@ -62,7 +62,7 @@ class Reader(Protocol):
     async def find_runs_at(self, dag_id: str, logical_dates: Collection[Timestamp]) -> list[RunRow]:
         """See ``Store``."""
 
-    async def latest_ended_run(self, dag_id: str, since: Timestamp) -> RunRow | None:
+    async def first_run_ended_since(self, dag_id: str, since: Timestamp) -> RunRow | None:
         """See ``Store``."""
 
     async def list_dags(self) -> list[DagRow]:

@@ -248,7 +248,7 @@ class Endings:
         """
         rest = sorted(instants)
         while rest:
-            run = await self._store.latest_ended_run(dag_id, rest[0])
+            run = await self._store.first_run_ended_since(dag_id, rest[0])
             if run is None:
                 return
             reached = max(1, bisect_right(rest, run.ended_at or 0))

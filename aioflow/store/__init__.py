@@ -45,7 +45,7 @@ from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.recovery import LiveRun, Unfinished
 from aioflow.store.damaged import Damages
-from aioflow.store.owner import Holder
+from aioflow.store.owner import Owner
 from aioflow.store.ui_protocol import Browsed
 
 __all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Finding", "Store", "open_store")
@@ -136,16 +136,16 @@ class Store(Browsed, Protocol):
                 check is limited in time and may cover only a part of the file.
         """
 
-    async def find_holder(self) -> Holder | None:
+    async def find_owner(self) -> Owner | None:
         """Return the daemon that claimed the database last, unless it shut down cleanly.
 
         Always ``None`` for a SQLite file, where the lock tells whether a daemon is alive.
         """
 
-    async def opens_sealed(self) -> bool:
+    async def can_decrypt(self) -> bool:
         """Return whether an available key decrypts any encrypted value; true if there are none."""
 
-    async def beat(self, at: Timestamp) -> None:
+    async def heartbeat(self, at: Timestamp) -> None:
         """Record a heartbeat of this daemon where other daemons check it. Any commit counts as one.
 
         Raises:
@@ -209,16 +209,16 @@ class Store(Browsed, Protocol):
     async def find_run_no(self, run_no: RunNo) -> RunRow | None:
         """Return the run with that number."""
 
-    async def list_owed(self, kind: str, *, after: int, limit: int) -> list[OutboxRow]:
+    async def list_outbox(self, kind: str, *, after: int, limit: int) -> list[OutboxRow]:
         """Return outbox rows of one kind with a number above ``after``, by number."""
 
     async def find_run_by_key(self, dag_id: str, key: str) -> RunRow | None:
         """Return the run that was created with that idempotency key."""
 
-    async def find_taken(self, run_ids: Collection[str]) -> list[tuple[RunRow, bool]]:
+    async def find_existing(self, run_ids: Collection[str]) -> list[tuple[RunRow, bool]]:
         """Return the runs with these ids, and whether each is being deleted, in no order."""
 
-    async def find_taken_keys(
+    async def find_existing_by_keys(
         self, dag_id: str, keys: Collection[str]
     ) -> list[tuple[RunRow, bool]]:
         """Return the runs created with these idempotency keys, and whether each is being deleted.
@@ -246,7 +246,7 @@ class Store(Browsed, Protocol):
         All reads see the same committed state. Each pair takes one index lookup.
         """
 
-    async def latest_ended_run(self, dag_id: str, since: Timestamp) -> RunRow | None:
+    async def first_run_ended_since(self, dag_id: str, since: Timestamp) -> RunRow | None:
         """Return the first run of a DAG that ended at or after ``since``."""
 
     async def list_runs(
@@ -403,7 +403,7 @@ class Store(Browsed, Protocol):
     async def has_triggers(self, run_no: RunNo) -> bool:
         """Return whether a triggerer may still run a trigger of a run."""
 
-    async def last_owed(self, kind: str) -> int | None:
+    async def last_outbox_no(self, kind: str) -> int | None:
         """Return the highest number in the outbox for a kind; ``None`` if it has no row."""
 
     async def list_erasable(

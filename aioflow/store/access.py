@@ -27,17 +27,17 @@ from aioflow.model.batch import Batch
 from aioflow.store import access_tables as tables
 from aioflow.store import rows
 from aioflow.store.packing import encode, last_of_each
-from aioflow.store.query_protocol import Asking
+from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.selects import number
 
 __all__ = (
-    "ADMITTED",
+    "ACCESS_ROWS",
     "AccessReader",
+    "access_fields",
     "accounts",
-    "admitted",
+    "audit_entries",
     "audit_head",
-    "audit_lines",
-    "gone",
+    "deleted_numbers",
     "logins",
     "token_row",
     "tokens",
@@ -58,7 +58,7 @@ _LAST = (
 _HEAD = select(tables.audit_head.c.sealed)
 _HEAD_NO = 0
 
-ADMITTED: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _LOGINS, _LAST, _HEAD)
+ACCESS_ROWS: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _LOGINS, _LAST, _HEAD)
 """Queries of a restart, in the order that ``admitted`` expects."""
 
 
@@ -72,10 +72,10 @@ def _audit_page(*, before: bool, after: bool) -> Select[Any]:
     return page.where(audit_no > number("after")) if after else page
 
 
-def admitted(
+def access_fields(
     found: Sequence[Sequence[rows.Values]], vault: Vault, healthy: Callable[..., list[Any]]
 ) -> dict[str, Any]:
-    """Return the fields of a snapshot from the results of ``ADMITTED``.
+    """Return the fields of a snapshot from the results of ``ACCESS_ROWS``.
 
     Args:
         healthy: Converts the result of a statement to rows and omits damaged ones.
@@ -118,7 +118,7 @@ def logins(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     return [msgspec.structs.astuple(row) for row in batch.logins]
 
 
-def gone(kind: str) -> Callable[[Batch, Vault], list[tuple[Any, ...]]]:
+def deleted_numbers(kind: str) -> Callable[[Batch, Vault], list[tuple[Any, ...]]]:
     """Return a function that lists the numbers of the deleted rows of a kind."""
 
     def numbers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
@@ -127,7 +127,7 @@ def gone(kind: str) -> Callable[[Batch, Vault], list[tuple[Any, ...]]]:
     return numbers
 
 
-def audit_lines(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def audit_entries(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the new audit entries."""
 
     def values(row: AuditRow) -> tuple[Any, ...]:
@@ -141,7 +141,7 @@ def audit_head(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the current head of the audit chain, encrypted."""
     if batch.audit_head is None:
         return []
-    sealed = vault.seal(tables.audit_head.name, _HEAD_NO, encode(batch.audit_head))
+    sealed = vault.encrypt(tables.audit_head.name, _HEAD_NO, encode(batch.audit_head))
     return [(_HEAD_NO, sealed)]
 
 
@@ -221,14 +221,14 @@ def _head(last: Sequence[rows.Values], head: Sequence[rows.Values], vault: Vault
     """Return the head of the audit chain, an empty one if there are no entries yet."""
     if not head:
         return AuditHead(written=None, last=LOST) if last else AuditHead()
-    opened = vault.unseal(tables.audit_head.name, _HEAD_NO, bytes(head[0][0]))
+    opened = vault.decrypt(tables.audit_head.name, _HEAD_NO, bytes(head[0][0]))
     try:
         return AuditHead(written=None, last=LOST) if opened is None else _ended(opened)
     except msgspec.MsgspecError:
         return AuditHead(written=None, last=LOST)
 
 
-class AccessReader(Asking):
+class AccessReader(QueryInterface):
     """The part of a store that reads accounts, tokens, sessions and the audit log."""
 
     _vault: Vault

@@ -16,7 +16,7 @@ from aioflow.model.states import RunState
 from aioflow.store import rows, tables
 from aioflow.store.deletion import not_deleted
 from aioflow.store.packing import last_of_each
-from aioflow.store.query_protocol import Asking, pieces
+from aioflow.store.query_protocol import QueryInterface, pieces
 from aioflow.store.selects import number, text
 
 __all__ = ("RUNNING_BACKFILLS", "BackfillReader", "backfills")
@@ -81,7 +81,7 @@ def backfills(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     return [values(row) for row in last_of_each(batch.backfills, lambda row: row.backfill_no)]
 
 
-class BackfillReader(Asking):
+class BackfillReader(QueryInterface):
     """The part of a store that reads backfills."""
 
     async def find_keyed_backfill(self, dag_id: str, key: str) -> BackfillRow | None:

@@ -13,10 +13,10 @@ from aioflow.store.packing import encode, last_of_each
 __all__ = (
     "dag_files",
     "dags",
+    "deleted_dags",
+    "deleted_files",
+    "deleted_pools",
     "drained",
-    "gone_dags",
-    "gone_files",
-    "gone_pools",
     "pools",
     "undrained",
     "versions",
@@ -42,12 +42,12 @@ def dag_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     return [values(row) for row in last_of_each(batch.dag_files, lambda row: row.file)]
 
 
-def gone_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def deleted_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the deleted DAG files."""
     return [(file,) for file in dict.fromkeys(batch.gone_files)]
 
 
-def gone_dags(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def deleted_dags(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the deleted DAGs."""
     return [(dag_id,) for dag_id in dict.fromkeys(batch.gone_dags)]
 
@@ -83,6 +83,6 @@ def undrained(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     return [(node_no,) for node_no, at in dict(batch.drained).items() if at is None]
 
 
-def gone_pools(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def deleted_pools(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the deleted pools."""
     return [(name,) for name in dict.fromkeys(batch.gone_pools)]

@@ -29,7 +29,7 @@ from aioflow.store import (
     wait_rows,
 )
 from aioflow.store.backfills import backfills
-from aioflow.store.values import gone_values, new_values
+from aioflow.store.values import deleted_values, new_values
 
 __all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind", "named_by")
 
@@ -158,10 +158,10 @@ def _kind(
     return Kind(name, table, action, columns, guards, bind)
 
 
-def _gone(kind: str, table: Table) -> Kind:
+def _deletion(kind: str, table: Table) -> Kind:
     """Return the kind of change that deletes accounts, tokens or sessions."""
     (key,) = table.primary_key
-    bind = access.gone(kind)
+    bind = access.deleted_numbers(kind)
     return _kind(f"gone {table.name}", table, Action.DISCARD, bind, guards=(key.name,))
 
 
@@ -191,11 +191,13 @@ _TASK_CHANGED = (
 KINDS: tuple[Kind, ...] = (
     _kind("new version", tables.version, Action.KEEP, catalog_rows.versions),
     _kind("dag file", tables.dag_file, Action.REPLACE, catalog_rows.dag_files),
-    _kind("gone file", tables.dag_file, Action.DISCARD, catalog_rows.gone_files, guards=("file",)),
+    _kind(
+        "gone file", tables.dag_file, Action.DISCARD, catalog_rows.deleted_files, guards=("file",)
+    ),
     _kind("dag", tables.dag, Action.REPLACE, catalog_rows.dags),
-    _kind("gone dag", tables.dag, Action.DISCARD, catalog_rows.gone_dags, guards=("dag_id",)),
+    _kind("gone dag", tables.dag, Action.DISCARD, catalog_rows.deleted_dags, guards=("dag_id",)),
     _kind("pool", tables.pool, Action.REPLACE, catalog_rows.pools),
-    _kind("gone pool", tables.pool, Action.DISCARD, catalog_rows.gone_pools, guards=("name",)),
+    _kind("gone pool", tables.pool, Action.DISCARD, catalog_rows.deleted_pools, guards=("name",)),
     _kind("drained", tables.drained, Action.REPLACE, catalog_rows.drained),
     _kind("undrained", tables.drained, Action.DISCARD, catalog_rows.undrained, guards=("node_no",)),
     _kind("backfill", tables.backfill, Action.REPLACE, backfills),
@@ -204,7 +206,7 @@ KINDS: tuple[Kind, ...] = (
         "gone value",
         tables.named_value,
         Action.DISCARD,
-        gone_values,
+        deleted_values,
         guards=("kind", "name"),
     ),
     _kind("new run", tables.run, Action.INSERT, run_rows.new_runs),
@@ -228,7 +230,7 @@ KINDS: tuple[Kind, ...] = (
         "gone expansion",
         tables.expansion,
         Action.DELETE,
-        stream_rows.gone_expansions,
+        stream_rows.deleted_expansions,
         guards=("run_no", "position"),
     ),
     _kind("new expansion", tables.expansion, Action.INSERT, stream_rows.new_expansions),
@@ -245,7 +247,7 @@ KINDS: tuple[Kind, ...] = (
         "gone items",
         tables.stream_item,
         Action.DISCARD,
-        stream_rows.gone_items,
+        stream_rows.deleted_items,
         guards=("task_no",),
     ),
     _kind("new task", tables.task, Action.INSERT, run_rows.new_tasks),
@@ -259,7 +261,11 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind("new try", tables.try_, Action.INSERT, run_rows.new_tries),
     _kind(
-        "gone result", tables.result, Action.DISCARD, stream_rows.gone_results, guards=("task_no",)
+        "gone result",
+        tables.result,
+        Action.DISCARD,
+        stream_rows.deleted_results,
+        guards=("task_no",),
     ),
     _kind("result", tables.result, Action.REPLACE, run_rows.results),
     _kind("map label", tables.map_label, Action.REPLACE, run_rows.labels),
@@ -284,7 +290,7 @@ KINDS: tuple[Kind, ...] = (
         "gone trigger",
         tables.trigger_wait,
         Action.DELETE,
-        wait_rows.gone_triggers,
+        wait_rows.deleted_triggers,
         guards=("trigger_no", "state"),
     ),
     _kind("named event", tables.named_event, Action.INSERT, wait_rows.named_events),
@@ -298,7 +304,11 @@ KINDS: tuple[Kind, ...] = (
         guards=("trigger_no", "sequence"),
     ),
     _kind(
-        "gone events", tables.event, Action.DISCARD, stream_rows.gone_events, guards=("trigger_no",)
+        "gone events",
+        tables.event,
+        Action.DISCARD,
+        stream_rows.deleted_events,
+        guards=("trigger_no",),
     ),
     _kind(
         "dropped record",
@@ -338,13 +348,13 @@ KINDS: tuple[Kind, ...] = (
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
     _kind("new deletion", tables.deletion, Action.INSERT, deletion.deletions),
-    _gone("accounts", access_tables.account),
-    _gone("tokens", access_tables.api_token),
-    _gone("logins", access_tables.login),
+    _deletion("accounts", access_tables.account),
+    _deletion("tokens", access_tables.api_token),
+    _deletion("logins", access_tables.login),
     _kind("account", access_tables.account, Action.REPLACE, access.accounts),
     _kind("api token", access_tables.api_token, Action.REPLACE, access.tokens),
     _kind("login", access_tables.login, Action.REPLACE, access.logins),
-    _kind("audit", access_tables.audit, Action.INSERT, access.audit_lines),
+    _kind("audit", access_tables.audit, Action.INSERT, access.audit_entries),
     _kind("audit head", access_tables.audit_head, Action.REPLACE, access.audit_head),
     *map(_erased, (*deletion.ERASED, *deletion.AGED, tables.version)),
 )

@@ -81,7 +81,7 @@ class Checkpointer:
             sqlite3.Error: If a sync failed.
         """
         if self.may_start_over:
-            self._look_whether_started_over()
+            self._check_for_new_log()
         size = self.wal_bytes()
         try:
             if size > WAL_BOUND_BYTES and self._clock.monotonic_us() >= self._next_force_us:
@@ -110,7 +110,7 @@ class Checkpointer:
         self._thread.submit(self._connection.close)
         self._thread.shutdown()
 
-    def _look_whether_started_over(self) -> None:
+    def _check_for_new_log(self) -> None:
         """Check whether a new log has started.
 
         If so, the next one can only start after a new pass.

@@ -17,7 +17,7 @@ from aioflow.model.dag_triggers import DagEventRow, DagTriggerRow, Fate, Held
 from aioflow.model.ids import TriggerNo
 from aioflow.store import tables
 from aioflow.store.packing import encode, last_of_each
-from aioflow.store.query_protocol import Asking
+from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.rows import Values
 from aioflow.store.selects import number, text, whole
 
@@ -83,18 +83,25 @@ def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     def values(row: DagTriggerRow) -> tuple[Any, ...]:
         if row.kwargs is None:
             raise ValueError(f"the trigger of {row.dag_id!r} has no fields")
-        sealed = vault.seal(_TABLE, row.trigger_no, row.kwargs)
-        return (row.trigger_no, row.dag_id, row.class_path, sealed, row.since, *_place(row))
+        sealed = vault.encrypt(_TABLE, row.trigger_no, row.kwargs)
+        return (
+            row.trigger_no,
+            row.dag_id,
+            row.class_path,
+            sealed,
+            row.since,
+            *_cursor_columns(row),
+        )
 
     return [values(row) for row in last_of_each(batch.of_dags.triggers, lambda row: row.trigger_no)]
 
 
 def moved_dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the triggers whose position has advanced."""
-    return [(*_place(row), row.trigger_no) for row in batch.of_dags.moved]
+    return [(*_cursor_columns(row), row.trigger_no) for row in batch.of_dags.moved]
 
 
-def _place(row: DagTriggerRow) -> tuple[Any, ...]:
+def _cursor_columns(row: DagTriggerRow) -> tuple[Any, ...]:
     held = None if row.held is None else encode(row.held)
     return (row.sequence, row.event, row.event_key, held, row.run_no)
 
@@ -124,7 +131,7 @@ def dag_trigger_row(values: Sequence[Any], vault: Vault) -> DagTriggerRow:
         trigger_no=values[0],
         dag_id=values[1],
         class_path=values[2],
-        kwargs=vault.unseal(_TABLE, values[0], values[3]),
+        kwargs=vault.decrypt(_TABLE, values[0], values[3]),
         since=values[4],
         sequence=values[5],
         event=values[6],
@@ -155,7 +162,7 @@ def _numbered_key(values: Values) -> tuple[TriggerNo, str]:
     return int(values[0]), str(values[1])
 
 
-class DagTriggerReader(Asking):
+class DagTriggerReader(QueryInterface):
     """The part of a store that reads DAG triggers."""
 
     _vault: Vault

@@ -19,7 +19,7 @@ from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import DeletionRow
 from aioflow.store import TABLES_OF_RUNS, tables
 from aioflow.store.access_tables import audit
-from aioflow.store.query_protocol import Asking
+from aioflow.store.query_protocol import QueryInterface
 
 __all__ = ("AGED", "ERASED", "ErasingReader", "deletions", "erased", "not_deleted")
 
@@ -40,7 +40,7 @@ _TRIGGER = select(tables.trigger_wait.c.trigger_no).where(
     tables.trigger_wait.c.run_no == bindparam("run_no", type_=BigInteger())
 )
 
-_LAST_OWED = select(func.max(tables.outbox.c.outbox_no)).where(
+_LAST_OUTBOX_NO = select(func.max(tables.outbox.c.outbox_no)).where(
     tables.outbox.c.kind == bindparam("kind", type_=tables.outbox.c.kind.type)
 )
 
@@ -73,7 +73,7 @@ def _keys(table: Table) -> Select[Any]:
     return found.where(task.c.run_no == number, task.c.task_no >= after)
 
 
-class ErasingReader(Asking):
+class ErasingReader(QueryInterface):
     """The part of a store that finds the remaining rows of runs being deleted."""
 
     async def list_deletions(self) -> list[DeletionRow]:
@@ -84,9 +84,9 @@ class ErasingReader(Asking):
         """See ``Store``."""
         return bool(await self._all(tuple, _TRIGGER.limit(1), run_no=run_no))
 
-    async def last_owed(self, kind: str) -> int | None:
+    async def last_outbox_no(self, kind: str) -> int | None:
         """See ``Store``."""
-        return await self._one(lambda row: cast("int | None", row[0]), _LAST_OWED, kind=kind)
+        return await self._one(lambda row: cast("int | None", row[0]), _LAST_OUTBOX_NO, kind=kind)
 
     async def list_erasable(
         self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000

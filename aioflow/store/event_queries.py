@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from aioflow.model.rows import NamedEventRow
 from aioflow.store import rows, selects
-from aioflow.store.query_protocol import Asking
+from aioflow.store.query_protocol import QueryInterface
 
 __all__ = ("EventReader",)
 
 
-class EventReader(Asking):
+class EventReader(QueryInterface):
     """The part of a store that reads named events."""
 
     async def list_named_events(

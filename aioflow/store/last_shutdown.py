@@ -10,12 +10,12 @@ from aioflow.errors import StoreUnavailable
 from aioflow.filesystem import make_folder, write_file
 from aioflow.store.wal_file import log_path
 
-__all__ = ("LastEnd",)
+__all__ = ("LastShutdown",)
 
 _OPEN = "open"
 
 
-class LastEnd:
+class LastShutdown:
     """The state found when the database was opened, and the note for the next opening.
 
     Attributes:
@@ -28,7 +28,7 @@ class LastEnd:
         self._note = None if home is None else home / "run" / "database"
         said = ""
         if self._note is not None:
-            with contextlib.suppress(FileNotFoundError), _told(self._note):
+            with contextlib.suppress(FileNotFoundError), _translated_errors(self._note):
                 said = self._note.read_text(encoding="utf-8", errors="replace")
         self.was_clean = not said and not self._has_log()
         self.sync_failed = "" if said == _OPEN else said
@@ -40,7 +40,7 @@ class LastEnd:
             StoreUnavailable: If the home cannot be written.
         """
         if self._note is not None:
-            with _told(self._note):
+            with _translated_errors(self._note):
                 make_folder(self._note.parent)
                 write_file(self._note, _OPEN.encode())
 
@@ -64,7 +64,7 @@ class LastEnd:
 
 
 @contextlib.contextmanager
-def _told(note: Path) -> Iterator[None]:
+def _translated_errors(note: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:

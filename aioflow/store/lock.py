@@ -53,7 +53,7 @@ class FileLock:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as exc:
-                holder = _holder(os.fstat(handle))
+                holder = _owner(os.fstat(handle))
                 os.close(handle)
                 if isinstance(exc, BlockingIOError):
                     raise HomeBusy(str(path), holder) from exc
@@ -120,7 +120,7 @@ def _inode(status: os.stat_result) -> _Inode:
     return status.st_dev, status.st_ino
 
 
-def _holder(status: os.stat_result) -> str:
+def _owner(status: os.stat_result) -> str:
     """Return the process that holds the lock, as far as the kernel reports it."""
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     place = f"{device}:{status.st_ino}"

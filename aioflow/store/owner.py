@@ -6,10 +6,10 @@ import msgspec
 
 from aioflow.model.timestamps import Timestamp
 
-__all__ = ("Holder",)
+__all__ = ("Owner",)
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon that claimed a database and has not shut down cleanly.
 
     Attributes:

@@ -11,53 +11,53 @@ from aioflow.crypto import Vault
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import access_tables, tables
 from aioflow.store.fence import NODE_NO
-from aioflow.store.owner import Holder
-from aioflow.store.query_protocol import Asking
+from aioflow.store.owner import Owner
+from aioflow.store.query_protocol import QueryInterface
 
 __all__ = (
-    "BEAT",
-    "FORGET_HOLDER",
-    "NOTE_HOLDER",
+    "CLEAR_OWNER",
+    "HEARTBEAT",
     "READ_EPOCH",
-    "READ_HOLDER",
-    "HoldingReader",
+    "READ_OWNER",
+    "SET_OWNER",
+    "OwnershipReader",
 )
 
 _SAMPLE = 20
 """Number of encrypted rows of each table to try. One that decrypts is enough."""
 
-_HOLDER = "holder"
+_OWNER_KEY = "holder"
 
 _node, _meta = tables.node, tables.meta
 _is_mine = _node.c.node_no == literal_column(str(NODE_NO))
-_is_holder = _meta.c.name == literal_column(f"'{_HOLDER}'")
+_is_owner_row = _meta.c.name == literal_column(f"'{_OWNER_KEY}'")
 
 
-_HELD_BY = select(
+_OWNER = select(
     _meta.c.value, _node.c.epoch, _node.c.commit_no, _node.c.seen_at, _node.c.host, _node.c.pid
-).where(_is_mine, _is_holder)
+).where(_is_mine, _is_owner_row)
 
 
-def _note() -> Any:
+def _set_owner() -> Any:
     value = bindparam("home", type_=_meta.c.value.type)
-    noted = postgresql.insert(_meta).values(name=literal_column(f"'{_HOLDER}'"), value=value)
+    noted = postgresql.insert(_meta).values(name=literal_column(f"'{_OWNER_KEY}'"), value=value)
     return noted.on_conflict_do_update(
         index_elements=["name"], set_={"value": noted.excluded.value}
     )
 
 
-NOTE_HOLDER = _note()
+SET_OWNER = _set_owner()
 """Records the home of the daemon that claims the database."""
 
-FORGET_HOLDER = delete(_meta).where(_is_holder)
+CLEAR_OWNER = delete(_meta).where(_is_owner_row)
 
-READ_HOLDER = select(_meta.c.value).where(_is_holder)
+READ_OWNER = select(_meta.c.value).where(_is_owner_row)
 """Reads the home of the daemon that claimed the database, unless it shut down cleanly."""
 
 READ_EPOCH = select(_node.c.epoch).where(_is_mine).with_for_update()
 """Reads the epoch and locks it until the transaction ends."""
 
-BEAT = (
+HEARTBEAT = (
     update(_node)
     .where(_is_mine, _node.c.epoch == bindparam("of_epoch", type_=_node.c.epoch.type))
     .values(seen_at=bindparam("at", type_=_node.c.seen_at.type))
@@ -65,13 +65,13 @@ BEAT = (
 """Records a heartbeat of the daemon that writes under an epoch."""
 
 
-def _sealed() -> Select[Any]:
+def _encrypted_rows() -> Select[Any]:
     """Return the statement for the newest rows of each table with encrypted values."""
-    wait, standing, value = tables.trigger_wait, tables.dag_trigger, tables.named_value
+    wait, dag_trigger, value = tables.trigger_wait, tables.dag_trigger, tables.named_value
     head = access_tables.audit_head
     columns = (
         (wait, wait.c.trigger_no, wait.c.kwargs),
-        (standing, standing.c.trigger_no, standing.c.kwargs),
+        (dag_trigger, dag_trigger.c.trigger_no, dag_trigger.c.kwargs),
         (value, value.c.value_no, value.c.sealed),
         (head, head.c.head_no, head.c.sealed),
     )
@@ -91,17 +91,17 @@ def _sealed() -> Select[Any]:
     return select(every.c.of, every.c.number, every.c.sealed)
 
 
-_SEALED = _sealed()
+_ENCRYPTED_ROWS = _encrypted_rows()
 
 
-class HoldingReader(Asking):
+class OwnershipReader(QueryInterface):
     """The part of a store that knows its holder. A SQLite file is held only by its lock."""
 
     _vault: Vault
 
-    async def opens_sealed(self) -> bool:
+    async def can_decrypt(self) -> bool:
         """See ``Store``."""
-        (found,) = await self._fetch([self._question(_SEALED)])
+        (found,) = await self._fetch([self._question(_ENCRYPTED_ROWS)])
         # A damaged row says nothing about the key. Reads of its table report it.
         samples = [
             (table, number, sealed)
@@ -109,21 +109,21 @@ class HoldingReader(Asking):
             if isinstance(number, int) and isinstance(sealed, bytes)
         ]
         return not samples or any(
-            self._vault.unseal(table, number, sealed) is not None
+            self._vault.decrypt(table, number, sealed) is not None
             for table, number, sealed in samples
         )
 
-    async def find_holder(self) -> Holder | None:
+    async def find_owner(self) -> Owner | None:
         """See ``Store``."""
-        found = await self._one(tuple, _HELD_BY)
+        found = await self._one(tuple, _OWNER)
         if found is None:
             return None
         home, epoch, commit_no, seen_at, host, pid = found
-        return Holder(
+        return Owner(
             home=home, epoch=epoch, commit_no=commit_no, seen_at=seen_at, host=host, pid=pid
         )
 
-    async def beat(self, at: Timestamp) -> None:
+    async def heartbeat(self, at: Timestamp) -> None:
         """See ``Store``."""
 
     async def leave(self) -> None:

@@ -24,10 +24,10 @@ from aioflow.model.timestamps import Timestamp
 from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.changes import Changes, bind, named_by
 from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
-from aioflow.store.ownership import BEAT, FORGET_HOLDER, NOTE_HOLDER, READ_EPOCH, READ_HOLDER
+from aioflow.store.ownership import CLEAR_OWNER, HEARTBEAT, READ_EPOCH, READ_OWNER, SET_OWNER
 from aioflow.store.paging import Fetch
 from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
-from aioflow.store.postgres_text import LongAnswer, answered
+from aioflow.store.postgres_text import PagedResult, fetch_rows
 from aioflow.store.query_protocol import Question
 from aioflow.store.reading import Reading
 from aioflow.store.rows import Values
@@ -53,7 +53,7 @@ _READING_SECONDS = 300
 """The same limit for readers, which lock nothing, and the limit for their statements."""
 
 _READERS = 4
-_ASKED = 3
+_QUERY_CONNECTIONS = 3
 """Further connections for reads with a time limit, opened when needed."""
 
 
@@ -77,7 +77,7 @@ async def open_postgres(
         with translated(where):
             readers = await _open_readers(dsn, least=1, most=_READERS)
         stack.push_async_callback(_close_readers, readers)
-        asked = await _open_readers(dsn, least=0, most=_ASKED)
+        asked = await _open_readers(dsn, least=0, most=_QUERY_CONNECTIONS)
         stack.push_async_callback(_close_readers, asked)
         yield PostgresStore(where, vault, writer, readers, asked)
 
@@ -193,7 +193,7 @@ class PostgresStore(Reading):
         """See ``Store``."""
         statement = compiled(CLAIM_NODE[POSTGRES], POSTGRES)
         async with self._writing().transaction() as connection:
-            holder = await connection.fetchval(compiled(READ_HOLDER, POSTGRES).sql)
+            holder = await connection.fetchval(compiled(READ_OWNER, POSTGRES).sql)
             if about is not None:
                 await self._take_over(connection, about)
             row = await _row(connection, statement, claiming(about))
@@ -210,12 +210,12 @@ class PostgresStore(Reading):
         epoch = await connection.fetchval(compiled(READ_EPOCH, POSTGRES).sql)
         if about.after is not None and epoch != about.after:
             raise HomeBusy(self._where, "started at the same time", ANOTHER_DATABASE)
-        note = compiled(NOTE_HOLDER, POSTGRES)
+        note = compiled(SET_OWNER, POSTGRES)
         await connection.execute(note.sql, *note.placed({"home": about.home}))
 
-    async def beat(self, at: Timestamp) -> None:
+    async def heartbeat(self, at: Timestamp) -> None:
         """See ``Store``."""
-        statement = compiled(BEAT, POSTGRES)
+        statement = compiled(HEARTBEAT, POSTGRES)
         values = {"of_epoch": self._epoch, "at": at}
         async with self._writing().transaction() as connection:
             status = await connection.execute(statement.sql, *statement.placed(values))
@@ -227,7 +227,7 @@ class PostgresStore(Reading):
         async with self._writing().transaction() as connection:
             epoch = await connection.fetchval(compiled(READ_EPOCH, POSTGRES).sql)
             if epoch == self._epoch:
-                await connection.execute(compiled(FORGET_HOLDER, POSTGRES).sql)
+                await connection.execute(compiled(CLEAR_OWNER, POSTGRES).sql)
 
     async def lease_numbers(self, count: int) -> int:
         """See ``Store``."""
@@ -294,9 +294,11 @@ class PostgresStore(Reading):
             async with self._readers.acquire(timeout=CONNECT_SECONDS) as connection:
                 seconds = self._seconds
                 if len(questions) == 1:
-                    return [await _found(connection, questions[0], seconds)]
+                    return [await _fetch_within(connection, questions[0], seconds)]
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
-                    return [await _found(connection, question, seconds) for question in questions]
+                    return [
+                        await _fetch_within(connection, question, seconds) for question in questions
+                    ]
 
     @asynccontextmanager
     async def _streaming(self, questions: Sequence[Question]) -> AsyncIterator[list[Fetch]]:
@@ -305,7 +307,7 @@ class PostgresStore(Reading):
                 self._readers.acquire(timeout=CONNECT_SECONDS) as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
-                answers = [await LongAnswer.of(connection, question) for question in questions]
+                answers = [await PagedResult.of(connection, question) for question in questions]
                 yield [answer.fetch for answer in answers]
 
     def _writing(self) -> Writer:
@@ -318,9 +320,11 @@ class _NothingRefusedError(Exception):
     """Rolls back the transaction of a trial."""
 
 
-async def _found(connection: Any, question: Question, seconds: float | None) -> Sequence[Values]:
+async def _fetch_within(
+    connection: Any, question: Question, seconds: float | None
+) -> Sequence[Values]:
     try:
-        return await answered(connection, question, seconds)
+        return await fetch_rows(connection, question, seconds)
     except TimeoutError as exc:
         if seconds is None:
             raise

@@ -12,12 +12,14 @@ from typing import Any, Self
 
 from aioflow.store.rows import Values
 
-__all__ = ("LongAnswer", "answered")
+__all__ = ("PagedResult", "fetch_rows")
 
 _Question = tuple[str, tuple[Any, ...]]
 
 
-async def answered(connection: Any, question: _Question, seconds: float | None) -> Sequence[Values]:
+async def fetch_rows(
+    connection: Any, question: _Question, seconds: float | None
+) -> Sequence[Values]:
     """Return all rows of a result.
 
     Raises:
@@ -32,7 +34,7 @@ async def answered(connection: Any, question: _Question, seconds: float | None) 
     return found
 
 
-class LongAnswer:
+class PagedResult:
     """A result that is fetched a page at a time.
 
     Args:

@@ -10,7 +10,7 @@ from sqlalchemy import Select
 
 from aioflow.store import rows
 
-__all__ = ("Asking", "Question", "is_storable", "pieces")
+__all__ = ("QueryInterface", "Question", "is_storable", "pieces")
 
 Question: TypeAlias = tuple[str, tuple[Any, ...]]
 """SQL and its parameters, in order."""
@@ -22,7 +22,7 @@ _AT_ONCE = 500
 _WIDTHS = (1, 25, _AT_ONCE)
 
 
-class Asking:
+class QueryInterface:
     """The query interface of a store. A parameter that no column can store matches no row."""
 
     @abstractmethod

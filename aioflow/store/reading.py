@@ -41,10 +41,10 @@ from aioflow.store.dag_rows import DagTriggerReader
 from aioflow.store.damaged import Damages, marked
 from aioflow.store.deletion import ErasingReader
 from aioflow.store.event_queries import EventReader
-from aioflow.store.ownership import HoldingReader
+from aioflow.store.ownership import OwnershipReader
 from aioflow.store.paging import PAGE_ROWS
 from aioflow.store.query_protocol import Question, is_storable, pieces
-from aioflow.store.recovery import LiveReader
+from aioflow.store.recovery import RecoveryReader
 from aioflow.store.retention import AgingReader
 from aioflow.store.row_integrity import damage_in, row_of
 from aioflow.store.sql import compiled
@@ -59,8 +59,8 @@ Row = TypeVar("Row")
 
 
 class Reading(
-    LiveReader,
-    HoldingReader,
+    RecoveryReader,
+    OwnershipReader,
     ErasingReader,
     AgingReader,
     BackfillReader,
@@ -87,15 +87,15 @@ class Reading(
         """See ``Store``."""
         return await self._one(rows.run_row, selects.RUN_BY_KEY, dag_id=dag_id, key=key)
 
-    async def find_taken(self, run_ids: Collection[str]) -> list[tuple[RunRow, bool]]:
+    async def find_existing(self, run_ids: Collection[str]) -> list[tuple[RunRow, bool]]:
         """See ``Store``."""
-        return await self._each(_taken, selects.taken_ids, "id", run_ids)
+        return await self._each(_run_and_deletion, selects.runs_by_ids, "id", run_ids)
 
-    async def find_taken_keys(
+    async def find_existing_by_keys(
         self, dag_id: str, keys: Collection[str]
     ) -> list[tuple[RunRow, bool]]:
         """See ``Store``."""
-        return await self._each(_taken, selects.taken_keys, "key", keys, dag_id=dag_id)
+        return await self._each(_run_and_deletion, selects.runs_by_keys, "key", keys, dag_id=dag_id)
 
     async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
         """See ``Store``."""
@@ -122,9 +122,9 @@ class Reading(
         before = (self._read(selects.RUN_BEFORE, rows.run_row, row[:1]) for row in found)
         return [row[0] if row else None for row in before]
 
-    async def latest_ended_run(self, dag_id: str, since: Timestamp) -> RunRow | None:
+    async def first_run_ended_since(self, dag_id: str, since: Timestamp) -> RunRow | None:
         """See ``Store``."""
-        return await self._one(rows.run_row, selects.ENDED_RUN, dag_id=dag_id, since=since)
+        return await self._one(rows.run_row, selects.FIRST_ENDED_RUN, dag_id=dag_id, since=since)
 
     async def list_runs(
         self,
@@ -155,11 +155,11 @@ class Reading(
         """See ``Store``."""
         return await self._one(rows.run_row, selects.RUN_BY_NO, run_no=run_no)
 
-    async def list_owed(self, kind: str, *, after: int, limit: int) -> list[OutboxRow]:
+    async def list_outbox(self, kind: str, *, after: int, limit: int) -> list[OutboxRow]:
         """See ``Store``."""
         while True:
             at = {"kind": kind, "after": after, "limit": limit}
-            found = await self._all(rows.outbox_row, selects.OWED_PAGE, **at)
+            found = await self._all(rows.outbox_row, selects.OUTBOX_PAGE, **at)
             healthy = [row for row in found if row.body]
             if healthy or len(found) < limit:
                 return healthy
@@ -361,5 +361,5 @@ class Reading(
         return value_row(values, self._vault)
 
 
-def _taken(values: rows.Values) -> tuple[RunRow, bool]:
+def _run_and_deletion(values: rows.Values) -> tuple[RunRow, bool]:
     return rows.run_row(values), bool(values[-1])

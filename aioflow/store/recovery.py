@@ -19,15 +19,15 @@ from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow, TriggerRow
 from aioflow.protocol.recovery import LiveRun, Progress, Snapshot, Unfinished
 from aioflow.store import rows, selects
-from aioflow.store.access import ADMITTED, admitted
+from aioflow.store.access import ACCESS_ROWS, access_fields
 from aioflow.store.backfills import RUNNING_BACKFILLS
 from aioflow.store.column_checks import read_rows
 from aioflow.store.dag_rows import ALL_DAG_TRIGGERS, HELD_EVENTS, dag_event_row, dag_trigger_row
 from aioflow.store.damaged import Damages, marked
 from aioflow.store.paging import PAGE_ROWS, Fetch, OfRuns, everything
-from aioflow.store.query_protocol import Asking, Question
+from aioflow.store.query_protocol import QueryInterface, Question
 
-__all__ = ("LiveReader",)
+__all__ = ("RecoveryReader",)
 
 Row = TypeVar("Row")
 
@@ -36,13 +36,13 @@ _WHOLE = (
     selects.ALL_DAG_FILES,
     selects.NEEDED_VERSIONS,
     selects.ALL_POOLS,
-    selects.KEPT_OUTBOX,
-    selects.OWED_COUNTS,
+    selects.OUTBOX_IN_MEMORY,
+    selects.OUTBOX_COUNTS,
     ALL_DAG_TRIGGERS,
     HELD_EVENTS,
     RUNNING_BACKFILLS,
     selects.ALL_DRAINED,
-    *ADMITTED,
+    *ACCESS_ROWS,
     selects.LIVE_RUNS,
 )
 _OF_LIVE_RUNS = (
@@ -91,7 +91,7 @@ class _OfRun:
         return row
 
 
-class LiveReader(Asking):
+class RecoveryReader(QueryInterface):
     """The part of a store that reads unfinished work."""
 
     _vault: Vault
@@ -138,7 +138,9 @@ class LiveReader(Asking):
         placeholders, so that work continues, with a damaged DAG paused. Other damaged rows are
         omitted.
         """
-        dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills, *more = found
+        dags, dag_files, versions, pools, outbox, outbox_counts, of_dags, held, backfills, *more = (
+            found
+        )
         drained, *people = more
         return Snapshot(
             dags=self._shown(selects.ALL_DAGS, rows.dag_row, dags),
@@ -146,10 +148,10 @@ class LiveReader(Asking):
             versions=self._shown(selects.NEEDED_VERSIONS, rows.version_row, versions),
             runs=[],
             pools=self._shown(selects.ALL_POOLS, rows.pool_row, pools),
-            outbox=self._healthy(selects.KEPT_OUTBOX, rows.outbox_row, outbox),
+            outbox=self._healthy(selects.OUTBOX_IN_MEMORY, rows.outbox_row, outbox),
             owed={
                 kind: (count, first)
-                for kind, count, first in self._healthy(selects.OWED_COUNTS, tuple, owed)
+                for kind, count, first in self._healthy(selects.OUTBOX_COUNTS, tuple, outbox_counts)
             },
             dag_triggers=self._shown(
                 ALL_DAG_TRIGGERS, lambda row: dag_trigger_row(row, self._vault), of_dags
@@ -157,7 +159,7 @@ class LiveReader(Asking):
             held_events=self._healthy(HELD_EVENTS, dag_event_row, held),
             backfills=self._healthy(RUNNING_BACKFILLS, rows.backfill_row, backfills),
             drained=[no for no, *_ in self._healthy(selects.ALL_DRAINED, tuple, drained)],
-            **admitted(people, self._vault, self._healthy),
+            **access_fields(people, self._vault, self._healthy),
         )
 
     def _shown(

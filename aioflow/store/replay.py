@@ -249,7 +249,7 @@ def _table_differences(table: Table, replay: Replay, stored: Sequence[Sequence[A
         row = shorten(dict(zip(names, values, strict=True)))
         rows[tuple(row[name] for name in key_columns)] = row
     if not replay.is_whole:
-        rows = {key: row for key, row in rows.items() if _is_told(table, key, replay)}
+        rows = {key: row for key, row in rows.items() if _is_mentioned(table, key, replay)}
     differences = list(_row_differences(table.name, replay.rows(table), rows))
     if len(differences) > _SHOWN:
         more = len(differences) - _SHOWN
@@ -257,7 +257,7 @@ def _table_differences(table: Table, replay: Replay, stored: Sequence[Sequence[A
     return differences
 
 
-def _is_told(table: Table, key: _Key, replay: Replay) -> bool:
+def _is_mentioned(table: Table, key: _Key, replay: Replay) -> bool:
     """Return whether the remaining journal mentions a row."""
     return key in replay.rows(table) or key in replay.gone(table)
 

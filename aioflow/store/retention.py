@@ -16,7 +16,7 @@ from aioflow.model.rows import RunRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
 from aioflow.store.deletion import AGED, not_deleted
-from aioflow.store.query_protocol import Asking
+from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.selects import number, text
 
 __all__ = ("AgingReader",)
@@ -95,7 +95,7 @@ def _numbers(name: str) -> Select[Any]:
     return found.order_by(key).limit(number("limit"))
 
 
-class AgingReader(Asking):
+class AgingReader(QueryInterface):
     """The part of a store that finds expired rows."""
 
     async def list_old_runs(

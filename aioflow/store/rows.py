@@ -40,6 +40,7 @@ __all__ = (
     "backfill_row",
     "dag_file_row",
     "dag_row",
+    "encrypted_kwargs",
     "event_row",
     "expansion_row",
     "item_row",
@@ -50,7 +51,6 @@ __all__ = (
     "record_row",
     "result_row",
     "run_row",
-    "sealed_kwargs",
     "task_row",
     "trigger_row",
     "try_row",
@@ -229,13 +229,13 @@ def trigger_row(values: Values, vault: Vault) -> TriggerRow:
     )
 
 
-def sealed_kwargs(
+def encrypted_kwargs(
     vault: Vault, trigger_no: TriggerNo, kwargs: bytes | None, next_kwargs: bytes | None
 ) -> tuple[bytes | None, bytes | None]:
     """Return the encrypted fields of a trigger and the encrypted kwargs of its next method."""
     return (
-        None if kwargs is None else vault.seal(TRIGGER_TABLE, trigger_no, kwargs),
-        None if next_kwargs is None else vault.seal(_NEXT_KWARGS, trigger_no, next_kwargs),
+        None if kwargs is None else vault.encrypt(TRIGGER_TABLE, trigger_no, kwargs),
+        None if next_kwargs is None else vault.encrypt(_NEXT_KWARGS, trigger_no, next_kwargs),
     )
 
 
@@ -245,10 +245,10 @@ def _opened_kwargs(
     """Decrypt both. Return ``None`` for both if one fails, because such a task cannot resume."""
     if kwargs is None:
         return None, None
-    opened = vault.unseal(TRIGGER_TABLE, trigger_no, kwargs)
+    opened = vault.decrypt(TRIGGER_TABLE, trigger_no, kwargs)
     if next_kwargs is None or opened is None:
         return opened, None
-    next_opened = vault.unseal(_NEXT_KWARGS, trigger_no, next_kwargs)
+    next_opened = vault.decrypt(_NEXT_KWARGS, trigger_no, next_kwargs)
     return (None, None) if next_opened is None else (opened, next_opened)
 
 

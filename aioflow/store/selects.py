@@ -32,13 +32,12 @@ __all__ = (
     "ALL_POOLS",
     "ALL_TRIGGERS",
     "CLEAR_BY_KEY",
-    "ENDED_RUN",
     "EVENTS_OF_RUN",
     "EXPANSIONS",
+    "FIRST_ENDED_RUN",
     "ITEMS_OF_RUN",
     "ITEMS_OF_TASK",
     "JOURNAL",
-    "KEPT_OUTBOX",
     "LABELS_BETWEEN",
     "LIVE_EVENTS",
     "LIVE_EXPANSIONS",
@@ -50,8 +49,9 @@ __all__ = (
     "NAMED_EVENTS_PAGE",
     "NAMED_EVENT_BY_REQUEST",
     "NEEDED_VERSIONS",
-    "OWED_COUNTS",
-    "OWED_PAGE",
+    "OUTBOX_COUNTS",
+    "OUTBOX_IN_MEMORY",
+    "OUTBOX_PAGE",
     "PROGRESS_OF_RUN",
     "RECORDS_OF_TASK",
     "RESULTS_BETWEEN",
@@ -74,9 +74,9 @@ __all__ = (
     "number",
     "runs_by_date",
     "runs_by_id",
+    "runs_by_ids",
+    "runs_by_keys",
     "runs_page",
-    "taken_ids",
-    "taken_keys",
     "tasks_by_no",
     "text",
     "whole",
@@ -113,15 +113,15 @@ ALL_DAG_FILES = whole(tables.dag_file)
 ALL_POOLS = whole(tables.pool)
 ALL_DRAINED = whole(tables.drained)
 _outbox = tables.outbox
-_is_kept = _outbox.c.kind.in_([literal_column(f"'{kind}'") for kind in sorted(ENGINE_KINDS)])
-KEPT_OUTBOX = select(_outbox).where(_is_kept).order_by(_outbox.c.outbox_no)
-OWED_COUNTS = (
+_is_in_memory = _outbox.c.kind.in_([literal_column(f"'{kind}'") for kind in sorted(ENGINE_KINDS)])
+OUTBOX_IN_MEMORY = select(_outbox).where(_is_in_memory).order_by(_outbox.c.outbox_no)
+OUTBOX_COUNTS = (
     select(_outbox.c.kind, func.count(), func.min(_outbox.c.outbox_no))
-    .where(~_is_kept)
+    .where(~_is_in_memory)
     .group_by(_outbox.c.kind)
     .order_by(_outbox.c.kind)
 )
-OWED_PAGE = (
+OUTBOX_PAGE = (
     select(_outbox)
     .where(
         _outbox.c.outbox_no > number("after"),
@@ -201,7 +201,7 @@ RUN_BY_ID = select(_run).where(_run.c.run_id == text("run_id"), not_deleted)
 RUN_BY_KEY = select(_run).where(
     _run.c.dag_id == text("dag_id"), _run.c.key == text("key"), not_deleted
 )
-ENDED_RUN = (
+FIRST_ENDED_RUN = (
     select(_run)
     .where(_run.c.dag_id == text("dag_id"), _run.c.ended_at >= number("since"), not_deleted)
     .order_by(_run.c.ended_at, _run.c.run_no)
@@ -220,7 +220,7 @@ _is_going = _run.c.run_no.in_(select(tables.deletion.c.run_no)).label("is_going"
 
 
 @cache
-def taken_ids(width: int) -> Select[Any]:
+def runs_by_ids(width: int) -> Select[Any]:
     """Return the statement for runs with these ids, with a flag for runs being deleted.
 
     Its parameters are ``id_0`` and so on.
@@ -229,7 +229,7 @@ def taken_ids(width: int) -> Select[Any]:
 
 
 @cache
-def taken_keys(width: int) -> Select[Any]:
+def runs_by_keys(width: int) -> Select[Any]:
     """Return the statement for runs of a DAG with these idempotency keys, with the same flag.
 
     Its parameters are ``key_0`` and so on.

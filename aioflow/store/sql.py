@@ -145,8 +145,8 @@ def _all_at_once(kind: Kind) -> Insert | Update | Delete:
         case Action.INSERT:
             return insert(table).from_select(kind.columns, source)
         case Action.KEEP:
-            kept = postgresql.insert(table).from_select(kind.columns, source)
-            return kept.on_conflict_do_nothing()
+            insertion = postgresql.insert(table).from_select(kind.columns, source)
+            return insertion.on_conflict_do_nothing()
         case Action.REPLACE:
             upsert = postgresql.insert(table).from_select(kind.columns, source)
             return upsert.on_conflict_do_update(

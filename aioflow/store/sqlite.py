@@ -53,13 +53,13 @@ from aioflow.store.sqlite_file import (
     open_reader,
     translated,
 )
-from aioflow.store.sqlite_text import LongAnswer, answered
+from aioflow.store.sqlite_text import PagedResult, fetch_rows
 from aioflow.store.writer import Writer, cross, open_to_write, threaded
 
 __all__ = ("SqliteStore", "open_sqlite")
 
 _READERS = 2
-_ASKED = 2
+_QUERY_CONNECTIONS = 2
 """Further connections for reads with a time limit."""
 
 _STEPS_BETWEEN_LOOKS = 20_000
@@ -87,7 +87,7 @@ async def open_sqlite(
         readers = [await stack.enter_async_context(_reader(path)) for _ in range(_READERS)]
         asked = [
             await stack.enter_async_context(_reader(path))
-            for _ in range(_ASKED if exclusive else 0)
+            for _ in range(_QUERY_CONNECTIONS if exclusive else 0)
         ]
         yield SqliteStore(path, vault, writer, readers, asked=asked)
 
@@ -177,7 +177,7 @@ class SqliteStore(Reading):
 
     async def checkpoint(self) -> None:
         """See ``Store``."""
-        with self._told():
+        with self._translated_errors():
             await in_thread(self._writing().checkpointer.run)
 
     def verify(self) -> None:
@@ -193,8 +193,8 @@ class SqliteStore(Reading):
         """See ``Store``."""
         writer = self._writing()
         found = []
-        if writer.last_end.sync_failed:
-            found.append(Finding(reason="sync", message=writer.last_end.sync_failed))
+        if writer.last_shutdown.sync_failed:
+            found.append(Finding(reason="sync", message=writer.last_shutdown.sync_failed))
         if not await writer.checked():
             self._damage += await self._damage_found()
         if self._damage:
@@ -205,7 +205,7 @@ class SqliteStore(Reading):
     async def _damage_found(self) -> list[str]:
         async with self._open_another(self._path) as connection:
             try:
-                with self._told():
+                with self._translated_errors():
                     return await cross(connection, damage) or []
             finally:
                 await connection.interrupt()  # the check may have been cancelled
@@ -213,10 +213,10 @@ class SqliteStore(Reading):
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
         if self._writer is not None:
             self._writer.verify()
-        with self._told():
+        with self._translated_errors():
             if self._seconds is None:
-                return await cross(next(self._readers), partial(_answers, questions))
-            answers = partial(_answers_within, questions, self._seconds)
+                return await cross(next(self._readers), partial(_fetch_all, questions))
+            answers = partial(_fetch_within, questions, self._seconds)
             async with self._admitted:
                 connection = self._free.pop(0)
                 try:
@@ -230,11 +230,11 @@ class SqliteStore(Reading):
             self._writer.verify()
         # A separate connection: its transaction stays open, and its cache is freed with it.
         async with self._open_another(self._path) as connection:
-            with self._told():
+            with self._translated_errors():
                 answers = await cross(connection, partial(_opened_answers, questions))
 
-            async def fetch(answer: LongAnswer, count: int) -> Sequence[Values]:
-                with self._told():
+            async def fetch(answer: PagedResult, count: int) -> Sequence[Values]:
+                with self._translated_errors():
                     return await cross(connection, lambda _: answer.fetch(count))
 
             yield [partial(fetch, answer) for answer in answers]
@@ -251,7 +251,7 @@ class SqliteStore(Reading):
         return await writer.run(write)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """Translate errors of SQLite. Raise ``SyncFailed`` instead once a sync has failed."""
         try:
             with translated(self._path):
@@ -318,14 +318,14 @@ def _first_refused(changes: Changes, raw: sqlite3.Connection) -> dict[str, int]:
         for kind, rows in changes:
             sql = written(kind, SQLITE).sql
             for row in rows:
-                if not _is_taken(raw, sql, row, is_counted=kind.is_counted):
+                if not _is_accepted(raw, sql, row, is_counted=kind.is_counted):
                     return named_by(kind, row)
         return {}
     finally:
         raw.execute("ROLLBACK")
 
 
-def _is_taken(
+def _is_accepted(
     raw: sqlite3.Connection, sql: str, row: tuple[object, ...], *, is_counted: bool
 ) -> bool:
     try:
@@ -335,24 +335,24 @@ def _is_taken(
     return count == 1 or not is_counted
 
 
-def _answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[Sequence[Values]]:
+def _fetch_all(questions: Sequence[Question], raw: sqlite3.Connection) -> list[Sequence[Values]]:
     if len(questions) == 1:
-        return [answered(raw, questions[0])]
+        return [fetch_rows(raw, questions[0])]
     raw.execute("BEGIN")
     try:
-        return [answered(raw, question) for question in questions]
+        return [fetch_rows(raw, question) for question in questions]
     finally:
         raw.execute("ROLLBACK")
 
 
-def _answers_within(
+def _fetch_within(
     questions: Sequence[Question], seconds: float, raw: sqlite3.Connection
 ) -> list[Sequence[Values]]:
     """Return the results, or raise after a time limit. Waiting for the thread does not count."""
     until = _clock.monotonic_us() + round(seconds * 1e6)
     raw.set_progress_handler(lambda: _clock.monotonic_us() > until, _STEPS_BETWEEN_LOOKS)
     try:
-        return _answers(questions, raw)
+        return _fetch_all(questions, raw)
     except sqlite3.OperationalError as exc:
         if exc.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
             raise
@@ -361,6 +361,6 @@ def _answers_within(
         raw.set_progress_handler(None, 0)
 
 
-def _opened_answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[LongAnswer]:
+def _opened_answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[PagedResult]:
     raw.execute("BEGIN")
-    return [LongAnswer(raw, question) for question in questions]
+    return [PagedResult(raw, question) for question in questions]

@@ -62,7 +62,7 @@ they take a sixth longer, with 16 MiB no less. Updates in order do not depend on
 """
 _CACHE_KIB = 2 * 1024
 """Cache of readers and of the checkpoint connection, which need each page only once."""
-_WAL_KEPT_BYTES = 4 * 1024 * 1024
+_WAL_LIMIT_BYTES = 4 * 1024 * 1024
 
 
 def prepare(
@@ -195,7 +195,7 @@ def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
         f"synchronous = {synchronous}",
         "foreign_keys = ON",
         "wal_autocheckpoint = 0",
-        f"journal_size_limit = {_WAL_KEPT_BYTES}",
+        f"journal_size_limit = {_WAL_LIMIT_BYTES}",
         cache_kib=_WRITER_CACHE_KIB,
     )
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from aioflow.store.rows import Values
 
-__all__ = ("LongAnswer", "answered")
+__all__ = ("PagedResult", "fetch_rows")
 
 _Question = tuple[str, tuple[Any, ...]]
 
 
-def answered(raw: sqlite3.Connection, question: _Question) -> list[Values]:
+def fetch_rows(raw: sqlite3.Connection, question: _Question) -> list[Values]:
     """Return all rows of a result."""
     try:
         return raw.execute(*question).fetchall()
@@ -32,7 +32,7 @@ def answered(raw: sqlite3.Connection, question: _Question) -> list[Values]:
         raw.text_factory = before
 
 
-class LongAnswer:
+class PagedResult:
     """A result that is fetched a page at a time, within one transaction.
 
     Args:

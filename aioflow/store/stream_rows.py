@@ -10,11 +10,11 @@ from aioflow.model.rows import EventRow, ExpansionChange, ExpansionRow, ItemRow
 
 __all__ = (
     "consumed_events",
+    "deleted_events",
+    "deleted_expansions",
+    "deleted_items",
+    "deleted_results",
     "expansion_changes",
-    "gone_events",
-    "gone_expansions",
-    "gone_items",
-    "gone_results",
     "new_events",
     "new_expansions",
     "new_items",
@@ -48,7 +48,7 @@ def new_items(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     return [values(row) for row in batch.new_items]
 
 
-def gone_items(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def deleted_items(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the tasks whose items are deleted."""
     return [(task_no,) for task_no in batch.gone_items]
 
@@ -67,16 +67,16 @@ def consumed_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     return [(None, *key) for key in batch.consumed_events]
 
 
-def gone_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def deleted_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the triggers whose events are deleted."""
     return [(number,) for number in batch.gone_events]
 
 
-def gone_expansions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def deleted_expansions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the expansions that are deleted, to be created again later."""
     return list(batch.gone_expansions)
 
 
-def gone_results(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def deleted_results(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the tasks whose results are deleted."""
     return [(task_no,) for task_no in dict.fromkeys(batch.gone_results)]

@@ -19,18 +19,18 @@ from aioflow.model.rows import NodeFacts
 from aioflow.settings import Settings
 from aioflow.settings.identity import own_identity
 from aioflow.store import Store
-from aioflow.store.owner import Holder
+from aioflow.store.owner import Owner
 from aioflow.telemetry.log import Logger
 
-__all__ = ("LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_place")
+__all__ = ("LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_takeover")
 
-BEAT_SECONDS = 2.0
+HEARTBEAT_SECONDS = 2.0
 """Interval of heartbeats while a daemon commits nothing."""
 
 LEASE_SECONDS = 6.0
 """Time after which a daemon without a sign of life is considered dead."""
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 _log = Logger(__name__)
 
@@ -47,13 +47,13 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
     """
     clock, home, after = SystemClock(), own_identity(settings.home), None
     if not take_over:
-        if not await store.opens_sealed():
+        if not await store.can_decrypt():
             raise SettingsError(
                 f"no key in {settings.key_file} opens what is sealed in {settings.shown_db}: "
                 "the database, or the key file, is another home's; put the right key back, "
                 "or start without what is sealed (--take-over)"
             )
-        after = await wait_for_place(store, clock, home=home, where=settings.shown_db)
+        after = await wait_for_takeover(store, clock, home=home, where=settings.shown_db)
     return NodeFacts(
         started_at=clock.now(),
         version=version("aioflow-engine"),
@@ -64,7 +64,7 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
     )
 
 
-async def wait_for_place(store: Store, clock: Clock, *, home: str, where: str) -> int | None:
+async def wait_for_takeover(store: Store, clock: Clock, *, home: str, where: str) -> int | None:
     """Wait until no other daemon serves a database. Return the epoch to take over, if any.
 
     Args:
@@ -75,7 +75,7 @@ async def wait_for_place(store: Store, clock: Clock, *, home: str, where: str) -
         HomeBusy: If another daemon is alive.
         StoreUnavailable: If the database does not respond to the first query.
     """
-    found = await store.find_holder()
+    found = await store.find_owner()
     if found is None or found.home == home:
         return None if found is None else found.epoch
     _log.warning(
@@ -85,9 +85,9 @@ async def wait_for_place(store: Store, clock: Clock, *, home: str, where: str) -
     )
     since = clock.monotonic_us()
     while clock.monotonic_us() < since + LEASE_SECONDS * 1e6:
-        await clock.sleep(_LOOK_SECONDS)
+        await clock.sleep(_POLL_SECONDS)
         try:
-            now = await store.find_holder()
+            now = await store.find_owner()
         except StoreUnavailable:
             since = clock.monotonic_us()  # the other daemon could not write either
             continue
@@ -99,7 +99,7 @@ async def wait_for_place(store: Store, clock: Clock, *, home: str, where: str) -
     return found.epoch
 
 
-def _mark(holder: Holder) -> tuple[object, ...]:
+def _mark(holder: Owner) -> tuple[object, ...]:
     return holder.epoch, holder.commit_no, holder.seen_at
 
 
@@ -112,7 +112,7 @@ class Beating:
         self._commit_no = -1
         self._next_us = 0
 
-    async def beat(self, commit_no: int) -> None:
+    async def heartbeat(self, commit_no: int) -> None:
         """Send a heartbeat if it is due and nothing was committed since the last call.
 
         Raises:
@@ -120,13 +120,13 @@ class Beating:
         """
         if commit_no != self._commit_no:
             self._commit_no = commit_no  # a commit counts as a heartbeat
-            self._next_us = self._clock.monotonic_us() + round(BEAT_SECONDS * 1e6)
+            self._next_us = self._clock.monotonic_us() + round(HEARTBEAT_SECONDS * 1e6)
             return
         if self._clock.monotonic_us() < self._next_us:
             return
-        self._next_us = self._clock.monotonic_us() + round(BEAT_SECONDS * 1e6)
+        self._next_us = self._clock.monotonic_us() + round(HEARTBEAT_SECONDS * 1e6)
         try:
-            await self._store.beat(self._clock.now())
+            await self._store.heartbeat(self._clock.now())
         except Fenced:
             _log.error("another daemon has taken this database over")
             raise

@@ -27,7 +27,7 @@ from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
 from aioflow.store.deletion import not_deleted
-from aioflow.store.query_protocol import Asking
+from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.ui_protocol import AGE_SECONDS, CommitsAbove, Counted, WaitCount
 
 __all__ = ("BrowsingReader",)
@@ -232,7 +232,7 @@ def _waits_page(
     return page
 
 
-class BrowsingReader(Asking):
+class BrowsingReader(QueryInterface):
     """The part of a store that serves the user interface and the API."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag import ValueKind
 from aioflow.model.rows import ValueRow
 
-__all__ = ("gone_values", "new_values", "value_row")
+__all__ = ("deleted_values", "new_values", "value_row")
 
 _TABLE = "named_value"
 
@@ -28,13 +28,13 @@ def new_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the values that are set."""
 
     def values(row: ValueRow) -> tuple[Any, ...]:
-        sealed = vault.seal(_TABLE, row.value_no, _encode((row.kind, row.name, row.value)))
+        sealed = vault.encrypt(_TABLE, row.value_no, _encode((row.kind, row.name, row.value)))
         return (str(row.kind), row.name, row.value_no, row.at, sealed)
 
     return [values(row) for row in _last(batch) if row.value is not None]
 
 
-def gone_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def deleted_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the values that are deleted."""
     return [(str(row.kind), row.name) for row in _last(batch) if row.value is None]
 
@@ -46,7 +46,7 @@ def _last(batch: Batch) -> list[ValueRow]:
 def value_row(values: Sequence[Any], vault: Vault) -> ValueRow:
     """Return a row of ``named_value``, without its value if no available key decrypts it."""
     kind, name, value_no, at, sealed = values
-    opened = vault.unseal(_TABLE, value_no, sealed)
+    opened = vault.decrypt(_TABLE, value_no, sealed)
     value = None
     if opened is not None:
         *of, told = _decoder.decode(opened)

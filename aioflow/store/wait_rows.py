@@ -9,11 +9,11 @@ from aioflow.model.batch import Batch
 from aioflow.model.rows import NamedEventRow, RecordChange, RecordRow, TriggerChange, TriggerRow
 from aioflow.model.states import RecordState
 from aioflow.store.packing import packed_failure
-from aioflow.store.rows import sealed_kwargs
+from aioflow.store.rows import encrypted_kwargs
 
 __all__ = (
+    "deleted_triggers",
     "dropped_records",
-    "gone_triggers",
     "moved_triggers",
     "named_events",
     "new_records",
@@ -27,7 +27,7 @@ def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the new triggers with their kwargs encrypted."""
 
     def values(row: TriggerRow) -> tuple[Any, ...]:
-        sealed, next_sealed = sealed_kwargs(vault, row.trigger_no, row.kwargs, row.next_kwargs)
+        sealed, next_sealed = encrypted_kwargs(vault, row.trigger_no, row.kwargs, row.next_kwargs)
         return (
             row.trigger_no,
             row.task_no,
@@ -54,7 +54,7 @@ def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 def resealed_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the triggers whose kwargs are encrypted again."""
     return [
-        (*sealed_kwargs(vault, number, kwargs, next_kwargs), number)
+        (*encrypted_kwargs(vault, number, kwargs, next_kwargs), number)
         for number, kwargs, next_kwargs in batch.resealed
     ]
 
@@ -75,7 +75,7 @@ def moved_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     ]
 
 
-def gone_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def deleted_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the triggers that are deleted."""
 
     def values(change: TriggerChange) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from aioflow.store import Durability
 from aioflow.store.checkpointer import Checkpointer
 from aioflow.store.database_identity import check_log, next_log
 from aioflow.store.file_integrity import CHECK_SECONDS, damage, damaged
-from aioflow.store.last_shutdown import LastEnd
+from aioflow.store.last_shutdown import LastShutdown
 from aioflow.store.lock import FileLock
 from aioflow.store.sqlite_file import (
     is_input_output_error,
@@ -51,12 +51,12 @@ async def open_to_write(
     """Open a file exclusively for the block; see ``open_store``."""
     lock = await in_thread(_locked, path)
     try:
-        last_end = LastEnd(path, home)
+        last_shutdown = LastShutdown(path, home)
         await in_thread(prepare, path, lock, vault, home)
-        last_end.begin()  # not earlier: until prepare() is done, the log shows an unclean shutdown
+        last_shutdown.begin()  # after prepare(): until then the log shows an unclean shutdown
         synchronous = "FULL" if durability == "full" else "NORMAL"
-        writer = Writer(path, lock, last_end, synchronous=synchronous)
-        checking = None if last_end.was_clean else _began_check(path)
+        writer = Writer(path, lock, last_shutdown, synchronous=synchronous)
+        checking = None if last_shutdown.was_clean else _began_check(path)
         try:
             await writer.open()
             writer.checking = checking
@@ -104,14 +104,16 @@ class Writer:
     """The writing connection, with the lock, the check and the checkpoints of its file.
 
     Attributes:
-        last_end: How the previous process ended.
+        last_shutdown: How the previous process ended.
         checking: The check after an unclean shutdown. Its result is whether it was completed.
     """
 
-    def __init__(self, path: Path, lock: FileLock, last_end: LastEnd, *, synchronous: str) -> None:
+    def __init__(
+        self, path: Path, lock: FileLock, last_shutdown: LastShutdown, *, synchronous: str
+    ) -> None:
         self._path = path
         self._lock = lock
-        self.last_end = last_end
+        self.last_shutdown = last_shutdown
         self.checking: Future[bool] | None = None
         self._sync_failure = ""
         self._synchronous = synchronous
@@ -123,7 +125,7 @@ class Writer:
     @property
     def follows_crash(self) -> bool:
         """Whether the previous process ended without closing the database."""
-        return not self.last_end.was_clean
+        return not self.last_shutdown.was_clean
 
     @property
     def checkpointer(self) -> Checkpointer:
@@ -206,7 +208,7 @@ class Writer:
         After a failed sync, the next start must recover the log.
         """
         if not self._sync_failure:
-            self.last_end.close()
+            self.last_shutdown.close()
 
     def _guarded(self, function: Callable[[sqlite3.Connection], T], raw: sqlite3.Connection) -> T:
         try:
@@ -230,7 +232,7 @@ class Writer:
             )
             self._lock.sever()
             copy_again(self._path, keep_open=True)  # in case another program closes it last
-            self.last_end.fail(self._sync_failure)
+            self.last_shutdown.fail(self._sync_failure)
 
 
 async def threaded(connector: Callable[[], sqlite3.Connection], path: Path) -> aiosqlite.Connection:

@@ -25,7 +25,7 @@ from opentelemetry.trace import (
 from aioflow.errors import SettingsError
 from aioflow.telemetry.tracing import Span, Traces
 
-__all__ = ("SpanMaker", "ToldIds", "open_export")
+__all__ = ("PresetIds", "SpanMaker", "open_export")
 
 _HINT = "install aioflow-engine[otel], or set traces.export to false"
 _CLOSE_MS = 5_000
@@ -35,17 +35,17 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 class Ids(Protocol):
     """The source of span ids."""
 
-    def tell(self, trace: int, span: int) -> None:
+    def preset(self, trace: int, span: int) -> None:
         """Set the ids of the next span."""
 
 
-class ToldIds:
+class PresetIds:
     """An id generator of the SDK that returns preset ids. For one thread."""
 
     def __init__(self) -> None:
         self._next = (1, 1)
 
-    def tell(self, trace: int, span: int) -> None:
+    def preset(self, trace: int, span: int) -> None:
         """See ``Ids``."""
         self._next = (trace, span)
 
@@ -76,15 +76,17 @@ class SpanMaker:
     def make(self, spans: Sequence[Span]) -> None:
         """Create spans, in order."""
         for span in spans:
-            self._ids.tell(span.trace, span.span)
+            self._ids.preset(span.trace, span.span)
             context = Context()
             if span.parent:
-                context = set_span_in_context(NonRecordingSpan(_place(span.trace, span.parent)))
+                context = set_span_in_context(
+                    NonRecordingSpan(_span_context(span.trace, span.parent))
+                )
             made = self._tracer.start_span(
                 span.name,
                 context,
                 attributes=span.attributes,
-                links=[Link(_place(span.trace, link)) for link in span.links],
+                links=[Link(_span_context(span.trace, link)) for link in span.links],
                 start_time=span.began * 1_000,
             )
             if span.error is not None:
@@ -92,7 +94,7 @@ class SpanMaker:
             made.end(max(span.ended, span.began) * 1_000)  # the clock may have been set back
 
 
-def _place(trace: int, span: int) -> SpanContext:
+def _span_context(trace: int, span: int) -> SpanContext:
     return SpanContext(trace, span, is_remote=False, trace_flags=_SAMPLED)
 
 
@@ -110,7 +112,7 @@ def open_export() -> tuple[Traces, Callable[[], None]]:
     except ImportError as exc:
         raise SettingsError(f"traces.export needs an SDK of OpenTelemetry: {_HINT}") from exc
 
-    class TheirIds(ToldIds, IdGenerator):
+    class TheirIds(PresetIds, IdGenerator):
         """The same ids as a subclass of the SDK's class, which it requires."""
 
     ids = TheirIds()

@@ -43,9 +43,9 @@ WAITING_BYTES = 8 * 1024 * 1024
 """Limit of the data that waits for the disk, over all tries."""
 
 _PIECE = 256 * 1024
-_LOGS_KEPT = 256
-_PLACES_KEPT = 8
-"""Number of read positions to remember in each of ``_LOGS_KEPT`` logs."""
+_CACHED_LOGS = 256
+_CACHED_POSITIONS = 8
+"""Number of read positions to remember in each of ``_CACHED_LOGS`` logs."""
 
 _OPEN_ATTEMPTS = 100
 _CATCH_UP_SECONDS = 1.0
@@ -159,7 +159,7 @@ class TaskLog:
         self._work = anyio.Event()
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
-        self._places: dict[tuple[Path, int, LogPart], dict[int, tuple[int, StartNo]]] = {}
+        self._positions: dict[tuple[Path, int, LogPart], dict[int, tuple[int, StartNo]]] = {}
         # Separate threads, so that logs and other disk work do not delay each other.
         self._threads = anyio.CapacityLimiter(2)
 
@@ -225,7 +225,7 @@ class TaskLog:
             with anyio.move_on_after(_CATCH_UP_SECONDS):
                 await self._catch_up()
             data = await in_thread(reader.read, offset, limit, limiter=self._threads)
-            self._keep_place(reader)
+            self._remember_position(reader)
             return data
 
         return read
@@ -253,20 +253,20 @@ class TaskLog:
 
     def _reader(self, path: Path, map_index: int, part: LogPart, offset: int) -> LogReader:
         """Return a reader that starts at the nearest known position at or before ``offset``."""
-        known = self._places.get((path, map_index, part), {})
+        known = self._positions.get((path, map_index, part), {})
         before = max((at for at in known if at <= offset), default=0)
         position, start_no = known.get(before, (0, -1))
         return LogReader(path, map_index, part, position=position, offset=before, start_no=start_no)
 
-    def _keep_place(self, reader: LogReader) -> None:
-        known = self._places.pop(reader.key, {})
+    def _remember_position(self, reader: LogReader) -> None:
+        known = self._positions.pop(reader.key, {})
         known.pop(reader.offset, None)  # inserted again at the end, so that it is evicted last
         known[reader.offset] = reader.position, reader.start_no
-        if len(known) > _PLACES_KEPT:
+        if len(known) > _CACHED_POSITIONS:
             del known[next(iter(known))]
-        self._places[reader.key] = known
-        if len(self._places) > _LOGS_KEPT:
-            del self._places[next(iter(self._places))]
+        self._positions[reader.key] = known
+        if len(self._positions) > _CACHED_LOGS:
+            del self._positions[next(iter(self._positions))]
 
     async def delete(self, run_no: RunNo) -> None:
         """Delete the logs of all tasks of a run. Idempotent."""
@@ -278,17 +278,17 @@ class TaskLog:
         return await in_thread(_blocks, self._folder, limiter=self._threads)
 
     async def delete_old(
-        self, block: int, *, before: Timestamp, kept: Collection[RunNo], dry_run: bool = False
+        self, block: int, *, before: Timestamp, retained: Collection[RunNo], dry_run: bool = False
     ) -> int:
         """Delete the expired logs of runs in a block. Return the number of runs.
 
         Args:
             before: Logs of a run expire if no task's log was written at or after this time.
-            kept: Runs whose logs are not deleted.
+            retained: Runs whose logs are not deleted.
             dry_run: Only count them.
         """
         folder = self._folder / str(block)
-        work = partial(_delete_old, folder, before, frozenset(kept), dry_run=dry_run)
+        work = partial(_delete_old, folder, before, frozenset(retained), dry_run=dry_run)
         return await in_thread(work, limiter=self._threads)
 
     def put(self, record: _Record) -> None:
@@ -342,11 +342,13 @@ def _blocks(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _delete_old(block: Path, before: Timestamp, kept: Collection[RunNo], *, dry_run: bool) -> int:
+def _delete_old(
+    block: Path, before: Timestamp, retained: Collection[RunNo], *, dry_run: bool
+) -> int:
     count = 0
     with contextlib.suppress(FileNotFoundError):
         for run in list(os.scandir(block)):
-            if run.name.isdecimal() and int(run.name) not in kept:
+            if run.name.isdecimal() and int(run.name) not in retained:
                 count += _delete_if_old(run, before, dry_run=dry_run)
     return count
 

@@ -28,7 +28,7 @@ WAITING_LIMIT = 50_000
 """Limit of spans waiting to be created. Further ones are dropped and counted."""
 
 _AT_ONCE = 500
-_STAYS = {
+_PERIODS = {
     TaskState.QUEUED: "queued",
     TaskState.RUNNING: RUNNING,
     TaskState.SENSING: "sensing",
@@ -59,7 +59,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class _Stay(msgspec.Struct):
+class _Period(msgspec.Struct):
     """A period in which a task is in one state.
 
     Attributes:
@@ -92,7 +92,7 @@ class Traces:
     def __init__(self, make: Callable[[Sequence[Span]], None]) -> None:
         self.made = self.dropped = 0
         self._make = make
-        self._stays: dict[TaskNo, _Stay] = {}
+        self._periods: dict[TaskNo, _Period] = {}
         self._waiting: deque[Span] = deque()
         self._arrived = anyio.Event()
 
@@ -155,24 +155,24 @@ class Traces:
         at: Timestamp,
         since: Mapping[TaskNo, Timestamp],
     ) -> Iterator[Span]:
-        stay = self._stays.pop(task.task_no, None) or _recalled(task, states[0], since)
+        period = self._periods.pop(task.task_no, None) or _recalled(task, states[0], since)
         trace = _trace_of(task.run.row)
         starts = sum(state in _WITH_CODE for state in states)
         for state in states:
-            if stay.began is None:
-                stay.began = task.started_at
+            if period.began is None:
+                period.began = task.started_at
             ended = at if state.is_live or task.ended_at is None else task.ended_at
-            yield from _of_stay(stay, trace, task.task_no, ended)
-            if _ends_try(stay.state, state):
-                yield from _of_try(stay, trace, task, state, ended)
-                stay.began = stay.queued = None
+            yield from _spans_of(period, trace, task.task_no, ended)
+            if _ends_try(period.state, state):
+                yield from _of_try(period, trace, task, state, ended)
+                period.began = period.queued = None
             starts -= state in _WITH_CODE
-            stay = _next_stay(stay, state, at, task.start_no - starts, task.started_at)
-        if stay.state.is_live:
-            self._stays[task.task_no] = stay
+            period = _next_period(period, state, at, task.start_no - starts, task.started_at)
+        if period.state.is_live:
+            self._periods[task.task_no] = period
 
 
-def _recalled(task: TaskInstance, first: TaskState, since: Mapping[TaskNo, Timestamp]) -> _Stay:
+def _recalled(task: TaskInstance, first: TaskState, since: Mapping[TaskNo, Timestamp]) -> _Period:
     """Return the current period of a task if it started under another daemon, as far as rows tell.
 
     Code that ran when that daemon crashed gets no span, because its end is unknown.
@@ -180,18 +180,22 @@ def _recalled(task: TaskInstance, first: TaskState, since: Mapping[TaskNo, Times
     state, start_no, began = task.stored_state, task.stored_start, task.started_at
     match state:
         case TaskState.DEFERRED:
-            return _Stay(state, since.get(task.task_no), start_no, began, began, start_no)
+            return _Period(state, since.get(task.task_no), start_no, began, began, start_no)
         case TaskState.RUNNING | TaskState.SENSING if first is not TaskState.QUEUED:
-            return _Stay(state, began, start_no, began, began)
+            return _Period(state, began, start_no, began, began)
         case TaskState.QUEUED:
-            return _Stay(state, None, start_no, began, began)
+            return _Period(state, None, start_no, began, began)
         case _:
-            return _Stay(state, None, start_no)
+            return _Period(state, None, start_no)
 
 
-def _next_stay(
-    stay: _Stay, state: TaskState, at: Timestamp, start_no: StartNo, started_at: Timestamp | None
-) -> _Stay:
+def _next_period(
+    period: _Period,
+    state: TaskState,
+    at: Timestamp,
+    start_no: StartNo,
+    started_at: Timestamp | None,
+) -> _Period:
     """Return the next period.
 
     Args:
@@ -199,15 +203,15 @@ def _next_stay(
         started_at: Start of the first execution of the try, as its row says now.
     """
     if state in _WITH_CODE:
-        is_first = stay.began is None and started_at is not None
-        began = started_at if is_first else stay.began
+        is_first = period.began is None and started_at is not None
+        began = started_at if is_first else period.began
         since = min(began, at) if is_first and began is not None else at
-        return _Stay(state, since, start_no, began, stay.queued or since, stay.after)
+        return _Period(state, since, start_no, began, period.queued or since, period.after)
     if state is TaskState.DEFERRED:
-        return _Stay(state, at, stay.start_no, stay.began, stay.queued, stay.start_no)
-    after = stay.after if stay.state is TaskState.DEFERRED else 0
-    queued = at if stay.queued is None and state is TaskState.QUEUED else stay.queued
-    return _Stay(state, at, stay.start_no, stay.began, queued, after)
+        return _Period(state, at, period.start_no, period.began, period.queued, period.start_no)
+    after = period.after if period.state is TaskState.DEFERRED else 0
+    queued = at if period.queued is None and state is TaskState.QUEUED else period.queued
+    return _Period(state, at, period.start_no, period.began, queued, after)
 
 
 def _ends_try(was: TaskState, state: TaskState) -> bool:
@@ -217,38 +221,38 @@ def _ends_try(was: TaskState, state: TaskState) -> bool:
     return state is TaskState.RETRYING or not state.is_live
 
 
-def _of_stay(stay: _Stay, trace: int, task_no: TaskNo, ended: Timestamp) -> Iterator[Span]:
+def _spans_of(period: _Period, trace: int, task_no: TaskNo, ended: Timestamp) -> Iterator[Span]:
     """Yield the span of a finished period, for one of zero length only if code ran in it."""
-    name = _STAYS.get(stay.state)
-    if name is None or stay.since is None:
+    name = _PERIODS.get(period.state)
+    if name is None or period.since is None:
         return
-    if stay.since >= ended and stay.state not in _WITH_CODE:
+    if period.since >= ended and period.state not in _WITH_CODE:
         return
     links: tuple[int, ...] = ()
-    if stay.after and stay.state in _WITH_CODE:
+    if period.after and period.state in _WITH_CODE:
         links = tuple(
-            span_id(trace, kind, task_no, stay.after)
-            for kind in (_STAYS[TaskState.DEFERRED], RUNNING)
+            span_id(trace, kind, task_no, period.after)
+            for kind in (_PERIODS[TaskState.DEFERRED], RUNNING)
         )
     of_run = run_span(trace)  # between two tries it belongs to neither
-    parent = of_run if stay.began is None else span_id(trace, "try", task_no, stay.began)
+    parent = of_run if period.began is None else span_id(trace, "try", task_no, period.began)
     yield Span(
         name=name,
         trace=trace,
-        span=span_id(trace, name, task_no, stay.start_no),
+        span=span_id(trace, name, task_no, period.start_no),
         parent=parent,
-        began=stay.since,
+        began=period.since,
         ended=ended,
-        attributes={"aioflow.start": stay.start_no},
+        attributes={"aioflow.start": period.start_no},
         links=links,
     )
 
 
 def _of_try(
-    stay: _Stay, trace: int, task: TaskInstance, state: TaskState, ended: Timestamp
+    period: _Period, trace: int, task: TaskInstance, state: TaskState, ended: Timestamp
 ) -> Iterator[Span]:
     """Yield the span of a finished try, if it had started."""
-    if stay.began is None or not stay.start_no:
+    if period.began is None or not period.start_no:
         return
     row = task.run.row
     attributes: dict[str, str | int] = {
@@ -266,9 +270,9 @@ def _of_try(
     yield Span(
         name=task.spec.task_id,
         trace=trace,
-        span=span_id(trace, "try", task.task_no, stay.began),
+        span=span_id(trace, "try", task.task_no, period.began),
         parent=run_span(trace),
-        began=min(stay.queued or stay.began, stay.began),
+        began=min(period.queued or period.began, period.began),
         ended=ended,
         attributes=attributes,
         error=error,

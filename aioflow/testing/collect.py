@@ -17,7 +17,7 @@ import anyio
 from aioflow.author import codec
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.steps import at_once
-from aioflow.author.trigger import Trigger, TriggerEvent, note_last, prepare, serialize
+from aioflow.author.trigger import Trigger, TriggerEvent, prepare, serialize, set_last_event
 from aioflow.model.timestamps import to_datetime, to_timestamp
 from aioflow.testing.fake_time import VirtualClock, also_in, wall_clock
 from aioflow.testing.loop import VirtualLoop, threads_are_counted
@@ -109,7 +109,7 @@ async def _events(trigger: Trigger[T], seconds: float, count: int | None) -> lis
                     await stack.enter_async_context(aclosing(events))
                 async for event in events:
                     checked: Any = check(event, name)
-                    note_last(trigger, _stored(checked, trigger))
+                    set_last_event(trigger, _stored(checked, trigger))
                     found.append(checked)
                     if len(found) == count:
                         break

@@ -11,7 +11,7 @@ from aioflow.api import Api
 from aioflow.api.queries import PAGE
 from aioflow.errors import KeyNotTaken, LoginFailed, RequestError, WrongPassword
 from aioflow.model.access import HOME, Role
-from aioflow.web.auth_context import Asking
+from aioflow.web.auth_context import RequestContext
 from aioflow.web.guard import set_cookie
 from aioflow.web.permissions import By, Sent, admin, anybody, viewer
 from aioflow.web.responses import Json
@@ -108,14 +108,14 @@ async def change_password(api: NodeApi, body: PasswordBody, sent: Sent) -> Respo
             name, body.old, body.new, address=sent.address, keeps=keeps
         )
     except WrongPassword:
-        _tell_who(sent, name, api)
+        _name_user_in_audit(sent, name, api)
         raise
     return Json(changed)
 
 
-def _tell_who(sent: Asking, name: str, api: Api) -> None:
+def _name_user_in_audit(sent: RequestContext, name: str, api: Api) -> None:
     """Name the user in the audit after a wrong password."""
-    if api.access.picture.account(name) is not None:  # an unknown name may be a password
+    if api.access.auth_cache.account(name) is not None:  # an unknown name may be a password
         sent.target = name
 
 
@@ -133,7 +133,7 @@ async def log_in(
             replaces=sent.cookie,
         )
     except LoginFailed:
-        _tell_who(sent, body.name, api)
+        _name_user_in_audit(sent, body.name, api)
         raise
     answer = Json(session, status_code=201)
     set_cookie(answer, request.scope, cookie_name, secret)

@@ -23,7 +23,7 @@ from aioflow.web.openapi import describe
 from aioflow.web.permissions import Sent, anybody, check_routes, viewer
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.proxy_headers import Proxies
-from aioflow.web.response_budget import Held
+from aioflow.web.response_budget import ResponseBudget
 from aioflow.web.routes import API_ROUTES
 from aioflow.web.routing import NodeApi, NodeMetrics
 from aioflow.web.tokens import Token
@@ -69,7 +69,7 @@ def create_app(
     )
     app.state.api = api
     app.state.cookie_name = token.cookie_name
-    app.state.held = Held()
+    app.state.budget = ResponseBudget()
     app.state.metrics = exposition(api, lag_seconds)
     check_routes(app.routes)
     return Guard(

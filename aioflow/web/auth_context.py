@@ -10,12 +10,12 @@ from starlette.types import Scope
 from aioflow.api.auth_cache import Caller
 from aioflow.model.access import Actor, caller_name
 
-__all__ = ("Asking", "asking_of", "put_asking")
+__all__ = ("RequestContext", "request_context", "set_request_context")
 
-_PLACE = "aioflow.asking"
+_SCOPE_KEY = "aioflow.request_context"
 
 
-class Asking(msgspec.Struct):
+class RequestContext(msgspec.Struct):
     """The context of a request.
 
     Attributes:
@@ -44,11 +44,11 @@ class Asking(msgspec.Struct):
         return Actor(name=name, role=caller.role, address=self.address)
 
 
-def put_asking(scope: Scope, asking: Asking) -> None:
+def set_request_context(scope: Scope, context: RequestContext) -> None:
     """Store the context in the scope, so that copies of the scope have it, too."""
-    scope[_PLACE] = asking
+    scope[_SCOPE_KEY] = context
 
 
-def asking_of(scope: Scope) -> Asking | None:
+def request_context(scope: Scope) -> RequestContext | None:
     """Return the context of a scope; ``None`` if the request did not pass the guard."""
-    return cast("Asking | None", scope.get(_PLACE))
+    return cast("RequestContext | None", scope.get(_SCOPE_KEY))

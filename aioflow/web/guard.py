@@ -25,7 +25,7 @@ from aioflow.clock import Clock
 from aioflow.errors import AioflowError, DaemonStopping
 from aioflow.model.access import HOME, AuditEntry, Role, told
 from aioflow.telemetry.log import Logger
-from aioflow.web.auth_context import Asking, put_asking
+from aioflow.web.auth_context import RequestContext, set_request_context
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.proxy_headers import Proxies
 from aioflow.web.request_body import BODY_LIMIT, STRANGER_LIMIT, read_body, refused_type
@@ -121,13 +121,13 @@ class Guard:
             return
         headers, peer = Headers(scope=scope), _address(scope)
         scope["scheme"] = self._proxies.scheme(headers, peer, scope["scheme"])
-        asking = Asking(secrets.token_hex(8), self._proxies.address(headers, peer))
-        put_asking(scope, asking)
-        answer = _Answer(self, scope, asking, send)
+        context = RequestContext(secrets.token_hex(8), self._proxies.address(headers, peer))
+        set_request_context(scope, context)
+        answer = _GuardedResponse(self, scope, context, send)
         try:
-            refusal = await self._refusal(scope, headers, asking)
+            refusal = await self._refusal(scope, headers, context)
             if refusal is None and scope["method"] not in _SAFE:
-                body = await self._body(scope, headers, receive, asking)
+                body = await self._body(scope, headers, receive, context)
                 refusal, receive = (body, receive) if isinstance(body, Response) else (None, body)
             if refusal is not None:
                 await refusal(scope, receive, answer.send)
@@ -144,7 +144,7 @@ class Guard:
             _log.exception(
                 "request failed",
                 path=scope["path"],
-                request=asking.request_id,
+                request=context.request_id,
                 error=type(exc).__name__,
             )
             if not answer.has_begun:
@@ -152,43 +152,45 @@ class Guard:
                 await failed(scope, receive, answer.send)
 
     async def _body(
-        self, scope: Scope, headers: Headers, receive: Receive, asking: Asking
+        self, scope: Scope, headers: Headers, receive: Receive, context: RequestContext
     ) -> Response | Receive:
         """Read the request body. Return a replacement ``receive``, or an error response."""
-        refusal = refused_type(headers, must=asking.cookie is not None)
+        refusal = refused_type(headers, must=context.cookie is not None)
         if refusal is not None:
             return refusal
         is_open = (scope["method"], scope["path"]) in OPEN
         body = await read_body(headers, receive, STRANGER_LIMIT if is_open else BODY_LIMIT)
-        if not isinstance(body, Response) and not self.is_good(asking):  # reading may take long
+        if not isinstance(body, Response) and not self.is_good(context):  # reading may take long
             return problem(401, "web.unauthorized", "who asks may not any more")
         return body
 
-    def is_good(self, asking: Asking) -> bool:
+    def is_good(self, context: RequestContext) -> bool:
         """Return whether the caller still has access, since a response may be streamed for days."""
-        caller = asking.caller
-        return caller is None or self._access.picture.is_good(caller, self._clock.now())
+        caller = context.caller
+        return caller is None or self._access.auth_cache.is_good(caller, self._clock.now())
 
-    def refused(self, scope: Scope, asking: Asking, status: int) -> None:
+    def refused(self, scope: Scope, context: RequestContext, status: int) -> None:
         """Audit a denied change, and a read that was denied for lack of access."""
         if scope["method"] in _SAFE and status not in _SHUT_OUT:
             return
-        actor = asking.actor
+        actor = context.actor
         line = AuditEntry(
             actor="" if actor is None else actor.name,
             role="" if actor is None else actor.role.label,
             action=told(scope["method"][:20]),
-            target=told(asking.target or scope["path"]),
-            address=asking.address,
+            target=told(context.target or scope["path"]),
+            address=context.address,
             is_refused=True,
-            code=asking.code,
+            code=context.code,
         )
         self._access.refused(line)
 
-    async def _refusal(self, scope: Scope, headers: Headers, asking: Asking) -> Response | None:
+    async def _refusal(
+        self, scope: Scope, headers: Headers, context: RequestContext
+    ) -> Response | None:
         """Return an error response if the request is denied; otherwise authenticate it."""
         if scope.get(_TRUSTED):
-            asking.address, asking.caller = "", _HOME
+            context.address, context.caller = "", _HOME
             return None
         if not self._is_known_host(headers):
             return problem(421, "web.host", "this server does not go by that name; use its address")
@@ -201,29 +203,29 @@ class Guard:
         if len(scope["raw_path"]) + len(scope["query_string"]) > _TARGET_BYTES:
             return problem(414, "web.too_large", f"an address has at most {_TARGET_BYTES} bytes")
         if scope["path"] in EXEMPT:
-            self._know(headers, asking)  # optional: authenticated callers get more details
+            self._authenticate(headers, context)  # optional: authenticated callers get more details
             return None
-        return await self._not_authorized(scope, headers, asking)
+        return await self._not_authorized(scope, headers, context)
 
-    def _know(self, headers: Headers, asking: Asking) -> bool:
+    def _authenticate(self, headers: Headers, context: RequestContext) -> bool:
         """Authenticate the request. Return whether it carried a bearer token, valid or not."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            asking.caller = self._bearer(given.strip())
+            context.caller = self._bearer(given.strip())
             return True
-        self._know_session(headers, asking)
+        self._authenticate_session(headers, context)
         return False
 
     async def _not_authorized(
-        self, scope: Scope, headers: Headers, asking: Asking
+        self, scope: Scope, headers: Headers, context: RequestContext
     ) -> Response | None:
-        if not self._know(headers, asking):
+        if not self._authenticate(headers, context):
             is_login = (scope["method"], scope["path"]) in OPEN
-            if asking.caller is not None or is_login:
+            if context.caller is not None or is_login:
                 return _forged(scope, headers, is_login=is_login)
             if scope["method"] in _SAFE and is_page(scope["path"]):
-                return await self._first_visit(scope, asking)
-        if asking.caller is not None:
+                return await self._first_visit(scope, context)
+        if context.caller is not None:
             return None
         return problem(
             401,
@@ -235,30 +237,30 @@ class Guard:
     def _bearer(self, given: str) -> Caller | None:
         if self._token.is_token(given):
             return _HOME
-        caller = self._access.picture.of_token(given, self._clock.now())
+        caller = self._access.auth_cache.of_token(given, self._clock.now())
         self._access.used()
         return caller
 
-    def _know_session(self, headers: Headers, asking: Asking) -> None:
+    def _authenticate_session(self, headers: Headers, context: RequestContext) -> None:
         now = self._clock.now()
         for value in _cookies(headers, self._token.cookie_name):
-            caller = self._access.picture.of_cookie(self._token.cookie_name, value, now)
+            caller = self._access.auth_cache.of_cookie(self._token.cookie_name, value, now)
             if caller is not None:
-                asking.caller, asking.cookie = caller, value
+                context.caller, context.cookie = caller, value
                 return
 
-    async def _first_visit(self, scope: Scope, asking: Asking) -> Response | None:
+    async def _first_visit(self, scope: Scope, context: RequestContext) -> Response | None:
         """Let anyone load the page, and start a session for the banner's link with the token."""
         given = _query(scope).get("token", [""])[0]
         if scope["path"] != "/" or not given:
             return None
         if not self._token.is_token(given):
-            asking.code = "web.unauthorized"
+            context.code = "web.unauthorized"
             text = "Open the link the daemon printed when it started: it has a token in it.\n"
             return PlainTextResponse(text, status_code=401)
         try:
             cookie = self._token.cookie_name
-            secret, _ = await self._access.open_home(address=asking.address, cookie=cookie)
+            secret, _ = await self._access.open_home(address=context.address, cookie=cookie)
         except AioflowError as exc:
             return problem_of(exc)
         answer = RedirectResponse("/", status_code=303)
@@ -272,7 +274,7 @@ class Guard:
         return name in self._hosts or (self._any_address and _is_address(name))
 
 
-class _Answer:
+class _GuardedResponse:
     """A response: adds common headers, and is cut off when the caller's access ends.
 
     Attributes:
@@ -280,10 +282,10 @@ class _Answer:
         is_cut: Whether it was cut off because access was revoked.
     """
 
-    def __init__(self, guard: Guard, scope: Scope, asking: Asking, send: Send) -> None:
+    def __init__(self, guard: Guard, scope: Scope, context: RequestContext, send: Send) -> None:
         self._guard = guard
         self._scope = scope
-        self._asking = asking
+        self._context = context
         self._send = send
         self.has_begun = False
         self.is_cut = False
@@ -295,10 +297,10 @@ class _Answer:
             headers = MutableHeaders(scope=message)
             headers.update(_HEADERS)
             headers.setdefault("cache-control", "no-store")
-            headers["x-request-id"] = self._asking.request_id
+            headers["x-request-id"] = self._context.request_id
             if 400 <= message["status"] < 500:
-                self._guard.refused(self._scope, self._asking, message["status"])
-        elif message.get("more_body") and not self._guard.is_good(self._asking):
+                self._guard.refused(self._scope, self._context, message["status"])
+        elif message.get("more_body") and not self._guard.is_good(self._context):
             self.is_cut = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
             raise _Revoked

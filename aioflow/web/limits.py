@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-__all__ = ("FROM_ONE_ADDRESS", "HEAD_BYTES", "HEAD_SECONDS", "IN_ALL", "asked_paths", "limited")
+__all__ = ("HEAD_BYTES", "HEAD_SECONDS", "IN_ALL", "PER_ADDRESS", "limited", "pending_paths")
 
 HEAD_BYTES = 16 * 1024
 """Maximum size of a request's first line and headers."""
@@ -23,7 +23,7 @@ _LINGER_SECONDS = 5.0
 """How long a client whose request was rejected may still send, and read the response."""
 
 IN_ALL = 1_000
-FROM_ONE_ADDRESS = 200
+PER_ADDRESS = 200
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
@@ -63,7 +63,7 @@ class _Limits:
         self._from_one = from_one
         self._open: Counter[str] = Counter()
 
-    def enter(self, address: str) -> bool:
+    def acquire(self, address: str) -> bool:
         """Count a connection and return whether it is within the limits.
 
         Without an address, only the total is limited.
@@ -74,7 +74,7 @@ class _Limits:
             is_many = False
         return not is_many and self._open.total() <= self._in_all
 
-    def leave(self, address: str) -> None:
+    def release(self, address: str) -> None:
         """Uncount a connection."""
         self._open[address] -= 1
         if not self._open[address]:
@@ -95,7 +95,7 @@ class _Connection(H11Protocol):
         """Called by the event loop."""
         super().connection_made(transport)
         self._from = self.client[0] if self.client else ""
-        if self.limits.enter(self._from):
+        if self.limits.acquire(self._from):
             self._wait_for_head()
         else:
             transport.write(_BUSY)
@@ -104,7 +104,7 @@ class _Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
         if self._from is not None:
-            self.limits.leave(self._from)
+            self.limits.release(self._from)
             self._from = None
         self._stop_waiting()
         super().connection_lost(exc)
@@ -183,7 +183,7 @@ class _Connection(H11Protocol):
             self._patience = None
 
 
-def asked_paths(connections: Iterable[object]) -> set[str]:
+def pending_paths(connections: Iterable[object]) -> set[str]:
     """Return the paths of unanswered requests on these connections."""
     paths = {one.path for one in connections if isinstance(one, _Connection)}
     return {path for path in paths if path is not None}
@@ -192,7 +192,7 @@ def asked_paths(connections: Iterable[object]) -> set[str]:
 def limited(
     *,
     in_all: int = IN_ALL,
-    from_one: int = FROM_ONE_ADDRESS,
+    from_one: int = PER_ADDRESS,
     head_seconds: float = HEAD_SECONDS,
     is_exempt: Callable[[str], bool] = lambda address: False,
 ) -> type[asyncio.Protocol]:

@@ -12,9 +12,9 @@ from aioflow.api.log_search import LINE_BYTES, find_lines
 from aioflow.api.page_schemas import LogLinesView
 from aioflow.api.queries import PAGE, Log
 from aioflow.web.permissions import By, viewer
-from aioflow.web.response_budget import HeldAnswer
+from aioflow.web.response_budget import BudgetedResponse
 from aioflow.web.responses import Json, MapIndex, Offset, RoundNumber, TryNumber
-from aioflow.web.routing import HeldBytes, NodeApi, api_router
+from aioflow.web.routing import Budget, NodeApi, api_router
 
 __all__ = ("router",)
 
@@ -43,7 +43,7 @@ async def logs(
     download: bool = False,
     *,
     by: By,
-    held: HeldBytes,
+    budget: Budget,
 ) -> Response:
     """Return a piece of the log from a byte offset; or lines that contain a text, as JSON.
 
@@ -55,9 +55,9 @@ async def logs(
     if form == "lines":
         count = min(limit, PAGE)
         lines = partial(find_lines, read, search, offset=offset, limit=count)
-        return HeldAnswer(held, by.name, count * _SHOWN_BYTES, partial(_as_json, lines))
+        return BudgetedResponse(budget, by.name, count * _SHOWN_BYTES, partial(_as_json, lines))
     make = partial(_as_text, read, offset, limit, is_live=is_live, is_file=download)
-    return HeldAnswer(held, by.name, limit, make)
+    return BudgetedResponse(budget, by.name, limit, make)
 
 
 async def _as_json(lines: Callable[[], Awaitable[LogLinesView]]) -> Response:

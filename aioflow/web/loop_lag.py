@@ -9,7 +9,7 @@ from aioflow.clock import Clock
 __all__ = ("LoopLag",)
 
 _EVERY_SECONDS = 0.5
-_KEPT = 30
+_SAMPLES = 30
 
 
 class LoopLag:
@@ -17,7 +17,7 @@ class LoopLag:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._late_us: deque[float] = deque([0.0], maxlen=_KEPT)
+        self._late_us: deque[float] = deque([0.0], maxlen=_SAMPLES)
 
     async def run(self) -> None:
         """Measure until cancelled."""

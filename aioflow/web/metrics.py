@@ -42,12 +42,12 @@ class _NodeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         now = self.now
         assert now is not None  # noqa: S101 - whoever writes has asked
-        yield from _circle(now, self._api.measures)
+        yield from _engine(now, self._api.measures)
         yield from _work(now)
         yield from _waits(now, self._api.measures)
-        yield from _told(now)
+        yield from _outbox(now)
         yield from _processes(now, self._lag_seconds())
-        yield from _kept(now, self.sizes)
+        yield from _storage(now, self.sizes)
 
 
 def exposition(api: Api, lag_seconds: Callable[[], float]) -> Exposition:
@@ -64,7 +64,7 @@ def exposition(api: Api, lag_seconds: Callable[[], float]) -> Exposition:
     return write
 
 
-def _circle(now: Metrics, done: Measures) -> Iterable[Metric]:
+def _engine(now: Metrics, done: Measures) -> Iterable[Metric]:
     yield _counter("turns", "Turns of the engine", now.turns)
     yield _histogram("turn_seconds", "How long a turn took, its commit included", done.turns)
     yield _counter("commits", "Batches committed", now.commits)
@@ -80,8 +80,8 @@ def _circle(now: Metrics, done: Measures) -> Iterable[Metric]:
 def _work(now: Metrics) -> Iterable[Metric]:
     yield _gauge("tasks_queued", "Tasks that wait for a slot", now.tasks_waiting_for_slots)
     yield _gauge("tasks_sensing", "Sensors that look again and again", now.tasks_sensing)
-    yield _by_lane("slots", "Slots there are", now.slots, now.coroutine_slots)
-    yield _by_lane("slots_used", "Slots taken", now.slots_used, now.coroutine_slots_used)
+    yield _by_executor("slots", "Slots there are", now.slots, now.coroutine_slots)
+    yield _by_executor("slots_used", "Slots taken", now.slots_used, now.coroutine_slots_used)
     yield _gauge("live_runs", "Runs that are not over", now.live_runs)
     yield _gauge("live_tasks", "Tasks between pending and their end", now.live_tasks)
     yield _counter("runs_made", "Runs that have begun to exist", now.runs_made)
@@ -103,7 +103,7 @@ def _waits(now: Metrics, done: Measures) -> Iterable[Metric]:
     yield _counter("coroutines_evicted", "Parked coroutines let go of", now.evicted)
 
 
-def _told(now: Metrics) -> Iterable[Metric]:
+def _outbox(now: Metrics) -> Iterable[Metric]:
     yield _gauges("owed", "Callbacks and alerts to be delivered", "kind", now.owed)
     yield _counter("callbacks_failed", "Callbacks that came to nothing", now.callbacks_failed)
     yield _counter("schedules_late", "Schedules that had no run in time", now.schedules_late)
@@ -120,7 +120,7 @@ def _processes(now: Metrics, lag_seconds: float) -> Iterable[Metric]:
     yield _gauge("uptime_seconds", "Since the daemon started", now.uptime_seconds)
 
 
-def _kept(now: Metrics, sizes: Sizes) -> Iterable[Metric]:
+def _storage(now: Metrics, sizes: Sizes) -> Iterable[Metric]:
     yield _gauge("database_bytes", "What the database takes on disk", sizes.database_bytes)
     yield _gauge("journal_rows", "Batches in the journal", sizes.journal_rows)
     yield _counter("logs_bytes", "What tries printed and was kept", now.logs_bytes)
@@ -158,5 +158,5 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> 
     return family
 
 
-def _by_lane(name: str, text: str, workers: int, coroutines: int) -> GaugeMetricFamily:
+def _by_executor(name: str, text: str, workers: int, coroutines: int) -> GaugeMetricFamily:
     return _gauges(name, text, "lane", {"def": workers, "async": coroutines})

@@ -17,7 +17,7 @@ from aioflow.api import Api
 from aioflow.api.auth_cache import Caller
 from aioflow.errors import Forbidden, OutOfScope, RequestError
 from aioflow.model.access import Actor, Role
-from aioflow.web.auth_context import Asking, asking_of
+from aioflow.web.auth_context import RequestContext, request_context
 from aioflow.web.routing import api_of
 
 __all__ = (
@@ -145,11 +145,11 @@ def check_routes(routes: Iterable[BaseRoute]) -> None:
             raise RuntimeError(f"the route {getattr(route, 'path', route)} declares no permission")
 
 
-async def _sent(request: Request) -> Asking:
-    asking = asking_of(request.scope)
-    if asking is None:
+async def _sent(request: Request) -> RequestContext:
+    context = request_context(request.scope)
+    if context is None:
         raise RuntimeError("a request came past the guard")
-    return asking
+    return context
 
 
 async def _by(request: Request) -> Actor:
@@ -164,13 +164,13 @@ async def _acting(request: Request) -> Api:
 
 
 def _caller_of(request: Request) -> Caller:
-    asking = asking_of(request.scope)
-    if asking is None or asking.caller is None:
+    context = request_context(request.scope)
+    if context is None or context.caller is None:
         raise RuntimeError("a request came past the guard")
-    return asking.caller
+    return context.caller
 
 
-Sent = Annotated[Asking, Depends(_sent)]
+Sent = Annotated[RequestContext, Depends(_sent)]
 """The context of the request, as a route's parameter."""
 
 By = Annotated[Actor, Depends(_by)]

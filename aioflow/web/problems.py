@@ -53,7 +53,7 @@ from aioflow.errors import (
     VersionDiffers,
     WrongPassword,
 )
-from aioflow.web.auth_context import asking_of
+from aioflow.web.auth_context import request_context
 
 __all__ = ("problem", "problem_of", "status_of")
 
@@ -141,10 +141,10 @@ class _Problem(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Called by the server."""
-        asking = asking_of(scope)
-        if asking is not None:
-            asking.code = self._code
-            said = {**self._said, "instance": f"urn:aioflow:request:{asking.request_id}"}
+        context = request_context(scope)
+        if context is not None:
+            context.code = self._code
+            said = {**self._said, "instance": f"urn:aioflow:request:{context.request_id}"}
             self.body = msgspec.json.encode(said)
             self.headers["content-length"] = str(len(self.body))
         await super().__call__(scope, receive, send)

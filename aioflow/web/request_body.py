@@ -64,7 +64,7 @@ async def read_body(
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return _given(message, receive)
+                return _replayed(message, receive)
             piece = message.get("body", b"")
             size += len(piece)
             if size > limit:
@@ -76,7 +76,7 @@ async def read_body(
     body = b"".join(pieces)
     if is_too_deep(body):
         return problem(400, "web.too_deep", f"JSON is at most {JSON_DEPTH} deep here")
-    return _given({"type": "http.request", "body": body, "more_body": False}, receive)
+    return _replayed({"type": "http.request", "body": body, "more_body": False}, receive)
 
 
 def is_too_deep(body: bytes) -> bool:
@@ -97,7 +97,7 @@ def _too_large(limit: int) -> Response:
     return problem(413, "web.too_large", f"a request takes at most {limit} bytes")
 
 
-def _given(message: Message, receive: Receive) -> Receive:
+def _replayed(message: Message, receive: Receive) -> Receive:
     """Return a ``receive`` that returns this message first."""
     first: list[Message] = [message]
 

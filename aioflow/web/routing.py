@@ -13,12 +13,12 @@ from fastapi import APIRouter, Depends, Request
 from aioflow.api import Api
 from aioflow.web.metrics import Exposition
 from aioflow.web.openapi import operation_id
-from aioflow.web.response_budget import Held
+from aioflow.web.response_budget import ResponseBudget
 from aioflow.web.responses import Json
 
 __all__ = (
+    "Budget",
     "CookieName",
-    "HeldBytes",
     "NodeApi",
     "NodeMetrics",
     "api_of",
@@ -48,8 +48,8 @@ async def _cookie_name(request: Request) -> str:
     return cast(str, request.app.state.cookie_name)
 
 
-async def _held(request: Request) -> Held:
-    return cast(Held, request.app.state.held)
+async def _response_budget(request: Request) -> ResponseBudget:
+    return cast(ResponseBudget, request.app.state.budget)
 
 
 async def _metrics(request: Request) -> Exposition:
@@ -62,7 +62,7 @@ NodeApi = Annotated[Api, Depends(_api)]
 CookieName = Annotated[str, Depends(_cookie_name)]
 """The name of the node's session cookie."""
 
-HeldBytes = Annotated[Held, Depends(_held)]
+Budget = Annotated[ResponseBudget, Depends(_response_budget)]
 """The memory budget of the application's responses."""
 
 NodeMetrics = Annotated[Exposition, Depends(_metrics)]

@@ -24,7 +24,7 @@ from aioflow.settings import Settings, is_loopback
 from aioflow.telemetry.log import Logger
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
-from aioflow.web.limits import HEAD_BYTES, asked_paths, limited
+from aioflow.web.limits import HEAD_BYTES, limited, pending_paths
 from aioflow.web.loop_lag import LoopLag
 from aioflow.web.proxy_headers import Proxies
 from aioflow.web.sockets import listen_on_address, listen_on_home
@@ -70,7 +70,7 @@ class _Server(uvicorn.Server):
             _log.warning(
                 "requests cut short, the daemon stops",
                 count=len(tasks),
-                paths=sorted(asked_paths(connections))[:_PATHS_TOLD],
+                paths=sorted(pending_paths(connections))[:_PATHS_TOLD],
                 seconds=_GRACE_SECONDS,
             )
             for task in tasks:

@@ -11,7 +11,7 @@ from fastapi import Header, Query, Response
 from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
-from aioflow.api.live_stream import OF_ONE, Commits, Wanted, frame
+from aioflow.api.live_stream import PER_CALLER, Commits, Topic, frame
 from aioflow.api.queries import Log
 from aioflow.api.replay import missed
 from aioflow.web.permissions import By, viewer
@@ -21,15 +21,15 @@ from aioflow.web.routing import NodeApi, api_router
 
 __all__ = ("router",)
 
-_BEAT_SECONDS = 15.0
-_LOOK_SECONDS = 1.0
+_HEARTBEAT_SECONDS = 15.0
+_POLL_SECONDS = 1.0
 _LOG_PIECE = 256 * 1024
 _PACE_SECONDS = 0.04
 _BUSY_SECONDS = 5
 
 _TOO_MANY = "web.too_many_streams"
 
-_BEAT = b": still here\n\n"
+_HEARTBEAT = b": still here\n\n"
 
 router = api_router()
 
@@ -76,7 +76,7 @@ class _EventStream(Response):
             detail = "too many are watching; try again in a while, or ask from time to time"
             return problem(503, _TOO_MANY, detail, {"retry-after": str(_BUSY_SECONDS)})
         if self._commits.has_enough(self._who):
-            detail = f"you watch {OF_ONE} streams already, which is as many as one may; end one"
+            detail = f"you watch {PER_CALLER} streams already, which is as many as one may; end one"
             return problem(429, _TOO_MANY, detail, {"retry-after": str(_BUSY_SECONDS)})
         return None
 
@@ -90,7 +90,7 @@ class _EventStream(Response):
                 group.start_soon(self._watch, receive)
                 await self._tell(put)
                 group.cancel_scope.cancel()
-        with anyio.move_on_after(_LOOK_SECONDS):
+        with anyio.move_on_after(_POLL_SECONDS):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _watch(self, receive: Receive) -> None:
@@ -117,7 +117,7 @@ async def stream(
     after = since
     if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 19:
         after = int(last_event_id)
-    return _stream(api, by.name, Wanted(dag, run), after)
+    return _stream(api, by.name, Topic(dag, run), after)
 
 
 @router.get(
@@ -160,7 +160,7 @@ async def follow_log(
     return _EventStream(api.reads.commits, by.name, scope, tell)
 
 
-def _stream(api: Api, who: str, wanted: Wanted, after: int | None) -> Response:
+def _stream(api: Api, who: str, wanted: Topic, after: int | None) -> Response:
     scope = anyio.CancelScope()
 
     async def tell(put: _Put) -> None:
@@ -173,7 +173,7 @@ def _stream(api: Api, who: str, wanted: Wanted, after: int | None) -> Response:
                 async for message in missed(api, wanted, after=after, upto=upto):
                     await put(message)
             while True:
-                await put(await follower.next_message(_BEAT_SECONDS) or _BEAT)
+                await put(await follower.next_message(_HEARTBEAT_SECONDS) or _HEARTBEAT)
 
     return _EventStream(api.reads.commits, who, scope, tell)
 
@@ -223,8 +223,8 @@ class _Log:
 
     async def _rest(self, put: _Put, silent: float) -> float:
         if self._is_live:
-            await self._api.clock.sleep(_LOOK_SECONDS)
-        if silent + _LOOK_SECONDS < _BEAT_SECONDS:
-            return silent + _LOOK_SECONDS
-        await put(_BEAT)
+            await self._api.clock.sleep(_POLL_SECONDS)
+        if silent + _POLL_SECONDS < _HEARTBEAT_SECONDS:
+            return silent + _POLL_SECONDS
+        await put(_HEARTBEAT)
         return 0.0

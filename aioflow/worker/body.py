@@ -13,7 +13,7 @@ import msgspec
 from aioflow.author.codec import decode
 from aioflow.author.context import resolve
 from aioflow.author.node import Node
-from aioflow.author.operator import looks_by_poke
+from aioflow.author.operator import runs_by_poke
 from aioflow.author.signals import PokeReturnValue
 from aioflow.author.trigger import TriggerEvent
 from aioflow.protocol.commands import StartTask
@@ -66,7 +66,7 @@ def begin(run: KnownRun, node: Node, start: StartTask, pages: PagesOfRun, result
     if not start.method:
         if not is_check:
             return Body(partial(operator.execute, values), operator, label=label)
-        look = operator.poke if looks_by_poke(type(operator)) else partial(_whole, operator.execute)
+        look = operator.poke if runs_by_poke(type(operator)) else partial(_whole, operator.execute)
         return Body(partial(look, values), operator, is_check=True, label=label)
     kwargs = {} if start.kwargs is None else decode(start.kwargs)
     if start.upto:

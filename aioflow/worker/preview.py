@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aioflow.author.timetables import SlotTrigger
+from aioflow.author.timetables import TimetableTrigger
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import to_datetime, to_timestamp
 from aioflow.protocol.commands import PreviewFireTimes
@@ -64,7 +64,7 @@ class Question(Hosted):
     async def _slots(self, maker: TriggerMaker) -> tuple[int, ...]:
         order = self._order
         trigger = await maker.make(order.host, self._enter)
-        if not isinstance(trigger, SlotTrigger):
+        if not isinstance(trigger, TimetableTrigger):
             raise TypeError(f"{order.host.class_path} is no timetable")
         self._enter(_FORESEE)
         slots = await trigger.foresee(to_datetime(order.after), order.count)
@@ -82,7 +82,7 @@ class Question(Hosted):
 
 def tell_of_slots(trigger: object, of: tuple[int, int], line: Line) -> None:
     """Report to the daemon the fire time a timetable waits for; ignore other triggers."""
-    if isinstance(trigger, SlotTrigger):
+    if isinstance(trigger, TimetableTrigger):
         trigger.expect_by(
             lambda slot: line.report(
                 NextFireTime(*of, None if slot is None else to_timestamp(slot))

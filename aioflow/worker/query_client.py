@@ -35,7 +35,7 @@ class Channels:
 class LineAsker:
     """Queries on behalf of one task. The daemon answers only what the task's run may know.
 
-    Implements ``aioflow.author.client.Asker``.
+    Implements ``aioflow.author.client.QuerySender``.
     """
 
     __slots__ = ("_channels", "_dag_id", "_place", "_run_no")

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 from aioflow.author.trigger import TriggerEvent
-from aioflow.author.watch import Share, Watch, show_wanted
+from aioflow.author.watch import Share, Watch, set_wanted
 from aioflow.model.timestamps import Timestamp, to_timestamp
 from aioflow.worker.crash_recorder import BlackBox, signed
 from aioflow.worker.failures import print_traceback
@@ -94,7 +94,7 @@ class HostedWatch(Hosted):
     def make(self) -> Watch[Any, Any]:
         """Create the watch. Runs user code, so it may raise anything."""
         self.watch = self.at[0](*self.at[1])
-        show_wanted(self.watch, self.wants.keys())
+        set_wanted(self.watch, self.wants.keys())
         return self.watch
 
     @property

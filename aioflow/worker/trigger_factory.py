@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from aioflow.author.timetables import SlotTrigger, is_timetable_class
+from aioflow.author.timetables import TimetableTrigger, is_timetable_class
 from aioflow.author.trigger import Trigger, class_path, construct
 from aioflow.protocol.commands import StartTask, StartTrigger
 from aioflow.worker.code import CodeShelf
@@ -85,7 +85,7 @@ class TriggerMaker:
     def _constructed(self, version: str, cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
         made = construct(cls, kwargs)
         if isinstance(
-            made, SlotTrigger
+            made, TimetableTrigger
         ):  # of a timetable, whose code is loaded from the version too
             made.load(lambda path: self._timetable(version, path))
         return made
@@ -154,5 +154,5 @@ def _trigger_class(found: Any, path: str) -> type[Trigger[Any]]:
     if isinstance(found, type) and issubclass(found, Trigger):
         return found
     if is_timetable_class(found):
-        return SlotTrigger
+        return TimetableTrigger
     raise TriggerWrong(LOAD, f"{path} is not a Trigger class")

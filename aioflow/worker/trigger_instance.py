@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from sys import intern
 from typing import Any
 
-from aioflow.author.trigger import Trigger, TriggerEvent, note_last
+from aioflow.author.trigger import Trigger, TriggerEvent, set_last_event
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import StartTask, StartTrigger
 from aioflow.worker.task_supervisor import Hosted
@@ -114,7 +114,7 @@ class Flow:
         """Note that events before ``upto`` are stored; resume the stream if it waits for that."""
         for _ in range(upto - self.taken):
             if self.unstored and trigger is not None:
-                note_last(trigger, self.unstored.popleft())
+                set_last_event(trigger, self.unstored.popleft())
         self.taken = max(self.taken, upto)
         if self._has_room is not None and not self._has_room.done():
             self._has_room.set_result(None)

@@ -11,7 +11,7 @@ import pytest
 
 from aioflow import dag, task
 from aioflow.author.describe import describe
-from aioflow.author.timetables import SlotTrigger, is_timetable, slot_trigger
+from aioflow.author.timetables import TimetableTrigger, is_timetable, timetable_trigger
 from aioflow.author.trigger import construct, prepare
 from aioflow.errors import BadSchedule
 from aioflow.testing import Sim
@@ -51,8 +51,10 @@ def office() -> None:
     work()
 
 
-def made(timetable, **fields) -> SlotTrigger:
-    trigger = slot_trigger(timetable, **{"catchup": False, "begin": None, "end": None, **fields})
+def made(timetable, **fields) -> TimetableTrigger:
+    trigger = timetable_trigger(
+        timetable, **{"catchup": False, "begin": None, "end": None, **fields}
+    )
     trigger.load(lambda _: type(timetable))
     prepare(trigger, since=NOON)
     return trigger
@@ -72,7 +74,7 @@ def test_it_is_described_with_its_fields():
     assert spec.trigger.is_timetable
     assert spec.trigger.name == "WorkingHours"
     assert spec.trigger.class_path.endswith(":WorkingHours")  # stalls and quarantine are its own
-    trigger = cast("SlotTrigger", construct(SlotTrigger, spec.trigger.kwargs or b""))
+    trigger = cast("TimetableTrigger", construct(TimetableTrigger, spec.trigger.kwargs or b""))
     assert trigger.timetable.endswith(":WorkingHours")
     assert msgspec.msgpack.decode(trigger.fields) == {"first": 9, "last": 10}
     assert trigger.code

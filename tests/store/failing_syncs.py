@@ -211,7 +211,7 @@ async def main(folder: Path, durability: Durability, wanted: list[str]) -> None:
     one before it is tried, until a life is ended by it.
     """
     checkpointer.WAL_GOAL_BYTES = LOG_BYTES
-    sqlite_file._WAL_KEPT_BYTES = LOG_BYTES
+    sqlite_file._WAL_LIMIT_BYTES = LOG_BYTES
     start = await made(folder)
     held = "held" in wanted
     for name in [one for one in wanted if one != "held"]:

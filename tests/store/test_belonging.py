@@ -209,7 +209,7 @@ async def test_what_is_left_at_any_moment_belongs_together_wherever_it_is_moved(
     home, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(checkpointer, "WAL_GOAL_BYTES", 100_000)
-    monkeypatch.setattr(sqlite_file, "_WAL_KEPT_BYTES", 100_000)
+    monkeypatch.setattr(sqlite_file, "_WAL_LIMIT_BYTES", 100_000)
     logs = set()
     async with opened(home) as store:
         await store.claim()

@@ -179,7 +179,7 @@ async def test_a_restart_finds_everything_unfinished(store):
     assert snapshot.pools == [POOL]
     assert snapshot.outbox == []
     assert snapshot.owed == {OUTBOX.kind: (1, OUTBOX.outbox_no)}
-    assert await store.list_owed(OUTBOX.kind, after=-1, limit=10) == [OUTBOX]
+    assert await store.list_outbox(OUTBOX.kind, after=-1, limit=10) == [OUTBOX]
     assert snapshot.runs == [
         LiveRun(run=RUN, tasks=[TASK], expansions=[EXPANSION], widths=[(10, 3)], triggers=[TRIGGER])
     ]
@@ -569,7 +569,7 @@ async def test_of_several_runs_for_a_slot_the_newest_is_found(store):
 async def test_the_first_run_that_ended_since_is_found(store, since, number):
     await _runs(store)
 
-    found = await store.latest_ended_run("etl", since)
+    found = await store.first_run_ended_since("etl", since)
 
     assert (found and found.run_no) == number
 

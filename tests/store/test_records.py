@@ -273,7 +273,7 @@ async def older_url(empty_store_url, monkeypatch):
         ),
         (
             f"INSERT INTO trigger_wait ({COLUMNS_OF_THE_FIRST_SCHEMA}) VALUES (7, 10, 1, 0, 'm:T', "
-            f"{literal(VAULT.seal('trigger_wait', 7, FIELDS))}, 5, 9, 'resume', "
+            f"{literal(VAULT.encrypt('trigger_wait', 7, FIELDS))}, 5, 9, 'resume', "
             f"{literal(PLAIN)}, NULL, NULL)"
         ),
     ):

@@ -16,7 +16,7 @@ import pytest
 
 from aioflow import Unserializable
 from aioflow.author.trigger import construct, serialize
-from aioflow.author.watch import show_wanted
+from aioflow.author.watch import set_wanted
 from aioflow_triggers import files, folders, lookers
 from aioflow_triggers import folder as folder_module
 from aioflow_triggers.files import FileGoneTrigger, FilesTrigger, FileTrigger, NewFiles
@@ -108,7 +108,7 @@ async def test_folders_that_hang_delay_no_other_folder_and_take_one_thread_each(
     await asyncio.sleep(0)
     for trigger in slow_ones:  # who comes and goes takes no further thread
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(trigger.look(), 0.01)
+            await asyncio.wait_for(trigger.poll(), 0.01)
 
     async with asyncio.timeout(20):
         event = await event_of(FilesTrigger(f"{tmp_path}/*", stable=0))
@@ -125,14 +125,16 @@ class Scripted:
 
     def __init__(self, *looks: tuple[float, int | None]) -> None:
         self.looks = [
-            folders.Look(at, {} if size is None else {"grows": folders.Found(size, 0, 0, True)})
+            folders.FolderPoll(
+                at, {} if size is None else {"grows": folders.FoundFile(size, 0, 0, True)}
+            )
             for at, size in looks
         ]
 
-    async def look(self, within=0):
+    async def poll(self, within=0):
         return self.looks.pop(0)
 
-    next_look = look
+    next_poll = poll
 
     def leave(self):
         pass
@@ -161,8 +163,8 @@ async def test_a_folder_that_comes_later_is_waited_for(tmp_path):
 
     async def make():
         with watching(str(folder), "a", POLL) as watch:
-            assert not (await watch.look()).files
-            assert not (await watch.next_look()).files
+            assert not (await watch.poll()).files
+            assert not (await watch.next_poll()).files
             folder.mkdir()
             (folder / "a").touch()
 
@@ -181,8 +183,8 @@ async def test_all_waits_on_a_folder_share_one_look_per_period(tmp_path, monkeyp
         taken.append(len(wanted))
         return real(at, folder, wanted, kernel)
 
-    real = folder_module._look
-    monkeypatch.setattr(folder_module, "_look", counted)
+    real = folder_module._poll_now
+    monkeypatch.setattr(folder_module, "_poll_now", counted)
     for n in range(waits):
         (tmp_path / str(n)).write_text("x" * n)
     sizes = {}
@@ -200,7 +202,7 @@ async def test_all_waits_on_a_folder_share_one_look_per_period(tmp_path, monkeyp
     assert asyncio.get_running_loop() not in folders._loops  # and nothing is left of it
 
 
-@pytest.mark.parametrize("how", ["look", "next_look"])
+@pytest.mark.parametrize("how", ["poll", "next_poll"])
 async def test_thousands_who_have_one_look_are_woken_without_holding_up_the_loop(
     tmp_path, monkeypatch, how
 ):
@@ -218,11 +220,11 @@ async def test_thousands_who_have_one_look_are_woken_without_holding_up_the_loop
     async def wait(name: str) -> None:
         nonlocal woken
         with watching(str(tmp_path), name, 3600.0) as seat:
-            if how == "next_look":
-                await seat.look()
-                await seat.next_look(within=0)
+            if how == "next_poll":
+                await seat.poll()
+                await seat.next_poll(within=0)
             else:
-                await seat.look()
+                await seat.poll()
         before = time.thread_time()
         while time.thread_time() - before < 50e-6:
             pass  # what a sensor does with a look
@@ -326,7 +328,7 @@ def test_it_survives_storing():
 async def test_a_watch_of_a_folder_sees_what_is_wanted_only_later(tmp_path, monkeypatch):
     wants = dict.fromkeys(str(n) for n in range(100))
     watch = files.RestingFiles(f"{tmp_path}/", 3600.0, 0.0)
-    show_wanted(watch, wants.keys())
+    set_wanted(watch, wants.keys())
     for name in ("7", "70", "late"):
         (tmp_path / name).write_text(name)
     found = {}
@@ -347,7 +349,9 @@ async def test_a_watch_of_a_folder_sees_what_is_wanted_only_later(tmp_path, monk
 
 async def test_what_is_written_again_in_a_shared_folder_rests_from_then_on(tmp_path, monkeypatch):
     looks = [
-        folders.Look(at, {"a": folders.Found(size, 0, 0, True), "b": folders.Found(1, 0, 0, True)})
+        folders.FolderPoll(
+            at, {"a": folders.FoundFile(size, 0, 0, True), "b": folders.FoundFile(1, 0, 0, True)}
+        )
         for at, size in [(0, 1), (5, 2), (9, 2), (10, 2)]
     ]
     seat = Scripted()
@@ -355,7 +359,7 @@ async def test_what_is_written_again_in_a_shared_folder_rests_from_then_on(tmp_p
     monkeypatch.setattr(files, "Seat", lambda *_: seat)
     watch = files.RestingFiles("/in/", 5.0, 5.0)
     wants = {"a": None, "b": None}
-    show_wanted(watch, wants.keys())
+    set_wanted(watch, wants.keys())
     found = []
 
     run: Any = watch.run()
@@ -403,7 +407,7 @@ async def test_a_folder_is_looked_at_again_within_its_period(tmp_path):
 async def test_a_watch_of_files_knows_when_it_looked_last(tmp_path):
     share = FileTrigger(str(tmp_path / "day.csv"), 10).share()
     watch = share.watch(*share.of)
-    show_wanted(watch, {share.wanted})
+    set_wanted(watch, {share.wanted})
     looking = asyncio.ensure_future(anext(watch.run()))
     before = datetime.now(UTC)
     while (last := watch.last_check()) is None:

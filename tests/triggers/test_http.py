@@ -14,7 +14,7 @@ from aioflow.author.trigger import construct, serialize
 from aioflow_triggers import extras, web
 from aioflow_triggers.data import JsonIs, Nothing, at_path
 from aioflow_triggers.http import HttpTrigger, HttpUnexpected
-from aioflow_triggers.web import Answer, AnswerTooLarge, Forbidden, may_follow
+from aioflow_triggers.web import Forbidden, Response, ResponseTooLarge, may_follow
 from tests.triggers.conftest import NOON
 from tests.triggers.site import Reply, site
 
@@ -169,7 +169,7 @@ async def test_a_server_that_asks_to_be_left_alone_is_left_alone(pauses):
     ],
 )
 def test_how_long_to_leave_it_alone(text, seconds):
-    answer = Answer(503, "", {"retry-after": text}, b"")
+    answer = Response(503, "", {"retry-after": text}, b"")
 
     assert answer.retry_after_seconds(NOON) == seconds
 
@@ -217,7 +217,7 @@ async def test_a_server_that_is_away_is_waited_for(pauses):
         taken.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
 
-        assert await HttpTrigger(url).look() is None
+        assert await HttpTrigger(url).poll() is None
 
 
 async def test_an_answer_that_drips_is_no_answer(pauses):
@@ -233,7 +233,7 @@ async def test_an_answer_that_is_too_large_fails_the_wait(pauses):
     async with site() as here:
         here.reply(200, "x" * 101)
 
-        with pytest.raises(AnswerTooLarge, match="100 bytes"):
+        with pytest.raises(ResponseTooLarge, match="100 bytes"):
             await events_of(HttpTrigger(here.url, body_limit=100))
 
 

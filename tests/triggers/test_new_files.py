@@ -17,7 +17,7 @@ import pytest
 
 from aioflow import DagError, TriggerEvent
 from aioflow.author.trigger import construct, serialize
-from aioflow.author.watch import show_wanted
+from aioflow.author.watch import set_wanted
 from aioflow_triggers import folders
 from aioflow_triggers.arrivals import Arrivals
 from aioflow_triggers.files import (
@@ -29,7 +29,7 @@ from aioflow_triggers.files import (
     RestingFiles,
     _arrival,
 )
-from aioflow_triggers.folders import Found, Leaving, Look, matches, watching
+from aioflow_triggers.folders import FolderPoll, FoundFile, Leaving, matches, watching
 from tests.triggers.conftest import LONG_AGO, as_hosted
 from tests.triggers.conftest import stream as hosted_stream
 
@@ -98,7 +98,7 @@ async def test_a_folder_that_comes_later_is_looked_into(tmp_path, kernel):
 
     async with stream(NewFiles(pattern, stable=0, poll_seconds=POLL)) as events:
         with watching(str(folder), "*", POLL, is_glob=True) as seat:
-            assert not (await seat.look()).files
+            assert not (await seat.poll()).files
         folder.mkdir()
         (folder / "a").touch()
         assert names([await anext(events)]) == ["a"]
@@ -169,10 +169,10 @@ async def test_a_name_that_changes_wakes_those_who_wait_for_it_alone(tmp_path):
         watching(str(tmp_path), "a", NEVER) as mine,
         watching(str(tmp_path), "b", NEVER) as other,
     ):
-        await mine.look()
+        await mine.poll()
         async with asyncio.TaskGroup() as group:
-            mine_woken = group.create_task(mine.next_look())
-            other_woken = group.create_task(other.next_look())
+            mine_woken = group.create_task(mine.next_poll())
+            other_woken = group.create_task(other.next_poll())
             (tmp_path / "a").touch()
             assert set((await mine_woken).files) == {"a"}
             assert not other_woken.done()
@@ -186,12 +186,12 @@ async def test_two_paths_to_one_folder_are_told_of_the_same_changes(tmp_path):
 
     async with asyncio.timeout(30):
         with watching(str(real), "a", NEVER) as one:
-            await one.look()
+            await one.poll()
             with watching(str(link), "a", NEVER) as two:
-                await two.look()
+                await two.poll()
             # The watch of the kernel must outlive the one of the two that leaves.
             (real / "a").touch()
-            while not (await one.next_look()).files:
+            while not (await one.next_poll()).files:
                 pass
 
 
@@ -199,7 +199,7 @@ async def test_two_paths_to_one_folder_are_told_of_the_same_changes(tmp_path):
 
 
 def found(changed_s, size=1):
-    return Found(size, 0, changed_s * 1_000_000_000, True)
+    return FoundFile(size, 0, changed_s * 1_000_000_000, True)
 
 
 async def test_what_was_there_before_does_not_count_unless_asked_for(tmp_path):
@@ -293,7 +293,7 @@ async def test_what_cannot_be_looked_up_is_left_out_and_said_once(tmp_path, capl
 
 def test_a_file_no_calendar_has_is_told_by_no_event():
     with pytest.raises(ValueError, match="no calendar"):
-        _arrival("/in/a", Found(1, 10**30, 0, True))
+        _arrival("/in/a", FoundFile(1, 10**30, 0, True))
 
 
 def test_a_long_path_leaves_room_in_the_key():
@@ -342,7 +342,7 @@ async def test_names_are_looked_up_where_the_folder_cannot_be_listed(tmp_path, m
     wants = dict.fromkeys(str(n) for n in range(100))
     (tmp_path / "7").touch()
     watch = RestingFiles(f"{tmp_path}/", POLL, 0)
-    show_wanted(watch, wants.keys())
+    set_wanted(watch, wants.keys())
     run: Any = watch.run()
     async with aclosing(run) as seen, stream(FilesTrigger(f"{tmp_path}/*", stable=0)) as pattern:
         with pytest.raises(PermissionError):
@@ -358,7 +358,7 @@ async def test_names_are_looked_up_where_the_folder_cannot_be_listed(tmp_path, m
 async def test_a_pattern_waits_for_as_many_as_it_should(tmp_path, kernel):
     trigger = FilesTrigger(f"{tmp_path}/part-?.bin", at_least=2, poll_seconds=POLL, stable=0)
     (tmp_path / "part-2.bin").write_text("22")
-    assert await trigger.look() is None
+    assert await trigger.poll() is None
 
     (tmp_path / "part-1.bin").write_text("1")
     async with stream(trigger) as events:
@@ -369,7 +369,7 @@ async def test_a_pattern_waits_for_as_many_as_it_should(tmp_path, kernel):
         "size_bytes": 3,
     }
     assert event.key == f"{trigger.pattern}:2:3"
-    assert await trigger.look() == event.payload
+    assert await trigger.poll() == event.payload
 
 
 async def test_a_file_that_has_gone_is_told(tmp_path, kernel):
@@ -378,7 +378,7 @@ async def test_a_file_that_has_gone_is_told(tmp_path, kernel):
 
     async def remove():
         with watching(str(tmp_path), "busy", POLL) as seat:
-            assert (await seat.look()).files
+            assert (await seat.poll()).files
             marker.unlink()
 
     async with (
@@ -396,7 +396,7 @@ async def test_many_that_are_to_go_are_told_each_when_it_has(tmp_path):
     for name in wants:
         (tmp_path / name).touch()
     watch = GoneFiles(f"{tmp_path}/", POLL)
-    show_wanted(watch, wants.keys())
+    set_wanted(watch, wants.keys())
     gone = []
 
     run: Any = watch.run()
@@ -427,7 +427,7 @@ def test_a_name_that_came_while_one_looked_is_not_missing_from_that_look():
     leaving.begin(2.0)  # by somebody else, before the first one is back
     leaving.leave("brief")
 
-    looks = [Look(at, {}, {leaving: ["old", "late"]}) for at in (1.0, 2.0)]
+    looks = [FolderPoll(at, {}, {leaving: ["old", "late"]}) for at in (1.0, 2.0)]
 
     assert leaving.sought == ("there", "old", "late", "brief")
     assert leaving.missing(looks[0]) == ["old"]
@@ -446,13 +446,13 @@ async def test_a_link_to_nothing_is_gone_and_a_folder_is_not(tmp_path, others):
     (tmp_path / "folder").mkdir()
     (tmp_path / "nowhere").symlink_to(tmp_path / "link")
     watch = GoneFiles(f"{tmp_path}/", POLL)
-    show_wanted(watch, wants.keys())
+    set_wanted(watch, wants.keys())
 
     run: Any = watch.run()
     async with aclosing(run) as events:
         following = asyncio.ensure_future(anext(events))
         with watching(str(tmp_path), "link", POLL) as seat:
-            await seat.look()
+            await seat.poll()
         assert not following.done()
         (tmp_path / "link").unlink()
         gone = [await following]
@@ -465,7 +465,7 @@ async def test_a_link_to_nothing_is_gone_and_a_folder_is_not(tmp_path, others):
 async def test_what_is_given_up_and_wanted_again_meanwhile_is_looked_for_anew(tmp_path):
     wants = dict.fromkeys(["a", "b"])
     watch = GoneFiles(f"{tmp_path}/", POLL)
-    show_wanted(watch, wants.keys())
+    set_wanted(watch, wants.keys())
     run: Any = watch.run()
     async with aclosing(run) as events:
         told, _ = await anext(events)  # that the other is gone as well is known, and not yet said
@@ -477,8 +477,8 @@ async def test_what_is_given_up_and_wanted_again_meanwhile_is_looked_for_anew(tm
         watch.joined(again)
         following = asyncio.ensure_future(anext(events))
         with watching(str(tmp_path), again, POLL) as seat:
-            await seat.look()
-            await seat.next_look()
+            await seat.poll()
+            await seat.next_poll()
         assert not following.done()
 
         (tmp_path / again).unlink()
@@ -495,9 +495,9 @@ async def test_nothing_in_a_missing_folder_is_gone_at_once(tmp_path):
 async def test_a_late_comer_is_not_told_that_what_nobody_looked_for_is_gone(tmp_path):
     (tmp_path / "there").touch()
     with watching(str(tmp_path), "other", NEVER) as first:
-        await first.look()
+        await first.poll()
         with watching(str(tmp_path), "there", NEVER) as late:
-            assert set((await late.look()).files) == {"there"}
+            assert set((await late.poll()).files) == {"there"}
 
 
 async def test_a_file_that_must_only_exist_is_told_at_the_first_look(tmp_path):
@@ -506,7 +506,7 @@ async def test_a_file_that_must_only_exist_is_told_at_the_first_look(tmp_path):
 
     async with stream(trigger) as events, asyncio.timeout(30):
         assert (await anext(events)).payload["size_bytes"] == 0
-    assert await FileTrigger(str(tmp_path / "b"), NEVER, stable=0).look() is None
+    assert await FileTrigger(str(tmp_path / "b"), NEVER, stable=0).poll() is None
 
 
 @pytest.mark.parametrize(

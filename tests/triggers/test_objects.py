@@ -75,7 +75,7 @@ def names(events):
 
 async def test_an_object_that_comes_is_told(bucket, options, put):
     trigger = ObjectTrigger(f"{bucket}/in/a.csv", SOON, options)
-    assert await trigger.look() is None
+    assert await trigger.poll() is None
 
     put(f"{bucket}/in/a.csv", b"12345")
     async with stream(trigger) as events:
@@ -92,7 +92,7 @@ async def test_the_first_by_name_that_fits_a_pattern_is_told(bucket, options, pu
     for name in ("in/b.csv", "in/a.csv", "in/deeper/0.csv", "in/0.txt", "0.csv"):
         put(f"{bucket}/{name}")
 
-    seen = await trigger.look()
+    seen = await trigger.poll()
 
     assert seen is not None
     assert seen["url"] == f"{bucket}/in/a.csv"
@@ -102,8 +102,8 @@ async def test_a_bucket_that_does_not_exist_is_waited_for(server, options, put):
     bucket = f"s3://b{uuid.uuid4().hex}"
     exact = ObjectTrigger(f"{bucket}/in/a", SOON, options)
     pattern = ObjectTrigger(f"{bucket}/in/*", SOON, options)
-    assert await exact.look() is None
-    assert await pattern.look() is None
+    assert await exact.poll() is None
+    assert await pattern.poll() is None
 
     httpx2.put(bucket.replace("s3:/", server), timeout=60).raise_for_status()
     put(f"{bucket}/in/a")
@@ -163,7 +163,7 @@ async def test_all_who_look_into_a_folder_share_one_listing_per_period(
     seen = []
 
     async def look(pattern):
-        seen.append(await ObjectTrigger(f"{bucket}/in/{pattern}", 60, options).look())
+        seen.append(await ObjectTrigger(f"{bucket}/in/{pattern}", 60, options).poll())
 
     async with anyio.create_task_group() as group:
         for n in range(50):
@@ -179,7 +179,7 @@ async def test_one_that_gives_up_does_not_take_the_answer_from_the_others(bucket
     seen = []
 
     async def look():
-        seen.append(await trigger.look())
+        seen.append(await trigger.poll())
 
     async with anyio.create_task_group() as group, anyio.create_task_group() as doomed:
         doomed.start_soon(look)
@@ -196,7 +196,7 @@ async def test_a_store_that_does_not_answer_is_waited_for_and_said(options, capl
     trigger = ObjectTrigger("s3://bucket/a", SOON, options)
 
     with caplog.at_level(logging.WARNING):
-        assert await trigger.look() is None
+        assert await trigger.poll() is None
 
     assert "s3://bucket/a cannot be looked at" in caplog.text
 
@@ -208,7 +208,7 @@ async def test_access_that_is_denied_fails_the_wait(monkeypatch, options):
     monkeypatch.setattr(obstore, "head_async", denied)
 
     with pytest.raises(obstore.exceptions.PermissionDeniedError):
-        await ObjectTrigger("s3://bucket/a", SOON, options).look()
+        await ObjectTrigger("s3://bucket/a", SOON, options).poll()
 
 
 @pytest.mark.parametrize("make", [ObjectTrigger, NewObjects])
@@ -237,7 +237,7 @@ async def test_a_listing_that_fails_otherwise_is_waited_for_and_said(caplog):
         options = {**UNSIGNED, "endpoint": here.url}
 
         with caplog.at_level(logging.WARNING):
-            assert await ObjectTrigger("s3://bucket/in/*", SOON, options).look() is None
+            assert await ObjectTrigger("s3://bucket/in/*", SOON, options).poll() is None
 
     assert "s3://bucket/in/* cannot be looked at" in caplog.text
 
@@ -260,7 +260,7 @@ async def test_an_option_that_no_store_takes_is_named_and_fails_the_wait(folder,
     trigger = ObjectTrigger(f"{folder}/a", SOON, {"skip_signature": "true", **wrong})
 
     with pytest.raises(ValueError, match=f"options of {folder}: .*{message}"):
-        await trigger.look()
+        await trigger.poll()
 
 
 @pytest.mark.parametrize(

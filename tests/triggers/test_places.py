@@ -14,8 +14,8 @@ import pytest
 
 from aioflow.author.client import asker
 from aioflow_triggers.http import HttpTrigger
-from aioflow_triggers.places import ALL, PER_DAG, PER_ORIGIN, NoPlace, Places
-from aioflow_triggers.web import Away, Line, Request
+from aioflow_triggers.places import ALL, PER_DAG, PER_ORIGIN, ConnectionSlots, NoConnectionSlot
+from aioflow_triggers.web import Away, ClientShare, Request
 from tests.triggers.site import Reply, site
 
 PATIENCE = 30.0
@@ -117,7 +117,7 @@ async def test_a_dag_that_asks_many_silent_servers_delays_no_other_dag():
 
 
 async def test_who_gets_no_connection_in_time_asks_later():
-    async with tarpit() as (silent, _), Line("test") as line:
+    async with tarpit() as (silent, _), ClientShare("test") as line:
         asked = [
             asyncio.ensure_future(line.ask(Request(silent, timeout_seconds=3_600)))
             for _ in range(PER_ORIGIN)
@@ -138,13 +138,13 @@ async def test_a_head_that_drips_is_an_answer_that_does_not_come_in_time():
             await writer.drain()
             await asyncio.sleep(0.02)
 
-    async with serving(drip) as url, Line("test") as line, asyncio.timeout(PATIENCE):
+    async with serving(drip) as url, ClientShare("test") as line, asyncio.timeout(PATIENCE):
         with pytest.raises(Away, match="no whole answer"):
             await line.ask(Request(url, timeout_seconds=0.1))
 
 
 async def test_a_dripping_reply_gives_its_place_back():
-    async with site() as here, Line("test") as line:
+    async with site() as here, ClientShare("test") as line:
         here.replies = [Reply(200, stall=True)]
         for _ in range(PER_ORIGIN + 1):
             with pytest.raises(Away):
@@ -156,7 +156,7 @@ async def test_a_dripping_reply_gives_its_place_back():
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_no_limit_is_passed_and_each_has_its_turn(seed):
-    rng, places = random.Random(seed), Places()
+    rng, places = random.Random(seed), ConnectionSlots()
     dags, origins = [f"d{n}" for n in range(12)], [f"o{n}" for n in range(30)]
     inside: Counter[str] = Counter()
     served, given_up = 0, 0
@@ -174,7 +174,7 @@ async def test_no_limit_is_passed_and_each_has_its_turn(seed):
                 finally:
                     inside.subtract((dag, origin, "all"))
                 served += 1
-        except NoPlace:
+        except NoConnectionSlot:
             given_up += 1
 
     tasks = [
@@ -197,7 +197,7 @@ async def test_no_limit_is_passed_and_each_has_its_turn(seed):
 
 
 async def test_where_all_is_taken_the_next_place_is_for_the_dag_with_the_fewest():
-    places = Places()
+    places = ConnectionSlots()
     order: list[str] = []
     release = asyncio.Event()
 

@@ -139,7 +139,7 @@ async def test_an_object_is_looked_for(monkeypatch):
     async def look(trigger):
         return {"url": trigger.url}
 
-    monkeypatch.setattr(ObjectTrigger, "look", look)
+    monkeypatch.setattr(ObjectTrigger, "poll", look)
 
     seen = await ObjectSensor(task_id="t", deferrable=False, url="s3://b/a").poke(CONTEXT)
 
@@ -229,12 +229,12 @@ def test_every_ready_sensor_is_among_them():
 
 async def both_ways(make):
     """Return what a sensor makes of what is there, which is the same deferred and not."""
-    looked = await seen_by(make(deferrable=False))
+    polled = await seen_by(make(deferrable=False))
     sensor = make(deferrable=True)
     async with stream(await trigger_of(sensor)) as events:
         event = await anext(events)
-    assert sensor.execute_complete(CONTEXT, event.payload) == looked
-    return looked
+    assert sensor.execute_complete(CONTEXT, event.payload) == polled
+    return polled
 
 
 @pytest.mark.parametrize("last", ["a.csv", "*.csv"])
@@ -263,10 +263,10 @@ async def test_a_server_that_refuses_fails_both_ways():
     async with site() as here:
         here.reply(401)
         here.reply(401)
-        with pytest.raises(Exception, match="401") as looked:
+        with pytest.raises(Exception, match="401") as polled:
             await HttpSensor(task_id="t", deferrable=False, url=here.url).poke(CONTEXT)
         trigger = await trigger_of(HttpSensor(task_id="t", url=here.url, deferrable=True))
-        with pytest.raises(type(looked.value), match="401"):
+        with pytest.raises(type(polled.value), match="401"):
             async with stream(trigger) as events:
                 await anext(events)
 

@@ -9,8 +9,8 @@ import pytest
 
 from aioflow import DagError, TriggerEvent, Unserializable
 from aioflow.author.trigger import construct, serialize
-from aioflow.author.watch import show_wanted
-from aioflow_triggers.temporal import CronTrigger, DateTimeTrigger, Instants, TimeDeltaTrigger
+from aioflow.author.watch import set_wanted
+from aioflow_triggers.temporal import CronTrigger, DateTimeTrigger, TimeDeltaTrigger, TimeHeap
 from tests.triggers.conftest import NOON
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -203,8 +203,8 @@ class Seated:
     def __init__(self):
         self.wants = {}
         self.found = []
-        self.watch = Instants()
-        show_wanted(self.watch, self.wants.keys())
+        self.watch = TimeHeap()
+        set_wanted(self.watch, self.wants.keys())
 
     def join(self, *seconds):
         for wanted in map(instant, seconds):
@@ -216,7 +216,7 @@ class Seated:
             del self.wants[wanted]
             self.watch.left(wanted)
 
-    async def look(self, count):
+    async def poll(self, count):
         """Take so many; return after how many seconds of the loop's clock each came."""
         loop = asyncio.get_running_loop()
         began, came = loop.time(), []
@@ -241,7 +241,7 @@ async def test_instants_come_in_order_whatever_the_order_they_were_wanted_in(wal
     seated = Seated()
     seated.join(300, 10, 200.5, 10.0001)
 
-    came = await seated.look(4)
+    came = await seated.poll(4)
 
     assert seated.found == [10, 10.0001, 200.5, 300]
     assert came == pytest.approx(seated.found, abs=0.0011)
@@ -253,7 +253,7 @@ async def test_one_that_comes_later_and_is_due_sooner_is_not_overslept(wall_cloc
     seated.join(50)
     asyncio.get_running_loop().call_later(5, seated.join, 7)
 
-    came = await seated.look(2)
+    came = await seated.poll(2)
 
     assert came == pytest.approx([7, 50], abs=0.0011)
 
@@ -267,7 +267,7 @@ async def test_what_was_given_up_does_not_come_and_is_not_kept(wall_clock):
     seated.leave(3)
     seated.join(3)
 
-    assert await seated.look(2) == pytest.approx([1, 3], abs=0.0011)
+    assert await seated.poll(2) == pytest.approx([1, 3], abs=0.0011)
     assert len(seated.watch._heap) < 1_100
 
 
@@ -276,13 +276,13 @@ async def test_a_loop_sleeps_whole_milliseconds_and_never_ends_early(wall_clock)
     seated = Seated()
     seated.join(1.0001, 1.0004)
 
-    came = await seated.look(2)
+    came = await seated.poll(2)
 
     assert came == pytest.approx([1.001, 1.001], abs=1e-5)
 
 
 async def test_the_watch_of_instants_looks_when_the_first_of_them_comes():
-    watch = Instants()
+    watch = TimeHeap()
     assert watch.next_check() is None
 
     for second in (2, 1, 3):

@@ -768,7 +768,7 @@ async def test_a_restart_lets_in_whom_the_life_before_let_in(tmp_path):
         made = await n.api.access.create_token(BY, "ci", "viewer")
         session = cookie_of(await log_in(web))
     async with node(tmp_path) as n:
-        await n.api.access.picture.load(n.store)
+        await n.api.access.auth_cache.load(n.store)
         web = create_app(n.api, TOKEN)
         bearer = {"authorization": f"Bearer {made['token']}"}
         known = [(await me(web, headers))["name"] for headers in (bearer, session)]

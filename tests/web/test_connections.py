@@ -204,9 +204,9 @@ async def test_an_address_has_so_many_connections_and_gets_new_ones_for_those_it
 ):
     live = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
     async with served(tmp_path, monkeypatch, from_one=3) as (port, _):
-        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        budget = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
         busy = await in_thread(talk, port)
-        for connection in held:
+        for connection in budget:
             connection.close()
         answers = [await in_thread(talk, port, live) for _ in range(5)]
 

@@ -93,8 +93,8 @@ async def test_logins_through_a_proxy_count_by_address_and_get_a_secure_cookie(t
 def test_a_proxy_may_have_as_many_connections_as_there_are():
     limits = _Limits(10, 2, 1.0, PROXIES.is_trusted)
 
-    assert [limits.enter("10.0.0.5") for _ in range(11)] == [True] * 10 + [False]
-    assert not limits.enter("1.2.3.4")
+    assert [limits.acquire("10.0.0.5") for _ in range(11)] == [True] * 10 + [False]
+    assert not limits.acquire("1.2.3.4")
 
 
 def test_a_setting_names_addresses_and_networks_and_never_everybody(tmp_path, monkeypatch):

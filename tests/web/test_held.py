@@ -12,7 +12,7 @@ from aioflow.executors.worker_output import log_key
 from aioflow.model.access import HOME, Actor, Role
 from aioflow.web import response_budget
 from aioflow.web.app import create_app
-from aioflow.web.response_budget import IN_ALL, OF_ONE, Held, Room
+from aioflow.web.response_budget import IN_ALL, PER_CALLER, BudgetShare, ResponseBudget
 from aioflow.web.tokens import Token
 from tests.web.node import CHAIN, ask, node
 
@@ -29,7 +29,7 @@ OTHERS_MIB = 12
 
 
 async def test_one_who_asks_may_hold_so_much_and_all_together_so_much():
-    counted = Held(in_all=25, of_one=10)
+    counted = ResponseBudget(in_all=25, of_one=10)
 
     for who, size in (("ada", 10), ("ben", 10)):
         assert await counted.take(who, size, patience_seconds=0)
@@ -43,7 +43,7 @@ async def test_one_who_asks_may_hold_so_much_and_all_together_so_much():
 
 
 async def test_what_is_given_back_goes_to_one_who_waits_for_it():
-    counted = Held(in_all=10, of_one=10)
+    counted = ResponseBudget(in_all=10, of_one=10)
     first = await counted.take("ada", 10, patience_seconds=0)
     got = []
 
@@ -58,10 +58,10 @@ async def test_what_is_given_back_goes_to_one_who_waits_for_it():
         assert got == []
         first.resize(0)
 
-    (room,) = got
-    assert isinstance(room, Room)
+    (share,) = got
+    assert isinstance(share, BudgetShare)
     assert counted.total == 4
-    room.resize(0)
+    share.resize(0)
     assert counted.total == 0
 
 
@@ -129,7 +129,7 @@ class Idle:
 @pytest.mark.parametrize(
     ("names", "connections", "limit"),
     [
-        pytest.param(["ada"], 200, OF_ONE, id="one-who-asks-200-times"),
+        pytest.param(["ada"], 200, PER_CALLER, id="one-who-asks-200-times"),
         pytest.param([f"user{n}" for n in range(8)], 25, IN_ALL, id="eight-who-ask-25-times"),
     ],
 )

@@ -125,8 +125,8 @@ async def test_a_token_that_is_revoked_or_expired_is_none(tmp_path):
         revoked, number = await token(n, "revoked", "admin")
         await n.api.access.revoke_token(BY, number)
         expired, number = await token(n, "expired", "admin", expires_at="2100-01-01")
-        row = n.api.access.picture._tokens[number]
-        n.api.access.picture._tokens[number] = type(row)(
+        row = n.api.access.auth_cache._tokens[number]
+        n.api.access.auth_cache._tokens[number] = type(row)(
             **{name: getattr(row, name) for name in row.__struct_fields__} | {"expires_at": 1}
         )
         found = [place for place in places(inner) if place.role is not None]

@@ -372,7 +372,7 @@ async def test_a_parked_wait_tells_what_it_shares_where_its_host_does(tmp_path):
             await n.api.trigger("chain")
             await n.defer("aioflow_triggers.temporal:DateTimeTrigger", {})
         await n.api.list_pools()
-        n.api.reads.parked._watched = watched
+        n.api.reads.trigger_reader._watched = watched
         listed = await read(web, "/triggers")
         shown = await read(web, f"/triggers/{listed[0]['trigger_id']}")
 

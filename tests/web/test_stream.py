@@ -15,7 +15,7 @@ import structlog.testing
 
 from aioflow.api import history, replay
 from aioflow.api import live_stream as telling
-from aioflow.api.live_stream import CLIENTS, OF_ONE, QUEUED, Commits, News, Sorted, Wanted
+from aioflow.api.live_stream import CLIENTS, PER_CALLER, QUEUED, Commits, News, Sorted, Topic
 from aioflow.clock import SystemClock
 from aioflow.executors.worker_output import log_key
 from aioflow.model.access import HOME, Actor, Role
@@ -244,10 +244,10 @@ async def test_one_person_takes_no_more_streams_than_are_his_and_the_others_watc
             group.start_soon(client.watch)
             return client
 
-        many = [watch(bearers[0]) for _ in range(OF_ONE + 5)]  # all of them at once
-        for client in many[:OF_ONE]:
+        many = [watch(bearers[0]) for _ in range(PER_CALLER + 5)]  # all of them at once
+        for client in many[:PER_CALLER]:
             await client.until("ready")
-        for client in many[OF_ONE:]:
+        for client in many[PER_CALLER:]:
             await client.until_over()
         other = watch(bearers[1])
         await other.until("ready")
@@ -257,7 +257,9 @@ async def test_one_person_takes_no_more_streams_than_are_his_and_the_others_watc
         await again.until("ready")
         n.api.reads.commits.close()
 
-    refused = {(client.status, "web.too_many_streams" in client.text) for client in many[OF_ONE:]}
+    refused = {
+        (client.status, "web.too_many_streams" in client.text) for client in many[PER_CALLER:]
+    }
     assert refused == {(429, True)}
     assert (other.status, again.status) == (200, 200)
     assert n.api.reads.commits._open == {}
@@ -277,7 +279,7 @@ async def test_nothing_is_collected_while_nobody_watches():
     commits = Commits(SystemClock())
     commits.committed(None, None)  # type: ignore[arg-type]
     scope = anyio.CancelScope()
-    with commits.follow(Wanted(), 0, scope):
+    with commits.follow(Topic(), 0, scope):
         pass
     commits.committed(None, None)  # type: ignore[arg-type]
 
@@ -311,19 +313,19 @@ def _told(message: bytes) -> dict:
 
 
 async def test_a_commit_never_encodes_what_it_tells_however_much_that_is(monkeypatch):
-    encoded: list[Wanted] = []
+    encoded: list[Topic] = []
     encode = Sorted.encoded
 
-    def noted(self: Sorted, wanted: Wanted) -> bytes:
+    def noted(self: Sorted, wanted: Topic) -> bytes:
         encoded.append(wanted)
         return encode(self, wanted)
 
     monkeypatch.setattr(Sorted, "encoded", noted)
     commits, scope = Commits(SystemClock()), anyio.CancelScope()
     with (
-        commits.follow(Wanted(), 0, scope) as all_of_it,
-        commits.follow(Wanted(None, "r1"), 0, scope) as one,
-        commits.follow(Wanted(None, "r1"), 0, scope),
+        commits.follow(Topic(), 0, scope) as all_of_it,
+        commits.follow(Topic(None, "r1"), 0, scope) as one,
+        commits.follow(Topic(None, "r1"), 0, scope),
     ):
         for number in range(1, 121):
             turn: Any = Turn(number, {f"r{number % 60}": 500})
@@ -336,7 +338,7 @@ async def test_a_commit_never_encodes_what_it_tells_however_much_that_is(monkeyp
             group.cancel_scope.cancel()
 
     assert in_commits == []
-    assert sorted(encoded, key=str) == sorted([Wanted(), Wanted(None, "r1")], key=str)
+    assert sorted(encoded, key=str) == sorted([Topic(), Topic(None, "r1")], key=str)
     assert told["commit"] == 120
     assert set(told["counts"]) == {f"r{number}" for number in range(60)}
     assert {task["run_id"] for task in of_one["tasks"]} == {"r1"}
@@ -354,7 +356,7 @@ def test_a_task_that_moves_twice_counts_once_as_it_stands_last():
     unmapped.position, unmapped.map_index = 2, -1
     again.touched.append(unmapped)
     news.take(again, again)
-    told = _told(news.sorted().encoded(Wanted()))
+    told = _told(news.sorted().encoded(Topic()))
 
     assert told["more"] == 601
     assert told["counts"] == {
@@ -367,14 +369,14 @@ def test_of_a_run_of_which_much_moves_only_counts_are_kept():
     turn: Any = Turn(1, {"much": 600, "little": 2})
     news.take(turn, turn)
     parts = news.sorted()
-    much = _told(parts.encoded(Wanted("fan", "much")))
-    little = _told(parts.encoded(Wanted(None, "little")))
+    much = _told(parts.encoded(Topic("fan", "much")))
+    little = _told(parts.encoded(Topic(None, "little")))
 
     assert sum(len(moves.tasks) for moves in news.moves.values()) == 2
     assert (much["tasks"], much["more"]) == ([], 600)
     assert much["counts"] == {"much": {"each": {"running": 600}}}
     assert [task["map_index"] for task in little["tasks"]] == [0, 1]
-    assert _told(parts.encoded(Wanted("chain")))["tasks"] == []
+    assert _told(parts.encoded(Topic("chain")))["tasks"] == []
 
 
 def test_of_very_many_runs_no_more_tasks_are_kept_than_there_is_room_for(monkeypatch):
@@ -384,12 +386,12 @@ def test_of_very_many_runs_no_more_tasks_are_kept_than_there_is_room_for(monkeyp
     news.take(turn, turn)
 
     assert sum(len(moves.tasks) for moves in news.moves.values()) <= 50
-    assert _told(news.sorted().encoded(Wanted()))["more"] == 200
+    assert _told(news.sorted().encoded(Topic()))["more"] == 200
 
 
 async def test_a_defect_in_what_is_told_ends_no_commit_half_way():
     commits = Commits(SystemClock())
-    with commits.follow(Wanted(), 0, anyio.CancelScope()):
+    with commits.follow(Topic(), 0, anyio.CancelScope()):
         commits.committed(None, None)  # type: ignore[arg-type]
         with pytest.raises(AttributeError):
             await commits.run()
@@ -409,7 +411,7 @@ async def test_who_missed_more_than_can_be_told_reads_anew(tmp_path, monkeypatch
 
 async def test_what_was_missed_is_taken_in_a_thread_a_commit_at_a_time(tmp_path, monkeypatch):
     threads: list[int] = []
-    take = replay._Taken._take
+    take = replay._Changes._take
 
     def decoded(body: bytes) -> Entry:
         threads.append(threading.get_ident())
@@ -420,7 +422,7 @@ async def test_what_was_missed_is_taken_in_a_thread_a_commit_at_a_time(tmp_path,
         return take(self, *row)
 
     monkeypatch.setattr("aioflow.api.replay.decode", decoded)
-    monkeypatch.setattr(replay._Taken, "_take", taken)
+    monkeypatch.setattr(replay._Changes, "_take", taken)
     async with app(tmp_path) as (n, watch):
         since = n.api.reads.commit_no
         await n.api.trigger("chain", run_id="r")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from aioflow_triggers.looks import Found
+from aioflow_triggers.looks import FoundFile
 
 __all__ = ("Arrivals", "is_over")
 
@@ -20,23 +20,23 @@ class Arrivals:
         self.due_in = math.inf
         self._rest_seconds = rest_seconds
         self._horizon_ns = horizon_ns
-        self._resting: dict[str, tuple[Found, float]] = {}
-        self._told: dict[str, tuple[int, int]] = {}
+        self._resting: dict[str, tuple[FoundFile, float]] = {}
+        self._received: dict[str, tuple[int, int]] = {}
 
-    def see(self, at: float, files: dict[str, Found]) -> list[tuple[str, Found]]:
+    def see(self, at: float, files: dict[str, FoundFile]) -> list[tuple[str, FoundFile]]:
         """Return the files that became complete, ordered by their last change."""
-        self._told = {name: told for name, told in self._told.items() if name in files}
-        resting: dict[str, tuple[Found, float]] = {}
+        self._received = {name: told for name, told in self._received.items() if name in files}
+        resting: dict[str, tuple[FoundFile, float]] = {}
         complete = []
         for name, found in files.items():
-            if found.changed_ns < self._horizon_ns or self._told.get(name) == _version(found):
+            if found.changed_ns < self._horizon_ns or self._received.get(name) == _version(found):
                 continue
             before, since = self._resting.get(name, (found, at))
             if _version(before) != _version(found):
                 since = at
             if is_over(at - since, self._rest_seconds):
                 complete.append((name, found))
-                self._told[name] = _version(found)
+                self._received[name] = _version(found)
             else:
                 resting[name] = (found, since)
         self._resting = resting
@@ -45,7 +45,7 @@ class Arrivals:
         return sorted(complete, key=lambda arrival: (arrival[1].changed_ns, arrival[0]))
 
 
-def _version(found: Found) -> tuple[int, int]:
+def _version(found: FoundFile) -> tuple[int, int]:
     return found.size_bytes, found.modified_ns
 
 

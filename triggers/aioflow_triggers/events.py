@@ -108,13 +108,13 @@ class Emissions(Watch[_Wanted, Emitted]):
     def __init__(self, name: str) -> None:
         self._name = name
         self._events: NamedEvents[_Wanted] | None = None
-        self._told: list[tuple[_Wanted, NamedEvent | AioflowError]] = []
+        self._received: list[tuple[_Wanted, NamedEvent | AioflowError]] = []
         self._stirred = asyncio.Event()
 
     def joined(self, wanted: _Wanted) -> None:
         """Subscribe to the event."""
         if self._events is None:
-            self._events = NamedEvents(self._name, self._hear)
+            self._events = NamedEvents(self._name, self._on_event)
         key, after = wanted
         self._events.ask(wanted, key=key, after=after)
 
@@ -128,12 +128,12 @@ class Emissions(Watch[_Wanted, Emitted]):
         while True:
             await self._stirred.wait()
             self._stirred.clear()
-            told, self._told = self._told, []
+            told, self._received = self._received, []
             for wanted, event in told:
                 yield wanted, event if isinstance(event, AioflowError) else _emitted(event)
 
-    def _hear(self, wanted: _Wanted, event: NamedEvent | AioflowError) -> None:
-        self._told.append((wanted, event))
+    def _on_event(self, wanted: _Wanted, event: NamedEvent | AioflowError) -> None:
+        self._received.append((wanted, event))
         self._stirred.set()
 
 

@@ -125,13 +125,13 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
         self._task = task
         self._instants = instants
         self._endings: RunEndings[str | datetime] | None = None
-        self._told: list[tuple[str | datetime, RunEnding | AioflowError]] = []
+        self._received: list[tuple[str | datetime, RunEnding | AioflowError]] = []
         self._stirred = asyncio.Event()
 
     def joined(self, wanted: str | datetime) -> None:
         """Subscribe in the name of the waiting task, so that a cycle of waits is detected."""
         if self._endings is None:
-            self._endings = RunEndings(self._hear)
+            self._endings = RunEndings(self._on_event)
         self._ask(self._endings, wanted)
 
     def left(self, wanted: str | datetime) -> None:
@@ -146,7 +146,7 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
         while True:
             await self._stirred.wait()
             self._stirred.clear()
-            told, self._told = self._told, []
+            told, self._received = self._received, []
             for wanted, ending in told:
                 yield wanted, self._event(ending)
 
@@ -158,8 +158,8 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
         else:
             endings.ask(wanted, self._dag, task_id=self._task, since=wanted)
 
-    def _hear(self, wanted: str | datetime, ending: RunEnding | AioflowError) -> None:
-        self._told.append((wanted, ending))
+    def _on_event(self, wanted: str | datetime, ending: RunEnding | AioflowError) -> None:
+        self._received.append((wanted, ending))
         self._stirred.set()
 
     def _event(self, ending: RunEnding | AioflowError) -> TriggerEvent[RunEnded] | AioflowError:

@@ -12,7 +12,16 @@ from typing import TypedDict, TypeVar
 
 from aioflow import Duration, Share, Trigger, TriggerEvent, Watch, as_timedelta
 from aioflow_triggers.arrivals import Arrivals, is_over
-from aioflow_triggers.folders import Crowd, Found, Leaving, Look, Seat, Wanted, matches, watching
+from aioflow_triggers.folders import (
+    Crowd,
+    FolderPoll,
+    FoundFile,
+    Leaving,
+    NameOrGlob,
+    Seat,
+    matches,
+    watching,
+)
 from aioflow_triggers.paths import absolute, in_key, in_one_folder, parted
 
 __all__ = (
@@ -122,12 +131,12 @@ class FileTrigger(Trigger[FileSeen]):
         rest = _rest_seconds(self.stable, self.poll_seconds)
         return Share(RestingFiles, name, of=(before, self.poll_seconds, rest))
 
-    async def look(self) -> FileSeen | None:
+    async def poll(self) -> FileSeen | None:
         """Return the file if it exists and does not change for ``stable``, else ``None``."""
         folder, name = os.path.split(self.path)
         rest = _rest_seconds(self.stable, self.poll_seconds)
         with watching(folder, name, self.poll_seconds) as seat:
-            found = await _rested(seat, rest, lambda look: look.find(name), patient=False)
+            found = await _rested(seat, rest, lambda poll: poll.find(name), patient=False)
         return None if found is None else FileSeen(path=str(self.path), size_bytes=found.size_bytes)
 
 
@@ -144,7 +153,7 @@ class RestingFiles(Watch[str, FileSeen]):
         self._before = before
         self._poll_seconds = poll_seconds
         self._rest_seconds = rest_seconds
-        self._resting: dict[str, tuple[Found, float]] = {}
+        self._resting: dict[str, tuple[FoundFile, float]] = {}
         self._seat: Seat | None = None
 
     def joined(self, wanted: str) -> None:
@@ -169,32 +178,32 @@ class RestingFiles(Watch[str, FileSeen]):
         folder, _ = os.path.split(self._before)
         self._seat = Seat(folder, Crowd(self.wanted), self._poll_seconds)
         try:
-            look = await self._seat.look()
+            poll = await self._seat.poll()
             while True:
-                for name, problem in look.errors.items():
+                for name, problem in poll.errors.items():
                     yield name, problem
-                for name in self._rested(look):
-                    yield name, self._event(name, look.files[name])
+                for name in self._rested(poll):
+                    yield name, self._event(name, poll.files[name])
                 first = min((since for _, since in self._resting.values()), default=math.inf)
-                look = await self._seat.next_look(first + self._rest_seconds - look.at)
+                poll = await self._seat.next_poll(first + self._rest_seconds - poll.at)
         finally:
             self._seat.leave()
 
-    def _rested(self, look: Look) -> list[str]:
+    def _rested(self, poll: FolderPoll) -> list[str]:
         """Return the files that have been unchanged for long enough."""
-        resting: dict[str, tuple[Found, float]] = {}
-        for name, found in look.files.items():
+        resting: dict[str, tuple[FoundFile, float]] = {}
+        for name, found in poll.files.items():
             if name in self.wanted:  # others may poll the folder too
-                before, since = self._resting.get(name, (found, look.at))
-                resting[name] = (found, since if before == found else look.at)
+                before, since = self._resting.get(name, (found, poll.at))
+                resting[name] = (found, since if before == found else poll.at)
         self._resting = resting
         return [
             name
             for name, (_, since) in resting.items()
-            if is_over(look.at - since, self._rest_seconds)
+            if is_over(poll.at - since, self._rest_seconds)
         ]
 
-    def _event(self, name: str, found: Found) -> TriggerEvent[FileSeen]:
+    def _event(self, name: str, found: FoundFile) -> TriggerEvent[FileSeen]:
         path = self._before + name
         seen = FileSeen(path=path, size_bytes=found.size_bytes)
         return TriggerEvent(seen, key=f"{in_key(path)}:{found.size_bytes}")
@@ -245,7 +254,7 @@ class FilesTrigger(Trigger[FilesSeen]):
             key = f"{in_key(self.pattern)}:{len(seen['paths'])}:{seen['size_bytes']}"
             yield TriggerEvent(seen, key=key)
 
-    async def look(self) -> FilesSeen | None:
+    async def poll(self) -> FilesSeen | None:
         """Return the files if enough exist and do not change for ``stable``, else ``None``."""
         return await self._seen(patient=False)
 
@@ -255,8 +264,8 @@ class FilesTrigger(Trigger[FilesSeen]):
         rest = _rest_seconds(self.stable, self.poll_seconds)
         with watching(folder, glob, self.poll_seconds, is_glob=True) as seat:
 
-            def enough(look: Look) -> dict[str, Found] | None:
-                files = look.fitting(glob)
+            def enough(poll: FolderPoll) -> dict[str, FoundFile] | None:
+                files = poll.fitting(glob)
                 found = f"{len(files)} of {self.at_least} found"
                 self.note_check(found, next_in=seat.seconds_left())
                 return files if len(files) >= self.at_least else None
@@ -339,16 +348,16 @@ class GoneFiles(Watch[str, FileGone]):
         leaving = self._leaving = Leaving(self.wanted)
         self._seat = Seat(folder, leaving, self._poll_seconds)
         try:
-            look = await self._seat.look()
+            poll = await self._seat.poll()
             while True:
-                for name, problem in look.errors.items():
+                for name, problem in poll.errors.items():
                     yield name, problem
-                for name in leaving.missing(look):
+                for name in leaving.missing(poll):
                     # While others were notified, the name may have left and joined again.
-                    if not leaving.is_late(name, look):
+                    if not leaving.is_late(name, poll):
                         path = self._before + name
                         yield name, TriggerEvent(FileGone(path=path), key=f"{in_key(path)}:gone")
-                look = await self._seat.next_look()
+                poll = await self._seat.next_poll()
         finally:
             self._seat.leave()
 
@@ -399,11 +408,11 @@ class NewFiles(Trigger[NewFile]):
         folder, glob = os.path.split(self.pattern)
         arrivals = Arrivals(_rest_seconds(self.stable, self.poll_seconds), self._horizon_ns())
         left_out: frozenset[str] = frozenset()
-        seat = Seat(folder, Wanted(glob, is_glob=True), self.poll_seconds)
+        seat = Seat(folder, NameOrGlob(glob, is_glob=True), self.poll_seconds)
         try:
-            look = await seat.look()
+            poll = await seat.poll()
             while True:
-                for name, found in arrivals.see(look.at, look.fitting(glob)):
+                for name, found in arrivals.see(poll.at, poll.fitting(glob)):
                     path = os.path.join(folder, name)  # noqa: PTH118
                     try:
                         event = _arrival(path, found)
@@ -411,20 +420,20 @@ class NewFiles(Trigger[NewFile]):
                         self.log.warning("%r is left out: %s", path, exc)
                         continue
                     yield event
-                left_out = self._note_left_out(look, folder, glob, left_out)
+                left_out = self._note_left_out(poll, folder, glob, left_out)
                 self.note_check(next_in=seat.seconds_left())
-                look = await seat.next_look(arrivals.due_in)
+                poll = await seat.next_poll(arrivals.due_in)
         finally:
             seat.leave()
 
     def _note_left_out(
-        self, look: Look, folder: str, glob: str, before: frozenset[str]
+        self, poll: FolderPoll, folder: str, glob: str, before: frozenset[str]
     ) -> frozenset[str]:
         """Log a warning for each file that newly cannot be read; return all such files."""
-        left_out = frozenset(name for name in look.errors if matches(name, glob))
+        left_out = frozenset(name for name in poll.errors if matches(name, glob))
         for name in sorted(left_out - before):
             path = os.path.join(folder, name)  # noqa: PTH118
-            self.log.warning("%r is left out: %s", path, look.errors[name])
+            self.log.warning("%r is left out: %s", path, poll.errors[name])
         return left_out
 
     def _horizon_ns(self) -> int:
@@ -439,7 +448,7 @@ class NewFiles(Trigger[NewFile]):
         return horizon
 
 
-def _arrival(path: str, found: Found) -> TriggerEvent[NewFile]:
+def _arrival(path: str, found: FoundFile) -> TriggerEvent[NewFile]:
     """Return the event of a file.
 
     Raises:
@@ -460,7 +469,7 @@ def _arrival(path: str, found: Found) -> TriggerEvent[NewFile]:
 
 
 async def _rested(
-    seat: Seat, rest_seconds: float, state_of: Callable[[Look], T | None], *, patient: bool
+    seat: Seat, rest_seconds: float, state_of: Callable[[FolderPoll], T | None], *, patient: bool
 ) -> T | None:
     """Return the result of ``state_of`` once it has been the same for long enough.
 
@@ -468,18 +477,18 @@ async def _rested(
         patient: Whether to wait for that. If not, return ``None`` as soon as the result is
             ``None`` or changes.
     """
-    look = await seat.look()
-    state, since = state_of(look), look.at
-    while state is None or not is_over(look.at - since, rest_seconds):
+    poll = await seat.poll()
+    state, since = state_of(poll), poll.at
+    while state is None or not is_over(poll.at - since, rest_seconds):
         if state is None and not patient:
             return None
-        due_in = math.inf if state is None else since + rest_seconds - look.at
-        look = await seat.next_look(due_in)
-        now = state_of(look)
+        due_in = math.inf if state is None else since + rest_seconds - poll.at
+        poll = await seat.next_poll(due_in)
+        now = state_of(poll)
         if now != state:
             if not patient:
                 return None
-            state, since = now, look.at
+            state, since = now, poll.at
     return state
 
 

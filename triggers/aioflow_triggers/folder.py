@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Collection
 
 from aioflow_triggers.inotify import Kernel
-from aioflow_triggers.lookers import Lookers
-from aioflow_triggers.looks import Look, Sought, Wanted, is_shortage, take_look
+from aioflow_triggers.lookers import PollThreads
+from aioflow_triggers.looks import FolderPoll, NameOrGlob, Sought, is_shortage, poll_folder
 from aioflow_triggers.waking import Waking
 
 __all__ = ("Folder", "LoopShare")
@@ -32,10 +32,10 @@ class _Waiter:
         due_at: The wait is served by a poll that begins at this time or later.
     """
 
-    __slots__ = ("due_at", "look", "wanted")
+    __slots__ = ("due_at", "poll", "wanted")
 
-    def __init__(self, look: asyncio.Future[Look], wanted: Sought, due_at: float) -> None:
-        self.look = look
+    def __init__(self, poll: asyncio.Future[FolderPoll], wanted: Sought, due_at: float) -> None:
+        self.poll = poll
         self.wanted = wanted
         self.due_at = due_at
 
@@ -48,7 +48,7 @@ class LoopShare:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, kernel: Kernel, lookers: Lookers[Look]
+        self, loop: asyncio.AbstractEventLoop, kernel: Kernel, lookers: PollThreads[FolderPoll]
     ) -> None:
         self.loop = loop
         self.kernel = kernel
@@ -73,9 +73,9 @@ class Folder:
         self._poll_seconds = poll_seconds
         self._began = -math.inf
         self._gap = _SHORTEST_GAP_SECONDS
-        self._looked_for: frozenset[Sought] = frozenset()
-        self._look: Look | None = None
-        self._under_way: asyncio.Future[Look] | None = None
+        self._polled_for: frozenset[Sought] = frozenset()
+        self._poll: FolderPoll | None = None
+        self._under_way: asyncio.Future[FolderPoll] | None = None
         self._is_short = False
         self._hinted_at: dict[Sought, float] = {}
         self._later: dict[Sought, dict[_Waiter, None]] = {}
@@ -106,19 +106,19 @@ class Folder:
         if self._under_way is not None:
             self._under_way.cancel()
 
-    async def look(self, wanted: Sought) -> Look:
+    async def poll(self, wanted: Sought) -> FolderPoll:
         """Return the poll of this period for ``wanted``; the period's first wait triggers it."""
         # Waits that arrive together share a poll, although each is for another name.
-        if wanted in self._looked_for and self._period(self._began) == self._period():
-            if self._look is not None:
-                return self._look
+        if wanted in self._polled_for and self._period(self._began) == self._period():
+            if self._poll is not None:
+                return self._poll
             return await self._handed(wanted, self._began, self._sharing)
         return await self._handed(wanted, self._loop.time(), self._due)
 
     def _period(self, at: float | None = None) -> float:
         return (self._loop.time() if at is None else at) // self._poll_seconds
 
-    async def next_look(self, wanted: Sought, within: float) -> Look:
+    async def next_poll(self, wanted: Sought, within: float) -> FolderPoll:
         """Return a newer result: of the next period, or sooner.
 
         Args:
@@ -156,13 +156,15 @@ class Folder:
     def _concerned(self, name: str | None) -> list[Sought]:
         if name is None:
             return list(self.wanted)
-        plain = Wanted(name, is_glob=False)
+        plain = NameOrGlob(name, is_glob=False)
         found: list[Sought] = [plain] if plain in self.wanted else []
         return found + [many for many in self._many if many.is_fit_by(name)]
 
     # ── which poll serves which wait ────────────────────────────────────────────────────────
 
-    async def _handed(self, wanted: Sought, due_at: float, among: dict[_Waiter, None]) -> Look:
+    async def _handed(
+        self, wanted: Sought, due_at: float, among: dict[_Waiter, None]
+    ) -> FolderPoll:
         """Wait, as part of ``among``, for the poll that is due then."""
         waiter = _Waiter(self._loop.create_future(), wanted, due_at)
         among[waiter] = None
@@ -170,7 +172,7 @@ class Folder:
             self._next_at = min(self._next_at, due_at)
         self._schedule()
         try:
-            return await waiter.look
+            return await waiter.poll
         finally:
             self._forget(waiter)
 
@@ -223,33 +225,33 @@ class Folder:
 
     def _take(self) -> None:
         began = self._began = self._loop.time()
-        self._look = None
+        self._poll = None
         self._sharing, self._due = self._due, {}
-        self._looked_for = frozenset(self.wanted)
+        self._polled_for = frozenset(self.wanted)
         for many in self._many:
-            if not isinstance(many, Wanted):
+            if not isinstance(many, NameOrGlob):
                 many.begin(began)
-        kernel, wanted = self._shared.kernel, self._looked_for
-        self._under_way = self._shared.lookers.look(
-            self._folder, lambda: _look(began, self._folder, wanted, kernel)
+        kernel, wanted = self._shared.kernel, self._polled_for
+        self._under_way = self._shared.lookers.poll(
+            self._folder, lambda: _poll_now(began, self._folder, wanted, kernel)
         )
         self._under_way.add_done_callback(self._taken)
 
-    def _taken(self, looked: asyncio.Future[Look]) -> None:
+    def _taken(self, polled: asyncio.Future[FolderPoll]) -> None:
         took = self._loop.time() - self._began
         self._gap = max(_SHORTEST_GAP_SECONDS, _GAP_PER_LOOK * took)
         self._under_way = None
         sharing, self._sharing = self._sharing, {}
-        problem = asyncio.CancelledError() if looked.cancelled() else looked.exception()
+        problem = asyncio.CancelledError() if polled.cancelled() else polled.exception()
         if problem is None:
-            self._is_short, self._look = False, looked.result()
+            self._is_short, self._poll = False, polled.result()
         else:
-            self._looked_for = frozenset()
+            self._polled_for = frozenset()
         if problem is not None and is_shortage(problem):
             self._note_shortage(problem)
             self._due = sharing | self._due
         else:
-            self._shared.waking.wake([waiter.look for waiter in sharing], self._look, problem)
+            self._shared.waking.wake([waiter.poll for waiter in sharing], self._poll, problem)
         self._schedule()
 
     def _note_shortage(self, problem: BaseException) -> None:
@@ -260,7 +262,7 @@ class Folder:
             _logger.warning("%s cannot be looked at now: %s", self._folder, problem)
 
 
-def _look(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel) -> Look:
+def _poll_now(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel) -> FolderPoll:
     # Before the poll, so that no change in between is missed.
     kernel.follow(folder)
-    return take_look(at, folder, wanted)
+    return poll_folder(at, folder, wanted)

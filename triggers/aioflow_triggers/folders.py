@@ -17,16 +17,33 @@ from typing import Any
 
 from aioflow_triggers.folder import Folder, LoopShare
 from aioflow_triggers.inotify import Kernel
-from aioflow_triggers.lookers import Lookers
-from aioflow_triggers.looks import Crowd, Found, Leaving, Look, Sought, Wanted, matches
-from aioflow_triggers.simulated import SimulatedFolder, SimulatedLookers, pauses_of
+from aioflow_triggers.lookers import PollThreads
+from aioflow_triggers.looks import (
+    Crowd,
+    FolderPoll,
+    FoundFile,
+    Leaving,
+    NameOrGlob,
+    Sought,
+    matches,
+)
+from aioflow_triggers.simulated import SimulatedFolder, SimulatedPollThreads, pauses_of
 
-__all__ = ("Crowd", "Found", "Leaving", "Look", "Seat", "Wanted", "matches", "watching")
+__all__ = (
+    "Crowd",
+    "FolderPoll",
+    "FoundFile",
+    "Leaving",
+    "NameOrGlob",
+    "Seat",
+    "matches",
+    "watching",
+)
 
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopShare] = (
     weakref.WeakKeyDictionary()
 )
-_lookers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lookers[Look]] = (
+_lookers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PollThreads[FolderPoll]] = (
     weakref.WeakKeyDictionary()
 )
 """Outlives the last wait, so that the next one knows of a poll that hangs."""
@@ -35,8 +52,8 @@ _lookers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lookers[Look]] = 
 def _share_of(loop: asyncio.AbstractEventLoop) -> LoopShare:
     """Return the shared state for an event loop on which no folder is polled yet."""
     if pauses_of(loop) is not None:
-        return LoopShare(loop, Kernel(loop, is_silent=True), SimulatedLookers())
-    return LoopShare(loop, Kernel(loop), _lookers.setdefault(loop, Lookers()))
+        return LoopShare(loop, Kernel(loop, is_silent=True), SimulatedPollThreads())
+    return LoopShare(loop, Kernel(loop), _lookers.setdefault(loop, PollThreads()))
 
 
 class Seat:
@@ -72,13 +89,13 @@ class Seat:
 
     # Returns coroutines of the folder instead of wrapping them: there are tens of thousands.
 
-    def look(self) -> Coroutine[Any, Any, Look]:
-        """See ``Folder.look``."""
-        return self._watch.look(self._wanted)
+    def poll(self) -> Coroutine[Any, Any, FolderPoll]:
+        """See ``Folder.poll``."""
+        return self._watch.poll(self._wanted)
 
-    def next_look(self, within: float = math.inf) -> Coroutine[Any, Any, Look]:
-        """See ``Folder.next_look``."""
-        return self._watch.next_look(self._wanted, within)
+    def next_poll(self, within: float = math.inf) -> Coroutine[Any, Any, FolderPoll]:
+        """See ``Folder.next_poll``."""
+        return self._watch.next_poll(self._wanted, within)
 
     def next_check(self) -> datetime:
         """Return when the next period begins, and with it the next poll."""
@@ -116,7 +133,7 @@ def watching(
     Args:
         name: The name to wait for; with ``is_glob``, all names that match it.
     """
-    seat = Seat(folder, Wanted(name, is_glob), poll_seconds)
+    seat = Seat(folder, NameOrGlob(name, is_glob), poll_seconds)
     try:
         yield seat
     finally:

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from aioflow import Duration, Fail, Trigger, TriggerEvent, as_timedelta
 from aioflow_triggers.data import JsonIs
 from aioflow_triggers.extras import require
-from aioflow_triggers.web import Answer, Away, Line, Request, check_url
+from aioflow_triggers.web import Away, ClientShare, Request, Response, check_url
 
 __all__ = ("HttpAnswer", "HttpTrigger", "HttpUnexpected", "JsonIs", "checked_interval")
 
@@ -108,9 +108,9 @@ class HttpTrigger(Trigger[HttpAnswer]):
         answer, key = await self._hoped_for()
         yield TriggerEvent(answer, key=key)
 
-    async def look(self) -> HttpAnswer | None:
+    async def poll(self) -> HttpAnswer | None:
         """Send one request and return the response if it is the expected one, else ``None``."""
-        async with Line(type(self).__name__) as line:
+        async with ClientShare(type(self).__name__) as line:
             try:
                 answer = await line.ask(self._request())
             except Away as exc:
@@ -122,7 +122,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
     async def _hoped_for(self) -> tuple[HttpAnswer, str]:
         interval = checked_interval(self.interval)
         seen: dict[str, str] = {}
-        async with Line(type(self).__name__) as line:
+        async with ClientShare(type(self).__name__) as line:
             while True:
                 patience, said = 0.0, "no answer"
                 try:
@@ -152,7 +152,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
     def _statuses(self) -> Sequence[int]:
         return [self.status] if isinstance(self.status, int) else self.status
 
-    def _judged(self, answer: Answer) -> tuple[HttpAnswer, str] | None:
+    def _judged(self, answer: Response) -> tuple[HttpAnswer, str] | None:
         """Return the event for a response; ``None`` if it means "not yet"."""
         if answer.status not in self._statuses():
             _check_not_yet(answer)
@@ -171,7 +171,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
         return seen, f"{hashlib.sha256(self.url.encode()).hexdigest()[:32]}:{tag}"[:1024]
 
 
-def _check_not_yet(answer: Answer) -> None:
+def _check_not_yet(answer: Response) -> None:
     """Check that a response may still change.
 
     Raises:
@@ -182,7 +182,7 @@ def _check_not_yet(answer: Answer) -> None:
         raise HttpUnexpected(f"{answer.url} answered {status}, which waiting does not change")
 
 
-def _condition(answer: Answer) -> dict[str, str]:
+def _condition(answer: Response) -> dict[str, str]:
     """Return the headers of a conditional request that skips a response equal to this one."""
     asked = {
         "if-none-match": answer.headers.get("etag"),

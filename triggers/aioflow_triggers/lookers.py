@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
 
-__all__ = ("HANGS_AFTER_SECONDS", "Lookers")
+__all__ = ("HANGS_AFTER_SECONDS", "PollThreads")
 
 HANGS_AFTER_SECONDS = 5.0
 AT_ONCE = 4
@@ -42,7 +42,7 @@ class _Job(Generic[T]):
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Lookers(Generic[T]):
+class PollThreads(Generic[T]):
     """Runs polls in threads for one event loop, without holding a reference to the loop."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Lookers(Generic[T]):
         self._behind: dict[str, deque[_Job[T]]] = {}  # polls queued behind one of the same folder
         self._running = 0
 
-    def look(self, folder: str, work: Callable[[], T]) -> asyncio.Future[T]:
+    def poll(self, folder: str, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``work`` in a thread, after any running poll of this folder.
 
         Cancel the future if the result is no longer needed.

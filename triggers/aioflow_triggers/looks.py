@@ -19,14 +19,14 @@ from typing import NamedTuple, TypeAlias
 
 __all__ = (
     "Crowd",
-    "Found",
+    "FolderPoll",
+    "FoundFile",
     "Leaving",
-    "Look",
+    "NameOrGlob",
     "Sought",
-    "Wanted",
     "is_shortage",
     "matches",
-    "take_look",
+    "poll_folder",
 )
 
 _SINGLY = 64  # up to this number, names are looked up singly; for more, one listing is cheaper
@@ -36,7 +36,7 @@ _SHORTAGES = frozenset(
 )
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file, as a poll found it.
 
     Attributes:
@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Look:
+class FolderPoll:
     """The result of one poll of a folder.
 
     Attributes:
@@ -64,12 +64,12 @@ class Look:
     """
 
     at: float
-    files: Mapping[str, Found]
+    files: Mapping[str, FoundFile]
     missing: Mapping[Leaving, Collection[str]] = field(default_factory=dict)
     errors: Mapping[str, Exception] = field(default_factory=dict)
     unlisted: Exception | None = None
 
-    def find(self, name: str) -> Found | None:
+    def find(self, name: str) -> FoundFile | None:
         """Return the file with this name.
 
         Raises:
@@ -79,7 +79,7 @@ class Look:
             raise self.errors[name]
         return self.files.get(name)
 
-    def fitting(self, glob: str) -> dict[str, Found]:
+    def fitting(self, glob: str) -> dict[str, FoundFile]:
         """Return the files that match a pattern, without those that could not be read.
 
         Raises:
@@ -90,7 +90,7 @@ class Look:
         return {n: found for n, found in self.files.items() if found.is_file and matches(n, glob)}
 
 
-class Wanted(NamedTuple):
+class NameOrGlob(NamedTuple):
     """What a wait looks for in a folder: a name, or all names that match a glob."""
 
     text: str
@@ -160,18 +160,18 @@ class Leaving:
         for name, first in self._latecomers.items():
             self._latecomers[name] = min(first, at)
 
-    def is_late(self, name: str, look: Look) -> bool:
+    def is_late(self, name: str, poll: FolderPoll) -> bool:
         """Return whether a name was added since the poll began."""
-        return self._latecomers.get(name, -math.inf) > look.at
+        return self._latecomers.get(name, -math.inf) > poll.at
 
-    def missing(self, look: Look) -> list[str]:
+    def missing(self, poll: FolderPoll) -> list[str]:
         """Return the names that a poll has looked for and not found."""
-        late = {name: first for name, first in self._latecomers.items() if first > look.at}
+        late = {name: first for name, first in self._latecomers.items() if first > poll.at}
         self._latecomers = late
-        return [name for name in look.missing.get(self, ()) if name not in late]
+        return [name for name in poll.missing.get(self, ()) if name not in late]
 
 
-Sought: TypeAlias = Wanted | Crowd | Leaving
+Sought: TypeAlias = NameOrGlob | Crowd | Leaving
 
 
 def matches(name: str, glob: str) -> bool:
@@ -196,7 +196,7 @@ def is_shortage(problem: BaseException) -> bool:
 # ── in a thread ─────────────────────────────────────────────────────────────────────────
 
 
-def take_look(at: float, folder: str, wanted: Collection[Sought]) -> Look:
+def poll_folder(at: float, folder: str, wanted: Collection[Sought]) -> FolderPoll:
     """Poll a folder. Blocks.
 
     Raises:
@@ -210,19 +210,19 @@ def take_look(at: float, folder: str, wanted: Collection[Sought]) -> Look:
             missing[sought] = set(sought.sought)
         elif isinstance(sought, Crowd) and sought.few is not None:
             names.update(sought.few)
-        elif isinstance(sought, Wanted) and sought.is_one:
+        elif isinstance(sought, NameOrGlob) and sought.is_one:
             names.add(sought.text)
         else:
             many.append(sought)
-    looking = _Looking(folder, names, many, list(missing.values()))
+    looking = _Polling(folder, names, many, list(missing.values()))
     if many or len(looking.all_names()) > _SINGLY:
         looking.list()
     else:
         looking.look_up(looking.all_names())
-    return Look(at, looking.files, missing, looking.errors, looking.unlisted)
+    return FolderPoll(at, looking.files, missing, looking.errors, looking.unlisted)
 
 
-class _Looking:
+class _Polling:
     """A poll in progress.
 
     Attributes:
@@ -232,7 +232,7 @@ class _Looking:
     def __init__(
         self, folder: str, names: set[str], many: list[Sought], missing: list[set[str]]
     ) -> None:
-        self.files: dict[str, Found] = {}
+        self.files: dict[str, FoundFile] = {}
         self.errors: dict[str, Exception] = {}
         self.unlisted: Exception | None = None
         self._folder = folder
@@ -247,7 +247,7 @@ class _Looking:
     def look_up(self, names: Iterable[str]) -> None:
         """Look up names one by one."""
         for name in names:
-            self._look_up(name, os.path.join(self._folder, name))  # noqa: PTH118
+            self._stat(name, os.path.join(self._folder, name))  # noqa: PTH118
 
     def list(self) -> None:
         """Find what is wanted in a listing of the folder; if it cannot be listed, look up names."""
@@ -257,7 +257,7 @@ class _Looking:
                 for entry in entries:
                     name = entry.name
                     if name in names or any(sought.is_fit_by(name) for sought in many):
-                        self._look_up(name, entry.path)
+                        self._stat(name, entry.path)
                     elif missing:
                         self._strike(entry)
         except FileNotFoundError:
@@ -276,11 +276,11 @@ class _Looking:
                 continue
             # A link may be dangling, so it is followed; for other entries the name is enough.
             if entry.is_symlink():
-                self._look_up(name, entry.path)
+                self._stat(name, entry.path)
             else:
                 left.remove(name)
 
-    def _look_up(self, name: str, path: str) -> None:
+    def _stat(self, name: str, path: str) -> None:
         try:
             status = os.stat(path)  # noqa: PTH116 - Path would cost as much as the call
         except FileNotFoundError:
@@ -290,7 +290,7 @@ class _Looking:
             self.errors[name] = exc
         else:
             is_file = stat.S_ISREG(status.st_mode)
-            self.files[name] = Found(
+            self.files[name] = FoundFile(
                 status.st_size, status.st_mtime_ns, status.st_ctime_ns, is_file
             )
         for left in self._missing:

@@ -36,7 +36,7 @@ _Options: TypeAlias = tuple[tuple[str, str], ...]
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 _SHORTEST_INTERVAL_SECONDS = 0.1
 _TIMEOUT = timedelta(seconds=30)
-_STORES_KEPT = 1_000
+_CACHED_STORES = 1_000
 
 _SHORTEST_SECRET = 5
 
@@ -100,12 +100,12 @@ class ObjectTrigger(Trigger[ObjectSeen]):
 
     async def run(self) -> AsyncIterator[TriggerEvent[ObjectSeen]]:
         """Yield one event when the object exists."""
-        while (seen := await self.look()) is None:
+        while (seen := await self.poll()) is None:
             self.note_check("not there", next_in=_shared().seconds_left(_seconds(self.interval)))
             await _shared().next_period(_seconds(self.interval))
         yield TriggerEvent(seen, key=f"{in_key(seen['url'])}:{seen['etag'][:64]}")
 
-    async def look(self) -> ObjectSeen | None:
+    async def poll(self) -> ObjectSeen | None:
         """Poll once and return the object if it exists, else ``None``."""
         found = await _found(self)
         return min(found, key=lambda seen: seen["url"], default=None)
@@ -304,7 +304,7 @@ def _is_panic(exc: BaseException) -> bool:
     return type(exc).__name__ == "PanicException"
 
 
-class _Asked:
+class _SharedRequest:
     """One request, and the waits for its response."""
 
     def __init__(self, period: float, answer: asyncio.Future[Any]) -> None:
@@ -320,7 +320,7 @@ class _Shared:
         self._loop = loop
         self._waking = Waking(loop)
         self._stores: dict[object, Any] = {}
-        self._asked: dict[tuple[object, float], _Asked] = {}
+        self._requests: dict[tuple[object, float], _SharedRequest] = {}
         self._resting: dict[float, dict[asyncio.Future[None], None]] = {}
 
     def store(self, folder: str, options: _Options) -> Any:
@@ -331,7 +331,7 @@ class _Shared:
         """
         key = (folder, options)
         if key not in self._stores:
-            if len(self._stores) >= _STORES_KEPT:
+            if len(self._stores) >= _CACHED_STORES:
                 self._stores.clear()
             self._stores[key] = _made(folder, options)
         return self._stores[key]
@@ -339,9 +339,11 @@ class _Shared:
     async def once(self, what: object, seconds: float, fetch: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``fetch`` in this period; only the first caller runs it."""
         key, period = (what, seconds), self._loop.time() // seconds
-        asked = self._asked.get(key)
+        asked = self._requests.get(key)
         if asked is None or asked.period != period:
-            asked = self._asked[key] = _Asked(period, asyncio.ensure_future(_awaited(fetch)))
+            asked = self._requests[key] = _SharedRequest(
+                period, asyncio.ensure_future(_awaited(fetch))
+            )
             asked.answer.add_done_callback(partial(self._answered, asked))
             self._loop.call_later(seconds, self._forget, key, asked)
         if asked.answer.done():
@@ -358,7 +360,7 @@ class _Shared:
                 asked.answer.cancel()
                 self._forget(key, asked)
 
-    def _answered(self, asked: _Asked, answer: asyncio.Future[Any]) -> None:
+    def _answered(self, asked: _SharedRequest, answer: asyncio.Future[Any]) -> None:
         waiting, asked.waiting = asked.waiting, {}
         if not answer.cancelled():
             problem = answer.exception()
@@ -384,9 +386,9 @@ class _Shared:
     def _begin(self, seconds: float) -> None:
         self._waking.wake(self._resting.pop(seconds), None)
 
-    def _forget(self, key: tuple[object, float], asked: _Asked) -> None:
-        if self._asked.get(key) is asked:
-            del self._asked[key]
+    def _forget(self, key: tuple[object, float], asked: _SharedRequest) -> None:
+        if self._requests.get(key) is asked:
+            del self._requests[key]
 
 
 async def _awaited(fetch: Callable[[], Awaitable[T]]) -> T:

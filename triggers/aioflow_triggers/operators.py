@@ -141,7 +141,7 @@ class BashOperator(Operator):
 
     def execute(self, context: Context) -> str:
         """Run the command and return the last line of its output."""
-        said = _Said(self.output_encoding)
+        said = _OutputForwarder(self.output_encoding)
         exit_code = _run(self.bash_command, self._environment(context), self.cwd, said)
         last_line = said.end()
         if exit_code in self._skips():
@@ -161,10 +161,10 @@ class BashOperator(Operator):
         if self.env is not None and not self.append_env:
             # aioflow's own variables stay: they identify leftover processes, which are killed.
             mine = {name: value for name, value in mine.items() if name.startswith(_OURS)}
-        return mine | _told_as_airflow_does(context) | dict(self.env or {})
+        return mine | _airflow_environment(context) | dict(self.env or {})
 
 
-def _told_as_airflow_does(context: Context) -> dict[str, str]:
+def _airflow_environment(context: Context) -> dict[str, str]:
     told = {
         "DAG_ID": context["dag_id"],
         "TASK_ID": context["task_id"],
@@ -175,7 +175,7 @@ def _told_as_airflow_does(context: Context) -> dict[str, str]:
     return {f"AIRFLOW_CTX_{name}": value for name, value in told.items()}
 
 
-class _Said:
+class _OutputForwarder:
     """Forwards the output of a command, and stores its last line."""
 
     def __init__(self, encoding: str) -> None:
@@ -199,7 +199,9 @@ class _Said:
         return (self._line or self._last).rstrip("\r")[-_LAST_LINE_LENGTH:]
 
 
-def _run(command: str, environment: Mapping[str, str], cwd: str | Path | None, said: _Said) -> int:
+def _run(
+    command: str, environment: Mapping[str, str], cwd: str | Path | None, said: _OutputForwarder
+) -> int:
     """Run a command and return its exit code. No process of its group survives."""
     process = subprocess.Popen(
         ["bash", "-c", command],
@@ -220,7 +222,7 @@ def _run(command: str, environment: Mapping[str, str], cwd: str | Path | None, s
     return process.returncode
 
 
-def _listen(process: subprocess.Popen[bytes], said: _Said) -> None:
+def _listen(process: subprocess.Popen[bytes], said: _OutputForwarder) -> None:
     """Forward output until bash has ended, even if other processes still hold the pipe."""
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     output = process.stdout.fileno()
@@ -240,7 +242,7 @@ def _listen(process: subprocess.Popen[bytes], said: _Said) -> None:
         os.close(handle)
 
 
-def _pass_on(output: int, said: _Said) -> bool:
+def _pass_on(output: int, said: _OutputForwarder) -> bool:
     """Forward the available output; return whether more may follow.
 
     Limited to more than a pipe can hold, in case the command writes faster than this reads.

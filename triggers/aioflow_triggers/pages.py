@@ -17,7 +17,15 @@ from aioflow_triggers.data import Nothing, at_path
 from aioflow_triggers.extras import require
 from aioflow_triggers.http import HttpUnexpected, checked_interval
 from aioflow_triggers.urls import bare, whole
-from aioflow_triggers.web import Answer, Away, Forbidden, Line, Request, check_url, may_follow
+from aioflow_triggers.web import (
+    Away,
+    ClientShare,
+    Forbidden,
+    Request,
+    Response,
+    check_url,
+    may_follow,
+)
 
 __all__ = ("HttpPagesTrigger", "PageItems")
 
@@ -120,7 +128,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
     async def run(self) -> AsyncIterator[TriggerEvent[PageItems]]:
         """Yield an event for each item, or each page."""
         place, before, widest = self._start(), None, 0
-        line = Line(type(self).__name__)
+        line = ClientShare(type(self).__name__)
         line.open()
         try:
             while True:
@@ -133,7 +141,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
                 widest = max(widest, len(page.items))
                 following = self._next(page, place.url)
                 if following is not None:
-                    place, before = _Place(following), self._counted(place)
+                    place, before = _Position(following), self._counted(place)
                     continue
                 if self.interval is None:
                     return
@@ -145,21 +153,21 @@ class HttpPagesTrigger(Trigger[PageItems]):
         finally:
             await line.close()
 
-    def _counted(self, place: _Place) -> _Place | None:
+    def _counted(self, place: _Position) -> _Position | None:
         """Return the page, to be read again when the next one has items, if pages are numbered."""
         return None if self.page_parameter is None else place
 
-    def _start(self) -> _Place:
+    def _start(self) -> _Position:
         """Return the page to begin with."""
         if self.last is not None:
-            return _Place(whole(self.last.payload["page"], self.url), behind=self.last.key)
+            return _Position(whole(self.last.payload["page"], self.url), behind=self.last.key)
         if self.page_parameter is None:
-            return _Place(self.url)
-        return _Place(_with_parameter(self.url, self.page_parameter, str(self.first_page)))
+            return _Position(self.url)
+        return _Position(_with_parameter(self.url, self.page_parameter, str(self.first_page)))
 
     # ── one page ────────────────────────────────────────────────────────────────────────
 
-    async def _page(self, line: Line, url: str) -> _Page:
+    async def _page(self, line: ClientShare, url: str) -> _Page:
         """Return a page, with retries while the server is unreachable or overloaded."""
         seconds = _FIRST_DELAY_SECONDS
         timeout = as_timedelta(self.timeout, "timeout").total_seconds()
@@ -185,7 +193,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
             await _sleep(max(seconds, patience))
             seconds = min(seconds * 2, _LONGEST_DELAY_SECONDS)
 
-    def _read(self, answer: Answer) -> _Page:
+    def _read(self, answer: Response) -> _Page:
         try:
             document = json.loads(answer.content)
         except ValueError as exc:
@@ -195,7 +203,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
             raise HttpUnexpected(f"{answer.url} has no list at {self.items!r}")
         return _Page(document, items, answer.headers.get("link", ""))
 
-    def _events(self, page: _Page, place: _Place) -> Iterator[TriggerEvent[PageItems]]:
+    def _events(self, page: _Page, place: _Position) -> Iterator[TriggerEvent[PageItems]]:
         keys = [self._key(item, place.url) for item in page.items]
         if place.behind in keys:
             place.told.update(keys[: keys.index(place.behind) + 1])
@@ -244,7 +252,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
 
 
 @dataclass
-class _Place:
+class _Position:
     """The position in the stream: a page, and which of its items were yielded.
 
     Attributes:
@@ -289,8 +297,8 @@ def _text(found: Any) -> str:
 
 def _with_parameter(url: str, name: str, value: str) -> str:
     parts = urlsplit(url)
-    kept = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != name]
-    return urlunsplit(parts._replace(query=urlencode([*kept, (name, value)])))
+    others = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != name]
+    return urlunsplit(parts._replace(query=urlencode([*others, (name, value)])))
 
 
 def _now() -> datetime:

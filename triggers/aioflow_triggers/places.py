@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-__all__ = ("ALL", "PER_DAG", "PER_ORIGIN", "NoPlace", "Places")
+__all__ = ("ALL", "PER_DAG", "PER_ORIGIN", "ConnectionSlots", "NoConnectionSlot")
 
 PER_ORIGIN = 20
 PER_DAG = 60
@@ -23,11 +23,11 @@ ALL = 400
 _Queue: TypeAlias = deque[asyncio.Future[None]]
 
 
-class NoPlace(Exception):
+class NoConnectionSlot(Exception):
     """No connection slot became free in time."""
 
 
-class Places:
+class ConnectionSlots:
     """The connection slots of one event loop."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Places:
             else:
                 self._forget(dag, origin, turn)
             if isinstance(exc, TimeoutError):
-                raise NoPlace(f"no connection was free within {seconds:g} s") from None
+                raise NoConnectionSlot(f"no connection was free within {seconds:g} s") from None
             raise
 
     def _forget(self, dag: str, origin: str, turn: asyncio.Future[None]) -> None:

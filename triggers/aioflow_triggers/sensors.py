@@ -50,10 +50,10 @@ _LONGEST_SLEEP_SECONDS = 60.0
 _BAD = ("failed", "upstream_failed", "cancelled")
 
 
-class Looking(Protocol[T_co]):
+class Pollable(Protocol[T_co]):
     """A trigger that can also check once."""
 
-    async def look(self) -> T_co | None:
+    async def poll(self) -> T_co | None:
         """Check once: return the payload if the condition is met, else ``None``."""
         ...
 
@@ -75,8 +75,8 @@ class _Deferrable(Sensor):
         return event
 
 
-async def _seen(trigger: Looking[Any]) -> PokeReturnValue[Any]:
-    seen = await trigger.look()
+async def _seen(trigger: Pollable[Any]) -> PokeReturnValue[Any]:
+    seen = await trigger.poll()
     return PokeReturnValue(seen is not None, seen)
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from aioflow_triggers.folder import Folder, LoopShare
-from aioflow_triggers.lookers import Lookers
-from aioflow_triggers.looks import Look, Wanted, take_look
+from aioflow_triggers.lookers import PollThreads
+from aioflow_triggers.looks import FolderPoll, NameOrGlob, poll_folder
 
-__all__ = ("SimulatedFolder", "SimulatedLookers", "pauses_of")
+__all__ = ("SimulatedFolder", "SimulatedPollThreads", "pauses_of")
 
 Pauses: TypeAlias = dict[Callable[[], bool], None]
 """Called in order before time passes; each returns whether it caused any activity."""
@@ -29,12 +29,12 @@ def pauses_of(loop: asyncio.AbstractEventLoop) -> Pauses | None:
     return found
 
 
-class SimulatedLookers(Lookers[Look]):
+class SimulatedPollThreads(PollThreads[FolderPoll]):
     """Polls synchronously: with threads, the order of events would depend on the machine."""
 
-    def look(self, folder: str, work: Callable[[], Look]) -> asyncio.Future[Look]:
-        """See ``Lookers``."""
-        done: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
+    def poll(self, folder: str, work: Callable[[], FolderPoll]) -> asyncio.Future[FolderPoll]:
+        """See ``PollThreads``."""
+        done: asyncio.Future[FolderPoll] = asyncio.get_running_loop().create_future()
         try:
             done.set_result(work())
         except OSError as exc:
@@ -52,7 +52,7 @@ class SimulatedFolder(Folder):
     def __init__(self, shared: LoopShare, folder: str, poll_seconds: float, pauses: Pauses) -> None:
         super().__init__(shared, folder, poll_seconds)
         self._pauses = pauses
-        self._seen_by_all: Look | None = None
+        self._served_all: FolderPoll | None = None
 
     def join(self, wanted: Any) -> None:
         """See ``Folder``."""
@@ -77,19 +77,19 @@ class SimulatedFolder(Folder):
         if self._due or self._next_at < math.inf:
             super()._schedule()
 
-    def _taken(self, looked: asyncio.Future[Look]) -> None:
+    def _taken(self, polled: asyncio.Future[FolderPoll]) -> None:
         is_seen_by_all = len(self._sharing) == self.wanted.total()
-        super()._taken(looked)
+        super()._taken(polled)
         if is_seen_by_all:
-            self._seen_by_all = self._look
-        elif not _is_same(self._look, self._seen_by_all):
-            self._seen_by_all = None  # waits that did not share it have yet to see it
+            self._served_all = self._poll
+        elif not _is_same(self._poll, self._served_all):
+            self._served_all = None  # waits that did not share it have yet to see it
 
     def _look_before_time_passes(self) -> bool:
         """Start a poll for all waits if the folder has changed; return whether it has."""
         if self._under_way is not None or self._due or not self._later:
             return False
-        if _is_same(self._find(), self._seen_by_all):
+        if _is_same(self._find(), self._served_all):
             return False
         for waiters in self._later.values():
             self._due.update(waiters)
@@ -98,25 +98,25 @@ class SimulatedFolder(Folder):
         self._schedule()
         return True
 
-    def _find(self) -> Look | None:
+    def _find(self) -> FolderPoll | None:
         """Poll for the comparison alone; ``None`` if the folder cannot be read."""
         now = self._loop.time()
         for many in self._many:
-            if not isinstance(many, Wanted):
+            if not isinstance(many, NameOrGlob):
                 many.begin(now)
         try:
-            return take_look(now, self._folder, self.wanted)
+            return poll_folder(now, self._folder, self.wanted)
         except OSError:
             return None
 
 
-def _is_same(look: Look | None, other: Look | None) -> bool:
+def _is_same(poll: FolderPoll | None, other: FolderPoll | None) -> bool:
     """Return whether two polls found the same."""
-    if look is None or other is None:
+    if poll is None or other is None:
         return False
     return (
-        look.files == other.files
-        and look.missing == other.missing
-        and look.errors.keys() == other.errors.keys()
-        and (look.unlisted is None) == (other.unlisted is None)
+        poll.files == other.files
+        and poll.missing == other.missing
+        and poll.errors.keys() == other.errors.keys()
+        and (poll.unlisted is None) == (other.unlisted is None)
     )

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from aioflow import Cron, DagError, Duration, Share, Trigger, TriggerEvent, Watch, as_timedelta
 from aioflow_triggers.instants import instant_of
 
-__all__ = ("CronTrigger", "DateTimeTrigger", "Instants", "Lengths", "TimeDeltaTrigger")
+__all__ = ("CronTrigger", "DateTimeTrigger", "Lengths", "TimeDeltaTrigger", "TimeHeap")
 
 _LONGEST_SLEEP_SECONDS = 60.0
 _FEW = 1_000
@@ -53,7 +53,7 @@ class DateTimeTrigger(Trigger[datetime]):
 
     def share(self) -> Share:
         """Share one watch between all points in time."""
-        return Share(Instants, _microseconds(self.moment))
+        return Share(TimeHeap, _microseconds(self.moment))
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class CronTrigger(Trigger[datetime]):
                 after = min(after, _now())
 
 
-class Instants(Watch[int, datetime]):
+class TimeHeap(Watch[int, datetime]):
     """A heap of times, in microseconds since 1970, with a single timer for the first of them."""
 
     def __init__(self) -> None:
@@ -197,8 +197,8 @@ class Instants(Watch[int, datetime]):
             self._sleep = None
 
 
-class Lengths(Instants):
-    """Like ``Instants``, on a clock that is never changed.
+class Lengths(TimeHeap):
+    """Like ``TimeHeap``, on a clock that is never changed.
 
     Args:
         ahead: The difference of this clock to the clock of the event loop, in microseconds.

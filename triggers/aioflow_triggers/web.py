@@ -24,21 +24,21 @@ from typing import Any, Self
 
 from aioflow import masked_url, masked_urls, own_dag_id
 from aioflow_triggers.extras import require
-from aioflow_triggers.places import NoPlace, Places
+from aioflow_triggers.places import ConnectionSlots, NoConnectionSlot
 
 __all__ = (
-    "Answer",
-    "AnswerTooLarge",
     "Away",
+    "ClientShare",
     "Forbidden",
-    "Line",
     "Request",
+    "Response",
+    "ResponseTooLarge",
     "check_url",
     "may_follow",
 )
 
-_KEPT_CONNECTIONS = 100
-_KEPT_SECONDS = 30.0
+_IDLE_CONNECTIONS = 100
+_IDLE_SECONDS = 30.0
 _REDIRECTS = 5
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 _LONGEST_RETRY_AFTER_SECONDS = 86_400.0
@@ -52,7 +52,7 @@ class Forbidden(Exception):
     """A response leads to another origin, or the address is not allowed."""
 
 
-class AnswerTooLarge(Exception):
+class ResponseTooLarge(Exception):
     """The body of a response exceeds the limit."""
 
 
@@ -74,7 +74,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """A response.
 
     Attributes:
@@ -113,7 +113,7 @@ class Answer:
         return min(max(seconds, 0.0), _LONGEST_RETRY_AFTER_SECONDS)
 
 
-class Line:
+class ClientShare:
     """A share in the loop's connection pool. Use ``async with`` around any number of requests.
 
     The pool is closed with its last share.
@@ -160,7 +160,9 @@ class Line:
             client = await asyncio.shield(pool.client)
             await client.aclose()
 
-    async def ask(self, request: Request, more_headers: Mapping[str, str] | None = None) -> Answer:
+    async def ask(
+        self, request: Request, more_headers: Mapping[str, str] | None = None
+    ) -> Response:
         """Send one request, follow its redirects, and return the response, whatever its status.
 
         Raises:
@@ -189,7 +191,7 @@ class Line:
             try:
                 async with pool.places.place(_dag_id(), origin, request.timeout_seconds):
                     answer = await _answer(client, wanted, request)
-            except NoPlace as exc:
+            except NoConnectionSlot as exc:
                 raise Away(f"{method} {masked_url(str(url))}: {exc}") from None
             except httpx2.TransportError as exc:
                 why = masked_urls(str(exc)) or type(exc).__name__
@@ -213,7 +215,7 @@ def _dag_id() -> str:
         return ""
 
 
-async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
+async def _answer(client: Any, wanted: Any, request: Request) -> Response:
     token = _is_asking.set(True)
     try:
         # Connecting and sending have a timeout each, but reading the response's head has none.
@@ -229,11 +231,13 @@ async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
                 content += piece
                 if len(content) > request.body_limit:
                     limit = f"more than {request.body_limit} bytes"
-                    raise AnswerTooLarge(f"the answer of {masked_url(str(wanted.url))} has {limit}")
+                    raise ResponseTooLarge(
+                        f"the answer of {masked_url(str(wanted.url))} has {limit}"
+                    )
     finally:
         await response.aclose()
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, masked_url(str(response.url)), headers, bytes(content))
+    return Response(response.status_code, masked_url(str(response.url)), headers, bytes(content))
 
 
 class _Pool:
@@ -247,7 +251,7 @@ class _Pool:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.client: asyncio.Future[Any] = loop.run_in_executor(None, _made_client)
-        self.places = Places()
+        self.places = ConnectionSlots()
         self.shares = 0
 
 
@@ -266,8 +270,8 @@ def _made_client() -> Any:
 
     limits = httpx2.Limits(
         max_connections=None,  # limited by places instead
-        max_keepalive_connections=_KEPT_CONNECTIONS,
-        keepalive_expiry=_KEPT_SECONDS,
+        max_keepalive_connections=_IDLE_CONNECTIONS,
+        keepalive_expiry=_IDLE_SECONDS,
     )
     return httpx2.AsyncClient(limits=limits, follow_redirects=False)
 

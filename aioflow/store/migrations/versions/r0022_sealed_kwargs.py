@@ -8,7 +8,7 @@ from __future__ import annotations
 from alembic import op
 from sqlalchemy import text
 
-from aioflow.store.rows import sealed_kwargs
+from aioflow.store.rows import encrypted_kwargs
 
 __all__ = ("branch_labels", "depends_on", "down_revision", "revision", "upgrade")
 
@@ -28,5 +28,5 @@ def upgrade() -> None:
     vault = op.get_context().opts["vault"]
     for (number,) in connection.execute(_WAITS).all():
         plain = connection.execute(_READ, {"number": number}).scalar_one()
-        _, sealed = sealed_kwargs(vault, number, None, plain)
+        _, sealed = encrypted_kwargs(vault, number, None, plain)
         connection.execute(_WRITE, {"number": number, "sealed": sealed})
