@@ -31,7 +31,7 @@ from aioflow.model.rows import (
 from aioflow.model.states import Failure, RecordState, RunState, TaskState
 from aioflow.protocol.commands import Reply, RunInfo
 from aioflow.protocol.reports import CancelQuery, Query
-from aioflow.queries import Answers
+from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
 from aioflow.worker.queries import (
     PAGE_BYTES,
@@ -201,7 +201,7 @@ class World:
     def __init__(self):
         self.tables = Tables()
         self.masks = Masks()
-        self.answers = Answers(self.tables, SystemClock(), masks=self.masks)
+        self.answers = QueryHandler(self.tables, SystemClock(), masks=self.masks)
         self.number = 0
 
     def run(self, run_no=7, state=RunState.RUNNING, **columns):

@@ -10,7 +10,7 @@ import anyio
 
 from aioflow.api.fire_times import host_order
 from aioflow.catalog.snapshot import Snapshots
-from aioflow.executors.preview import Foresight
+from aioflow.executors.preview import FireTimePreviews
 from aioflow.model.dag_triggers import DagTriggerRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.processes import Child, Children
@@ -65,7 +65,7 @@ async def _ask(
     children: Children, code: Path, row: DagTriggerRow, version: str, after: Timestamp, count: int
 ) -> FireTimesPreviewed:
     process: list[Child] = []
-    foresight = Foresight(lambda order: process[0].send([order]))
+    foresight = FireTimePreviews(lambda order: process[0].send([order]))
 
     def take(reports: list[Report]) -> None:
         for report in reports:

@@ -9,7 +9,7 @@ import anyio
 
 from aioflow.clock import Clock
 
-__all__ = ("HEALTH_SECONDS", "Pulse")
+__all__ = ("HEALTH_SECONDS", "HostHeartbeat")
 
 HEALTH_SECONDS = 30.0
 """How long an event loop may be blocked, unless a setting says otherwise."""
@@ -19,7 +19,7 @@ _BEATS_AT_LEAST = 4
 """A loop gets this many beats to say something, however short the limit is."""
 
 
-class Pulse:
+class HostHeartbeat:
     """Detects that a process has not answered its pings for too long.
 
     Silence is counted in beats and not measured by the clock, so that a daemon that was itself

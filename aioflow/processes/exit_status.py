@@ -9,7 +9,7 @@ from pathlib import Path
 from aioflow.model.states import Failure
 from aioflow.processes.memory_limit import cgroup_files
 
-__all__ = ("OomCounter", "describe_ending")
+__all__ = ("OomCounter", "describe_exit")
 
 MESSAGE_LIMIT = 500
 
@@ -53,7 +53,7 @@ class OomCounter:
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def describe_ending(returncode: int, *, out_of_memory: bool, last_words: bytes = b"") -> Failure:
+def describe_exit(returncode: int, *, out_of_memory: bool, last_words: bytes = b"") -> Failure:
     """Return the failure that describes the end of a process.
 
     Args:

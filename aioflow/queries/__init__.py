@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
 from aioflow.errors import BatchRefused, StoreUnavailable
-from aioflow.executors.executor_context import Asker, refuse
+from aioflow.executors.executor_context import QuerySender, refuse
 from aioflow.model.batch import Batch
 from aioflow.model.dag import TaskSpec
 from aioflow.model.ids import RunNo
@@ -27,7 +27,7 @@ from aioflow.protocol.commands import Reply, RunInfo
 from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.queries.events import read_events
 from aioflow.queries.pages import Reader, Refused, read_page, read_records
-from aioflow.queries.run_completion import AWAY_SECONDS, Endings
+from aioflow.queries.run_completion import STORE_RETRY_SECONDS, RunCompletionWaits
 from aioflow.queries.tasks import NoSuchTask, Specs
 from aioflow.queries.values import read_values
 from aioflow.redaction import Masks
@@ -42,9 +42,9 @@ from aioflow.worker.queries import (
     ValuesWanted,
 )
 
-__all__ = ("Answers", "Reader")
+__all__ = ("QueryHandler", "Reader")
 
-LOOKERS = 4
+CONCURRENT_LOOKUPS = 4
 """Number of queries looked up concurrently."""
 
 _logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ _KINDS: dict[str, type[Wanted]] = {
 }
 
 
-class _Question:
+class _PendingQuery:
     """A query in progress.
 
     Attributes:
@@ -70,7 +70,7 @@ class _Question:
 
     __slots__ = ("ask", "asker", "is_queued", "is_stale", "is_withdrawn", "name", "wanted")
 
-    def __init__(self, asker: Asker, ask: Query, wanted: Wanted) -> None:
+    def __init__(self, asker: QuerySender, ask: Query, wanted: Wanted) -> None:
         self.asker = asker
         self.ask = ask
         self.wanted = wanted
@@ -80,7 +80,7 @@ class _Question:
         self.is_withdrawn = False
 
 
-class Answers:
+class QueryHandler:
     """Replies to queries of children. Executors and triggerers pass them to ``ask``.
 
     Args:
@@ -100,12 +100,12 @@ class Answers:
         self._masks = masks or Masks()
         self._specs = Specs(store)
         self._clock = clock
-        self._endings = Endings(store, clock, still_waits)
-        self._queue: deque[_Question] = deque()
+        self._endings = RunCompletionWaits(store, clock, still_waits)
+        self._queue: deque[_PendingQuery] = deque()
         self._queued = anyio.Event()
         # In order of arrival, so that a replayed simulation behaves the same.
-        self._entered: dict[str, dict[_Question, None]] = {}
-        self._open: defaultdict[Asker, dict[int, _Question]] = defaultdict(dict)
+        self._entered: dict[str, dict[_PendingQuery, None]] = {}
+        self._open: defaultdict[QuerySender, dict[int, _PendingQuery]] = defaultdict(dict)
 
     @property
     def waiting(self) -> int:
@@ -116,7 +116,7 @@ class Answers:
         """Return the cycle of waits that a task is part of, as ``a -> b -> a``; empty if none."""
         return self._endings.cycle(run_no, position, map_index)
 
-    def ask(self, asker: Asker, ask: Query | CancelQuery) -> None:
+    def ask(self, asker: QuerySender, ask: Query | CancelQuery) -> None:
         """Register a query, to be answered later by ``asker.send``. Never blocks."""
         if isinstance(ask, CancelQuery):
             self._endings.withdraw(asker, ask.question, ask.numbers)
@@ -130,18 +130,18 @@ class Answers:
         except (KeyError, msgspec.DecodeError) as exc:
             refuse(asker, ask, f"the question cannot be understood: {exc}")
             return
-        question = _Question(asker, ask, wanted)
+        question = _PendingQuery(asker, ask, wanted)
         self._open[asker][ask.question] = question
         self._look_soon(question)
 
-    def _withdraw(self, asker: Asker, number: int) -> None:
+    def _withdraw(self, asker: QuerySender, number: int) -> None:
         of_asker = self._open.get(asker, {})
         for question in list(of_asker.values() if number < 0 else ()):
             self._drop(question)
         if number in of_asker:
             self._drop(of_asker[number])
 
-    def _drop(self, question: _Question) -> None:
+    def _drop(self, question: _PendingQuery) -> None:
         question.is_withdrawn = True
         self._leave(question)
 
@@ -166,13 +166,13 @@ class Answers:
         """Process queries until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._endings.run)
-            for _ in range(LOOKERS):
+            for _ in range(CONCURRENT_LOOKUPS):
                 group.start_soon(self._look_on)
             task_status.started()
 
     # ── scheduling of look-ups ──────────────────────────────────────────────────────────
 
-    def _look_soon(self, question: _Question) -> None:
+    def _look_soon(self, question: _PendingQuery) -> None:
         question.is_stale = True
         if not question.is_queued:
             question.is_queued = True
@@ -192,13 +192,13 @@ class Answers:
                 refuse(question.asker, question.ask, str(exc))
             except StoreUnavailable as exc:
                 _logger.warning("cannot answer now: %s", exc)
-                await self._clock.sleep(AWAY_SECONDS)
+                await self._clock.sleep(STORE_RETRY_SECONDS)
                 question.is_stale = True
             question.is_queued = False
             if question.is_stale:
                 self._look_soon(question)
 
-    async def _look(self, question: _Question) -> None:
+    async def _look(self, question: _PendingQuery) -> None:
         question.is_stale = False
         if question.is_withdrawn or not question.asker.is_open:
             self._leave(question)
@@ -228,12 +228,12 @@ class Answers:
             body = msgspec.msgpack.encode(answer)
             question.asker.send([Reply(question.ask.question, body)])
 
-    def _enter(self, question: _Question, name: str) -> None:
+    def _enter(self, question: _PendingQuery, name: str) -> None:
         """Look up the query again when there is an event of that name."""
         question.name = name
         self._entered.setdefault(name, {})[question] = None
 
-    def _leave(self, question: _Question) -> None:
+    def _leave(self, question: _PendingQuery) -> None:
         entered = {} if question.name is None else self._entered.get(question.name, {})
         entered.pop(question, None)
         if question.name is not None and not entered:
@@ -245,7 +245,7 @@ class Answers:
         if not of_asker:
             self._open.pop(question.asker, None)
 
-    async def _declaring(self, question: _Question, position: int) -> TaskSpec | None:
+    async def _declaring(self, question: _PendingQuery, position: int) -> TaskSpec | None:
         """Return the task that asks; ``None`` for a trigger, which may read any value it names."""
         if position < 0 and question.asker.hosts_triggers:
             return None
@@ -256,7 +256,7 @@ class Answers:
             raise Refused(why) from None
 
 
-def _info(question: _Question) -> RunInfo:
+def _info(question: _PendingQuery) -> RunInfo:
     info = question.asker.info(question.ask.run_no)
     if info is None:
         raise Refused("only a process that runs tasks of a run may read their results")

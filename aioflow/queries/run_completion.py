@@ -17,7 +17,7 @@ import msgspec
 
 from aioflow.clock import Clock
 from aioflow.errors import BatchRefused, StoreUnavailable
-from aioflow.executors.executor_context import Asker
+from aioflow.executors.executor_context import QuerySender
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow
@@ -28,17 +28,17 @@ from aioflow.protocol.reports import Query
 from aioflow.queries.pages import Reader
 from aioflow.queries.tasks import NoSuchTask, Specs, task_ending
 from aioflow.queries.wait_cycles import Cycles
-from aioflow.queries.waits import Asked, Wait, WaitNo, Waits, dated, named, of_dag
+from aioflow.queries.waits import RunsQuery, Wait, WaitNo, Waits, dated, named, of_dag
 from aioflow.worker.queries import PAGE_BYTES, RunEnded, RunEnding, RunsWanted
 
-__all__ = ("AWAY_SECONDS", "Endings")
+__all__ = ("STORE_RETRY_SECONDS", "RunCompletionWaits")
 
 AT_ONCE = 500
 """Maximum number of waits looked up together."""
 
-AWAY_SECONDS = 0.5
+STORE_RETRY_SECONDS = 0.5
 
-TASKS_KEPT = 10_000
+TASKS_LIMIT = 10_000
 """Number of existing tasks of DAGs that are cached; further ones are looked up each time."""
 
 _logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 _Outcome: TypeAlias = RunEnding | str
 
 
-class _Look:
+class _Lookup:
     """A wait that is being looked up."""
 
     __slots__ = ("dag_id", "no", "outcome", "position", "run", "task_id", "wait")
@@ -61,7 +61,7 @@ class _Look:
         self.outcome: _Outcome | None = None
 
 
-class Endings:
+class RunCompletionWaits:
     """Waits for the endings of runs and tasks.
 
     Args:
@@ -90,7 +90,7 @@ class Endings:
         """See ``Cycles.of_task``."""
         return self._cycles.of_task(run_no, position, map_index)
 
-    def ask(self, asker: Asker, ask: Query) -> None:
+    def ask(self, asker: QuerySender, ask: Query) -> None:
         """Register the runs that a query names, adding to earlier ones of the same query.
 
         Raises:
@@ -106,7 +106,7 @@ class Endings:
             self._waits.drop_closed()
             self._purge_at = max(1_000, 2 * len(self._waits))
 
-    def withdraw(self, asker: Asker, question: int, numbers: tuple[int, ...]) -> None:
+    def withdraw(self, asker: QuerySender, question: int, numbers: tuple[int, ...]) -> None:
         """See ``Waits``."""
         self._waits.withdraw(asker, question, numbers)
 
@@ -149,7 +149,7 @@ class Endings:
                 await self._look_at(numbers)
             except StoreUnavailable as exc:
                 _logger.warning("cannot answer now: %s", exc)
-                await self._clock.sleep(AWAY_SECONDS)
+                await self._clock.sleep(STORE_RETRY_SECONDS)
                 self._look_soon(numbers)
 
     # ── which waits are looked up ───────────────────────────────────────────────────────
@@ -205,7 +205,7 @@ class Endings:
             if look.outcome is None:
                 self._say_if_cycle(look.no)
 
-    def _open(self, numbers: Sequence[WaitNo]) -> list[_Look]:
+    def _open(self, numbers: Sequence[WaitNo]) -> list[_Lookup]:
         looks = []
         for no in numbers:
             wait = self._waits.get(no)
@@ -213,16 +213,16 @@ class Endings:
                 continue
             asked, _ = self._waits.asked(no)
             if asked.asker.is_open:
-                looks.append(_Look(no, wait, *self._waits.target(wait)))
+                looks.append(_Lookup(no, wait, *self._waits.target(wait)))
             else:
                 self._waits.drop(no)
         return looks
 
-    async def _find(self, looks: Sequence[_Look]) -> None:
+    async def _find(self, looks: Sequence[_Lookup]) -> None:
         """Find the run that each wait is for, if there is one."""
-        by_id: dict[str, list[_Look]] = defaultdict(list)
-        by_date: dict[str, dict[Timestamp, list[_Look]]] = defaultdict(lambda: defaultdict(list))
-        by_since: dict[str, dict[Timestamp, list[_Look]]] = defaultdict(lambda: defaultdict(list))
+        by_id: dict[str, list[_Lookup]] = defaultdict(list)
+        by_date: dict[str, dict[Timestamp, list[_Lookup]]] = defaultdict(lambda: defaultdict(list))
+        by_since: dict[str, dict[Timestamp, list[_Lookup]]] = defaultdict(lambda: defaultdict(list))
         for look in looks:
             wait = look.wait
             if wait.run_id is not None:
@@ -241,7 +241,9 @@ class Endings:
         for dag_id, instants in by_since.items():
             await self._find_first_ended(dag_id, instants)
 
-    async def _find_first_ended(self, dag_id: str, instants: dict[Timestamp, list[_Look]]) -> None:
+    async def _find_first_ended(
+        self, dag_id: str, instants: dict[Timestamp, list[_Lookup]]
+    ) -> None:
         """Find the first ended run for each timestamp.
 
         One run serves all timestamps up to its end.
@@ -256,14 +258,14 @@ class Endings:
                 _found(instants[since], run)
             del rest[:reached]
 
-    async def _find_again(self, fresh: Sequence[_Look], found: Sequence[_Look]) -> None:
+    async def _find_again(self, fresh: Sequence[_Lookup], found: Sequence[_Lookup]) -> None:
         ids = {look.run.run_id for look in fresh if look.run is not None}
         runs = {run.run_id: run for run in await self._store.find_runs(ids)}
         for look in found:  # other waits may be for the same runs
             if look.run is not None:
                 look.run = runs.get(look.run.run_id, look.run)
 
-    async def _refuse_unknown(self, looks: Sequence[_Look]) -> None:
+    async def _refuse_unknown(self, looks: Sequence[_Lookup]) -> None:
         """Refuse waits that no run can satisfy: for a DAG or task that does not exist."""
         for look in looks:
             if look.run is not None:
@@ -280,10 +282,10 @@ class Endings:
                         f"DAG {look.dag_id!r} has no task {look.task_id!r}, neither in its newest "
                         "version nor in one that a run still needs"
                     )
-                elif len(self._tasks) < TASKS_KEPT:
+                elif len(self._tasks) < TASKS_LIMIT:
                     self._tasks.add(target)
 
-    async def _enter(self, found: Sequence[_Look]) -> list[_Look]:
+    async def _enter(self, found: Sequence[_Lookup]) -> list[_Lookup]:
         """Register waits for changes of their run, if it is active; return the new ones."""
         fresh = []
         for look in found:
@@ -303,9 +305,9 @@ class Endings:
                     fresh.append(look)
         return fresh
 
-    async def _judge(self, found: Sequence[_Look]) -> None:
+    async def _judge(self, found: Sequence[_Lookup]) -> None:
         """Determine the endings of the runs and tasks that have ended."""
-        of_tasks: dict[TaskNo, list[_Look]] = defaultdict(list)
+        of_tasks: dict[TaskNo, list[_Lookup]] = defaultdict(list)
         for look in found:
             run = look.run
             assert run is not None  # noqa: S101 - for the type checker
@@ -318,7 +320,7 @@ class Endings:
         if of_tasks:
             await self._judge_tasks(of_tasks)
 
-    async def _judge_tasks(self, of_tasks: dict[TaskNo, list[_Look]]) -> None:
+    async def _judge_tasks(self, of_tasks: dict[TaskNo, list[_Lookup]]) -> None:
         rows = {row.task_no: row for row in await self._store.find_tasks(of_tasks)}
         for task_no, looks in of_tasks.items():
             run, position = looks[0].run, looks[0].position
@@ -334,10 +336,10 @@ class Endings:
             if task_no not in self._waits.by_task:
                 self._waits.mapped.forget(task_no)  # no query waits for it any more
 
-    def _answer(self, looks: Sequence[_Look]) -> None:
+    def _answer(self, looks: Sequence[_Lookup]) -> None:
         """Send the endings to queries that were not cancelled, and remove their waits."""
-        told: dict[Asked, list[RunEnded]] = defaultdict(list)
-        sizes: dict[Asked, int] = defaultdict(int)
+        told: dict[RunsQuery, list[RunEnded]] = defaultdict(list)
+        sizes: dict[RunsQuery, int] = defaultdict(int)
         for look in looks:
             outcome = look.outcome
             if outcome is None or look.no not in self._waits:
@@ -359,10 +361,10 @@ class Endings:
             _logger.warning("runs wait for each other and will not end by themselves: %s", cycle)
 
 
-def _found(looks: Iterable[_Look], run: RunRow) -> None:
+def _found(looks: Iterable[_Lookup], run: RunRow) -> None:
     for look in looks:
         look.run = run
 
 
-def _send(asked: Asked, endings: list[RunEnded]) -> None:
+def _send(asked: RunsQuery, endings: list[RunEnded]) -> None:
     asked.asker.send([Reply(asked.question, msgspec.msgpack.encode(endings))])

@@ -15,15 +15,15 @@ import msgspec
 from aioflow.core.state.digests import Digests, of_text
 from aioflow.core.state.interner import Interner
 from aioflow.core.state.pages import Pages, Rows, packed
-from aioflow.executors.executor_context import Asker
+from aioflow.executors.executor_context import QuerySender
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.queries.mapped_tasks import Mapped
-from aioflow.queries.waiters import Crowds
+from aioflow.queries.waiters import Waiters
 from aioflow.worker.queries import RunWanted
 
-__all__ = ("Asked", "Wait", "WaitNo", "Waits", "dated", "named", "of_dag")
+__all__ = ("RunsQuery", "Wait", "WaitNo", "Waits", "dated", "named", "of_dag")
 
 WaitNo: TypeAlias = int
 
@@ -65,7 +65,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 _decode = msgspec.msgpack.Decoder(Wait).decode
 
 
-class Asked:
+class RunsQuery:
     """A continuous query: its sender is notified of each run as that run ends.
 
     Attributes:
@@ -74,7 +74,7 @@ class Asked:
 
     __slots__ = ("asker", "no", "question", "waits")
 
-    def __init__(self, no: int, asker: Asker, question: int) -> None:
+    def __init__(self, no: int, asker: QuerySender, question: int) -> None:
         self.no = no
         self.asker = asker
         self.question = question
@@ -93,16 +93,16 @@ class Waits:
     """
 
     def __init__(self) -> None:
-        self._asked: dict[int, Asked] = {}
-        self._of: defaultdict[Asker, dict[int, Asked]] = defaultdict(dict)
+        self._asked: dict[int, RunsQuery] = {}
+        self._of: defaultdict[QuerySender, dict[int, RunsQuery]] = defaultdict(dict)
         self._count = 0
         self._last_asked = 0
         self._targets: Interner[tuple[str, str | None]] = Interner()
         self._leads_to: Interner[frozenset[int]] = Interner()
-        self.by_name: Crowds[str] = Crowds(Digests(of_text))
-        self.by_run: Crowds[int] = Crowds(Pages())
-        self.by_task: Crowds[int] = Crowds(Pages())
-        self.by_asking: Crowds[int] = Crowds(Pages())
+        self.by_name: Waiters[str] = Waiters(Digests(of_text))
+        self.by_run: Waiters[int] = Waiters(Pages())
+        self.by_task: Waiters[int] = Waiters(Pages())
+        self.by_asking: Waiters[int] = Waiters(Pages())
         self.mapped = Mapped()
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class Waits:
         asked = self._asked.get(no >> _ROWS)
         return asked is not None and no & (1 << _ROWS) - 1 in asked.waits
 
-    def asked(self, no: WaitNo) -> tuple[Asked, int]:
+    def asked(self, no: WaitNo) -> tuple[RunsQuery, int]:
         """Return the query that a wait belongs to, and its number in that query."""
         return self._asked[no >> _ROWS], no & (1 << _ROWS) - 1
 
@@ -134,7 +134,7 @@ class Waits:
 
     def add(
         self,
-        asker: Asker,
+        asker: QuerySender,
         question: int,
         run_no: RunNo,
         target: tuple[str, str | None],
@@ -201,7 +201,7 @@ class Waits:
         self._unpoint(no, wait)
         self._targets.leave(wait.target)
 
-    def withdraw(self, asker: Asker, question: int, numbers: tuple[int, ...]) -> None:
+    def withdraw(self, asker: QuerySender, question: int, numbers: tuple[int, ...]) -> None:
         """Remove these waits of a query: all of the query if none is named, all queries for -1."""
         of_asker = self._of.get(asker, {})
         if question < 0:
@@ -217,15 +217,15 @@ class Waits:
         for asker in [asker for asker in self._of if not asker.is_open]:
             self.withdraw(asker, -1, ())
 
-    def _open(self, asker: Asker, question: int) -> Asked:
+    def _open(self, asker: QuerySender, question: int) -> RunsQuery:
         asked = self._of[asker].get(question)
         if asked is None:
             self._last_asked += 1
-            asked = self._of[asker][question] = Asked(self._last_asked, asker, question)
+            asked = self._of[asker][question] = RunsQuery(self._last_asked, asker, question)
             self._asked[asked.no] = asked
         return asked
 
-    def _forget(self, asked: Asked) -> None:
+    def _forget(self, asked: RunsQuery) -> None:
         del self._asked[asked.no]
         del self._of[asked.asker][asked.question]
         if not self._of[asked.asker]:

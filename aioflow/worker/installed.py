@@ -15,9 +15,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NamedTuple
 
-__all__ = ("LOOK_SECONDS", "SETTLE_SECONDS", "InstalledPackages")
+__all__ = ("POLL_SECONDS", "SETTLE_SECONDS", "InstalledPackages")
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 """Seconds between two checks, each of which costs a ``stat`` per imported file: a few
 milliseconds."""
 
@@ -73,12 +73,12 @@ class InstalledPackages:
 
     def _watch(self) -> None:
         while not self.changed:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             self.look()
 
     def look_if_due(self) -> str:
-        """Check unless the last check was less than ``LOOK_SECONDS`` ago; return ``changed``."""
-        if time.monotonic() >= self._looked_at + LOOK_SECONDS:
+        """Check unless the last check was less than ``POLL_SECONDS`` ago; return ``changed``."""
+        if time.monotonic() >= self._looked_at + POLL_SECONDS:
             self.look()
         return self.changed
 

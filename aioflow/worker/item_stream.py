@@ -12,11 +12,11 @@ from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import ItemYielded, Report
 from aioflow.worker.items import encoded
 
-__all__ = ("Giver",)
+__all__ = ("ItemStream",)
 
 
-class Talk(Protocol):
-    """The part of a try that a ``Giver`` uses."""
+class ItemReporter(Protocol):
+    """The part of a try that a ``ItemStream`` uses."""
 
     start: StartTask
 
@@ -27,10 +27,10 @@ class Talk(Protocol):
         """Encode a yielded item; other coroutines run between the steps of a large one."""
 
 
-class Giver:
+class ItemStream:
     """Reports each yielded item, and resumes the generator once the item is stored."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: ItemReporter) -> None:
         self._talk = talk
         self._made = 0
         self._taken = talk.start.stored

@@ -21,7 +21,7 @@ from aioflow.errors import AioflowError, TaskError
 from aioflow.model.ids import RunNo
 from aioflow.protocol.commands import Reply
 from aioflow.worker.queries import EventItem, EventsPage, EventsWanted, check_name, check_number
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 
 __all__ = ("QUEUE_LIMIT", "EventFollower", "Listener", "Subscription", "Subscriptions")
 
@@ -32,8 +32,8 @@ QUEUE_LIMIT = 64
 class Subscriptions:
     """All subscriptions of one child, by name."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, reports: ReportBuffer) -> None:
+        self._reports = reports
         self._by_name: dict[str, Subscription] = {}
 
     async def events(
@@ -68,7 +68,7 @@ class Subscriptions:
         check_number("after", listener.position)
         subscription = self._by_name.get(name)
         if subscription is None:
-            subscription = self._by_name[name] = Subscription(name, self._line)
+            subscription = self._by_name[name] = Subscription(name, self._reports)
         subscription.members += 1
         try:
             subscription.join(listener)
@@ -102,7 +102,7 @@ class Listener:
         self.key = key
         self.position = position
 
-    def hear(self, item: EventItem) -> bool:
+    def on_event(self, item: EventItem) -> bool:
         """Receive an event. Return whether it accepts more."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class _Queue(Listener):
         self.error = ""
         self._woken: asyncio.Future[None] | None = None
 
-    def hear(self, item: EventItem) -> bool:
+    def on_event(self, item: EventItem) -> bool:
         self.events.append(item)
         self.is_left_out = len(self.events) >= QUEUE_LIMIT
         self._wake()
@@ -227,7 +227,7 @@ class _Once(Listener):
         self._follower = follower
         self._of = of
 
-    def hear(self, item: EventItem) -> bool:
+    def on_event(self, item: EventItem) -> bool:
         self._follower.found(self._of, item)
         return False
 
@@ -274,7 +274,7 @@ class _Audience:
             if item.event_no <= listener.position:
                 continue
             listener.position = item.event_no
-            if not listener.hear(item):
+            if not listener.on_event(item):
                 self.discard(listener)
 
 
@@ -285,9 +285,9 @@ class Subscription:
         members: Number of listeners, including those left out at the moment.
     """
 
-    def __init__(self, name: str, line: Line) -> None:
+    def __init__(self, name: str, reports: ReportBuffer) -> None:
         self._name = name
-        self._line = line
+        self._reports = reports
         self._present = _Audience()
         self._late = _Audience()
         self._latest: dict[Listener, None] = {}
@@ -320,10 +320,10 @@ class Subscription:
         self._late.discard(listener)
         self._latest.pop(listener, None)
         if self._waiting is not None and not self._present and not self._late:
-            self._line.withdraw(self._waiting)
+            self._reports.cancel_query(self._waiting)
             self._waiting = None
         if self._reading is not None and not self._late:
-            self._line.withdraw(self._reading)
+            self._reports.cancel_query(self._reading)
             self._reading = None
             self._read_on()
 
@@ -338,11 +338,11 @@ class Subscription:
     def _ask_again_soon(self) -> None:
         """Query again from the lowered tip, once for all listeners that join in this iteration."""
         if self._waiting is not None:
-            self._line.withdraw(self._waiting)  # its reply would skip the events in between
+            self._reports.cancel_query(self._waiting)  # its reply would skip the events in between
             self._waiting = None
         if not self._is_due:
             self._is_due = True
-            self._line.gather(self._ask_again)
+            self._reports.before_flush(self._ask_again)
 
     def _ask_again(self) -> None:
         self._is_due = False
@@ -390,7 +390,7 @@ class Subscription:
         """Send a query on behalf of the run of one of the listeners."""
         run_no = next(iter(audience)).run_no()
         body = msgspec.msgpack.encode(wanted)
-        return self._line.ask_then(run_no, "events", body, self._answered, take)
+        return self._reports.query_then(run_no, "events", body, self._answered, take)
 
     def _answered(self, take: Callable[[EventsPage], None], answer: Reply) -> None:
         if answer.error:

@@ -31,7 +31,7 @@ from aioflow.worker.outcome import (
     succeeded,
 )
 from aioflow.worker.queries import ResultsPage, ResultsWanted
-from aioflow.worker.result_writer import kept, write_out
+from aioflow.worker.result_writer import write_failure_reporter, write_out
 from aioflow.worker.runs import Runs
 
 __all__ = ("AskDaemon", "run_body")
@@ -80,7 +80,7 @@ def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: 
             return at_once(handled(node, start, began_at, value))
         packed = at_once(pack(node, start, value, results))
         if packed.write is not None:
-            write_out(packed.write, kept(start, tell))
+            write_out(packed.write, write_failure_reporter(start, tell))
         return succeeded(start, began_at, packed)
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
         operator = None if body is None else body.operator

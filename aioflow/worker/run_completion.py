@@ -24,16 +24,16 @@ from aioflow.protocol.commands import Reply
 from aioflow.worker import queries
 from aioflow.worker.failures import print_traceback
 from aioflow.worker.queries import PAGE_ITEMS, RunsWanted, RunWanted, check_name
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 
-__all__ = ("Endings", "SingleEndings")
+__all__ = ("RunCompletionQueries", "SingleRunQueries")
 
-Tell: TypeAlias = Callable[[Hashable, RunEnding | AioflowError], None]
+OnRunEnded: TypeAlias = Callable[[Hashable, RunEnding | AioflowError], None]
 
 _Target: TypeAlias = tuple[RunNo, str, str | None]
 
 
-class Endings:
+class RunCompletionQueries:
     """Queries how runs end.
 
     Args:
@@ -45,15 +45,15 @@ class Endings:
         "_count",
         "_forgotten",
         "_is_due",
-        "_line",
         "_numbers",
         "_question",
+        "_reports",
         "_tell",
         "_told",
     )
 
-    def __init__(self, line: Line, tell: Tell) -> None:
-        self._line = line
+    def __init__(self, reports: ReportBuffer, tell: OnRunEnded) -> None:
+        self._reports = reports
         self._tell = tell
         self._count = itertools.count()
         self._told: Pages[Hashable] = Pages()
@@ -70,14 +70,14 @@ class Endings:
         run_id: str | None,
         logical_date: int | None,
         since: int,
-        place: tuple[int, int],
+        task_index: tuple[int, int],
     ) -> None:
         """Request the ending of one run.
 
         Args:
             of: Key of the waiter, passed to ``tell``. A key requested twice is notified twice.
             target: The run on whose behalf it queries, the DAG, and a task of it or ``None``.
-            place: The position and ``map_index`` of the waiting task.
+            task_index: The position and ``map_index`` of the waiting task.
 
         Raises:
             Unserializable: If the request cannot be encoded; other requests are not affected.
@@ -90,7 +90,7 @@ class Endings:
         number = next(self._count)
         self._note(of, (*self._noted(of), number))
         self._told.put(number, of)
-        self._asked[target].append(RunWanted(number, run_id, logical_date, since, *place))
+        self._asked[target].append(RunWanted(number, run_id, logical_date, since, *task_index))
         self._send_soon()
 
     def forget(self, of: Hashable) -> None:
@@ -121,26 +121,26 @@ class Endings:
     def _send_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._line.gather(self._send)
+            self._reports.before_flush(self._send)
 
     def _send(self) -> None:
         self._is_due = False
         asked, self._asked = self._asked, defaultdict(list)
         forgotten, self._forgotten = self._forgotten, []
         if not self._told:
-            self._line.withdraw(self._question)  # later requests open another query
+            self._reports.cancel_query(self._question)  # later requests open another query
             self._question = -1
             return
         if self._question < 0:
-            self._question = self._line.follow(self._answered)
+            self._question = self._reports.open_query(self._answered)
         elif forgotten:
-            self._line.withdraw(self._question, tuple(forgotten))
+            self._reports.cancel_query(self._question, tuple(forgotten))
         for (run_no, dag_id, task_id), of_target in asked.items():
             runs = [run for run in of_target if run.number in self._told]
             for first in range(0, len(runs), PAGE_ITEMS):
                 wanted = RunsWanted(dag_id, task_id, runs[first : first + PAGE_ITEMS])
                 body = msgspec.msgpack.encode(wanted)
-                self._line.ask_on(self._question, run_no, "runs", body)
+                self._reports.extend_query(self._question, run_no, "runs", body)
 
     def _answered(self, answer: Reply) -> None:
         if answer.error:
@@ -163,13 +163,13 @@ class Endings:
             print_traceback(exc)  # the others must still be notified
 
 
-class SingleEndings:
+class SingleRunQueries:
     """Waits for single runs; all waits in a child share one query."""
 
     __slots__ = ("_endings",)
 
-    def __init__(self, line: Line) -> None:
-        self._endings = Endings(line, _settle)
+    def __init__(self, reports: ReportBuffer) -> None:
+        self._endings = RunCompletionQueries(reports, _settle)
 
     async def ended(
         self,
@@ -177,16 +177,16 @@ class SingleEndings:
         run_id: str | None,
         logical_date: int | None,
         since: int,
-        place: tuple[int, int],
+        task_index: tuple[int, int],
     ) -> RunEnding:
-        """Return how a run ended. There is no timeout; see ``Endings.ask``.
+        """Return how a run ended. There is no timeout; see ``RunCompletionQueries.ask``.
 
         Raises:
             TaskError: If that will never be known.
             Unserializable: If the request cannot be encoded.
         """
         ending: asyncio.Future[RunEnding] = asyncio.get_running_loop().create_future()
-        self._endings.ask(ending, target, run_id, logical_date, since, place)
+        self._endings.ask(ending, target, run_id, logical_date, since, task_index)
         try:
             return await ending
         finally:

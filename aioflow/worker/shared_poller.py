@@ -20,9 +20,9 @@ from typing import Any, Protocol, TypeAlias
 from aioflow.author.trigger import TriggerEvent
 from aioflow.author.watch import Share, Watch, show_wanted
 from aioflow.model.timestamps import Timestamp, to_timestamp
-from aioflow.worker.crash_recorder import BlackBox, signed
+from aioflow.worker.crash_recorder import CrashRecorder, signed
 from aioflow.worker.failures import print_traceback
-from aioflow.worker.task_supervisor import Hosted, Nursery, watching
+from aioflow.worker.task_supervisor import TaskSupervisor, UserCoroutine, watching
 from aioflow.worker.trigger_events import TriggerWrong, check, events_of
 from aioflow.worker.trigger_instance import Wait
 
@@ -38,14 +38,14 @@ _SOUND_SECONDS = 60.0
 """If a watch ran for this long, its failure does not count as a failed restart."""
 _SPREAD = 0.618
 _KNOWN = object()
-_CLASSES_TOLD = 50
+_CLASSES_REPORTED = 50
 _ASKED = 20
 
 _Key: TypeAlias = tuple[type[Watch[Any, Any]], tuple[Hashable, ...]]
-_Crowd: TypeAlias = Wait | dict[Wait, None]
+_Waits: TypeAlias = Wait | dict[Wait, None]
 
 
-class HostedWatch(Hosted):
+class HostedWatch(UserCoroutine):
     """A supervised watch.
 
     Attributes:
@@ -81,7 +81,7 @@ class HostedWatch(Hosted):
         self.watch: Watch[Any, Any] | None = None
         self.at = at
         self.name = at[0].__name__
-        self.wants: dict[Hashable, _Crowd] = {}
+        self.wants: dict[Hashable, _Waits] = {}
         self.unknown: dict[Hashable, None] = {}
         self.count = 0
         self.class_path = first.kind.class_path
@@ -108,7 +108,7 @@ class HostedWatch(Hosted):
 
     @property
     def number(self) -> int:
-        """See ``Hosted``: a crash or a blocked loop is attributed to one of its triggers."""
+        """See ``UserCoroutine``: a crash or a blocked loop is attributed to one of its triggers."""
         return self.signer.number
 
     @property
@@ -159,17 +159,19 @@ class HostedWatch(Hosted):
         self.count -= len(waits)
         return waits
 
-    def next_check(self, box: BlackBox) -> Timestamp | None:
+    def next_check(self, recorder: CrashRecorder) -> Timestamp | None:
         """Return its next check, if known. Runs user code, but does not raise."""
-        return None if self.watch is None else self._instant(box, self.watch.next_check)
+        return None if self.watch is None else self._instant(recorder, self.watch.next_check)
 
-    def last_check(self, box: BlackBox) -> Timestamp | None:
+    def last_check(self, recorder: CrashRecorder) -> Timestamp | None:
         """Return its last check, if known. Runs user code, but does not raise."""
-        return None if self.watch is None else self._instant(box, self.watch.last_check)
+        return None if self.watch is None else self._instant(recorder, self.watch.last_check)
 
-    def _instant(self, box: BlackBox, check: Callable[[], datetime | None]) -> Timestamp | None:
+    def _instant(
+        self, recorder: CrashRecorder, check: Callable[[], datetime | None]
+    ) -> Timestamp | None:
         try:
-            with signed(box, self.number):
+            with signed(recorder, self.number):
                 moment = check()
             return None if moment is None else to_timestamp(moment)
         except BaseException:  # noqa: BLE001 - user code may raise anything, and it is only shown
@@ -180,7 +182,7 @@ class HostedWatch(Hosted):
         return [wait for wanted in list(self.wants) for wait in self.take(wanted)]
 
 
-Told: TypeAlias = tuple[tuple[str, int, Timestamp | None], ...]
+WatchReport: TypeAlias = tuple[tuple[str, int, Timestamp | None], ...]
 
 
 class Finder(Protocol):
@@ -201,8 +203,8 @@ class Watches:
         finder: Receives their events and failures.
     """
 
-    def __init__(self, nursery: Nursery[Any], finder: Finder) -> None:
-        self._nursery = nursery
+    def __init__(self, supervisor: TaskSupervisor[Any], finder: Finder) -> None:
+        self._supervisor = supervisor
         self._finder = finder
         self._loop = asyncio.get_running_loop()
         self._open: dict[_Key, HostedWatch] = {}
@@ -236,14 +238,14 @@ class Watches:
             self._left(hosted, wait.wanted)
         self._close_if_empty(hosted)
 
-    def told(self, box: BlackBox) -> Told:
+    def told(self, recorder: CrashRecorder) -> WatchReport:
         """Return the number of watches and the earliest next check per class path; see ``Pong``.
 
         Only some watches of a class are asked: their checks are at similar times.
         """
         return tuple(
-            (class_path, len(of_class), _first(islice(of_class, _ASKED), box))
-            for class_path, of_class in islice(self._of_class.items(), _CLASSES_TOLD)
+            (class_path, len(of_class), _first(islice(of_class, _ASKED), recorder))
+            for class_path, of_class in islice(self._of_class.items(), _CLASSES_REPORTED)
         )
 
     def gone(self, hosted: HostedWatch, problem: BaseException) -> None:
@@ -260,7 +262,7 @@ class Watches:
         hosted = HostedWatch(at, first)
         hosted.make()
         self._enter(hosted)
-        self._nursery.start(hosted, self._run(hosted))
+        self._supervisor.start(hosted, self._run(hosted))
         return hosted
 
     def _enter(self, hosted: HostedWatch) -> None:
@@ -271,7 +273,7 @@ class Watches:
     def _close_if_empty(self, hosted: HostedWatch) -> None:
         if not hosted.wants and not hosted.is_telling:
             self._forget(hosted)
-            self._nursery.cancel(hosted, _EMPTY)
+            self._supervisor.cancel(hosted, _EMPTY)
 
     def _forget(self, hosted: HostedWatch) -> None:
         if self._open.get(hosted.at) is hosted:
@@ -385,7 +387,7 @@ class Watches:
                 until = self._loop.time() + BUDGET_SECONDS
         other.is_telling = False
         if other.wants:
-            self._nursery.start(other, self._run(other))
+            self._supervisor.start(other, self._run(other))
         else:
             self._forget(other)
 
@@ -457,7 +459,7 @@ class Watches:
                 act(wait)
 
 
-def _first(watches: Iterable[HostedWatch], box: BlackBox) -> Timestamp | None:
+def _first(watches: Iterable[HostedWatch], recorder: CrashRecorder) -> Timestamp | None:
     """Return the earliest next check, as far as known."""
-    known = (watch.next_check(box) for watch in watches)
+    known = (watch.next_check(recorder) for watch in watches)
     return min((at for at in known if at is not None), default=None)

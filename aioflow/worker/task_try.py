@@ -18,20 +18,20 @@ from aioflow.protocol.reports import Labelled
 from aioflow.worker.arguments import KnownRun, spec_of
 from aioflow.worker.body import Body, PagesOfRun, begin
 from aioflow.worker.failures import print_traceback
-from aioflow.worker.item_stream import Giver
+from aioflow.worker.item_stream import ItemStream
 from aioflow.worker.outcome import is_ignored, now
 from aioflow.worker.pages import FetchPage, fetch_ahead, no_page
 
-__all__ = ("Attempt", "interval_after")
+__all__ = ("TaskTry", "interval_after")
 
 
-class Attempt:
+class TaskTry:
     """Computes the return value of one try.
 
     Args:
         expire: Called when a body, or one check of a sensor, exceeds the execution timeout.
         tell: Called with the task's label, before its body runs.
-        giver: Sends the items that a generator yields; without it they become a list.
+        item_stream: Sends the items that a generator yields; without it they become a list.
 
     Attributes:
         operator: The instance whose method runs, or ran last; ``None`` for a function.
@@ -46,7 +46,7 @@ class Attempt:
         results: Path,
         expire: Callable[[], None],
         tell: Callable[[Labelled], None],
-        giver: Giver | None = None,
+        item_stream: ItemStream | None = None,
     ) -> None:
         self._run = run
         self._node = node
@@ -55,7 +55,7 @@ class Attempt:
         self._results = results
         self._expire = expire
         self._tell = tell
-        self._giver = giver
+        self._item_stream = item_stream
         self._pages: PagesOfRun = no_page
         self._label: str | None = None
         self.operator: Any = None
@@ -87,10 +87,10 @@ class Attempt:
         return await value if inspect.isawaitable(value) else value
 
     async def _yielded(self, items: Any) -> Any:
-        if self._giver is None:
+        if self._item_stream is None:
             async with aclosing(items):
                 return [item async for item in items]
-        await self._giver.give_all(items, repr(self._node.task_id))
+        await self._item_stream.give_all(items, repr(self._node.task_id))
         return None
 
     def _begin(self) -> Body:

@@ -11,7 +11,7 @@ from typing import Any
 from aioflow.author.trigger import Trigger, TriggerEvent, note_last
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import StartTask, StartTrigger
-from aioflow.worker.task_supervisor import Hosted
+from aioflow.worker.task_supervisor import UserCoroutine
 
 __all__ = ("Flow", "HostedTrigger", "Kind", "Kinds", "Wait")
 
@@ -42,15 +42,15 @@ class Kinds:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Kind] = {}
 
-    def enter(self, order: StartTrigger) -> Kind:
+    def enter(self, command: StartTrigger) -> Kind:
         """Count a trigger, and return its kind."""
-        key = (order.class_path, order.version, order.newest)
+        key = (command.class_path, command.version, command.newest)
         kind = self._known.get(key)
         if kind is None:
             kind = self._known[key] = Kind(*key)
         kind.count += 1
-        if kind.run_no != order.run_no:
-            kind.run_no = order.run_no
+        if kind.run_no != command.run_no:
+            kind.run_no = command.run_no
         return kind
 
     def leave(self, kind: Kind) -> None:
@@ -71,19 +71,19 @@ class Wait:
     Attributes:
         wanted: The key it waits for in the watch.
         watch: Its watch; ``None`` once the key was found or is no longer watched.
-        order: The command that started it, if its end needs an instance; else ``None``.
+        command: The command that started it, if its end needs an instance; else ``None``.
     """
 
-    __slots__ = ("hosting", "kind", "number", "order", "run_no", "wanted", "watch")
+    __slots__ = ("command", "hosting", "kind", "number", "run_no", "wanted", "watch")
 
-    def __init__(self, order: StartTrigger, kind: Kind, wanted: Hashable, *, keep: bool) -> None:
-        self.number = order.trigger_no
-        self.hosting = order.hosting
-        self.run_no = kind.run_no if kind.run_no == order.run_no else order.run_no
+    def __init__(self, command: StartTrigger, kind: Kind, wanted: Hashable, *, keep: bool) -> None:
+        self.number = command.trigger_no
+        self.hosting = command.hosting
+        self.run_no = kind.run_no if kind.run_no == command.run_no else command.run_no
         self.kind = kind
         self.wanted = wanted
         self.watch: Any = None
-        self.order = order if keep else None
+        self.command = command if keep else None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -129,7 +129,7 @@ class Flow:
                 self._has_room = None
 
 
-class HostedTrigger(Hosted):
+class HostedTrigger(UserCoroutine):
     """A trigger that runs as a supervised coroutine.
 
     Attributes:
@@ -138,7 +138,7 @@ class HostedTrigger(Hosted):
         failure: Why its assignment failed; ``None`` if it did not.
         flow: Flow control, if it is a stream.
         dag_id: The DAG of its task.
-        place: The position and ``map_index`` of its task.
+        task_index: The position and ``map_index`` of its task.
         start: The execution whose result it may have to write.
         trigger: The instance, once created.
         is_data: It continues as a ``Wait``; this coroutine must not report its end.
@@ -153,37 +153,37 @@ class HostedTrigger(Hosted):
         "is_data",
         "is_over",
         "kind",
-        "place",
         "run_no",
         "stage",
         "start",
+        "task_index",
         "trigger",
     )
 
-    def __init__(self, order: StartTrigger, kind: Kind, stage: str) -> None:
+    def __init__(self, command: StartTrigger, kind: Kind, stage: str) -> None:
         super().__init__()
-        self._number = order.trigger_no
-        self.hosting = order.hosting
-        self.run_no = kind.run_no if kind.run_no == order.run_no else order.run_no
-        self.dag_id = intern(order.dag_id)
-        self.place = (order.position, order.map_index)
+        self._number = command.trigger_no
+        self.hosting = command.hosting
+        self.run_no = kind.run_no if kind.run_no == command.run_no else command.run_no
+        self.dag_id = intern(command.dag_id)
+        self.task_index = (command.position, command.map_index)
         self.kind = kind
         self.stage = stage
         self.is_over = False
         self.is_data = False
         self.failure: Failure | None = None
-        self.flow = Flow(order.window) if order.window else None
-        self.start: StartTask | None = order.start
+        self.flow = Flow(command.window) if command.window else None
+        self.start: StartTask | None = command.start
         self.trigger: Trigger[Any] | None = None
 
     @property
     def number(self) -> int:
-        """See ``Hosted``."""
+        """See ``UserCoroutine``."""
         return self._number
 
     @property
     def key(self) -> tuple[int, int]:
-        """See ``Hosted``."""
+        """See ``UserCoroutine``."""
         return self._number, self.hosting
 
     def enter(self, stage: str) -> None:

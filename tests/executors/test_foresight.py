@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from aioflow.executors import preview
-from aioflow.executors.preview import Foresight
+from aioflow.executors.preview import FireTimePreviews
 from aioflow.protocol.commands import PreviewFireTimes, StartTrigger
 from aioflow.protocol.reports import FireTimesPreviewed
 
@@ -21,7 +21,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.orders: list[PreviewFireTimes] = []
-        self.foresight = Foresight(self._put)
+        self.foresight = FireTimePreviews(self._put)
 
     def _put(self, order: object) -> None:
         assert isinstance(order, PreviewFireTimes)

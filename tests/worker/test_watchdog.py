@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from aioflow.author.codec import encode
 from aioflow.protocol.commands import StartTrigger
 from aioflow.protocol.reports import TriggerFired
-from aioflow.worker.blocked_loop import LINE_LIMIT, Stall, StallLines, line_of
-from aioflow.worker.crash_recorder import ASLEEP, MARKED, WIPED, BlackBox, Stepped
+from aioflow.worker.blocked_loop import LINE_LIMIT, BlockedLoop, BlockedLoopReader, line_of
+from aioflow.worker.crash_recorder import ASLEEP, MARKED, WIPED, CrashRecorder, Stepped
 from aioflow.worker.watchdog import LATE_LOOKS, Standstill, place_of
 from tests.worker.peer import NONCE, VERSION, Guest, run_info, start, write_version
 
 PERIOD = 0.02
-STALL = Stall(3, 7, 120, "flow.py:12 in Slow.run")
+STALL = BlockedLoop(3, 7, 120, "flow.py:12 in Slow.run")
 
 # ── how long one step has been going on ──────────────────────────────────────────────────
 
@@ -51,7 +51,7 @@ def test_code_in_c_that_lets_no_thread_in_counts_for_as_long_as_it_computes():
 # ── the mark ─────────────────────────────────────────────────────────────────────────────
 
 
-def stepped_once(box: BlackBox) -> None:
+def stepped_once(box: CrashRecorder) -> None:
     async def body() -> None:
         pass
 
@@ -60,7 +60,7 @@ def stepped_once(box: BlackBox) -> None:
 
 
 def test_a_step_wipes_the_mark():
-    box = BlackBox()
+    box = CrashRecorder()
     box.word[1] = MARKED
 
     stepped_once(box)
@@ -70,7 +70,7 @@ def test_a_step_wipes_the_mark():
 
 
 def test_a_step_wakes_the_watchdog_once():
-    box = BlackBox()
+    box = CrashRecorder()
     box.word[1] = ASLEEP
 
     stepped_once(box)
@@ -87,7 +87,7 @@ def test_a_step_wakes_the_watchdog_once():
 def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(sizes, text):
     around = text.encode("utf-8", "backslashreplace")
     data = around + line_of(STALL, b"abcd") + around + line_of(STALL, b"abcd") + b"end"
-    lines = StallLines("abcd")
+    lines = BlockedLoopReader("abcd")
     printed, stalls = b"", []
     pieces = iter(data)
 
@@ -110,7 +110,7 @@ def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(siz
     ],
 )
 def test_what_lacks_the_nonce_is_what_somebody_printed(line):
-    lines = StallLines("abcd")
+    lines = BlockedLoopReader("abcd")
 
     printed, stalls = lines.feed(line + b"\n")
 
@@ -118,13 +118,13 @@ def test_what_lacks_the_nonce_is_what_somebody_printed(line):
 
 
 def test_a_line_that_is_none_though_it_has_the_nonce_is_dropped():
-    lines = StallLines("abcd")
+    lines = BlockedLoopReader("abcd")
 
     assert lines.feed(b"a\x1eabcd stall {]\nb") == (b"ab", [])
 
 
 def test_a_line_fits_into_one_piece_of_the_pipe_however_long_the_path():
-    longest = line_of(Stall(1, 1 << 60, 1 << 40, "\udcff" * 10_000), NONCE.encode())
+    longest = line_of(BlockedLoop(1, 1 << 60, 1 << 40, "\udcff" * 10_000), NONCE.encode())
 
     assert len(longest) <= LINE_LIMIT
     assert longest.endswith(b"\n")
@@ -210,20 +210,20 @@ def hosting(name: str, trigger_no: int = 1, **fields: object) -> StartTrigger:
     return StartTrigger(trigger_no, 1, 1, 100, VERSION, f"flow:{name}", kwargs, 0, None)
 
 
-def stalls_in(output: bytes) -> list[Stall]:
-    return StallLines(NONCE).feed(output)[1]
+def stalls_in(output: bytes) -> list[BlockedLoop]:
+    return BlockedLoopReader(NONCE).feed(output)[1]
 
 
-def steps_in(output: bytes) -> list[Stall]:
+def steps_in(output: bytes) -> list[BlockedLoop]:
     """Return what blocked, but for imports: a slow machine's take as long."""
     return [stall for stall in stalls_in(output) if not stall.is_loading]
 
 
-def first(output: bytes) -> Stall | None:
+def first(output: bytes) -> BlockedLoop | None:
     return next(iter(steps_in(output)), None)
 
 
-def last(output: bytes) -> Stall | None:
+def last(output: bytes) -> BlockedLoop | None:
     return next((stall for stall in steps_in(output) if stall.is_over), None)
 
 

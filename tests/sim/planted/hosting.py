@@ -132,7 +132,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.executors.triggerer",
-                "Triggerer._let_go",
+                "Triggerer._release",
                 """
                 if hosted.hosting != ended.hosting:
                     self._hosted.put(ended.trigger_no, body)
