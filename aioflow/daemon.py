@@ -266,7 +266,7 @@ class _Node:
             tasklog=self._tasklog,
             report=self._engine.report,
             clock=self._clock,
-            ask=self._answers.ask,
+            on_query=self._answers.submit,
             memory_limit_bytes=settings.hosts_memory_limit_bytes,
             stall_seconds=settings.hosts_stall_seconds,
             default_deferrable=settings.default_deferrable,

@@ -47,7 +47,7 @@ class Node:
             tasklog=self.tasklog,
             report=self.reports.extend,
             clock=SystemClock(),
-            ask=lambda child, ask: None,
+            on_query=lambda child, ask: None,
         )
         self.pool = HostPool(context, idle_seconds=idle_seconds)
 

@@ -91,7 +91,7 @@ class Node:
             tasklog=TaskLog(home / "logs", SystemClock()),
             report=self.reports.extend,
             clock=self.clock,
-            ask=lambda child, ask: self.asked.append((child, ask)),
+            on_query=lambda child, ask: self.asked.append((child, ask)),
         )
         self.tasklog = context.tasklog
         self.triggerer = Triggerer(context, role=role, capacity=capacity)

@@ -82,7 +82,7 @@ async def _ask(
                 foresight.lost()
 
             group.start_soon(tell_of_its_end)
-            answer = await foresight.ask(host_order(row, version, 0), after=after, count=count)
+            answer = await foresight.request(host_order(row, version, 0), after=after, count=count)
             group.cancel_scope.cancel()
         child.kill()
     return answer

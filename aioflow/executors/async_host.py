@@ -168,7 +168,7 @@ class AsyncExecutor:
 
     async def describe(self, tasks: Sequence[TaskNo]) -> dict[TaskNo, Watched]:
         """Return the next checks of those tasks that are sensors in this host."""
-        return await self._describing.ask(tasks) if self._host.is_up else {}
+        return await self._describing.request(tasks) if self._host.is_up else {}
 
     # ── a sender of queries, see executor_context.QuerySender ────────────────────────────────────
 
@@ -208,9 +208,9 @@ class AsyncExecutor:
                 self._describing.answered(report)
             elif isinstance(report, Query):
                 if may_query(self, report):
-                    self._context.ask(self, report)
+                    self._context.on_query(self, report)
             elif isinstance(report, CancelQuery):
-                self._context.ask(self, report)
+                self._context.on_query(self, report)
             else:
                 _logger.warning("the %s host reported %s", self._role, type(report).__name__)
         if passed:
@@ -230,7 +230,7 @@ class AsyncExecutor:
         _logger.info("the %s host printed: %r", self._role, shown)
 
     def _forget_all(self) -> None:
-        self._context.ask(self, CancelQuery(-1))
+        self._context.on_query(self, CancelQuery(-1))
         self._known_runs.clear()
         self._parked.clear()
         for key in list(self._printing):

@@ -37,7 +37,7 @@ class DescriptionRequests:
         self._questions = itertools.count(1)
         self._waiting: dict[int, _Request] = {}
 
-    async def ask(self, numbers: Sequence[int]) -> dict[int, Watched]:
+    async def request(self, numbers: Sequence[int]) -> dict[int, Watched]:
         """Return the host's descriptions by number, or ``{}`` if it does not reply in time."""
         question = next(self._questions)
         waiting = self._waiting[question] = _Request()

@@ -66,7 +66,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     tasklog: TaskLog
     report: ReportSink
     clock: Clock
-    ask: QuerySink
+    on_query: QuerySink
     memory_limit_bytes: int = 0
     stall_seconds: float = 0.1
     default_deferrable: bool | None = None
@@ -107,15 +107,15 @@ class Outgoing:
         self._child.send(messages)
 
 
-def may_query(asker: QuerySender, ask: Query) -> bool:
+def may_query(sender: QuerySender, query: Query) -> bool:
     """Return whether a child asks on behalf of a run it was sent; if not, refuse the query."""
-    if asker.serves(ask.run_no):
+    if sender.serves(query.run_no):
         return True
-    refuse(asker, ask, f"run number {ask.run_no} is none of this process's")
+    refuse(sender, query, f"run number {query.run_no} is none of this process's")
     return False
 
 
-def refuse(asker: QuerySender, ask: Query, why: str) -> None:
+def refuse(sender: QuerySender, query: Query, why: str) -> None:
     """Reply that the query was refused, and why."""
-    body = refused(ask.kind, ask.body, why)
-    asker.send([Reply(ask.question, body, "" if body else why)])
+    body = refused(query.kind, query.body, why)
+    sender.send([Reply(query.question, body, "" if body else why)])

@@ -37,22 +37,22 @@ class HostHeartbeat:
         self.beat_seconds = min(_BEAT_SECONDS, limit_seconds / _BEATS_AT_LEAST)
         self.silent_beats = 0
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         """Reset the count. A shared host sends everything from its loop, so the loop works."""
         self.silent_beats = 0
 
-    async def stopped(self, ask: Callable[[], None]) -> None:
+    async def stopped(self, ping: Callable[[], None]) -> None:
         """Return once the process was silent for too long, counted from now; at most 2 beats late.
 
         Args:
-            ask: Called with each beat; must make the process answer.
+            ping: Called with each beat; must make the process answer.
         """
         if math.isinf(self.limit_seconds):
             await anyio.sleep_forever()
-        self.heard()
+        self.reset()
         allowed = math.ceil(self.limit_seconds / self.beat_seconds)
         # One beat more than allowed: the first may have begun just before the last sign of life.
         while self.silent_beats <= allowed:
-            ask()
+            ping()
             await self._clock.sleep(self.beat_seconds)
             self.silent_beats += 1

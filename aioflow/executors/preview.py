@@ -28,7 +28,7 @@ class _Request(msgspec.Struct):
 
     class_path: str
     number: TriggerNo
-    heard: anyio.Event
+    received: anyio.Event
     answer: FireTimesPreviewed | None = None
 
 
@@ -45,7 +45,9 @@ class FireTimePreviews:
         self._requests: dict[int, _Request] = {}
         self._turn = anyio.Semaphore(_AT_ONCE)
 
-    async def ask(self, host: StartTrigger, *, after: Timestamp, count: int) -> FireTimesPreviewed:
+    async def request(
+        self, host: StartTrigger, *, after: Timestamp, count: int
+    ) -> FireTimesPreviewed:
         """Return the next fire times of a timetable after a timestamp, or the failure.
 
         After ``LIMIT_SECONDS``, waiting for earlier requests included, the failure is a timeout.
@@ -62,27 +64,29 @@ class FireTimePreviews:
             return FireTimesPreviewed(number, failure=_failure("TimeoutError", message, "timeout"))
 
     async def _request(self, command: PreviewFireTimes) -> FireTimesPreviewed:
-        asked = _Request(command.host.class_path, command.host.trigger_no, anyio.Event())
-        self._requests[command.question] = asked
+        request = _Request(command.host.class_path, command.host.trigger_no, anyio.Event())
+        self._requests[command.question] = request
         try:
             self._put(command)
-            await asked.heard.wait()
+            await request.received.wait()
         finally:
             del self._requests[command.question]
-        assert asked.answer is not None  # noqa: S101 - it was heard
-        return asked.answer
+        assert request.answer is not None  # noqa: S101 - it was received
+        return request.answer
 
     def class_of(self, number: TriggerNo) -> str:
         """Return the class of a timetable whose preview is in flight; empty for any other."""
-        found = (asked.class_path for asked in self._requests.values() if asked.number == number)
+        found = (
+            request.class_path for request in self._requests.values() if request.number == number
+        )
         return next(found, "")
 
     def answered(self, answer: FireTimesPreviewed) -> None:
         """Handle a reply. One that no caller waits for any more is dropped."""
-        asked = self._requests.get(answer.question)
-        if asked is not None:
-            asked.answer = answer
-            asked.heard.set()
+        request = self._requests.get(answer.question)
+        if request is not None:
+            request.answer = answer
+            request.received.set()
 
     def lost(self) -> None:
         """Fail all requests in flight, because the host was lost."""

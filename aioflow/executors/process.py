@@ -301,11 +301,11 @@ class Process:
                 self._handle_recalled(report, passed)
             elif isinstance(report, Query):
                 if may_query(self, report):
-                    self._context.ask(self, report)
+                    self._context.on_query(self, report)
             elif not isinstance(report, Pong):
                 _logger.warning("a slot worker reported %s", type(report).__name__)
         self.has_reported = True
-        self.heartbeat.heard()
+        self.heartbeat.reset()
         if passed:
             self._context.report(passed)
         self._rearm()

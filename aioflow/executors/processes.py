@@ -269,7 +269,7 @@ class Processes:
     async def _serve(self) -> None:
         """Run one process until it is dead, then settle its tries."""
         process, failure = Process(self._context, Heartbeat(self._frozen_seconds)), NO_PROCESS
-        is_up = lacks_room = False
+        is_up = lacks_headroom = False
 
         def on_up() -> None:
             nonlocal is_up
@@ -281,7 +281,7 @@ class Processes:
         try:
             failure = await process.run(on_up)
         except* NoHeadroom:
-            lacks_room = True
+            lacks_headroom = True
         except* OSError as exc:
             self._failures += 1
             _logger.error("no slot worker can be kept: %s", exc.exceptions)  # noqa: TRY400
@@ -293,11 +293,11 @@ class Processes:
         slot = self._holders.pop(process, None)
         if slot is not None:
             slot.lost(process, failure)
-        self._try_again(lacks_room=lacks_room)
+        self._try_again(lacks_headroom=lacks_headroom)
 
-    def _try_again(self, *, lacks_room: bool) -> None:
+    def _try_again(self, *, lacks_headroom: bool) -> None:
         """Start missing processes: at once, or after a delay if starts fail."""
-        if lacks_room:
+        if lacks_headroom:
             self._failures = max(1, self._failures)
             if self._idle_count:  # an idle process uses memory that another one needs
                 self._dismiss(self._least_recent())
@@ -305,11 +305,11 @@ class Processes:
             self._fill()
         elif self._group is not None and not self._is_held_up:
             self._is_held_up = True
-            self._group.start_soon(self._hold_up, lacks_room)
+            self._group.start_soon(self._hold_up, lacks_headroom)
 
-    async def _hold_up(self, lacks_room: bool) -> None:
-        if lacks_room:
-            await self._context.children.room()
+    async def _hold_up(self, lacks_headroom: bool) -> None:
+        if lacks_headroom:
+            await self._context.children.wait_for_headroom()
         else:
             delay = FIRST_DELAY_SECONDS * 2.0 ** min(self._failures - 1, 10)
             await self._context.clock.sleep(min(delay, LONGEST_DELAY_SECONDS))

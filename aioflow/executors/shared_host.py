@@ -149,12 +149,12 @@ class SharedHost:
         self._starting = task_status
         while True:
             born = clock.monotonic_us()
-            has_room = await self._serve()
+            has_headroom = await self._serve()
             self._tell_started()
             if self._was_idle:
                 return
-            if not has_room:
-                await self._context.children.room()
+            if not has_headroom:
+                await self._context.children.wait_for_headroom()
                 continue
             if self._offender >= 0 or self._is_outdated:
                 continue  # no delay: it was blocked, or served, for longer than a start takes
@@ -166,7 +166,7 @@ class SharedHost:
     async def _serve(self) -> bool:
         """Run one process until it is dead; return whether the machine had room for one."""
         failure: Failure | None = None
-        has_room = True
+        has_headroom = True
         culprit = self._offender = -1
         self._is_outdated = False
         try:
@@ -187,7 +187,7 @@ class SharedHost:
                 # step.
                 culprit = child.culprit()
         except* NoHeadroom:
-            has_room = False
+            has_headroom = False
         except* OSError as exc:
             _logger.error("no %s host: %s", self._role, exc.exceptions)  # noqa: TRY400
         finally:
@@ -198,10 +198,10 @@ class SharedHost:
             self._on_lost()
         if was_up:
             self._report_loss(self._blocked or failure, culprit, class_path)
-        return has_room
+        return has_headroom
 
     def _receive(self, reports: list[Report]) -> None:
-        self._heartbeat.heard()
+        self._heartbeat.reset()
         passed: list[Report] = [report for report in reports if not isinstance(report, Pong)]
         if len(passed) < len(reports):
             self._handle_pongs([report for report in reports if isinstance(report, Pong)])

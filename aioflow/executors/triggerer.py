@@ -256,7 +256,7 @@ class Triggerer:
         if not self._host.is_up:
             self._wanted.set()
             return None
-        return await self._previews.ask(host, after=after, count=count)
+        return await self._previews.request(host, after=after, count=count)
 
     @property
     def expected(self) -> Mapping[TriggerNo, Timestamp]:
@@ -283,7 +283,7 @@ class Triggerer:
         known = tuple(number for number in numbers if number in self._hosted)
         if not known or not self._host.is_up:
             return {}
-        return await self._describing.ask(known)
+        return await self._describing.request(known)
 
     # ── a sender of queries, see executor_context.QuerySender ────────────────────────────────────
 
@@ -345,9 +345,9 @@ class Triggerer:
                 self._describing.answered(report)
             case Query():
                 if may_query(self, report):
-                    self._context.ask(self, report)
+                    self._context.on_query(self, report)
             case CancelQuery():
-                self._context.ask(self, report)
+                self._context.on_query(self, report)
             case _:
                 _logger.warning("the %s host reported %s", self._role, type(report).__name__)
 
@@ -431,7 +431,7 @@ class Triggerer:
         _logger.info("the %s host printed: %r", self._role, shown)
 
     def _forget_all(self) -> None:
-        self._context.ask(self, CancelQuery(-1))
+        self._context.on_query(self, CancelQuery(-1))
         self._hosted, self._waiting, self._per_run = Pages(Rows), Pages(Rows), Pages(Numbers)
         self._classes = Interner()
         self._heap.clear()

@@ -129,7 +129,7 @@ class OutboxWorker:
                 waiting = await self._call_all(caller, ready)
                 group.cancel_scope.cancel()
         except* NoHeadroom:
-            await self._context.children.room()
+            await self._context.children.wait_for_headroom()
         except* OSError as exc:
             _log.error("no process for callbacks", error=str(exc.exceptions))
             await self._context.clock.sleep(_STORE_AGAIN_SECONDS)

@@ -73,7 +73,7 @@ class Caller:
         self._context = context
         self._child: Child | None = None
         self._printed: _CallbackOutput | None = None
-        self._told: set[RunNo] = set()
+        self._sent_runs: set[RunNo] = set()
         self._answer: CallbackReturned | None = None
         self._answered = anyio.Event()
         self._death: Failure | None = None
@@ -81,7 +81,7 @@ class Caller:
     @property
     def is_alive(self) -> bool:
         """True while the process accepts another command."""
-        return self._death is None and len(self._told) < _RUNS_SENT
+        return self._death is None and len(self._sent_runs) < _RUNS_SENT
 
     async def call(self, ready: Ready, seconds: float) -> CallbackReturned:
         """Run a delivery and return its result. After the timeout the process is killed."""
@@ -93,8 +93,8 @@ class Caller:
             self._answered.set()
         self._printed.expect(ready)
         commands: list[object] = [ready.command]
-        if ready.info is not None and ready.info.run_no not in self._told:
-            self._told.add(ready.info.run_no)
+        if ready.info is not None and ready.info.run_no not in self._sent_runs:
+            self._sent_runs.add(ready.info.run_no)
             commands.insert(0, ready.info)
         self._child.send(commands)
         with anyio.move_on_after(seconds):

@@ -80,7 +80,7 @@ class Children:
         # A separate limiter, so that waiting for a death is not delayed by slow disks.
         self._sweepers = anyio.CapacityLimiter(_SWEEPERS)
         self._clock = clock or SystemClock()
-        self._room = ProcessHeadroom(self._clock)
+        self._headroom = ProcessHeadroom(self._clock)
         self._waited_for: set[int] = set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -129,7 +129,7 @@ class Children:
             NoRoom: If the machine has no room for another process.
         """
         # No await between the fork and ``try``: a cancellation must not leave the child unowned.
-        with self._room.asked(role):
+        with self._headroom.attempt(role):
             child = self._spawn(role, black_box=black_box, limits=limits or {})
         try:
             await child.connect(on_reports)
@@ -153,11 +153,11 @@ class Children:
 
     def refused(self, role: str, exc: OSError) -> NoHeadroom:
         """Record that a child could start no process for this role; return the error to raise."""
-        return self._room.refused(role, exc)
+        return self._headroom.refused(role, exc)
 
-    async def room(self) -> None:
+    async def wait_for_headroom(self) -> None:
         """After ``NoHeadroom``, return when a process was started or another try is due."""
-        await self._room.wait()
+        await self._headroom.wait()
 
     def _spawn(self, role: str, *, black_box: bool, limits: Mapping[int, int]) -> Child:
         mark = f"{self._mark}:{secrets.token_hex(8)}"

@@ -64,12 +64,12 @@ def describe_exit(returncode: int, *, out_of_memory: bool, last_words: bytes = b
     if returncode >= 0:
         return Failure(
             type="Exited",
-            message=_told(f"the process ended with exit status {returncode}", last_words),
+            message=_with_output(f"the process ended with exit status {returncode}", last_words),
             reason="exit",
         )
     name = _signal_name(-returncode)
     if -returncode != signal.SIGKILL:
-        message = _told(f"the process died of {name}", last_words)
+        message = _with_output(f"the process died of {name}", last_words)
         return Failure(type="Crashed", message=message, reason="crashed")
     if out_of_memory:
         message = "the kernel killed the process because memory ran out"
@@ -84,7 +84,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"  # real-time signals have no name
 
 
-def _told(what: str, last_words: bytes) -> str:
+def _with_output(what: str, last_words: bytes) -> str:
     """Return one line with the end of the output; all of the output is in the try's log."""
     text = last_words.decode(errors="replace")
     words = _where_it_died(text) or " ".join(text.split())

@@ -44,7 +44,7 @@ class ProcessHeadroom:
         self._found = anyio.Event()
 
     @contextmanager
-    def asked(self, role: str) -> Iterator[None]:
+    def attempt(self, role: str) -> Iterator[None]:
         """Start a process in this block.
 
         Raises:

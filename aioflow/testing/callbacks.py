@@ -50,7 +50,7 @@ class CallingHost:
             case Notify():
                 self._begin(command.number, partial(notify, command))
             case RunInfo():
-                self._runs.tell(command)
+                self._runs.add(command)
             case ForgetRun():
                 self._runs.forget(command.run_no)
             case _:

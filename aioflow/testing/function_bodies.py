@@ -162,7 +162,7 @@ class BodyHost:
                 self._claimed[command.task_no, command.start_no] = command
                 self._begin_next()
             case RunInfo():
-                self._runs.tell(command)
+                self._runs.add(command)
             case ForgetRun():
                 self._runs.forget(command.run_no)
             case Recall():

@@ -75,7 +75,7 @@ class InlineChildren:
         finally:
             child.kill()
 
-    async def room(self) -> None:
+    async def wait_for_headroom(self) -> None:
         """See ``Children``. Returns at once, since there is always room."""
 
 

@@ -78,7 +78,7 @@ class Node:
             tasklog=self._tasklog,
             report=engine.report,
             clock=clock,
-            ask=self._answers.ask,
+            on_query=self._answers.submit,
         )
         self._slot = _unwatched_slots(context)
         self._hosts = HostPool(context, health_seconds=_NOT_WATCHED, idle_seconds=_NOT_WATCHED)

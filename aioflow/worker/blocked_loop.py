@@ -39,10 +39,10 @@ class BlockedLoop(msgspec.Struct, frozen=True, array_like=True):
     is_over: bool = False
 
 
-def line_of(stall: BlockedLoop, nonce: bytes) -> bytes:
+def line_of(block: BlockedLoop, nonce: bytes) -> bytes:
     """Encode a stall as one line, short enough for an atomic write to the pipe."""
-    place = stall.place.encode("utf-8", "backslashreplace").decode()[-_PLACE_LENGTH:]
-    body = msgspec.json.encode(msgspec.structs.replace(stall, place=place))
+    place = block.place.encode("utf-8", "backslashreplace").decode()[-_PLACE_LENGTH:]
+    body = msgspec.json.encode(msgspec.structs.replace(block, place=place))
     return b"\x1e" + nonce + _WORD + body + b"\n"
 
 
@@ -62,11 +62,11 @@ class BlockedLoopReader:
     def feed(self, data: bytes) -> tuple[bytes, list[BlockedLoop]]:
         """Return the other output, and the stalls reported in it."""
         data = self._held + data
-        stalls = [stall for body in self._line.findall(data) if (stall := self._decoded(body))]
+        blocks = [block for body in self._line.findall(data) if (block := self._decoded(body))]
         printed = self._line.sub(b"", data)
         keep = self._unfinished(printed)
         self._held = printed[keep:]
-        return printed[:keep], stalls
+        return printed[:keep], blocks
 
     def _decoded(self, body: bytes) -> BlockedLoop | None:
         try:

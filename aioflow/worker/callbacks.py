@@ -67,7 +67,7 @@ class CallbackHost:
     def _handle(self, command: Order) -> None:
         match command:
             case RunInfo():
-                self._runs.tell(command)
+                self._runs.add(command)
             case ForgetRun():
                 self._runs.forget(command.run_no)
             case RunCallback():

@@ -209,7 +209,7 @@ class CoroutineHost:
                 if stopped is not None:
                     self._supervisor.cancel(stopped, command.reason)
             case RunInfo():
-                self._runs.tell(command)
+                self._runs.add(command)
             case Describe():
                 self._describe(command)
             case ForgetRun():
@@ -221,12 +221,12 @@ class CoroutineHost:
 
     def _describe(self, command: Describe) -> None:
         """Report the last and next poke of sensors, by task number."""
-        told = []
+        described = []
         for number in command.numbers:
             task_try = self._sensors[number].task_try if number in self._sensors else None
             if task_try is not None:
-                told.append((number, Watched(0, task_try.next_look_at, task_try.last_look_at)))
-        self._reports.report(Described(command.question, tuple(told)))
+                described.append((number, Watched(0, task_try.next_poke_at, task_try.last_poke_at)))
+        self._reports.report(Described(command.question, tuple(described)))
 
     # ── one try ─────────────────────────────────────────────────────────────────────────
 
@@ -360,9 +360,11 @@ class CoroutineHost:
         return await self._slices.run(steps)
 
     async def _values(self, start: StartTask, names: tuple[tuple[ValueKind, str], ...]) -> Held:
-        question = values.question(start.position, names)
+        question = values.encoded_query(start.position, names)
         try:
-            return values.told(names, await self._reports.ask(start.run_no, "values", question))
+            return values.decoded(
+                names, await self._reports.query(start.run_no, "values", question)
+            )
         except TaskError as exc:
             raise UnknownValue(str(exc)) from None
 
@@ -370,7 +372,9 @@ class CoroutineHost:
         items: list[RecordItem] = []
         while len(items) < start.recorded:
             wanted = RecordsWanted(start.task_no, len(items) - 1)
-            body = await self._reports.ask(start.run_no, "records", msgspec.msgpack.encode(wanted))
+            body = await self._reports.query(
+                start.run_no, "records", msgspec.msgpack.encode(wanted)
+            )
             page = msgspec.msgpack.decode(body, type=RecordsPage)
             items += page.items
             if not page.more:

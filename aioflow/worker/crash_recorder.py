@@ -32,10 +32,10 @@ class CrashRecorder:
     """The shared words: in a memfd created by the daemon, or in private memory without one.
 
     Attributes:
-        stirred: Released by a step that finds the watchdog asleep.
+        woken: Released by a step that finds the watchdog asleep.
     """
 
-    __slots__ = ("_map", "stirred", "word")
+    __slots__ = ("_map", "woken", "word")
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
@@ -48,13 +48,13 @@ class CrashRecorder:
         """Element 0 is the number. Written directly, since a method call would double the cost."""
         self.word[0] = NO_OWNER
         self.word[1] = WIPED
-        self.stirred = threading.Semaphore(0)
+        self.woken = threading.Semaphore(0)
 
-    def stir(self) -> None:
+    def wake_watchdog(self) -> None:
         """Clear the watchdog's mark; called by a step that finds one."""
         mark, self.word[1] = self.word[1], WIPED
         if mark == ASLEEP:
-            self.stirred.release()
+            self.woken.release()
 
     @classmethod
     def from_environment(cls, name: str) -> CrashRecorder:
@@ -83,7 +83,7 @@ def signed(recorder: CrashRecorder, number: int) -> Iterator[None]:
     before = word[0]
     word[0] = number
     if word[1]:
-        recorder.stir()
+        recorder.wake_watchdog()
     try:
         yield
     finally:
@@ -113,7 +113,7 @@ class Stepped(Coroutine[Any, Any, Result_co]):
         before = word[0]
         word[0] = self._signer.number
         if word[1]:
-            self._recorder.stir()
+            self._recorder.wake_watchdog()
         try:
             return self._inner.send(value)
         finally:
@@ -130,7 +130,7 @@ class Stepped(Coroutine[Any, Any, Result_co]):
         before = word[0]
         word[0] = self._signer.number
         if word[1]:
-            self._recorder.stir()
+            self._recorder.wake_watchdog()
         try:
             # The loop passes only the exception; three arguments are deprecated since 3.12.
             throw: Callable[..., Any] = self._inner.throw
@@ -144,7 +144,7 @@ class Stepped(Coroutine[Any, Any, Result_co]):
         before = word[0]
         word[0] = self._signer.number
         if word[1]:
-            self._recorder.stir()
+            self._recorder.wake_watchdog()
         try:
             self._inner.close()
         finally:

@@ -46,14 +46,14 @@ class Describer:
         """Describe those of these triggers that are in this process."""
         until = time.monotonic() + _BUDGET_SECONDS
         checks: dict[HostedWatch, tuple[Timestamp | None, Timestamp | None]] = {}
-        told = []
+        described = []
         for number in numbers:
             one = hosted.get(number)
             if isinstance(one, Wait):
-                told.append((number, self._data(one, checks)))
+                described.append((number, self._data(one, checks)))
             elif one is not None:
-                told.append((number, self._coroutine(one, time.monotonic() < until)))
-        return tuple(told)
+                described.append((number, self._coroutine(one, time.monotonic() < until)))
+        return tuple(described)
 
     def _data(
         self, wait: Wait, checks: dict[HostedWatch, tuple[Timestamp | None, Timestamp | None]]

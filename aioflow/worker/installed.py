@@ -74,21 +74,21 @@ class InstalledPackages:
     def _watch(self) -> None:
         while not self.changed:
             time.sleep(POLL_SECONDS)
-            self.look()
+            self.check()
 
-    def look_if_due(self) -> str:
+    def check_if_due(self) -> str:
         """Check unless the last check was less than ``POLL_SECONDS`` ago; return ``changed``."""
         if time.monotonic() >= self._looked_at + POLL_SECONDS:
-            self.look()
+            self.check()
         return self.changed
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Check, and return ``changed``; it is set once the installation seems to be finished."""
         with self._guard:
-            self._look()
+            self._check()
         return self.changed
 
-    def look_again(self, failed_at: float) -> str:
+    def check_again(self, failed_at: float) -> str:
         """Check after a failure that a change may explain, and return ``changed``.
 
         An unfinished installation counts, too.
@@ -98,11 +98,11 @@ class InstalledPackages:
         """
         with self._guard:
             if self._looked_at < failed_at:
-                self._look()
+                self._check()
             self.changed = self.changed or self._unsettled
         return self.changed
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._looked_at = time.monotonic()
         self._note_imports()
         change = None if self.changed or self._is_upgraded else self._find()

@@ -27,7 +27,7 @@ async def fetch_page(reports: ReportBuffer, run_no: int, position: int, after: i
         TaskError: If the daemon replies with an error.
     """
     wanted = msgspec.msgpack.encode(ResultsWanted(position, after))
-    return msgspec.msgpack.decode(await reports.ask(run_no, "results", wanted), type=ResultsPage)
+    return msgspec.msgpack.decode(await reports.query(run_no, "results", wanted), type=ResultsPage)
 
 
 async def fetch_ahead(run: KnownRun, node: Node, start: StartTask, fetch: FetchPage) -> PagesOfRun:

@@ -24,10 +24,10 @@ NO_RUN, NO_TASK_INDEX = -1, (-1, -1)
 class QueryChannels:
     """The query channels shared by all code in this child, so that equal queries are merged."""
 
-    __slots__ = ("endings", "events", "line")
+    __slots__ = ("endings", "events", "reports")
 
     def __init__(self, reports: ReportBuffer) -> None:
-        self.line = reports
+        self.reports = reports
         self.events = Subscriptions(reports)
         self.endings = SingleRunQueries(reports)
 
@@ -78,12 +78,12 @@ class QueryClient:
 
     async def value(self, kind: ValueKind, name: str) -> Any:
         names = ((kind, name),)
-        body = values.question(self._declaring, names)
+        body = values.encoded_query(self._declaring, names)
         try:
-            answer = await self._channels.line.ask(self.run_no, "values", body)
+            answer = await self._channels.reports.query(self.run_no, "values", body)
         except TaskError as exc:
             raise UnknownValue(str(exc)) from None
-        return values.told(names, answer)[kind, name]
+        return values.decoded(names, answer)[kind, name]
 
     @property
     def _declaring(self) -> int:
@@ -93,7 +93,7 @@ class QueryClient:
     def follow_runs(
         self, tell: Callable[[Hashable, RunEnding | AioflowError], None]
     ) -> RunQueryClient:
-        return RunQueryClient(self, RunCompletionQueries(self._channels.line, tell))
+        return RunQueryClient(self, RunCompletionQueries(self._channels.reports, tell))
 
     def named_events(
         self, name: str, *, key: str | None, after: int | None
@@ -173,7 +173,7 @@ class RunQueryClient:
     ) -> None:
         target = (self._asker.run_no, dag_id, task_id)
         when = (_timestamp_or_none(logical_date), to_timestamp(since))
-        self._endings.ask(of, target, run_id, *when, self._asker.task_index)
+        self._endings.request(of, target, run_id, *when, self._asker.task_index)
 
     def forget(self, of: Hashable) -> None:
         self._endings.forget(of)

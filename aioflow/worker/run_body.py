@@ -99,7 +99,7 @@ def _page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPa
 def _values(ask: AskDaemon, start: StartTask, names: tuple[tuple[ValueKind, str], ...]) -> Held:
     if not names:
         return {}
-    got = ask(start.run_no, "values", values.question(start.position, names))
+    got = ask(start.run_no, "values", values.encoded_query(start.position, names))
     if got.error:
         raise UnknownValue(got.error)
-    return values.told(names, got.body)
+    return values.decoded(names, got.body)

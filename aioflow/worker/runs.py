@@ -26,7 +26,7 @@ class Runs:
         self._infos: dict[int, RunInfo] = {}
         self._known: dict[int, KnownRun] = {}
 
-    def tell(self, info: RunInfo) -> None:
+    def add(self, info: RunInfo) -> None:
         """Add a run; its code is loaded with its first try."""
         self._infos[info.run_no] = info
 

@@ -128,15 +128,15 @@ class ReportBuffer:
         """Return whether installed packages changed, which may explain a failure just now."""
         if self._installed is None:
             return False
-        look = partial(self._installed.look_again, time.monotonic())
-        return bool(await self._loop.run_in_executor(self._package_thread, look))
+        check = partial(self._installed.check_again, time.monotonic())
+        return bool(await self._loop.run_in_executor(self._package_thread, check))
 
     async def drain(self) -> None:
         """Wait until most of the sent bytes have left the write buffer."""
         if self._link is not None:
             await self._link.drain()
 
-    async def ask(self, run_no: int, kind: str, body: bytes) -> bytes:
+    async def query(self, run_no: int, kind: str, body: bytes) -> bytes:
         """Send a query and return the daemon's answer. There is no timeout.
 
         Raises:
@@ -159,7 +159,7 @@ class ReportBuffer:
         """Send a query; call ``then(of, reply)`` when the reply arrives. There is no timeout.
 
         Returns:
-            The number of the query, for ``withdraw``.
+            The number of the query, for ``cancel_query``.
 
         Raises:
             Unserializable: If the query cannot be encoded.
@@ -291,7 +291,7 @@ async def _serve(
     reports = ReportBuffer(installed)
     served = role(reports, recorder, welcome)
 
-    def obey(commands: Sequence[Order]) -> None:
+    def handle(commands: Sequence[Order]) -> None:
         for command in commands:
             if isinstance(command, Reply):
                 reports.handle_reply(command)
@@ -300,5 +300,5 @@ async def _serve(
             else:
                 served.handle(command)
 
-    reports.connect(await child_link(sock, obey, on_closed))
-    obey(first)
+    reports.connect(await child_link(sock, handle, on_closed))
+    handle(first)

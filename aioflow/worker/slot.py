@@ -121,7 +121,7 @@ class Slot:
                 self._claimed[key] = command
                 self._queue.put(key)
             case RunInfo():
-                self._runs.tell(command)
+                self._runs.add(command)
             case ForgetRun():
                 self._runs.forget(command.run_no)
             case Ping():
@@ -150,7 +150,7 @@ class Slot:
                 if not block:
                     self._queue.put(None)
                 return None
-            if self._installed.look_if_due():
+            if self._installed.check_if_due():
                 self._send([Pong(changed=self._installed.changed)])  # report why before exiting
                 self._queue.put(None)
                 return None

@@ -42,7 +42,7 @@ class Kinds:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Kind] = {}
 
-    def enter(self, command: StartTrigger) -> Kind:
+    def add(self, command: StartTrigger) -> Kind:
         """Count a trigger, and return its kind."""
         key = (command.class_path, command.version, command.newest)
         kind = self._known.get(key)
@@ -53,7 +53,7 @@ class Kinds:
             kind.run_no = command.run_no
         return kind
 
-    def leave(self, kind: Kind) -> None:
+    def remove(self, kind: Kind) -> None:
         """Uncount a trigger."""
         kind.count -= 1
         if not kind.count:
@@ -97,36 +97,36 @@ class Flow:
     Attributes:
         window: Maximum number of unstored events.
         sent: Number of events reported.
-        taken: Number of events stored, as confirmed by the daemon.
+        stored: Number of events stored, as confirmed by the daemon.
         unstored: Events reported, but not confirmed as stored.
     """
 
-    __slots__ = ("_has_room", "sent", "taken", "unstored", "window")
+    __slots__ = ("_window_open", "sent", "stored", "unstored", "window")
 
     def __init__(self, window: int) -> None:
         self.window = window
         self.sent = 0
-        self.taken = 0
+        self.stored = 0
         self.unstored: deque[TriggerEvent[Any]] = deque()
-        self._has_room: asyncio.Future[None] | None = None
+        self._window_open: asyncio.Future[None] | None = None
 
     def take(self, upto: int, trigger: Trigger[Any] | None) -> None:
         """Note that events before ``upto`` are stored; resume the stream if it waits for that."""
-        for _ in range(upto - self.taken):
+        for _ in range(upto - self.stored):
             if self.unstored and trigger is not None:
                 note_last(trigger, self.unstored.popleft())
-        self.taken = max(self.taken, upto)
-        if self._has_room is not None and not self._has_room.done():
-            self._has_room.set_result(None)
+        self.stored = max(self.stored, upto)
+        if self._window_open is not None and not self._window_open.done():
+            self._window_open.set_result(None)
 
-    async def room(self) -> None:
+    async def wait_for_window(self) -> None:
         """Wait until fewer events than the window are unstored."""
-        while self.sent - self.taken >= self.window:
-            self._has_room = asyncio.get_running_loop().create_future()
+        while self.sent - self.stored >= self.window:
+            self._window_open = asyncio.get_running_loop().create_future()
             try:
-                await self._has_room
+                await self._window_open
             finally:
-                self._has_room = None
+                self._window_open = None
 
 
 class HostedTrigger(UserCoroutine):

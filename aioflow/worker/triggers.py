@@ -103,7 +103,7 @@ class TriggerHost:
         """See ``shared_host.Role``."""
         match command:
             case StartTrigger():
-                self._take(command)
+                self._start(command)
             case StopTrigger():
                 hosted = self._hosted.get(command.trigger_no)
                 if hosted is None or hosted.hosting != command.hosting:
@@ -121,7 +121,7 @@ class TriggerHost:
                 question = FireTimePreview(command)
                 self._supervisor.start(question, question.answer(self._maker, self._reports))
             case RunInfo():
-                self._maker.runs.tell(command)
+                self._maker.runs.add(command)
             case ForgetRun():
                 self._maker.runs.forget(command.run_no)
             case Describe():
@@ -131,24 +131,24 @@ class TriggerHost:
 
     def watches(self) -> WatchReport:
         """See ``shared_host.Role``."""
-        return self._watches.told(self._recorder)
+        return self._watches.report(self._recorder)
 
     def _describe(self, command: Describe) -> None:
         triggers = self._describer.describe(command.numbers, self._hosted)
         self._reports.report(Described(command.question, triggers))
 
-    def _take(self, command: StartTrigger) -> None:
+    def _start(self, command: StartTrigger) -> None:
         known = self._hosted.get(command.trigger_no)
         if known is not None:
             if known.hosting >= command.hosting:
                 return  # a repeated or late command
             self._end(known, _REASSIGNED)
-        hosted = self._enter(command)
+        hosted = self._register(command)
         if not self._keep_as_data(hosted, command):
             self._supervisor.start(hosted, self._host(hosted, command))
 
-    def _enter(self, command: StartTrigger) -> HostedTrigger:
-        hosted = HostedTrigger(command, self._kinds.enter(command), LOAD)
+    def _register(self, command: StartTrigger) -> HostedTrigger:
+        hosted = HostedTrigger(command, self._kinds.add(command), LOAD)
         self._hosted[command.trigger_no] = hosted
         return hosted
 
@@ -177,7 +177,7 @@ class TriggerHost:
         word = self._recorder.word
         before, word[0] = word[0], command.trigger_no
         if word[1]:
-            self._recorder.stir()
+            self._recorder.wake_watchdog()
         try:
             return self._join(
                 hosted, command, self._prepared(construct(cls, command.kwargs), command)
@@ -255,18 +255,18 @@ class TriggerHost:
             self._reports.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
             return
         self._describer.forget(wait.number)
-        self._kinds.leave(wait.kind)
-        hosted = self._enter(wait.command)
+        self._kinds.remove(wait.kind)
+        hosted = self._register(wait.command)
         hosted.failure = failure
         self._supervisor.start(hosted, self._end_rebuilt(hosted, wait.command, event))
-        self._over(hosted)
+        self._finish_running(hosted)
         hosted.ending = ending
 
     def _forget(self, wait: Wait) -> None:
         """Remove a data-only trigger; flush its output before its end is reported."""
         del self._hosted[wait.number]
         self._describer.forget(wait.number)
-        self._kinds.leave(wait.kind)
+        self._kinds.remove(wait.kind)
         self._output.flush(wait.key)
 
     async def _end_rebuilt(
@@ -312,7 +312,7 @@ class TriggerHost:
                 hosted.failure = _failure(exc, hosted.stage)
             if not (hosted.ending and isinstance(exc, asyncio.CancelledError)):
                 print_traceback(exc)
-        self._over(hosted)
+        self._finish_running(hosted)
         if hosted.trigger is not None:
             await self._clean_up(hosted.trigger, hosted.ending or _FINISHED)
 
@@ -349,7 +349,7 @@ class TriggerHost:
         number, since_us = command.trigger_no, command.waits_since
         return prepare(trigger, since=since, since_us=since_us, last=last, number=number)
 
-    def _over(self, hosted: HostedTrigger) -> None:
+    def _finish_running(self, hosted: HostedTrigger) -> None:
         """Mark a trigger as finished: from here on only the timeout limits it."""
         hosted.is_over = True
         self._supervisor.bound(hosted)
@@ -379,11 +379,11 @@ class TriggerHost:
         self._reports.report(fired)
         hosted.enter(_RUN)
         if hosted.flow is None:
-            self._over(hosted)
+            self._finish_running(hosted)
             return False
         hosted.flow.sent += 1
         hosted.flow.unstored.append(checked)
-        await hosted.flow.room()
+        await hosted.flow.wait_for_window()
         return True
 
     async def _success(
@@ -419,7 +419,7 @@ class TriggerHost:
             return
         if self._hosted.get(hosted.number) is hosted:
             del self._hosted[hosted.number]
-        self._kinds.leave(hosted.kind)
+        self._kinds.remove(hosted.kind)
         if not hosted.is_over and not hosted.ending:
             hosted.failure = failure_of(LostInHost(), "interrupted")
         self._output.flush(hosted.key)

@@ -59,7 +59,7 @@ class Standstill:
         """
         self._looked_at, self._used, self.seconds = now, used, 0.0
 
-    def look(self, now: float, used: float) -> None:
+    def check(self, now: float, used: float) -> None:
         """Add the time since the last poll; the step is still running or has just ended."""
         late = max(self._longest, used - self._used)
         self.seconds += min(now - self._looked_at, late)
@@ -106,7 +106,7 @@ class Watchdog:
             if word[0] == NO_OWNER:
                 # Poll at least once a second: a step between these two lines may have gone
                 # unnoticed.
-                self._recorder.stirred.acquire(timeout=_SLEEP_SECONDS)
+                self._recorder.woken.acquire(timeout=_SLEEP_SECONDS)
             self._follow(word)
 
     def _follow(self, word: memoryview[int]) -> None:
@@ -119,7 +119,7 @@ class Watchdog:
             number, is_same = word[0], word[1] == MARKED
             if is_same and number == NO_OWNER and self._said is None:
                 return
-            self._standstill.look(now, used)
+            self._standstill.check(now, used)
             if is_same and number != NO_OWNER:
                 if self._standstill.seconds >= limit and self._name(word, number):
                     limit = next(limits)
@@ -159,8 +159,8 @@ def announcer(nonce: bytes) -> Callable[[BlockedLoop], None]:
     """Return a function that writes to the current target of descriptor 2, even if that changes."""
     descriptor = os.dup(2)
 
-    def say(stall: BlockedLoop) -> None:
-        os.write(descriptor, line_of(stall, nonce))
+    def say(block: BlockedLoop) -> None:
+        os.write(descriptor, line_of(block, nonce))
 
     return say
 

@@ -73,7 +73,7 @@ class Node:
             tasklog=self.tasklog,
             report=self.reports.extend,
             clock=clock or SystemClock(),
-            ask=lambda child, ask: self.asked.append((child, ask)),
+            on_query=lambda child, ask: self.asked.append((child, ask)),
         )
         self.executor = AsyncExecutor(context, **options)
 

@@ -28,7 +28,7 @@ class Wire:
         self.orders.append(order)
 
     async def ask(self, into: list[FireTimesPreviewed]) -> None:
-        into.append(await self.foresight.ask(HOST, after=5, count=2))
+        into.append(await self.foresight.request(HOST, after=5, count=2))
 
     async def sent(self, count: int) -> None:
         while len(self.orders) < count:

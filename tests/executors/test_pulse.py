@@ -37,7 +37,7 @@ async def test_whoever_answers_late_lives_on():
     async def answer_late() -> None:
         for _ in range(10):
             await anyio.sleep(29.5)
-            pulse.heard()
+            pulse.reset()
 
     async with anyio.create_task_group() as group:
         group.start_soon(answer_late)

@@ -108,7 +108,7 @@ class Node:
             tasklog=self.tasklog,
             report=self.reports.extend,
             clock=clock,
-            ask=lambda child, ask: None,
+            on_query=lambda child, ask: None,
             default_deferrable=default_deferrable,
             default_tries=default_tries,
         )

@@ -37,7 +37,7 @@ class Machine:
         self.started_at: list[float] = []
 
     def spawn(self) -> None:
-        with self.room.asked("slot"):
+        with self.room.attempt("slot"):
             self.asked_at.append(anyio.current_time())
             if self.is_full:
                 raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -131,9 +131,9 @@ async def test_a_machine_that_wavers_does_not_fill_the_log(said):
 
 async def test_other_errors_than_the_machines_are_no_refusal(said):
     room = ProcessHeadroom(LoopClock())
-    with pytest.raises(ValueError, match="ours"), room.asked("slot"):
+    with pytest.raises(ValueError, match="ours"), room.attempt("slot"):
         raise ValueError("ours")
-    with room.asked("slot"):
+    with room.attempt("slot"):
         pass
 
     assert said() == []

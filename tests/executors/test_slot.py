@@ -71,7 +71,7 @@ class Node:
             tasklog=self.tasklog,
             report=self.reports.extend,
             clock=self.clock,
-            ask=lambda child, ask: self.asked.append((child, ask)),
+            on_query=lambda child, ask: self.asked.append((child, ask)),
         )
         self.executor = SlotExecutor(context, slots, **options)
 
@@ -339,7 +339,7 @@ async def test_a_process_that_dies_before_it_says_a_word_is_not_tried_for_ever(t
         tasklog=n.tasklog,
         report=n.reports.extend,
         clock=SystemClock(),
-        ask=lambda child, ask: None,
+        on_query=lambda child, ask: None,
     )
     executor = SlotExecutor(context, 1)
     async with running(children, executor):

@@ -132,7 +132,7 @@ class Incarnation:
             tasklog=unused,
             report=self.engine.report,
             clock=node.clock,
-            ask=self._answers.ask,
+            on_query=self._answers.submit,
         )
         capacity = small_capacity(node.dags) if node.faults.happens("capacity") else CAPACITY
         triggerer = Triggerer(context, role=role, capacity=capacity)

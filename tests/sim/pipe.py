@@ -88,7 +88,7 @@ class _Runs:
     def __init__(self, world: Surroundings) -> None:
         self._world = world
 
-    def tell(self, info: RunInfo) -> None:
+    def add(self, info: RunInfo) -> None:
         """See ``host.runs``."""
 
     def forget(self, run_no: int) -> None:
@@ -192,7 +192,7 @@ class InlineChildren:
     ) -> AsyncIterator[InlineChild]:
         """See ``Children``."""
         await anyio.lowlevel.checkpoint()
-        with self._room.asked(role):
+        with self._room.attempt(role):
             if self._world.faults.happens("no process"):
                 raise OSError("no room for another process")
         child = InlineChild(self._world, role, on_reports)
@@ -203,7 +203,7 @@ class InlineChildren:
         finally:
             child.abandon()
 
-    async def room(self) -> None:
+    async def wait_for_headroom(self) -> None:
         """See ``Children``."""
         await self._room.wait()
 
@@ -227,7 +227,7 @@ class ChildrenOfRole:
     def __init__(self, children: InlineChildren, role: str) -> None:
         self._children = children
         self._role = role
-        self.room = children.room
+        self.wait_for_headroom = children.wait_for_headroom
 
     def child(self, _kind: str, **options: Any) -> Any:
         """See ``Children``."""

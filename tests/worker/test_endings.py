@@ -63,7 +63,7 @@ class World:
 
     def ask(self, *names: str, target: tuple[int, str, str | None] = TARGET) -> None:
         for name in names:
-            self.endings.ask(name, target, f"id-{name}", None, 0, (0, -1))
+            self.endings.request(name, target, f"id-{name}", None, 0, (0, -1))
 
     def number(self, name: str) -> int:
         return self.daemon.runs[f"id-{name}"]

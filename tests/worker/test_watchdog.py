@@ -32,7 +32,7 @@ def looks(*gaps: tuple[float, float]) -> float:
     standstill.begin(now, used)
     for late, busy in gaps:
         now, used = now + late, used + busy
-        standstill.look(now, used)
+        standstill.check(now, used)
     return standstill.seconds
 
 
@@ -66,7 +66,7 @@ def test_a_step_wipes_the_mark():
     stepped_once(box)
 
     assert box.word[1] == WIPED
-    assert not box.stirred.acquire(blocking=False)
+    assert not box.woken.acquire(blocking=False)
 
 
 def test_a_step_wakes_the_watchdog_once():
@@ -76,8 +76,8 @@ def test_a_step_wakes_the_watchdog_once():
     stepped_once(box)
     stepped_once(box)
 
-    assert box.stirred.acquire(blocking=False)
-    assert not box.stirred.acquire(blocking=False)
+    assert box.woken.acquire(blocking=False)
+    assert not box.woken.acquire(blocking=False)
 
 
 # ── the line ─────────────────────────────────────────────────────────────────────────────
@@ -88,7 +88,7 @@ def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(siz
     around = text.encode("utf-8", "backslashreplace")
     data = around + line_of(STALL, b"abcd") + around + line_of(STALL, b"abcd") + b"end"
     lines = BlockedLoopReader("abcd")
-    printed, stalls = b"", []
+    printed, blocks = b"", []
     pieces = iter(data)
 
     for size in itertools.chain(sizes, itertools.repeat(50)):
@@ -96,9 +96,9 @@ def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(siz
         if not piece:
             break
         more, found = lines.feed(piece)
-        printed, stalls = printed + more, stalls + found
+        printed, blocks = printed + more, blocks + found
 
-    assert (printed, stalls) == (around + around + b"end", [STALL, STALL])
+    assert (printed, blocks) == (around + around + b"end", [STALL, STALL])
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(siz
 def test_what_lacks_the_nonce_is_what_somebody_printed(line):
     lines = BlockedLoopReader("abcd")
 
-    printed, stalls = lines.feed(line + b"\n")
+    printed, blocks = lines.feed(line + b"\n")
 
-    assert (printed, stalls) == (line + b"\n", [])
+    assert (printed, blocks) == (line + b"\n", [])
 
 
 def test_a_line_that_is_none_though_it_has_the_nonce_is_dropped():
@@ -216,7 +216,7 @@ def stalls_in(output: bytes) -> list[BlockedLoop]:
 
 def steps_in(output: bytes) -> list[BlockedLoop]:
     """Return what blocked, but for imports: a slow machine's take as long."""
-    return [stall for stall in stalls_in(output) if not stall.is_loading]
+    return [block for block in stalls_in(output) if not block.is_loading]
 
 
 def first(output: bytes) -> BlockedLoop | None:
@@ -224,7 +224,7 @@ def first(output: bytes) -> BlockedLoop | None:
 
 
 def last(output: bytes) -> BlockedLoop | None:
-    return next((stall for stall in steps_in(output) if stall.is_over), None)
+    return next((block for block in steps_in(output) if block.is_over), None)
 
 
 @pytest.mark.process
