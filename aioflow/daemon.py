@@ -26,18 +26,18 @@ from aioflow.crypto import Vault
 from aioflow.db_wait import open_database
 from aioflow.engine.loop import Engine
 from aioflow.errors import HomeBusy, StoreUnavailable
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.slot import SlotExecutor
 from aioflow.maintenance.code_restore import CodeMissing
 from aioflow.maintenance.deletion import Deleting
 from aioflow.model.rows import NodeFacts, VersionRow
-from aioflow.notifications import Deliveries, Pace
+from aioflow.notifications import OutboxWorker, Pace
 from aioflow.notifications.alert_settings import AlertSettings, targets_of
 from aioflow.processes import Children
 from aioflow.protocol.inputs import AlertRaised, ContinueRun, Drain
 from aioflow.protocol.outbox import Alert
-from aioflow.queries import Answers
+from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
 from aioflow.routing import Follower, Routes
 from aioflow.settings import Settings
@@ -240,33 +240,33 @@ class _Node:
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
         )
         self._children = Children(settings.home, allowed=settings.children_env)
-        self._answers = Answers(
+        self._answers = QueryHandler(
             store,
             clock,
             still_waits=lambda *task: still_waits(engine.memory, *task),
             masks=masks,
         )
-        wiring = self._wired(settings)
-        self._slot = SlotExecutor(wiring, settings.cpu_slots)
+        context = self._wired(settings)
+        self._slot = SlotExecutor(context, settings.cpu_slots)
         self._hosts = HostPool(
-            wiring,
+            context,
             health_seconds=settings.hosts_health_seconds,
             capacity=settings.trigger_capacity,
         )
         self._snapshots = Snapshots(settings.code_folder)
-        self._deliveries = _deliveries(wiring, store, settings, self._snapshots)
+        self._deliveries = _deliveries(context, store, settings, self._snapshots)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
 
-    def _wired(self, settings: Settings) -> Wiring:
-        return Wiring(
+    def _wired(self, settings: Settings) -> ExecutorContext:
+        return ExecutorContext(
             children=self._children,
             code=settings.code_folder,
             results=settings.results_folder,
             tasklog=self._tasklog,
             report=self._engine.report,
             clock=self._clock,
-            ask=self._answers.ask,
+            on_query=self._answers.submit,
             memory_limit_bytes=settings.hosts_memory_limit_bytes,
             stall_seconds=settings.hosts_stall_seconds,
             default_deferrable=settings.default_deferrable,
@@ -465,13 +465,13 @@ def _engine(settings: Settings, store: Store, clock: Clock, about: NodeFacts) ->
 
 
 def _deliveries(
-    wiring: Wiring, store: Store, settings: Settings, snapshots: Snapshots
-) -> Deliveries:
+    context: ExecutorContext, store: Store, settings: Settings, snapshots: Snapshots
+) -> OutboxWorker:
     async def restore(row: VersionRow) -> None:
         await snapshots.restore(row.version, row.sources)
 
-    return Deliveries(
-        wiring,
+    return OutboxWorker(
+        context,
         store,
         pace=Pace(
             processes=settings.callback_processes,

@@ -12,7 +12,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag import Body
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
-from aioflow.notifications import Deliveries
+from aioflow.notifications import OutboxWorker
 from aioflow.protocol.effects import (
     AssignTrigger,
     ConfirmCall,
@@ -25,7 +25,7 @@ from aioflow.protocol.effects import (
     StartTry,
     StopTry,
 )
-from aioflow.queries import Answers
+from aioflow.queries import QueryHandler
 
 __all__ = ("Follower", "Routes")
 
@@ -51,8 +51,8 @@ class Routes:
         self,
         slot: SlotExecutor,
         hosts: HostPool,
-        deliveries: Deliveries,
-        answers: Answers,
+        deliveries: OutboxWorker,
+        answers: QueryHandler,
         api: Follower,
         *,
         on_commit: Callable[[Batch], None] = lambda _: None,

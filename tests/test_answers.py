@@ -31,7 +31,7 @@ from aioflow.model.rows import (
 from aioflow.model.states import Failure, RecordState, RunState, TaskState
 from aioflow.protocol.commands import Reply, RunInfo
 from aioflow.protocol.reports import CancelQuery, Query
-from aioflow.queries import Answers
+from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
 from aioflow.worker.queries import (
     PAGE_BYTES,
@@ -201,7 +201,7 @@ class World:
     def __init__(self):
         self.tables = Tables()
         self.masks = Masks()
-        self.answers = Answers(self.tables, SystemClock(), masks=self.masks)
+        self.answers = QueryHandler(self.tables, SystemClock(), masks=self.masks)
         self.number = 0
 
     def run(self, run_no=7, state=RunState.RUNNING, **columns):
@@ -261,18 +261,18 @@ class World:
     ):
         run = RunWanted(number, run_id, logical_date, since, 0, -1)
         body = msgspec.msgpack.encode(RunsWanted(dag_id, task_id, [run]))
-        self.answers.ask(child, Query(question, asking, "runs", body))
+        self.answers.submit(child, Query(question, asking, "runs", body))
 
     async def page(self, position, after=-2):
         child = Child()
         wanted = ResultsWanted(position, after)
-        self.answers.ask(child, Query(1, 7, "results", msgspec.msgpack.encode(wanted)))
+        self.answers.submit(child, Query(1, 7, "results", msgspec.msgpack.encode(wanted)))
         return await child.answer(ResultsPage)
 
     async def records(self, task_no, after=-1):
         child = Child()
         wanted = msgspec.msgpack.encode(RecordsWanted(task_no, after))
-        self.answers.ask(child, Query(1, 7, "records", wanted))
+        self.answers.submit(child, Query(1, 7, "records", wanted))
         return await child.answer(RecordsPage)
 
 
@@ -490,7 +490,7 @@ async def test_a_task_that_only_an_older_version_has_is_waited_for_while_a_run_n
 @pytest.mark.parametrize(("kind", "body"), [("runs", b"\xc1"), ("weather", b"")])
 async def test_a_question_that_makes_no_sense_is_refused(kind, body):
     w, child = World(), Child()
-    w.answers.ask(child, Query(1, 7, kind, body))
+    w.answers.submit(child, Query(1, 7, kind, body))
 
     assert "understood" in child.answers[0].error
 
@@ -518,8 +518,8 @@ async def test_what_no_database_can_be_asked_is_refused_and_the_others_are_answe
         wanted = RunsWanted(
             "d", None, [RunWanted(0, "strange", None, 0), RunWanted(1, "r7", None, 0)]
         )
-        w.answers.ask(strange, Query(1, 7, "runs", msgspec.msgpack.encode(wanted)))
-        w.answers.ask(
+        w.answers.submit(strange, Query(1, 7, "runs", msgspec.msgpack.encode(wanted)))
+        w.answers.submit(
             strange, Query(2, 7, "events", msgspec.msgpack.encode(EventsWanted("strange", 0)))
         )
         w.ask_run(healthy, run_id="r7")
@@ -629,9 +629,9 @@ async def test_of_a_question_about_many_runs_some_are_withdrawn():
         for number, run_id in enumerate(["r7", "r8", "r8", "never"]):
             w.ask_run(child, run_id=run_id, number=number)
         await anyio.wait_all_tasks_blocked()
-        w.answers.ask(child, CancelQuery(1, (0, 2, 3, 77)))
-        w.answers.ask(Child(), CancelQuery(1, (1,)))
-        w.answers.ask(child, CancelQuery(5, (1,)))
+        w.answers.submit(child, CancelQuery(1, (0, 2, 3, 77)))
+        w.answers.submit(Child(), CancelQuery(1, (1,)))
+        w.answers.submit(child, CancelQuery(5, (1,)))
         w.commit(ended={7: RunState.SUCCESS, 8: RunState.SUCCESS})
         await anyio.wait_all_tasks_blocked()
 
@@ -651,13 +651,13 @@ async def test_what_is_withdrawn_in_the_middle_of_a_look_is_not_told(moment, wan
 
     def withdraw():
         if w.tables.reads == moment:
-            w.answers.ask(child, CancelQuery(1))
+            w.answers.submit(child, CancelQuery(1))
 
     w.tables.between = withdraw
     async with running(w.answers):
         w.ask_run(child, **wanted)
         await anyio.wait_all_tasks_blocked()
-        w.answers.ask(child, CancelQuery(1))
+        w.answers.submit(child, CancelQuery(1))
         w.commit(ended={7: RunState.SUCCESS}, moved=[(1000, S.SUCCESS), (1001, S.SUCCESS)])
         await anyio.wait_all_tasks_blocked()
 
@@ -671,7 +671,7 @@ async def test_what_a_dead_process_asked_is_not_answered_to_the_next():
         w.ask_run(child, run_id="r7", question=100)
         w.ask_run(other, run_id="r7", question=100)
         await anyio.wait_all_tasks_blocked()
-        w.answers.ask(child, CancelQuery(-1))  # its host has died
+        w.answers.submit(child, CancelQuery(-1))  # its host has died
         w.ask_run(child, run_id="r7", question=200, number=3)  # the next one asks anew
         await anyio.wait_all_tasks_blocked()
         w.commit(ended={7: RunState.SUCCESS})
@@ -710,7 +710,7 @@ async def test_nothing_is_kept_of_a_mapped_task_nobody_waits_for():
         w.ask_run(child, "b", run_id="r7")
         await anyio.wait_all_tasks_blocked()
         assert mapped.at(7, 1) == 101
-        w.answers.ask(child, CancelQuery(1))
+        w.answers.submit(child, CancelQuery(1))
         assert (mapped.at(7, 1), mapped.child_ended(1000)) == (None, None)
 
 
@@ -800,7 +800,7 @@ async def test_a_process_that_runs_no_tasks_gets_no_results():
     w, child = World(), Child(info=None)
     async with running(w.answers):
         body = msgspec.msgpack.encode(ResultsWanted(0))
-        w.answers.ask(child, Query(1, 7, "results", body))
+        w.answers.submit(child, Query(1, 7, "results", body))
         with anyio.fail_after(10):
             await child.answered.wait()
 
@@ -868,7 +868,7 @@ def event(number, name="e", *, size=1):
 
 def ask_events(w, child, after, *, until=None, question=1):
     wanted = msgspec.msgpack.encode(EventsWanted("e", after, until))
-    w.answers.ask(child, Query(question, 7, "events", wanted))
+    w.answers.submit(child, Query(question, 7, "events", wanted))
 
 
 def numbers(page):
@@ -952,7 +952,7 @@ async def test_what_is_withdrawn_is_not_answered(number):
     async with running(w.answers):
         ask_events(w, child, 0)
         await anyio.wait_all_tasks_blocked()
-        w.answers.ask(child, CancelQuery(number))
+        w.answers.submit(child, CancelQuery(number))
         w.commit(events=[event(3)])
         await anyio.wait_all_tasks_blocked()
 
@@ -962,7 +962,7 @@ async def test_what_is_withdrawn_is_not_answered(number):
 async def test_what_is_withdrawn_while_it_is_looked_into_is_not_answered():
     w, child = World(), Child()
     w.tables.events = [event(3)]
-    w.tables.between = lambda: w.answers.ask(child, CancelQuery(1))
+    w.tables.between = lambda: w.answers.submit(child, CancelQuery(1))
     async with running(w.answers):
         ask_events(w, child, 0)
         await anyio.wait_all_tasks_blocked()
@@ -977,8 +977,8 @@ async def test_only_what_is_named_is_withdrawn_and_only_of_who_asked():
             ask_events(w, child, 0, question=number)
         ask_events(w, other, 0)
         await anyio.wait_all_tasks_blocked()
-        w.answers.ask(child, CancelQuery(1))
-        w.answers.ask(child, CancelQuery(77))
+        w.answers.submit(child, CancelQuery(1))
+        w.answers.submit(child, CancelQuery(77))
         w.commit(events=[event(3)])
         await anyio.wait_all_tasks_blocked()
 
@@ -1055,7 +1055,7 @@ def kept(world, name, value=b"\xa6canary"):
 
 def ask_values(world, child, *names, position=0):
     wanted = ValuesWanted(position, tuple((ValueKind.SECRET, name) for name in names))
-    world.answers.ask(child, Query(1, 7, "values", msgspec.msgpack.encode(wanted)))
+    world.answers.submit(child, Query(1, 7, "values", msgspec.msgpack.encode(wanted)))
 
 
 async def test_a_task_is_told_what_it_declares_and_it_is_hidden_before():

@@ -17,7 +17,7 @@ import pytest
 from aioflow import processes as package
 from aioflow.processes import Children, orphans, process
 from aioflow.processes.environment import child_environment
-from aioflow.processes.exit_status import OomCounter, describe_ending
+from aioflow.processes.exit_status import OomCounter, describe_exit
 from aioflow.processes.orphans import boot_id, home_mark, read_start_ticks
 from aioflow.protocol.commands import Hello
 from aioflow.protocol.reports import Recalled
@@ -205,7 +205,7 @@ async def test_rubbish_on_the_link_costs_the_child(tmp_path):
     ],
 )
 def test_an_exit_status_is_told_as_a_failure(returncode, out_of_memory, reason, word):
-    failure = describe_ending(returncode, out_of_memory=out_of_memory)
+    failure = describe_exit(returncode, out_of_memory=out_of_memory)
 
     assert failure.reason == reason
     assert word in failure.message

@@ -11,15 +11,15 @@ import pytest
 
 from aioflow.core.state.digests import Digests, of_text
 from aioflow.core.state.pages import Pages
-from aioflow.queries.waiters import FEW, Crowds
+from aioflow.queries.waiters import FEW, Waiters
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("shelf", [Pages, partial(Digests, of_text)])
-def test_they_hold_what_sets_by_key_would(shelf, seed):
+@pytest.mark.parametrize("waiter_map", [Pages, partial(Digests, of_text)])
+def test_they_hold_what_sets_by_key_would(waiter_map, seed):
     dice = random.Random(seed)
-    crowds, sets = Crowds(shelf()), defaultdict(set)
-    keys = range(3) if shelf is Pages else ["a", "b", "c"]
+    crowds, sets = Waiters(waiter_map()), defaultdict(set)
+    keys = range(3) if waiter_map is Pages else ["a", "b", "c"]
     for _ in range(2_000):
         key, number = dice.choice(keys), dice.randrange(3 * FEW)
         if dice.random() < 0.5:

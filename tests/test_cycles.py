@@ -9,7 +9,7 @@ import pytest
 
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.states import RunState
-from aioflow.queries.wait_cycles import LOOKED_AT, Cycles, before
+from aioflow.queries.wait_cycles import WAITS_LIMIT, Cycles, before
 from aioflow.queries.waits import Waits
 from aioflow.worker.queries import RunWanted
 from tests.executors.processes import running, until
@@ -118,7 +118,7 @@ def test_a_task_that_does_not_come_after_the_waiting_one_can_end(table):
 
 
 def test_the_search_for_a_cycle_is_bounded(table):
-    for position in range(3 * LOOKED_AT):
+    for position in range(3 * WAITS_LIMIT):
         table.enter(1, 2, position)
     for run in range(3, 6):
         table.add(run, 1)

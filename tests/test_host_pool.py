@@ -11,7 +11,7 @@ import pytest
 
 from aioflow import DAG, Trigger, TriggerEvent
 from aioflow.clock import SystemClock
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
 from aioflow.processes import Children
 from aioflow.protocol.commands import StartTrigger, StopTrigger
@@ -19,7 +19,7 @@ from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
 from aioflow.protocol.inputs import HostLost, HostUp
 from aioflow.protocol.reports import TriggerEnded
 from aioflow.telemetry.task_log import TaskLog
-from aioflow.testing.code import ShelfOfOurs
+from aioflow.testing.code import LoadedCodeCache
 from aioflow.testing.hosts import InlineChildren
 from tests.executors.processes import running, until
 
@@ -37,19 +37,19 @@ class Waits(Trigger):
 class Node:
     def __init__(self, home, idle_seconds):
         self.reports = []
-        shelf = ShelfOfOurs()
-        shelf.put("v", cast(DAG, None))  # its classes are those of this module
+        code_cache = LoadedCodeCache()
+        code_cache.put("v", cast(DAG, None))  # its classes are those of this module
         self.tasklog = TaskLog(home / "logs", SystemClock())
-        wiring = Wiring(
-            children=cast(Children, InlineChildren(shelf, lambda _: None)),
+        context = ExecutorContext(
+            children=cast(Children, InlineChildren(code_cache, lambda _: None)),
             code=home / "code",
             results=home / "results",
             tasklog=self.tasklog,
             report=self.reports.extend,
             clock=SystemClock(),
-            ask=lambda child, ask: None,
+            on_query=lambda child, ask: None,
         )
-        self.pool = HostPool(wiring, idle_seconds=idle_seconds)
+        self.pool = HostPool(context, idle_seconds=idle_seconds)
 
     def roles_of(self, kind):
         return sorted(report.role for report in self.reports if isinstance(report, kind))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.clock import SystemClock
-from aioflow.executors.worker_output import Printing
+from aioflow.executors.worker_output import WorkerOutput
 from aioflow.protocol.commands import StartTask
 from aioflow.redaction import Masks
 from aioflow.telemetry import task_log
@@ -102,7 +102,7 @@ async def test_what_may_begin_a_secret_is_shown_once_the_worker_has_nothing_to_d
     log = TaskLog(tmp_path, SystemClock(), masks=masks)
     whose = StartTask(run_no=7, task_no=100, start_no=1, position=0, map_index=-1, try_number=1)
     async with running(log):
-        printing = Printing(log, NONCE)
+        printing = WorkerOutput(log, NONCE)
         printing.expect(whose)
         await printing.keep(marker(100, 1) + b"to the h")
         before = await log.read(7, 0)

@@ -10,7 +10,7 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.executors import describe
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_load import WatchLoad
 from aioflow.executors.shared_host import FIRST_DELAY_SECONDS
 from aioflow.executors.triggerer import Triggerer
@@ -21,7 +21,7 @@ from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
 from aioflow.protocol.inputs import HostLost, HostUp, LoopBlocked, TriggerCapacityChanged
 from aioflow.protocol.reports import CancelQuery, Query, TriggerEnded, TriggerFired
 from aioflow.telemetry.task_log import TaskLog
-from aioflow.worker.blocked_loop import Stall
+from aioflow.worker.blocked_loop import BlockedLoop
 from tests.executors.processes import program, running, until
 
 pytestmark = pytest.mark.process
@@ -84,17 +84,17 @@ class Node:
         self.reports, self.asked = [], []
         self.clock = NotedClock()
         self.children = Children(home, program=program(HOST))
-        wiring = Wiring(
+        context = ExecutorContext(
             children=self.children,
             code=home / "code",
             results=home / "results",
             tasklog=TaskLog(home / "logs", SystemClock()),
             report=self.reports.extend,
             clock=self.clock,
-            ask=lambda child, ask: self.asked.append((child, ask)),
+            on_query=lambda child, ask: self.asked.append((child, ask)),
         )
-        self.tasklog = wiring.tasklog
-        self.triggerer = Triggerer(wiring, role=role, capacity=capacity)
+        self.tasklog = context.tasklog
+        self.triggerer = Triggerer(context, role=role, capacity=capacity)
 
     def host(self, number, class_path="", hosting=1, kwargs=b"", **fields):
         host = StartTrigger(number, hosting, 7, number, "v", class_path, kwargs, 0, None, **fields)
@@ -195,7 +195,7 @@ async def test_no_place_is_kept_for_those_that_wait_for_room_no_longer(tmp_path)
         for number in range(3, 1_001):
             if number != 400:
                 n.end(number)
-        kept = len(n.triggerer._order)
+        kept = len(n.triggerer._heap)
         for number in (1, 400):
             n.end(number)
             await until(partial(has_fired, n, 2 if number == 1 else 3))
@@ -344,7 +344,7 @@ async def test_a_trigger_asks_only_for_a_run_it_is_hosted_for(tmp_path):
 
 def stand(node, milliseconds=520, how="stand", **fields):
     """Trigger 2 stands, and the watchdog says for how long."""
-    stall = Stall(1, 2, milliseconds, "flow.py:7 in Slow.run", **fields)
+    stall = BlockedLoop(1, 2, milliseconds, "flow.py:7 in Slow.run", **fields)
     node.host(2, how, kwargs=msgspec.json.encode(stall))
 
 

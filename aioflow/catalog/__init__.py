@@ -53,7 +53,7 @@ from aioflow.catalog.version_quota import Allowance
 from aioflow.clock import Clock
 from aioflow.filesystem import find_writable, how_to_mend
 from aioflow.model.rows import DagFileRow
-from aioflow.processes import Children, NoRoom
+from aioflow.processes import Children, NoHeadroom
 from aioflow.protocol.inputs import FileBroken, FileDeleted, FileParsed, Input
 from aioflow.protocol.parse_results import DagFailure, Parsed
 
@@ -305,7 +305,9 @@ class Catalog:
             parsed = Parsed((), (too_large(file),), (file,))
         elif seen is not None and not seen.is_ignored:
             parsed = await self._refuse_writable(seen.folder, (file,))
-            with contextlib.suppress(NoRoom):  # not the file's fault: the next sweep tries again
+            with contextlib.suppress(
+                NoHeadroom
+            ):  # not the file's fault: the next sweep tries again
                 parsed = parsed or await self.parser.parse(seen.folder, file)
         return ParseOutcome(before, places, parsed)
 

@@ -17,7 +17,7 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.clock import Clock
-from aioflow.processes import Child, Children, describe_ending
+from aioflow.processes import Child, Children, describe_exit
 from aioflow.protocol.commands import Hello, Inspect, Parse, ParserLimits
 from aioflow.protocol.parse_results import NO_ROOM, DagFailure, Inspected, Named, Parsed, ParserDied
 from aioflow.protocol.reports import Report
@@ -217,5 +217,5 @@ def _failure(answer: Parsed | Inspected | ParserDied) -> tuple[DagFailure, Named
         return DagFailure(answer.limit, answer.message), answer.named
     if answer.status == -signal.SIGXCPU:
         return DagFailure("timeout", "parsing took too much processor time"), answer.named
-    failure = describe_ending(answer.status, out_of_memory=False, last_words=answer.last_words)
+    failure = describe_exit(answer.status, out_of_memory=False, last_words=answer.last_words)
     return DagFailure(failure.reason, failure.message), answer.named

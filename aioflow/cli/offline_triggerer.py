@@ -10,7 +10,7 @@ import anyio
 
 from aioflow.api.fire_times import preview_command
 from aioflow.catalog.snapshot import Snapshots
-from aioflow.executors.preview import Foresight
+from aioflow.executors.preview import FireTimePreviews
 from aioflow.model.dag_triggers import DagTriggerRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.processes import Child, Children
@@ -65,7 +65,7 @@ async def _ask(
     children: Children, code: Path, row: DagTriggerRow, version: str, after: Timestamp, count: int
 ) -> FireTimesPreviewed:
     process: list[Child] = []
-    foresight = Foresight(lambda order: process[0].send([order]))
+    foresight = FireTimePreviews(lambda order: process[0].send([order]))
 
     def take(reports: list[Report]) -> None:
         for report in reports:
@@ -82,7 +82,9 @@ async def _ask(
                 foresight.lost()
 
             group.start_soon(tell_of_its_end)
-            answer = await foresight.ask(preview_command(row, version, 0), after=after, count=count)
+            answer = await foresight.request(
+                preview_command(row, version, 0), after=after, count=count
+            )
             group.cancel_scope.cancel()
         child.kill()
     return answer

@@ -10,8 +10,8 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.core.state.child_roles import ASYNC
-from aioflow.executors.describe import Describing
-from aioflow.executors.executor_context import Wiring, may_ask
+from aioflow.executors.describe import DescriptionRequests
+from aioflow.executors.executor_context import ExecutorContext, may_query
 from aioflow.executors.host_heartbeat import HEALTH_SECONDS
 from aioflow.executors.host_load import HostLoad
 from aioflow.executors.shared_host import SharedHost
@@ -89,19 +89,19 @@ class AsyncExecutor:
 
     def __init__(
         self,
-        wiring: Wiring,
+        context: ExecutorContext,
         *,
         role: str = ASYNC,
         health_seconds: float = HEALTH_SECONDS,
         idle_seconds: float = math.inf,
     ) -> None:
-        self._wiring = wiring
+        self._context = context
         self._role = role
         self._host = SharedHost(
             role,
-            wiring,
-            on_reports=self._take,
-            on_output=self._hear,
+            context,
+            on_reports=self._on_reports,
+            on_output=self._on_data,
             on_lost=self._forget_all,
             health_seconds=health_seconds,
             idle_seconds=idle_seconds,
@@ -110,8 +110,8 @@ class AsyncExecutor:
         )
         # Starts whose coroutines are suspended in the host.
         self._parked: set[tuple[TaskNo, StartNo]] = set()
-        self._describing = Describing(self._host.put)
-        self._told: dict[RunNo, RunInfo] = {}
+        self._describing = DescriptionRequests(self._host.put)
+        self._known_runs: dict[RunNo, RunInfo] = {}
         # Starts that may still print, and the open logs of those that have printed (few ever do).
         self._printing: dict[tuple[TaskNo, StartNo], LogKey] = {}
         self._logs: dict[tuple[TaskNo, StartNo], TryLog] = {}
@@ -127,8 +127,8 @@ class AsyncExecutor:
         if not self._host.is_up:
             return
         start, info = effect.start, effect.info
-        if info.run_no not in self._told:
-            self._told[info.run_no] = info
+        if info.run_no not in self._known_runs:
+            self._known_runs[info.run_no] = info
             self._host.put(info)
         if effect.resume is not None:  # the same coroutine, from now on under another start number
             self._parked.discard((start.task_no, effect.resume.was_start_no))
@@ -147,7 +147,7 @@ class AsyncExecutor:
 
     def forget(self, run_no: RunNo) -> None:
         """Drop a run that has ended, in the host too."""
-        if self._told.pop(run_no, None) is not None:
+        if self._known_runs.pop(run_no, None) is not None:
             self._host.put(ForgetRun(run_no))
 
     @property
@@ -157,7 +157,7 @@ class AsyncExecutor:
 
     def _log(self, start: tuple[TaskNo, StartNo]) -> TryLog | None:
         if start not in self._logs and start in self._printing:
-            self._logs[start] = self._wiring.tasklog.open(self._printing[start])
+            self._logs[start] = self._context.tasklog.open(self._printing[start])
         return self._logs.get(start)
 
     def _close_log(self, task_no: TaskNo, start_no: StartNo) -> None:
@@ -168,9 +168,9 @@ class AsyncExecutor:
 
     async def describe(self, tasks: Sequence[TaskNo]) -> dict[TaskNo, Watched]:
         """Return the next checks of those tasks that are sensors in this host."""
-        return await self._describing.ask(tasks) if self._host.is_up else {}
+        return await self._describing.request(tasks) if self._host.is_up else {}
 
-    # ── a sender of queries, see wiring.Asker ───────────────────────────────────────────
+    # ── a sender of queries, see executor_context.QuerySender ────────────────────────────────────
 
     @property
     def is_open(self) -> bool:
@@ -179,11 +179,11 @@ class AsyncExecutor:
 
     def serves(self, run_no: RunNo) -> bool:
         """Return whether the host was sent this run."""
-        return run_no in self._told
+        return run_no in self._known_runs
 
     def info(self, run_no: RunNo) -> RunInfo | None:
         """Return the run's details as sent to the host, if they were."""
-        return self._told.get(run_no)
+        return self._known_runs.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
         """Send replies."""
@@ -191,7 +191,7 @@ class AsyncExecutor:
 
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
-    def _take(self, reports: list[Report]) -> None:
+    def _on_reports(self, reports: list[Report]) -> None:
         passed: list[Input] = []
         for report in reports:
             if isinstance(report, Output):
@@ -200,23 +200,23 @@ class AsyncExecutor:
             elif isinstance(report, TaskStopped):
                 self._close_log(report.task_no, report.start_no)
             elif isinstance(report, _ENDED):
-                self._take_end(report)
+                self._handle_ended(report)
                 passed.append(report)
             elif isinstance(report, _PASSED):
                 passed.append(report)
             elif isinstance(report, Described):
                 self._describing.answered(report)
             elif isinstance(report, Query):
-                if may_ask(self, report):
-                    self._wiring.ask(self, report)
+                if may_query(self, report):
+                    self._context.on_query(self, report)
             elif isinstance(report, CancelQuery):
-                self._wiring.ask(self, report)
+                self._context.on_query(self, report)
             else:
                 _logger.warning("the %s host reported %s", self._role, type(report).__name__)
         if passed:
-            self._wiring.report(passed)
+            self._context.report(passed)
 
-    def _take_end(self, report: TaskReport) -> None:
+    def _handle_ended(self, report: TaskReport) -> None:
         start = report.task_no, report.start_no
         self._close_log(*start)
         if isinstance(report, Awaiting):
@@ -224,14 +224,14 @@ class AsyncExecutor:
         elif self._parked:
             self._parked.discard(start)
 
-    async def _hear(self, data: bytes) -> None:
+    async def _on_data(self, data: bytes) -> None:
         """Log output from the pipe: of C libraries and grandchildren, not of tries."""
-        shown = self._wiring.tasklog.masks.masked(data)[:500]
+        shown = self._context.tasklog.masks.masked(data)[:500]
         _logger.info("the %s host printed: %r", self._role, shown)
 
     def _forget_all(self) -> None:
-        self._wiring.ask(self, CancelQuery(-1))
-        self._told.clear()
+        self._context.on_query(self, CancelQuery(-1))
+        self._known_runs.clear()
         self._parked.clear()
         for key in list(self._printing):
             self._close_log(*key)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from aioflow.processes import Child
 
-__all__ = ("NO_PLACE", "Outside")
+__all__ = ("UNKNOWN_LOCATION", "BlockedProcessMonitor")
 
-NO_PLACE = "code that lets no other thread run"
+UNKNOWN_LOCATION = "code that lets no other thread run"
 
 _COMPUTING = 0.1
 """Share of a beat that the event loop's thread has to compute, however busy the machine is. A
 process that was stopped computes nothing."""
 
 
-class Outside:
+class BlockedProcessMonitor:
     """Examines a silent host from outside, once per beat of its pulse.
 
     Args:

@@ -11,13 +11,13 @@ from aioflow.model.trigger_description import Watched
 from aioflow.protocol.commands import Describe
 from aioflow.protocol.reports import Described
 
-__all__ = ("PATIENCE_SECONDS", "Describing")
+__all__ = ("PATIENCE_SECONDS", "DescriptionRequests")
 
 PATIENCE_SECONDS = 0.5
 """How long a query waits for the host, whose event loop may be blocked."""
 
 
-class _Waiting:
+class _Request:
     """A query that waits for its reply."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class _Waiting:
         self.answer: dict[int, Watched] = {}
 
 
-class Describing:
+class DescriptionRequests:
     """Queries to one host. Its ``Described`` reports must be passed to ``answered``.
 
     Args:
@@ -35,12 +35,12 @@ class Describing:
     def __init__(self, put: Callable[[object], None]) -> None:
         self._put = put
         self._questions = itertools.count(1)
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _Request] = {}
 
-    async def ask(self, numbers: Sequence[int]) -> dict[int, Watched]:
+    async def request(self, numbers: Sequence[int]) -> dict[int, Watched]:
         """Return the host's descriptions by number, or ``{}`` if it does not reply in time."""
         question = next(self._questions)
-        waiting = self._waiting[question] = _Waiting()
+        waiting = self._waiting[question] = _Request()
         self._put(Describe(question, tuple(numbers)))
         try:
             with anyio.move_on_after(PATIENCE_SECONDS):

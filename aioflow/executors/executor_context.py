@@ -18,10 +18,18 @@ from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.worker.queries import refused
 
-__all__ = ("AskSink", "Asker", "Outgoing", "ReportSink", "Wiring", "may_ask", "refuse")
+__all__ = (
+    "ExecutorContext",
+    "Outgoing",
+    "QuerySender",
+    "QuerySink",
+    "ReportSink",
+    "may_query",
+    "refuse",
+)
 
 
-class Asker(Protocol):
+class QuerySender(Protocol):
     """A process that sends queries. It may end before the reply: see ``is_open``."""
 
     @property
@@ -45,11 +53,11 @@ class Asker(Protocol):
 ReportSink: TypeAlias = Callable[[Sequence[Input]], None]
 """Called with the reports of children, synchronously and in the event loop's thread."""
 
-AskSink: TypeAlias = Callable[[Asker, Query | CancelQuery], None]
-"""Called with queries of children. Replies later with ``Asker.send``, unless cancelled."""
+QuerySink: TypeAlias = Callable[[QuerySender, Query | CancelQuery], None]
+"""Called with queries of children. Replies later with ``QuerySender.send``, unless cancelled."""
 
 
-class Wiring(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     """The connections of every kind of host to the daemon."""
 
     children: Children
@@ -58,7 +66,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     tasklog: TaskLog
     report: ReportSink
     clock: Clock
-    ask: AskSink
+    on_query: QuerySink
     memory_limit_bytes: int = 0
     stall_seconds: float = 0.1
     default_deferrable: bool | None = None
@@ -99,15 +107,15 @@ class Outgoing:
         self._child.send(messages)
 
 
-def may_ask(asker: Asker, ask: Query) -> bool:
+def may_query(sender: QuerySender, query: Query) -> bool:
     """Return whether a child asks on behalf of a run it was sent; if not, refuse the query."""
-    if asker.serves(ask.run_no):
+    if sender.serves(query.run_no):
         return True
-    refuse(asker, ask, f"run number {ask.run_no} is none of this process's")
+    refuse(sender, query, f"run number {query.run_no} is none of this process's")
     return False
 
 
-def refuse(asker: Asker, ask: Query, why: str) -> None:
+def refuse(sender: QuerySender, query: Query, why: str) -> None:
     """Reply that the query was refused, and why."""
-    body = refused(ask.kind, ask.body, why)
-    asker.send([Reply(ask.question, body, "" if body else why)])
+    body = refused(query.kind, query.body, why)
+    sender.send([Reply(query.question, body, "" if body else why)])

@@ -43,7 +43,7 @@ class Heartbeat:
         self._allowed = limit_seconds / self.beat_seconds + 1
         self._used_seconds = 0.0
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         """Reset the count: the process said something."""
         self.silent_beats = 0
 

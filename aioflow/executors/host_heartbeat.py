@@ -9,7 +9,7 @@ import anyio
 
 from aioflow.clock import Clock
 
-__all__ = ("HEALTH_SECONDS", "Pulse")
+__all__ = ("HEALTH_SECONDS", "HostHeartbeat")
 
 HEALTH_SECONDS = 30.0
 """How long an event loop may be blocked, unless a setting says otherwise."""
@@ -19,7 +19,7 @@ _BEATS_AT_LEAST = 4
 """A loop gets this many beats to say something, however short the limit is."""
 
 
-class Pulse:
+class HostHeartbeat:
     """Detects that a process has not answered its pings for too long.
 
     Silence is counted in beats and not measured by the clock, so that a daemon that was itself
@@ -37,22 +37,22 @@ class Pulse:
         self.beat_seconds = min(_BEAT_SECONDS, limit_seconds / _BEATS_AT_LEAST)
         self.silent_beats = 0
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         """Reset the count. A shared host sends everything from its loop, so the loop works."""
         self.silent_beats = 0
 
-    async def stopped(self, ask: Callable[[], None]) -> None:
+    async def stopped(self, ping: Callable[[], None]) -> None:
         """Return once the process was silent for too long, counted from now; at most 2 beats late.
 
         Args:
-            ask: Called with each beat; must make the process answer.
+            ping: Called with each beat; must make the process answer.
         """
         if math.isinf(self.limit_seconds):
             await anyio.sleep_forever()
-        self.heard()
+        self.reset()
         allowed = math.ceil(self.limit_seconds / self.beat_seconds)
         # One beat more than allowed: the first may have begun just before the last sign of life.
         while self.silent_beats <= allowed:
-            ask()
+            ping()
             await self._clock.sleep(self.beat_seconds)
             self.silent_beats += 1

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_heartbeat import HEALTH_SECONDS
 from aioflow.executors.host_load import HostLoad
 from aioflow.executors.triggerer import CAPACITY, Triggerer
@@ -38,13 +38,13 @@ class HostPool:
 
     def __init__(
         self,
-        wiring: Wiring,
+        context: ExecutorContext,
         *,
         health_seconds: float = HEALTH_SECONDS,
         capacity: int = CAPACITY,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        self._wiring = wiring
+        self._context = context
         self._health_seconds = health_seconds
         self._capacity = capacity
         self._idle_seconds = idle_seconds
@@ -58,12 +58,12 @@ class HostPool:
         health, idle = self._health_seconds, self._idle_seconds if is_own(role) else float("inf")
         if kind_of(role) == ASYNC:
             executor = AsyncExecutor(
-                self._wiring, role=role, health_seconds=health, idle_seconds=idle
+                self._context, role=role, health_seconds=health, idle_seconds=idle
             )
             self._coroutines[role] = executor
             return executor
         triggerer = self._triggerers[role] = Triggerer(
-            self._wiring,
+            self._context,
             role=role,
             health_seconds=health,
             capacity=self._capacity,

@@ -14,7 +14,7 @@ from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import PreviewFireTimes, StartTrigger
 from aioflow.protocol.reports import FireTimesPreviewed
 
-__all__ = ("LIMIT_SECONDS", "Foresight")
+__all__ = ("LIMIT_SECONDS", "FireTimePreviews")
 
 LIMIT_SECONDS = 5.0
 """Timeout of one preview."""
@@ -23,16 +23,16 @@ _AT_ONCE = 4
 """Previews a host computes at a time, since it also has to report the slots that are due."""
 
 
-class _Asked(msgspec.Struct):
+class _Request(msgspec.Struct):
     """A preview request in flight."""
 
     class_path: str
     number: TriggerNo
-    heard: anyio.Event
+    received: anyio.Event
     answer: FireTimesPreviewed | None = None
 
 
-class Foresight:
+class FireTimePreviews:
     """Requests previews from one host; its owner calls ``answered`` and ``lost``.
 
     Args:
@@ -42,10 +42,12 @@ class Foresight:
     def __init__(self, put: Callable[[object], None]) -> None:
         self._put = put
         self._numbers = itertools.count(1)
-        self._asked: dict[int, _Asked] = {}
+        self._requests: dict[int, _Request] = {}
         self._turn = anyio.Semaphore(_AT_ONCE)
 
-    async def ask(self, host: StartTrigger, *, after: Timestamp, count: int) -> FireTimesPreviewed:
+    async def request(
+        self, host: StartTrigger, *, after: Timestamp, count: int
+    ) -> FireTimesPreviewed:
         """Return the next fire times of a timetable after a timestamp, or the failure.
 
         After ``LIMIT_SECONDS``, waiting for earlier requests included, the failure is a timeout.
@@ -54,39 +56,41 @@ class Foresight:
         try:
             with anyio.fail_after(LIMIT_SECONDS):
                 async with self._turn:
-                    return await self._ask(
+                    return await self._request(
                         PreviewFireTimes(number, host, after, count, LIMIT_SECONDS)
                     )
         except TimeoutError:
             message = f"it has not answered within {LIMIT_SECONDS:g} s"
             return FireTimesPreviewed(number, failure=_failure("TimeoutError", message, "timeout"))
 
-    async def _ask(self, order: PreviewFireTimes) -> FireTimesPreviewed:
-        asked = _Asked(order.host.class_path, order.host.trigger_no, anyio.Event())
-        self._asked[order.question] = asked
+    async def _request(self, command: PreviewFireTimes) -> FireTimesPreviewed:
+        request = _Request(command.host.class_path, command.host.trigger_no, anyio.Event())
+        self._requests[command.question] = request
         try:
-            self._put(order)
-            await asked.heard.wait()
+            self._put(command)
+            await request.received.wait()
         finally:
-            del self._asked[order.question]
-        assert asked.answer is not None  # noqa: S101 - it was heard
-        return asked.answer
+            del self._requests[command.question]
+        assert request.answer is not None  # noqa: S101 - it was received
+        return request.answer
 
     def class_of(self, number: TriggerNo) -> str:
         """Return the class of a timetable whose preview is in flight; empty for any other."""
-        found = (asked.class_path for asked in self._asked.values() if asked.number == number)
+        found = (
+            request.class_path for request in self._requests.values() if request.number == number
+        )
         return next(found, "")
 
     def answered(self, answer: FireTimesPreviewed) -> None:
         """Handle a reply. One that no caller waits for any more is dropped."""
-        asked = self._asked.get(answer.question)
-        if asked is not None:
-            asked.answer = answer
-            asked.heard.set()
+        request = self._requests.get(answer.question)
+        if request is not None:
+            request.answer = answer
+            request.received.set()
 
     def lost(self) -> None:
         """Fail all requests in flight, because the host was lost."""
-        for number in list(self._asked):
+        for number in list(self._requests):
             failure = _failure("Killed", "its host was lost while it was asked", "lost")
             self.answered(FireTimesPreviewed(number, failure=failure))
 

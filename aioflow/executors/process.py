@@ -12,9 +12,9 @@ from typing import TypeAlias, TypeGuard
 
 import anyio
 
-from aioflow.executors.executor_context import Outgoing, Wiring, may_ask
+from aioflow.executors.executor_context import ExecutorContext, Outgoing, may_query
 from aioflow.executors.heartbeat import Heartbeat
-from aioflow.executors.worker_output import Printing
+from aioflow.executors.worker_output import WorkerOutput
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.states import Failure
 from aioflow.processes import Child
@@ -44,10 +44,11 @@ TRIES_LIMIT = 100_000
 """A process is replaced after this many tries, to bound leaks. The slot's next try then waits about
 0.3 s for a start and an import; this must happen to fewer than one try in a hundred."""
 MEMORY_LIMIT_BYTES = 1024 * 1024 * 1024
-"""A process is also replaced once it has grown this large; checked every ``MEMORY_LOOK`` tries."""
-MEMORY_LOOK = 64
+"""A process is also replaced once it has grown this large, see ``MEMORY_CHECK_TRIES``."""
+MEMORY_CHECK_TRIES = 64
+"""Number of tries after which the memory is checked."""
 
-RUNS_KEPT = 128
+RUNS_LIMIT = 128
 """Runs a process remembers. A run beyond these is sent again with its next try."""
 
 STUCK_FACTOR = 10
@@ -101,23 +102,23 @@ class Process:
 
     hosts_triggers = False
 
-    def __init__(self, wiring: Wiring, heartbeat: Heartbeat) -> None:
+    def __init__(self, context: ExecutorContext, heartbeat: Heartbeat) -> None:
         self.on_idle: Callable[[], None] = _nothing
         self.heartbeat = heartbeat
         self.version = ""
         self.has_reported = False
         self.memory_bytes = 0
         self.idle_since_us = 0
-        self._wiring = wiring
+        self._context = context
         self._child: Child | None = None
         self._killed_for: Failure | None = None
         self._outgoing: Outgoing | None = None
         self._is_accepting = False
-        self._told: dict[RunNo, RunInfo] = {}
+        self._known_runs: dict[RunNo, RunInfo] = {}
         self._sent: dict[TryKey, _Try] = {}
         self._begun: _Try | None = None
         self._tries = 0
-        self._printing: Printing | None = None
+        self._printing: WorkerOutput | None = None
         self._nap = anyio.CancelScope()
         self._nap_until: int | None = None
 
@@ -127,12 +128,12 @@ class Process:
         """Start the process, call ``on_up``, and return why it ended once it is dead.
 
         Raises:
-            OSError: In a group, if it could not be started: ``NoRoom`` if there is no room.
+            OSError: In a group, if it could not be started: ``NoHeadroom`` if there is no room.
         """
         failure = NO_PROCESS
         try:
-            async with self._wiring.children.child(
-                "slot", on_reports=self._take, on_output=self._print
+            async with self._context.children.child(
+                "slot", on_reports=self._on_reports, on_output=self._print
             ) as child:
                 self._adopt(child)
                 on_up()
@@ -154,8 +155,8 @@ class Process:
         self._child = child
         self._is_accepting = True
         self._outgoing = Outgoing(child)
-        self._printing = Printing(self._wiring.tasklog, child.log_nonce)
-        child.send([self._wiring.welcome("slot")])
+        self._printing = WorkerOutput(self._context.tasklog, child.log_nonce)
+        child.send([self._context.welcome("slot")])
 
     def dismiss(self) -> None:
         """Let an idle process exit by itself."""
@@ -171,7 +172,7 @@ class Process:
     def beat(self) -> None:
         """Ping the process, and count the beat unless it gave a sign of life since the last one."""
         if self._child is not None:
-            self._order(Ping(self._wiring.clock.monotonic_us()))
+            self._send(Ping(self._context.clock.monotonic_us()))
             self.heartbeat.beat(self._child)
 
     def kill_frozen(self) -> Failure:
@@ -188,9 +189,11 @@ class Process:
         """True if it has served enough tries or grown too large. Reading it may check the memory.
 
         The memory is checked after its first try, when its code is loaded, and then every
-        ``MEMORY_LOOK`` tries.
+        ``MEMORY_CHECK_TRIES`` tries.
         """
-        if self._child is not None and (not self.memory_bytes or self._tries % MEMORY_LOOK == 0):
+        if self._child is not None and (
+            not self.memory_bytes or self._tries % MEMORY_CHECK_TRIES == 0
+        ):
             self.memory_bytes = self._child.memory_bytes()
         return self.memory_bytes > MEMORY_LIMIT_BYTES or self._tries >= TRIES_LIMIT
 
@@ -214,15 +217,15 @@ class Process:
         """Send it a try, to run after those it already has."""
         info = effect.info
         self.version = info.version
-        if self._told.pop(info.run_no, None) is None:
-            self._make_room()
-            self._order(info)
-        self._told[info.run_no] = info  # moved to the end, so it is dropped last
+        if self._known_runs.pop(info.run_no, None) is None:
+            self._evict_run()
+            self._send(info)
+        self._known_runs[info.run_no] = info  # moved to the end, so it is dropped last
         key = key_of(effect)
         self._sent[key] = _Try(effect)
         if self._printing is not None:
             self._printing.expect(effect.start)
-        self._order(effect.start)
+        self._send(effect.start)
         if self._begun is not None:
             self._begun.is_recalled = False  # another try waits behind it again
         self._rearm()
@@ -234,7 +237,7 @@ class Process:
             return  # it has ended
         found.is_stopped = True
         if found.began is None:
-            self._order(Recall((key,)))
+            self._send(Recall((key,)))
         else:
             self._kill()
 
@@ -242,27 +245,27 @@ class Process:
         """Recall those of these tries that have not begun."""
         there = tuple(key for key in keys if key in self._sent)
         if there:
-            self._order(Recall(there))
+            self._send(Recall(there))
 
     def forget(self, run_no: RunNo) -> None:
         """Drop a run that has ended, in the process too."""
-        if self._told.pop(run_no, None) is not None:
-            self._order(ForgetRun(run_no))
+        if self._known_runs.pop(run_no, None) is not None:
+            self._send(ForgetRun(run_no))
 
-    def _make_room(self) -> None:
+    def _evict_run(self) -> None:
         """Drop the least recently used run without tries, if the process knows too many."""
-        if len(self._told) < RUNS_KEPT:
+        if len(self._known_runs) < RUNS_LIMIT:
             return
         busy = {sent.effect.info.run_no for sent in self._sent.values()}
-        idle = next((run_no for run_no in self._told if run_no not in busy), None)
+        idle = next((run_no for run_no in self._known_runs if run_no not in busy), None)
         if idle is not None:
             self.forget(idle)
 
-    def _order(self, message: object) -> None:
+    def _send(self, message: object) -> None:
         if self._outgoing is not None:
             self._outgoing.put(message)
 
-    # ── a sender of queries, see wiring.Asker ───────────────────────────────────────────
+    # ── a sender of queries, see executor_context.QuerySender ────────────────────────────────────
 
     @property
     def is_open(self) -> bool:
@@ -271,65 +274,67 @@ class Process:
 
     def serves(self, run_no: RunNo) -> bool:
         """Return whether the process was sent this run."""
-        return run_no in self._told
+        return run_no in self._known_runs
 
     def info(self, run_no: RunNo) -> RunInfo | None:
         """Return the run's details as sent to the process, if they were."""
-        return self._told.get(run_no)
+        return self._known_runs.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
         """Send replies."""
         for message in messages:
-            self._order(message)
+            self._send(message)
 
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
-    def _take(self, reports: list[Report]) -> None:
+    def _on_reports(self, reports: list[Report]) -> None:
         passed: list[Input] = []
-        over = {_key_of(report) for report in reports if _tells_begin(report)}
+        over = {_key_of(report) for report in reports if _implies_begin(report)}
         for report in reports:
             if isinstance(report, TaskStarted):
-                self._take_begin(report, passed, is_told=_key_of(report) in over)
+                self._handle_started(report, passed, is_implied=_key_of(report) in over)
             elif isinstance(report, _ENDED):
-                self._take_end(report, passed)
+                self._handle_ended(report, passed)
             elif isinstance(report, Labelled | ResultWriteFailed):
-                self._take_word(report, passed)
+                self._handle_progress(report, passed)
             elif isinstance(report, Recalled):
-                self._take_back(report, passed)
+                self._handle_recalled(report, passed)
             elif isinstance(report, Query):
-                if may_ask(self, report):
-                    self._wiring.ask(self, report)
+                if may_query(self, report):
+                    self._context.on_query(self, report)
             elif not isinstance(report, Pong):
                 _logger.warning("a slot worker reported %s", type(report).__name__)
         self.has_reported = True
-        self.heartbeat.heard()
+        self.heartbeat.reset()
         if passed:
-            self._wiring.report(passed)
+            self._context.report(passed)
         self._rearm()
         if not self._sent and self._is_accepting:
             self.on_idle()
 
-    def _take_begin(self, report: TaskStarted, passed: list[Input], *, is_told: bool) -> None:
+    def _handle_started(
+        self, report: TaskStarted, passed: list[Input], *, is_implied: bool
+    ) -> None:
         """Record the start of a try. Report it unless the end, received with it, implies it."""
         found = self._sent.get(_key_of(report))
         if found is None:
             return
         found.began = report
-        found.began_us = self._wiring.clock.monotonic_us()
+        found.began_us = self._context.clock.monotonic_us()
         self._begun = found
         if found.is_stopped:
             self._kill()  # the recall came too late
-        elif not is_told:
+        elif not is_implied:
             passed.append(report)
 
-    def _take_word(self, report: Labelled | ResultWriteFailed, passed: list[Input]) -> None:
+    def _handle_progress(self, report: Labelled | ResultWriteFailed, passed: list[Input]) -> None:
         found = self._sent.get(_key_of(report))
         if found is None or found.is_stopped:
             return
         found.has_returned = isinstance(report, ResultWriteFailed)
         passed.append(report)
 
-    def _take_end(self, report: Ended, passed: list[Input]) -> None:
+    def _handle_ended(self, report: Ended, passed: list[Input]) -> None:
         found = self._sent.pop(_key_of(report), None)
         if found is None:
             return
@@ -339,7 +344,7 @@ class Process:
         if not found.is_stopped:
             passed.append(report)
 
-    def _take_back(self, report: Recalled, passed: list[Input]) -> None:
+    def _handle_recalled(self, report: Recalled, passed: list[Input]) -> None:
         found = [(key, self._sent.pop(key, None)) for key in report.tries]
         back = tuple(key for key, tried in found if tried is not None and not tried.is_stopped)
         if back:
@@ -362,7 +367,7 @@ class Process:
         if back:
             reports.append(Recalled(tuple(back)))
         if reports:
-            self._wiring.report(reports)
+            self._context.report(reports)
 
     def _failed(self, tried: _Try, failure: Failure, *, interrupted: bool = False) -> Failed:
         if tried.is_timed_out:
@@ -373,7 +378,7 @@ class Process:
             task_no=start.task_no,
             start_no=start.start_no,
             began_at=None if tried.began is None else tried.began.at,
-            at=self._wiring.clock.now(),
+            at=self._context.clock.now(),
             failure=failure,
             # The task is not to blame if something else killed the process.
             interrupted=interrupted or failure.reason == "killed",
@@ -383,7 +388,7 @@ class Process:
 
     async def _watch_the_time(self) -> None:
         """Kill the process at a try's timeout; recall the tries behind a slow one."""
-        clock = self._wiring.clock
+        clock = self._context.clock
         while True:
             with anyio.CancelScope() as self._nap:
                 self._nap_until = self._next_deadline()
@@ -415,7 +420,7 @@ class Process:
         return None if timeout_us is None or tried.has_returned else tried.began_us + timeout_us
 
     def _enforce(self) -> None:
-        tried, now = self._begun, self._wiring.clock.monotonic_us()
+        tried, now = self._begun, self._context.clock.monotonic_us()
         if tried is None:
             return
         timeout_at = self._timeout_at(tried)
@@ -424,7 +429,7 @@ class Process:
             self._kill()
         elif not tried.is_recalled and len(self._sent) > 1 and now >= _stuck_at(tried):
             tried.is_recalled = True
-            self._order(Recall(tuple(key for key, sent in self._sent.items() if not sent.began)))
+            self._send(Recall(tuple(key for key, sent in self._sent.items() if not sent.began)))
 
 
 def _nothing() -> None:
@@ -440,7 +445,7 @@ def _key_of(report: TaskStarted | Ended | Labelled | ResultWriteFailed) -> TryKe
     return (report.task_no, report.start_no)
 
 
-def _tells_begin(report: Report) -> TypeGuard[Ended]:
+def _implies_begin(report: Report) -> TypeGuard[Ended]:
     return isinstance(report, _ENDED) and report.began_at is not None
 
 

@@ -15,12 +15,12 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.heartbeat import Heartbeat, beat_seconds
 from aioflow.executors.process import NO_PROCESS, Process
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
-from aioflow.processes import NoRoom
+from aioflow.processes import NoHeadroom
 
 __all__ = ("Processes", "Slot")
 
@@ -63,14 +63,14 @@ class Processes:
 
     def __init__(
         self,
-        wiring: Wiring,
+        context: ExecutorContext,
         slots: int,
         *,
         idle_seconds: float,
         memory_bytes: float,
         frozen_seconds: float,
     ) -> None:
-        self._wiring = wiring
+        self._context = context
         self._slots = slots
         self._idle_seconds = idle_seconds
         self._memory_bytes = memory_bytes
@@ -135,7 +135,7 @@ class Processes:
     async def _watch(self) -> None:
         """Ping the processes while slots hold any."""
         while self._holders:
-            await self._wiring.clock.sleep(beat_seconds(self._frozen_seconds))
+            await self._context.clock.sleep(beat_seconds(self._frozen_seconds))
             for process, slot in list(self._holders.items()):
                 if slot.watch(process):
                     self._give_up(process)
@@ -161,7 +161,7 @@ class Processes:
         if not process.version:
             self._unloaded.append(process)
             return
-        process.idle_since_us = self._wiring.clock.monotonic_us()
+        process.idle_since_us = self._context.clock.monotonic_us()
         self._idle.setdefault(process.version, []).append(process)
         self._idle_count += 1
         self._idle_bytes += process.memory_bytes
@@ -169,10 +169,10 @@ class Processes:
 
     def _take_idle(self, version: str) -> Process | None:
         """Return the last used idle process of a version, or else an unloaded one, if any."""
-        kept = self._idle.get(version)
-        if not kept:
+        idle = self._idle.get(version)
+        if not idle:
             return self._unloaded.pop() if self._unloaded else None
-        process = kept[-1]
+        process = idle[-1]
         self._remove_idle(process)
         return process
 
@@ -180,11 +180,11 @@ class Processes:
         """Remove a process from the idle ones. Does nothing if it is not idle."""
         if process in self._unloaded:
             self._unloaded.remove(process)
-        kept = self._idle.get(process.version, [])
-        if process not in kept:
+        idle = self._idle.get(process.version, [])
+        if process not in idle:
             return
-        kept.remove(process)
-        if not kept:
+        idle.remove(process)
+        if not idle:
             del self._idle[process.version]
         self._idle_count -= 1
         self._idle_bytes -= process.memory_bytes
@@ -202,7 +202,7 @@ class Processes:
 
     async def _replenish(self) -> None:
         """Start spare processes, after giving the work that took the last one a head start."""
-        await self._wiring.clock.sleep(HEAD_START_SECONDS)
+        await self._context.clock.sleep(HEAD_START_SECONDS)
         self._is_replenishing = False
         if not self._is_held_up:
             self._start(self._missing_ready)
@@ -241,7 +241,7 @@ class Processes:
 
     async def _dismiss_unused(self) -> None:
         """Dismiss idle processes that were unused for too long, while there are more than slots."""
-        clock = self._wiring.clock
+        clock = self._context.clock
         while self._has_extra and not math.isinf(self._idle_seconds):
             oldest = self._least_recent()
             idle_us = clock.monotonic_us() - oldest.idle_since_us
@@ -257,7 +257,7 @@ class Processes:
         return self._idle_count > self._slots
 
     def _least_recent(self) -> Process:
-        oldest = (kept[0] for kept in self._idle.values())
+        oldest = (idle[0] for idle in self._idle.values())
         return min(oldest, key=lambda process: process.idle_since_us)
 
     def _dismiss(self, process: Process) -> None:
@@ -268,8 +268,8 @@ class Processes:
 
     async def _serve(self) -> None:
         """Run one process until it is dead, then settle its tries."""
-        process, failure = Process(self._wiring, Heartbeat(self._frozen_seconds)), NO_PROCESS
-        is_up = lacks_room = False
+        process, failure = Process(self._context, Heartbeat(self._frozen_seconds)), NO_PROCESS
+        is_up = lacks_headroom = False
 
         def on_up() -> None:
             nonlocal is_up
@@ -280,8 +280,8 @@ class Processes:
         self._all.add(process)
         try:
             failure = await process.run(on_up)
-        except* NoRoom:
-            lacks_room = True
+        except* NoHeadroom:
+            lacks_headroom = True
         except* OSError as exc:
             self._failures += 1
             _logger.error("no slot worker can be kept: %s", exc.exceptions)  # noqa: TRY400
@@ -293,11 +293,11 @@ class Processes:
         slot = self._holders.pop(process, None)
         if slot is not None:
             slot.lost(process, failure)
-        self._try_again(lacks_room=lacks_room)
+        self._try_again(lacks_headroom=lacks_headroom)
 
-    def _try_again(self, *, lacks_room: bool) -> None:
+    def _try_again(self, *, lacks_headroom: bool) -> None:
         """Start missing processes: at once, or after a delay if starts fail."""
-        if lacks_room:
+        if lacks_headroom:
             self._failures = max(1, self._failures)
             if self._idle_count:  # an idle process uses memory that another one needs
                 self._dismiss(self._least_recent())
@@ -305,13 +305,13 @@ class Processes:
             self._fill()
         elif self._group is not None and not self._is_held_up:
             self._is_held_up = True
-            self._group.start_soon(self._hold_up, lacks_room)
+            self._group.start_soon(self._hold_up, lacks_headroom)
 
-    async def _hold_up(self, lacks_room: bool) -> None:
-        if lacks_room:
-            await self._wiring.children.room()
+    async def _hold_up(self, lacks_headroom: bool) -> None:
+        if lacks_headroom:
+            await self._context.children.wait_for_headroom()
         else:
             delay = FIRST_DELAY_SECONDS * 2.0 ** min(self._failures - 1, 10)
-            await self._wiring.clock.sleep(min(delay, LONGEST_DELAY_SECONDS))
+            await self._context.clock.sleep(min(delay, LONGEST_DELAY_SECONDS))
         self._is_held_up = False
         self._fill()

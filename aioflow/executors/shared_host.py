@@ -11,17 +11,17 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.core.state.child_roles import ASYNC, kind_of
-from aioflow.executors.blocked_process import NO_PLACE, Outside
-from aioflow.executors.executor_context import Outgoing, Wiring
-from aioflow.executors.host_heartbeat import Pulse
+from aioflow.executors.blocked_process import UNKNOWN_LOCATION, BlockedProcessMonitor
+from aioflow.executors.executor_context import ExecutorContext, Outgoing
+from aioflow.executors.host_heartbeat import HostHeartbeat
 from aioflow.executors.host_load import HostLoad, WatchLoad
 from aioflow.model.states import Failure
-from aioflow.processes import Child, NoRoom
+from aioflow.processes import Child, NoHeadroom
 from aioflow.protocol.commands import Ping
 from aioflow.protocol.inputs import HostLost, HostUp, LoopBlocked
 from aioflow.protocol.reports import Pong, Report
 from aioflow.telemetry.log import about
-from aioflow.worker.blocked_loop import Stall, StallLines
+from aioflow.worker.blocked_loop import BlockedLoop, BlockedLoopReader
 
 __all__ = ("SharedHost",)
 
@@ -31,7 +31,7 @@ LONGEST_DELAY_SECONDS = 30.0
 LONG_LIFE_US = 60_000_000
 """After a life this long, the next death counts as the first: the delay is reset."""
 
-_PULSES_KEPT = 30
+_LAG_SAMPLES = 30
 
 _logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class SharedHost:
     def __init__(
         self,
         role: str,
-        wiring: Wiring,
+        context: ExecutorContext,
         *,
         on_reports: Callable[[list[Report]], None],
         on_output: Callable[[bytes], Awaitable[None]],
@@ -73,13 +73,13 @@ class SharedHost:
         may_replace: Callable[[], bool] = lambda: True,
     ) -> None:
         self._role = role
-        self._wiring = wiring
+        self._context = context
         self._on_reports = on_reports
         self._on_output = on_output
         self._on_lost = on_lost
-        self._pulse = Pulse(wiring.clock, health_seconds)
-        self._stalls = StallLines("")
-        self._standing = ""
+        self._heartbeat = HostHeartbeat(context.clock, health_seconds)
+        self._blocked_reader = BlockedLoopReader("")
+        self._blocked_at = ""
         self._incident = 0
         self._patience_seconds = patience_seconds
         self._class_of = class_of
@@ -88,13 +88,13 @@ class SharedHost:
         self._may_replace = may_replace
         self._was_idle = self._is_outdated = False
         self._changed = ""
-        self._orders = 0
+        self._commands_sent = 0
         self._blocked: Failure | None = None
         self._offender = -1
         self._outgoing: Outgoing | None = None
         self._child: Child | None = None
         self._starting: TaskStatus[None] | None = None
-        self._late_us: deque[int] = deque(maxlen=_PULSES_KEPT)
+        self._late_us: deque[int] = deque(maxlen=_LAG_SAMPLES)
         self._evicted = self._evicted_here = 0
         self._watches: list[WatchLoad] | None = None
 
@@ -127,7 +127,7 @@ class SharedHost:
     def put(self, message: object) -> None:
         """Send a command with the next frame, or drop it if there is no process."""
         if self._outgoing is not None:
-            self._orders += 1
+            self._commands_sent += 1
             self._outgoing.put(message)
 
     def send(self, messages: Sequence[object]) -> None:
@@ -145,16 +145,16 @@ class SharedHost:
 
         Signals ``task_status`` when the first process is up, or could not be started.
         """
-        clock, deaths = self._wiring.clock, 0
+        clock, deaths = self._context.clock, 0
         self._starting = task_status
         while True:
             born = clock.monotonic_us()
-            has_room = await self._serve()
+            has_headroom = await self._serve()
             self._tell_started()
             if self._was_idle:
                 return
-            if not has_room:
-                await self._wiring.children.room()
+            if not has_headroom:
+                await self._context.children.wait_for_headroom()
                 continue
             if self._offender >= 0 or self._is_outdated:
                 continue  # no delay: it was blocked, or served, for longer than a start takes
@@ -166,28 +166,28 @@ class SharedHost:
     async def _serve(self) -> bool:
         """Run one process until it is dead; return whether the machine had room for one."""
         failure: Failure | None = None
-        has_room = True
+        has_headroom = True
         culprit = self._offender = -1
         self._is_outdated = False
         try:
-            async with self._wiring.children.child(
+            async with self._context.children.child(
                 kind_of(self._role),
-                on_reports=self._take,
-                on_output=self._hear,
+                on_reports=self._receive,
+                on_output=self._on_data,
                 black_box=True,
             ) as child:
-                self._greet(child)
+                self._send_hello(child)
                 async with anyio.create_task_group() as group:
-                    group.start_soon(self._watch_pulse, child)
+                    group.start_soon(self._watch_heartbeat, child)
                     if self._idle_seconds < math.inf:
-                        group.start_soon(self._leave_when_idle, child)
+                        group.start_soon(self._dismiss_when_idle, child)
                     failure = await child.ended()
                     group.cancel_scope.cancel()
                 # It is certainly dead, so the crash recorder still names the owner of the last
                 # step.
                 culprit = child.culprit()
-        except* NoRoom:
-            has_room = False
+        except* NoHeadroom:
+            has_headroom = False
         except* OSError as exc:
             _logger.error("no %s host: %s", self._role, exc.exceptions)  # noqa: TRY400
         finally:
@@ -198,17 +198,17 @@ class SharedHost:
             self._on_lost()
         if was_up:
             self._report_loss(self._blocked or failure, culprit, class_path)
-        return has_room
+        return has_headroom
 
-    def _take(self, reports: list[Report]) -> None:
-        self._pulse.heard()
+    def _receive(self, reports: list[Report]) -> None:
+        self._heartbeat.reset()
         passed: list[Report] = [report for report in reports if not isinstance(report, Pong)]
         if len(passed) < len(reports):
-            self._hear_pulse([report for report in reports if isinstance(report, Pong)])
+            self._handle_pongs([report for report in reports if isinstance(report, Pong)])
         self._on_reports(passed)
         self._replace_if_outdated()
 
-    def _hear_pulse(self, pongs: Sequence[Pong]) -> None:
+    def _handle_pongs(self, pongs: Sequence[Pong]) -> None:
         self._late_us.append(max(pong.late_us for pong in pongs))
         self._evicted += pongs[-1].evicted - self._evicted_here
         self._evicted_here = pongs[-1].evicted
@@ -226,76 +226,80 @@ class SharedHost:
             if self._child is not None:
                 self._child.dismiss()
 
-    async def _hear(self, data: bytes) -> None:
+    async def _on_data(self, data: bytes) -> None:
         """Pass on its output, and report the watchdog lines found in it."""
-        printed, stalls = self._stalls.feed(data)
-        if stalls:
-            self._incident = stalls[-1].incident
-            self._standing = "" if stalls[-1].is_over else f" at {stalls[-1].place}"
-            self._wiring.report([self._stalled(stall) for stall in stalls])
-            self._judge(stalls[-1])
+        printed, blocks = self._blocked_reader.feed(data)
+        if blocks:
+            self._incident = blocks[-1].incident
+            self._blocked_at = "" if blocks[-1].is_over else f" at {blocks[-1].place}"
+            self._context.report([self._loop_blocked(block) for block in blocks])
+            self._judge(blocks[-1])
         if printed:
             await self._on_output(printed)
 
-    def _judge(self, stall: Stall) -> None:
+    def _judge(self, block: BlockedLoop) -> None:
         """Kill the process if a step blocks the loop for longer than the others have to accept."""
-        child, seconds = self._child, stall.milliseconds / 1000
-        is_slow_once = stall.is_over or stall.is_loading
+        child, seconds = self._child, block.milliseconds / 1000
+        is_slow_once = block.is_over or block.is_loading
         if child is None or is_slow_once or seconds < self._patience_seconds():
             return
-        self._offender = stall.number
-        self._blocked = _blocked(seconds, f" at {stall.place}")
+        self._offender = block.number
+        self._blocked = _blocked(seconds, f" at {block.place}")
         child.kill()
 
-    def _stalled(self, stall: Stall) -> LoopBlocked:
+    def _loop_blocked(self, block: BlockedLoop) -> LoopBlocked:
         return LoopBlocked(
             role=self._role,
-            culprit=stall.number,
-            incident=f"{self.pid}.{stall.incident}",
-            milliseconds=stall.milliseconds,
-            place=stall.place,
-            is_loading=stall.is_loading,
-            is_over=stall.is_over,
-            class_path=self._class_of(stall.number),
+            culprit=block.number,
+            incident=f"{self.pid}.{block.incident}",
+            milliseconds=block.milliseconds,
+            place=block.place,
+            is_loading=block.is_loading,
+            is_over=block.is_over,
+            class_path=self._class_of(block.number),
         )
 
-    async def _leave_when_idle(self, child: Child) -> None:
+    async def _dismiss_when_idle(self, child: Child) -> None:
         """End the process once it had no work, and got no commands, for ``idle_seconds``."""
         orders = -1
-        while orders != self._orders or not self._is_idle():
-            orders = self._orders
-            await self._wiring.clock.sleep(self._idle_seconds)
+        while orders != self._commands_sent or not self._is_idle():
+            orders = self._commands_sent
+            await self._context.clock.sleep(self._idle_seconds)
         self._was_idle = True
         child.dismiss()
 
-    async def _watch_pulse(self, child: Child) -> None:
-        outside = Outside(child, self._pulse.beat_seconds)
-        await self._pulse.stopped(lambda: self._ask_for_pulse(outside))
-        self._blocked = _blocked(self._pulse.limit_seconds, self._standing)
+    async def _watch_heartbeat(self, child: Child) -> None:
+        outside = BlockedProcessMonitor(child, self._heartbeat.beat_seconds)
+        await self._heartbeat.stopped(lambda: self._ping(outside))
+        self._blocked = _blocked(self._heartbeat.limit_seconds, self._blocked_at)
         child.kill()
 
-    def _ask_for_pulse(self, outside: Outside) -> None:
+    def _ping(self, outside: BlockedProcessMonitor) -> None:
         if self._outgoing is not None:  # not counted as a command: a ping is no work
-            self._outgoing.put(Ping(self._wiring.clock.monotonic_us()))
-        silent_beats = self._pulse.silent_beats
+            self._outgoing.put(Ping(self._context.clock.monotonic_us()))
+        silent_beats = self._heartbeat.silent_beats
         culprit = outside.culprit(silent_beats)
-        if culprit >= 0 and not self._standing:
+        if culprit >= 0 and not self._blocked_at:
             # When the watchdog can report again, it reports this stall as its next incident.
-            milliseconds = round(silent_beats * self._pulse.beat_seconds * 1000)
-            stall = Stall(self._incident + 1, culprit, milliseconds, NO_PLACE)
-            self._wiring.report([self._stalled(stall)])
-            self._judge(stall)
+            milliseconds = round(silent_beats * self._heartbeat.beat_seconds * 1000)
+            block = BlockedLoop(self._incident + 1, culprit, milliseconds, UNKNOWN_LOCATION)
+            self._context.report([self._loop_blocked(block)])
+            self._judge(block)
 
-    def _greet(self, child: Child) -> None:
+    def _send_hello(self, child: Child) -> None:
         self._blocked = None
         self._changed = ""
         self._late_us.clear()
         self._evicted_here = 0
         self._watches = None
-        self._stalls, self._standing, self._incident = StallLines(child.log_nonce), "", 0
-        child.send([self._wiring.welcome(kind_of(self._role))])
+        self._blocked_reader, self._blocked_at, self._incident = (
+            BlockedLoopReader(child.log_nonce),
+            "",
+            0,
+        )
+        child.send([self._context.welcome(kind_of(self._role))])
         self._child, self._outgoing = child, Outgoing(child)
-        self._wiring.report([HostUp(self._role)])
+        self._context.report([HostUp(self._role)])
         self._tell_started()
 
     def _tell_started(self) -> None:
@@ -318,11 +322,11 @@ class SharedHost:
             role=self._role,
             culprit=culprit,
             failure=failure,
-            at=self._wiring.clock.now(),
+            at=self._context.clock.now(),
             class_path=class_path,
             was_dismissed=self._was_idle or self._is_outdated,
         )
-        self._wiring.report([lost])
+        self._context.report([lost])
 
 
 def _blocked(seconds: float, where: str) -> Failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.heartbeat import FROZEN_SECONDS
 from aioflow.executors.processes import Processes
 from aioflow.executors.worker import Worker
@@ -34,20 +34,20 @@ class SlotExecutor:
 
     def __init__(
         self,
-        wiring: Wiring,
+        context: ExecutorContext,
         slots: int,
         *,
         idle_seconds: float = IDLE_SECONDS,
         frozen_seconds: float = FROZEN_SECONDS,
     ) -> None:
         self._processes = Processes(
-            wiring,
+            context,
             slots,
             idle_seconds=idle_seconds,
             frozen_seconds=frozen_seconds,
             memory_bytes=memory_limit_bytes() / MEMORY_SHARE,
         )
-        self._workers = tuple(Worker(n, wiring, self._processes) for n in range(slots))
+        self._workers = tuple(Worker(n, context, self._processes) for n in range(slots))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep processes for the slots until cancelled; then kill all of them."""

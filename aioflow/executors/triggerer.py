@@ -16,11 +16,11 @@ from anyio.abc import TaskStatus
 from aioflow.core.state.child_roles import QUARANTINE, TRIGGERS
 from aioflow.core.state.interner import Interner
 from aioflow.core.state.pages import Numbers, Pages, Rows, packed
-from aioflow.executors.describe import Describing
-from aioflow.executors.executor_context import Wiring, may_ask
+from aioflow.executors.describe import DescriptionRequests
+from aioflow.executors.executor_context import ExecutorContext, may_query
 from aioflow.executors.host_heartbeat import HEALTH_SECONDS
 from aioflow.executors.host_load import HostLoad
-from aioflow.executors.preview import Foresight
+from aioflow.executors.preview import FireTimePreviews
 from aioflow.executors.shared_host import SharedHost
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.timestamps import Timestamp
@@ -51,14 +51,14 @@ SHUTDOWN = "shutdown"
 """Reason for releasing a trigger when its daemon shuts down."""
 
 REPLACE_SECONDS = 0.35
-REHOST_SECONDS = 50e-6
+REASSIGN_SECONDS = 50e-6
 """Delay for those that wait when this host is replaced: a fixed part, plus this for each other
 trigger. A step that has blocked for as long may well block for as long again."""
 
 _SHOWN_BYTES = 2_000
 """Limit for output that belongs to no task."""
 
-_PLACES_KEPT = 64
+_HEAP_SLACK = 64
 """Entries allowed in the queue's heap, besides twice the number of waiting triggers."""
 
 _logger = logging.getLogger(__name__)
@@ -119,24 +119,24 @@ class Triggerer:
 
     def __init__(
         self,
-        wiring: Wiring,
+        context: ExecutorContext,
         *,
         role: str = TRIGGERS,
         health_seconds: float = HEALTH_SECONDS,
         capacity: int = CAPACITY,
         idle_seconds: float = math.inf,
     ) -> None:
-        self._wiring = wiring
+        self._context = context
         self._capacity = capacity
         self._role = role
         self._wanted = anyio.Event()
         self._is_closing = False
-        self._has_let_go = anyio.Event()
+        self._all_released = anyio.Event()
         self._host = SharedHost(
             role,
-            wiring,
-            on_reports=self._take,
-            on_output=self._hear,
+            context,
+            on_reports=self._on_reports,
+            on_output=self._on_data,
             on_lost=self._forget_all,
             health_seconds=health_seconds,
             patience_seconds=self._patience_seconds,
@@ -146,14 +146,14 @@ class Triggerer:
         )
         self._hosted: Pages[bytes] = Pages(Rows)
         self._waiting: Pages[bytes] = Pages(Rows)
-        self._order: list[tuple[int, TriggerNo]] = []
+        self._heap: list[tuple[int, TriggerNo]] = []
         self._logs: dict[TriggerNo, TryLog] = {}
         self._per_run: Pages[int] = Pages(Numbers)
         self._classes: Interner[str] = Interner()
-        self._told: dict[RunNo, RunInfo] = {}
+        self._known_runs: dict[RunNo, RunInfo] = {}
         self._questions = itertools.count(1)
-        self._describing = Describing(self._host.put)
-        self._foresight = Foresight(self._host.put)
+        self._describing = DescriptionRequests(self._host.put)
+        self._previews = FireTimePreviews(self._host.put)
         self._expected: dict[TriggerNo, Timestamp] = {}
 
     @property
@@ -187,12 +187,12 @@ class Triggerer:
         others = len(self._hosted) - 1
         if self._role != TRIGGERS or self._is_closing or others < 1:
             return math.inf
-        return REPLACE_SECONDS + others * REHOST_SECONDS
+        return REPLACE_SECONDS + others * REASSIGN_SECONDS
 
     def _class_of(self, number: int) -> str:
         body = self._hosted.get(number)
         if body is None:
-            return self._foresight.class_of(number)
+            return self._previews.class_of(number)
         return self._classes[_decode(body).class_no]
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
@@ -205,8 +205,8 @@ class Triggerer:
         if not self._host.is_up:
             self._wanted.set()
             return
-        if effect.info is not None and effect.info.run_no not in self._told:
-            self._told[effect.info.run_no] = effect.info
+        if effect.info is not None and effect.info.run_no not in self._known_runs:
+            self._known_runs[effect.info.run_no] = effect.info
             self._host.put(effect.info)
         if len(self._hosted) < self._capacity or host.trigger_no in self._hosted:
             if self._waiting:
@@ -214,15 +214,15 @@ class Triggerer:
             self._assign(host)
         else:
             if host.trigger_no not in self._waiting:
-                heapq.heappush(self._order, (-host.priority, host.trigger_no))
+                heapq.heappush(self._heap, (-host.priority, host.trigger_no))
             self._waiting.put(host.trigger_no, packed(host))
-            self._wiring.report(
+            self._context.report(
                 [TriggerCapacityChanged(host.trigger_no, host.hosting, has_room=False)]
             )
 
     def forget(self, run_no: RunNo) -> None:
         """Drop a run that has ended, in the host too."""
-        if self._told.pop(run_no, None) is not None:
+        if self._known_runs.pop(run_no, None) is not None:
             self._host.put(ForgetRun(run_no))
 
     def take_events(self, effect: ConfirmEvents) -> bool:
@@ -239,9 +239,9 @@ class Triggerer:
             self._host.put(end)
             return
         if self._waiting.take(end.trigger_no) is not None:
-            self._forget_places()
-        at = (end.trigger_no, end.hosting, self._wiring.clock.now())
-        self._wiring.report([TriggerEnded(*at, reason=end.reason)])
+            self._compact_heap()
+        at = (end.trigger_no, end.hosting, self._context.clock.now())
+        self._context.report([TriggerEnded(*at, reason=end.reason)])
 
     async def foresee(
         self, host: StartTrigger, *, after: Timestamp, count: int
@@ -256,7 +256,7 @@ class Triggerer:
         if not self._host.is_up:
             self._wanted.set()
             return None
-        return await self._foresight.ask(host, after=after, count=count)
+        return await self._previews.request(host, after=after, count=count)
 
     @property
     def expected(self) -> Mapping[TriggerNo, Timestamp]:
@@ -274,7 +274,7 @@ class Triggerer:
         for number, body in self._hosted.items():
             self._host.put(StopTrigger(number, _decode(body).hosting, SHUTDOWN))
         if self._hosted:
-            await self._has_let_go.wait()
+            await self._all_released.wait()
 
     # ── for display ─────────────────────────────────────────────────────────────────────
 
@@ -283,9 +283,9 @@ class Triggerer:
         known = tuple(number for number in numbers if number in self._hosted)
         if not known or not self._host.is_up:
             return {}
-        return await self._describing.ask(known)
+        return await self._describing.request(known)
 
-    # ── a sender of queries, see wiring.Asker ───────────────────────────────────────────
+    # ── a sender of queries, see executor_context.QuerySender ────────────────────────────────────
 
     @property
     def is_open(self) -> bool:
@@ -298,7 +298,7 @@ class Triggerer:
 
     def info(self, run_no: RunNo) -> RunInfo | None:
         """Return the details of a run whose tasks deferred at their start, as sent to the host."""
-        return self._told.get(run_no)
+        return self._known_runs.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
         """Send replies."""
@@ -316,23 +316,23 @@ class Triggerer:
         self._hosted.put(host.trigger_no, packed(_Hosted.of(host, class_no)))
         self._host.put(host)
 
-    def _take(self, reports: list[Report]) -> None:
+    def _on_reports(self, reports: list[Report]) -> None:
         passed: list[Input] = []
         for report in reports:
             if isinstance(report, TriggerFired):
                 if report.is_last:
-                    self._let_go(report)
+                    self._release(report)
                 passed.append(report)
             elif isinstance(report, TriggerEnded):
-                self._let_go(report)
+                self._release(report)
                 if report.reason != SHUTDOWN:
                     passed.append(report)
             else:
-                self._take_own(report)
+                self._handle_internal(report)
         if passed:
-            self._wiring.report(passed)
+            self._context.report(passed)
 
-    def _take_own(self, report: Report) -> None:
+    def _handle_internal(self, report: Report) -> None:
         """Handle a report that is not for the engine."""
         match report:
             case Output():
@@ -340,14 +340,14 @@ class Triggerer:
             case NextFireTime():
                 self._expect(report)
             case FireTimesPreviewed():
-                self._foresight.answered(report)
+                self._previews.answered(report)
             case Described():
                 self._describing.answered(report)
             case Query():
-                if may_ask(self, report):
-                    self._wiring.ask(self, report)
+                if may_query(self, report):
+                    self._context.on_query(self, report)
             case CancelQuery():
-                self._wiring.ask(self, report)
+                self._context.on_query(self, report)
             case _:
                 _logger.warning("the %s host reported %s", self._role, type(report).__name__)
 
@@ -364,7 +364,7 @@ class Triggerer:
         hosted = None if body is None else _decode(body)
         return hosted if hosted is not None and hosted.hosting == hosting else None
 
-    def _let_go(self, ended: TriggerEnded | TriggerFired) -> None:
+    def _release(self, ended: TriggerEnded | TriggerFired) -> None:
         body = self._hosted.take(ended.trigger_no)
         if body is None:
             return
@@ -380,28 +380,28 @@ class Triggerer:
             self._per_run.put(hosted.run_no, left)
         if len(self._hosted) < self._capacity:
             self._assign_next()
-        self._look_whether_closed()
+        self._check_closed()
 
-    def _look_whether_closed(self) -> None:
+    def _check_closed(self) -> None:
         if self._is_closing and not self._hosted:
-            self._has_let_go.set()
+            self._all_released.set()
 
     def _assign_next(self) -> None:
-        while self._order:
-            _, number = heapq.heappop(self._order)
+        while self._heap:
+            _, number = heapq.heappop(self._heap)
             body = self._waiting.take(number)
             if body is not None:  # otherwise it was released meanwhile
                 host = _decode_host(body)
                 self._assign(host)
-                self._wiring.report([TriggerCapacityChanged(number, host.hosting, has_room=True)])
+                self._context.report([TriggerCapacityChanged(number, host.hosting, has_room=True)])
                 return
 
-    def _forget_places(self) -> None:
+    def _compact_heap(self) -> None:
         """Compact the heap if most of its entries are of triggers that no longer wait."""
-        if len(self._order) > 2 * len(self._waiting) + _PLACES_KEPT:
-            places = {number: at for at, number in self._order if number in self._waiting}
-            self._order = [(at, number) for number, at in places.items()]
-            heapq.heapify(self._order)
+        if len(self._heap) > 2 * len(self._waiting) + _HEAP_SLACK:
+            places = {number: at for at, number in self._heap if number in self._waiting}
+            self._heap = [(at, number) for number, at in places.items()]
+            heapq.heapify(self._heap)
 
     def _keep(self, output: Output) -> None:
         """Add the output of a trigger to the log of its task."""
@@ -410,14 +410,14 @@ class Triggerer:
         if hosted is None:
             return  # output of an abandoned assignment
         if hosted.position < 0:  # it starts runs, and belongs to none
-            shown = self._wiring.tasklog.masks.masked(output.data)[:_SHOWN_BYTES]
+            shown = self._context.tasklog.masks.masked(output.data)[:_SHOWN_BYTES]
             name = self._classes[hosted.class_no]
             with about(trigger_id=number, trigger=name):
                 _logger.info("a trigger that starts runs printed: %r", shown)
             return
         log = self._logs.get(number)
         if log is None:
-            log = self._logs[number] = self._wiring.tasklog.open(hosted.log_key())
+            log = self._logs[number] = self._context.tasklog.open(hosted.log_key())
         log.offer(output.data)
 
     def _close_log(self, number: TriggerNo) -> None:
@@ -425,19 +425,19 @@ class Triggerer:
         if log is not None:
             log.close()
 
-    async def _hear(self, data: bytes) -> None:
+    async def _on_data(self, data: bytes) -> None:
         """Log output from the pipe: of C libraries and grandchildren, not of triggers."""
-        shown = self._wiring.tasklog.masks.masked(data)[:_SHOWN_BYTES]
+        shown = self._context.tasklog.masks.masked(data)[:_SHOWN_BYTES]
         _logger.info("the %s host printed: %r", self._role, shown)
 
     def _forget_all(self) -> None:
-        self._wiring.ask(self, CancelQuery(-1))
+        self._context.on_query(self, CancelQuery(-1))
         self._hosted, self._waiting, self._per_run = Pages(Rows), Pages(Rows), Pages(Numbers)
         self._classes = Interner()
-        self._order.clear()
+        self._heap.clear()
         for number in list(self._logs):
             self._close_log(number)
-        self._told.clear()
+        self._known_runs.clear()
         self._expected.clear()
-        self._foresight.lost()
-        self._look_whether_closed()
+        self._previews.lost()
+        self._check_closed()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.heartbeat import Heartbeat
 from aioflow.executors.process import Process, TryKey, key_of
 from aioflow.executors.processes import Processes
@@ -27,9 +27,9 @@ SILENT_DEATHS_LIMIT = 3
 class Worker:
     """One slot. ``SlotExecutor`` calls the commands, ``Processes`` the rest."""
 
-    def __init__(self, number: int, wiring: Wiring, processes: Processes) -> None:
+    def __init__(self, number: int, context: ExecutorContext, processes: Processes) -> None:
         self._number = number
-        self._wiring = wiring
+        self._context = context
         self._processes = processes
         self._process: Process | None = None
         self._waiting: dict[TryKey, StartTry] = {}
@@ -57,7 +57,7 @@ class Worker:
         """Recall those of these tries that have not begun."""
         here = tuple(key for key in keys if self._waiting.pop(key, None) is not None)
         if here:
-            self._wiring.report([Recalled(here)])
+            self._context.report([Recalled(here)])
         if self._process is not None:
             self._process.recall(keys)
 
@@ -106,10 +106,10 @@ class Worker:
     def _report_silence(self, heartbeat: Heartbeat) -> None:
         silent = WorkerUnresponsive(self._number)
         if heartbeat.is_silent:
-            now = self._wiring.clock.now()
+            now = self._context.clock.now()
             since, until = now - heartbeat.silent_us, now + heartbeat.left_us
             silent = WorkerUnresponsive(self._number, since, until)
-        self._wiring.report([silent])
+        self._context.report([silent])
 
     def _give_back(self, process: Process) -> None:
         """Let another slot use the process, which has ended all its tries.

@@ -11,12 +11,12 @@ from aioflow.protocol.commands import StartTask
 from aioflow.telemetry.task_log import Attribution, LogKey, TaskLog, TryLog
 from aioflow.worker.stdio import IDLE
 
-__all__ = ("Printing", "log_key")
+__all__ = ("WorkerOutput", "log_key")
 
 _logger = logging.getLogger(__name__)
 
 
-class Printing:
+class WorkerOutput:
     """The output of one process. Tries print in the order in which they were sent."""
 
     def __init__(self, tasklog: TaskLog, nonce: str) -> None:

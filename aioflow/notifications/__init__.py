@@ -15,12 +15,12 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.core.tasks.retry import owed_again_after
 from aioflow.errors import StoreUnavailable
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.model.rows import VersionRow
 from aioflow.notifications.callback_process import Caller, calling
 from aioflow.notifications.prepare import Impossible, Preparing, Ready, Targets
 from aioflow.notifications.queue import Job, Queue
-from aioflow.processes import NoRoom
+from aioflow.processes import NoHeadroom
 from aioflow.protocol.effects import DeliverOutbox
 from aioflow.protocol.inputs import OutboxDelivered
 from aioflow.protocol.outbox import ALERT, Alert
@@ -28,7 +28,7 @@ from aioflow.protocol.reports import CallbackReturned
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
-__all__ = ("Deliveries", "Pace", "Targets")
+__all__ = ("OutboxWorker", "Pace", "Targets")
 
 _log = Logger(__name__)
 
@@ -51,7 +51,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: float = 60.0
 
 
-class Deliveries:
+class OutboxWorker:
     """Delivers this node's callbacks and alerts from the outbox.
 
     Args:
@@ -62,7 +62,7 @@ class Deliveries:
 
     def __init__(
         self,
-        wiring: Wiring,
+        context: ExecutorContext,
         store: Store,
         *,
         pace: Pace,
@@ -71,11 +71,11 @@ class Deliveries:
         on_alert: Callable[[Alert], None],
         needs_values: bool = True,
     ) -> None:
-        self._wiring = wiring
+        self._context = context
         self._pace = pace
         self._on_alert = on_alert
         self._preparing = Preparing(
-            store, wiring.tasklog.masks, targets, restore, needs_values=needs_values
+            store, context.tasklog.masks, targets, restore, needs_values=needs_values
         )
         self._queue = Queue()
         self._changed = anyio.Event()
@@ -121,18 +121,18 @@ class Deliveries:
         waiting: Ready | None = ready
         try:
             async with (
-                calling(self._wiring, ready.version) as caller,
+                calling(self._context, ready.version) as caller,
                 anyio.create_task_group() as group,
             ):
                 group.start_soon(caller.watch)
                 waiting = None
                 waiting = await self._call_all(caller, ready)
                 group.cancel_scope.cancel()
-        except* NoRoom:
-            await self._wiring.children.room()
+        except* NoHeadroom:
+            await self._context.children.wait_for_headroom()
         except* OSError as exc:
             _log.error("no process for callbacks", error=str(exc.exceptions))
-            await self._wiring.clock.sleep(_STORE_AGAIN_SECONDS)
+            await self._context.clock.sleep(_STORE_AGAIN_SECONDS)
         return waiting
 
     async def _call_all(self, caller: Caller, ready: Ready) -> Ready | None:
@@ -149,7 +149,7 @@ class Deliveries:
             ready = following
 
     async def _keep_pace(self) -> None:
-        clock = self._wiring.clock
+        clock = self._context.clock
         now = clock.monotonic_us()
         begins_us = max(now, self._next_us)
         self._next_us = begins_us + round(1e6 / self._pace.per_second)
@@ -205,7 +205,7 @@ class Deliveries:
 
     def _done(self, job: Job, *, is_failed: bool = False) -> None:
         self._at_work -= 1
-        self._wiring.report([OutboxDelivered(job.effect.outbox_no, is_failed)])
+        self._context.report([OutboxDelivered(job.effect.outbox_no, is_failed)])
         self._tell_of_change()
 
     def _again(self, job: Job, seconds: float, *, attempts: int) -> None:
@@ -215,7 +215,7 @@ class Deliveries:
         self._tell_of_change()
 
     async def _put_later(self, job: Job, seconds: float) -> None:
-        await self._wiring.clock.sleep(seconds)
+        await self._context.clock.sleep(seconds)
         self._put(job)
 
     def _put(self, job: Job) -> None:

@@ -15,9 +15,9 @@ from aioflow.notifications import Targets
 from aioflow.settings import FILE_NAME, Settings
 from aioflow.telemetry.log import Logger
 
-__all__ = ("LOOK_SECONDS", "AlertSettings", "targets_of")
+__all__ = ("POLL_SECONDS", "AlertSettings", "targets_of")
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 """Interval between two checks of the settings file."""
 
 _log = Logger(__name__)
@@ -59,7 +59,7 @@ class AlertSettings:
         known = await in_thread(_stamp, file)
         task_status.started()
         while True:
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(POLL_SECONDS)
             stamp = await in_thread(_stamp, file)
             if stamp != known:
                 known = stamp

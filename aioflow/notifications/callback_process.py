@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
 from aioflow.notifications.prepare import Ready
@@ -20,14 +20,14 @@ __all__ = ("Caller", "calling")
 
 _logger = logging.getLogger(__name__)
 
-_RUNS_TOLD = 1_000
+_RUNS_SENT = 1_000
 
 
-class _Printed:
+class _CallbackOutput:
     """The output of the process, written to the logs of the tasks it is about."""
 
-    def __init__(self, wiring: Wiring, nonce: str) -> None:
-        self._tasklog = wiring.tasklog
+    def __init__(self, context: ExecutorContext, nonce: str) -> None:
+        self._tasklog = context.tasklog
         self._attribution = Attribution(nonce)
         self._expected: dict[int, tuple[LogKey | None, str]] = {}
         self._log: TryLog | None = None
@@ -68,12 +68,12 @@ class _Printed:
 class Caller:
     """A process for the code of one version. Created by ``calling``."""
 
-    def __init__(self, wiring: Wiring, version: str) -> None:
+    def __init__(self, context: ExecutorContext, version: str) -> None:
         self.version = version
-        self._wiring = wiring
+        self._context = context
         self._child: Child | None = None
-        self._printed: _Printed | None = None
-        self._told: set[RunNo] = set()
+        self._printed: _CallbackOutput | None = None
+        self._sent_runs: set[RunNo] = set()
         self._answer: CallbackReturned | None = None
         self._answered = anyio.Event()
         self._death: Failure | None = None
@@ -81,7 +81,7 @@ class Caller:
     @property
     def is_alive(self) -> bool:
         """True while the process accepts another command."""
-        return self._death is None and len(self._told) < _RUNS_TOLD
+        return self._death is None and len(self._sent_runs) < _RUNS_SENT
 
     async def call(self, ready: Ready, seconds: float) -> CallbackReturned:
         """Run a delivery and return its result. After the timeout the process is killed."""
@@ -92,11 +92,11 @@ class Caller:
         if self._death is not None:
             self._answered.set()
         self._printed.expect(ready)
-        orders: list[object] = [ready.order]
-        if ready.info is not None and ready.info.run_no not in self._told:
-            self._told.add(ready.info.run_no)
-            orders.insert(0, ready.info)
-        self._child.send(orders)
+        commands: list[object] = [ready.command]
+        if ready.info is not None and ready.info.run_no not in self._sent_runs:
+            self._sent_runs.add(ready.info.run_no)
+            commands.insert(0, ready.info)
+        self._child.send(commands)
         with anyio.move_on_after(seconds):
             await self._answered.wait()
         if self._answer is not None:
@@ -125,8 +125,8 @@ class Caller:
     def adopt(self, child: Child) -> None:
         """Connect the process, which has just started."""
         self._child = child
-        self._printed = _Printed(self._wiring, child.log_nonce)
-        child.send([self._wiring.welcome("callbacks")])
+        self._printed = _CallbackOutput(self._context, child.log_nonce)
+        child.send([self._context.welcome("callbacks")])
 
     async def watch(self) -> None:
         """Wait for the death of the process, which also ends a call in flight."""
@@ -141,15 +141,15 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(wiring: Wiring, version: str) -> AsyncIterator[Caller]:
+async def calling(context: ExecutorContext, version: str) -> AsyncIterator[Caller]:
     """Start a process; it is dead when the block is left.
 
     Raises:
         NoRoom: If the machine has no room for it.
     """
-    caller = Caller(wiring, version)
+    caller = Caller(context, version)
     try:
-        async with wiring.children.child(
+        async with context.children.child(
             "callbacks", on_reports=caller.take, on_output=caller.keep
         ) as child:
             caller.adopt(child)

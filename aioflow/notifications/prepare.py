@@ -21,10 +21,10 @@ from aioflow.telemetry.task_log import LogKey
 
 __all__ = ("Impossible", "Preparing", "Ready", "Targets")
 
-_KEPT = 256
+_CACHE_LIMIT = 256
 
 Key = TypeVar("Key")
-Kept = TypeVar("Kept")
+Cached = TypeVar("Cached")
 
 
 class Impossible(Exception):
@@ -73,7 +73,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     job: Job
-    order: RunCallback | Notify
+    command: RunCallback | Notify
     version: str
     what: dict[str, str]
     info: RunInfo | None = None
@@ -118,7 +118,7 @@ class Preparing:
         targets = self.targets
         if targets.is_empty:
             return None
-        order = Notify(
+        command = Notify(
             job.effect.outbox_no,
             job.effect.body,
             targets.webhook,
@@ -130,7 +130,7 @@ class Preparing:
             targets.names,
             await self._values(targets.names),
         )
-        return Ready(job=job, order=order, version="", what={"callback": "alert"})
+        return Ready(job=job, command=command, version="", what={"callback": "alert"})
 
     async def callback(self, job: Job) -> Ready:
         """Prepare the call of an author's callback.
@@ -139,34 +139,34 @@ class Preparing:
             Impossible: If its run or code was deleted, or a value it needs does not exist.
             StoreUnavailable: If the database does not answer.
         """
-        owed = msgspec.msgpack.decode(job.effect.body, type=Callback)
-        row = await self._run(owed.run_no)
+        callback = msgspec.msgpack.decode(job.effect.body, type=Callback)
+        row = await self._run(callback.run_no)
         spec = await self._spec(row)
         callbacks = spec.callbacks
-        what = {"callback": f"on_{owed.event}", "run_id": row.run_id}
+        what = {"callback": f"on_{callback.event}", "run_id": row.run_id}
         log = LogKey(
             run_no=row.run_no,
-            position=owed.position,
-            map_index=owed.map_index,
-            task_no=owed.task_no,
-            start_no=owed.start_no,
-            try_number=owed.try_number,
+            position=callback.position,
+            map_index=callback.map_index,
+            task_no=callback.task_no,
+            start_no=callback.start_no,
+            try_number=callback.try_number,
         )
-        if owed.position >= 0:
-            task = spec.tasks[owed.position]
+        if callback.position >= 0:
+            task = spec.tasks[callback.position]
             callbacks = task.callbacks
-            index = "" if owed.map_index < 0 else f"[{owed.map_index}]"
+            index = "" if callback.map_index < 0 else f"[{callback.map_index}]"
             what["task_id"] = f"{task.task_id}{index}"
         names = _names(callbacks) if self._needs_values else ()
         body = job.effect.body
-        if owed.position < 0 and owed.event == "failure" and owed.failure is None:
+        if callback.position < 0 and callback.event == "failure" and callback.failure is None:
             failure = await self._failure_of(row, spec)
-            body = msgspec.msgpack.encode(msgspec.structs.replace(owed, failure=failure))
-        order = RunCallback(
+            body = msgspec.msgpack.encode(msgspec.structs.replace(callback, failure=failure))
+        command = RunCallback(
             job.effect.outbox_no, row.run_no, body, names, await self._values(names)
         )
         info = run_info(row, spec.file)
-        return Ready(job=job, order=order, version=row.version, what=what, info=info, log=log)
+        return Ready(job=job, command=command, version=row.version, what=what, info=info, log=log)
 
     async def _run(self, run_no: RunNo) -> RunRow:
         row = self._runs.get(run_no)
@@ -174,7 +174,7 @@ class Preparing:
             row = await self._store.find_run_no(run_no)
             if row is None:
                 raise Impossible(f"its run, number {run_no}, is gone")
-            _keep(self._runs, run_no, row)
+            _remember(self._runs, run_no, row)
         return row
 
     async def _failure_of(self, run: RunRow, spec: DagSpec) -> Failure | None:
@@ -194,7 +194,7 @@ class Preparing:
         for spec in () if version is None else version.dags:
             if spec.dag_id == row.dag_id and version is not None:
                 await self._restore(version)
-                _keep(self._specs, (row.version, row.dag_id), spec)
+                _remember(self._specs, (row.version, row.dag_id), spec)
                 return spec
         raise Impossible(f"the code of run {row.run_id} is gone")
 
@@ -215,8 +215,8 @@ def _names(callbacks: CallbackSpec | None) -> tuple[tuple[ValueKind, str], ...]:
     return () if callbacks is None else callbacks.values
 
 
-def _keep(kept: dict[Key, Kept], key: Key, value: Kept) -> None:
+def _remember(cache: dict[Key, Cached], key: Key, value: Cached) -> None:
     """Add an entry, and drop the oldest of many."""
-    kept[key] = value
-    if len(kept) > _KEPT:
-        del kept[next(iter(kept))]
+    cache[key] = value
+    if len(cache) > _CACHE_LIMIT:
+        del cache[next(iter(cache))]

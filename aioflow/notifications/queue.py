@@ -30,34 +30,34 @@ class Queue:
     """Deliveries that wait, by kind; see the module."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, deque[Job]] = {}
+        self._by_kind: dict[str, deque[Job]] = {}
         self._burst = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._lanes.values()))
+        return sum(map(len, self._by_kind.values()))
 
     def put(self, job: Job) -> None:
         """Add a delivery behind those of its kind."""
-        self._lanes.setdefault(job.effect.kind, deque()).append(job)
+        self._by_kind.setdefault(job.effect.kind, deque()).append(job)
 
     def take(self, like: str = "") -> Job | None:
         """Return the next delivery, preferably of the same kind; ``None`` if there is none."""
-        if ALERT in self._lanes:
+        if ALERT in self._by_kind:
             return self._pop(ALERT)
-        if like in self._lanes and (self._burst < BURST or len(self._lanes) == 1):
+        if like in self._by_kind and (self._burst < BURST or len(self._by_kind) == 1):
             self._burst += 1
             return self._pop(like)
         self._burst = 1
-        kind = next(iter(self._lanes), None)
+        kind = next(iter(self._by_kind), None)
         if kind is None:
             return None
-        lane = self._lanes.pop(kind)
-        self._lanes[kind] = lane  # moved to the end, behind the others
+        jobs = self._by_kind.pop(kind)
+        self._by_kind[kind] = jobs  # moved to the end, behind the others
         return self._pop(kind)
 
     def _pop(self, kind: str) -> Job:
-        lane = self._lanes[kind]
-        job = lane.popleft()
-        if not lane:
-            del self._lanes[kind]
+        jobs = self._by_kind[kind]
+        job = jobs.popleft()
+        if not jobs:
+            del self._by_kind[kind]
         return job

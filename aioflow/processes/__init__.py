@@ -27,15 +27,15 @@ from aioflow._threads import in_thread
 from aioflow.clock import Clock, SystemClock
 from aioflow.filesystem import make_folder
 from aioflow.processes.environment import MARK, child_environment
-from aioflow.processes.exit_status import OomCounter, describe_ending
+from aioflow.processes.exit_status import OomCounter, describe_exit
 from aioflow.processes.marks import mark_limit
-from aioflow.processes.memory_headroom import NoRoom, Room
+from aioflow.processes.memory_headroom import NoHeadroom, ProcessHeadroom
 from aioflow.processes.memory_limit import memory_limit_bytes
 from aioflow.processes.orphans import boot_id, home_mark, kill_marked, reap_marked, sweep
 from aioflow.processes.process import Child, Footprint, Plumbing, write_record
 from aioflow.protocol.reports import Report
 
-__all__ = ("PROGRAM", "Child", "Children", "NoRoom", "describe_ending", "memory_limit_bytes")
+__all__ = ("PROGRAM", "Child", "Children", "NoHeadroom", "describe_exit", "memory_limit_bytes")
 
 PROGRAM = (sys.executable, "-P", "-m", "aioflow.worker")
 """Without the working directory on the path: a file there must not shadow a library."""
@@ -80,7 +80,7 @@ class Children:
         # A separate limiter, so that waiting for a death is not delayed by slow disks.
         self._sweepers = anyio.CapacityLimiter(_SWEEPERS)
         self._clock = clock or SystemClock()
-        self._room = Room(self._clock)
+        self._headroom = ProcessHeadroom(self._clock)
         self._waited_for: set[int] = set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -129,7 +129,7 @@ class Children:
             NoRoom: If the machine has no room for another process.
         """
         # No await between the fork and ``try``: a cancellation must not leave the child unowned.
-        with self._room.asked(role):
+        with self._headroom.attempt(role):
             child = self._spawn(role, black_box=black_box, limits=limits or {})
         try:
             await child.connect(on_reports)
@@ -151,13 +151,13 @@ class Children:
                 self._waited_for.discard(child.pid)
                 child.release()
 
-    def refused(self, role: str, exc: OSError) -> NoRoom:
+    def refused(self, role: str, exc: OSError) -> NoHeadroom:
         """Record that a child could start no process for this role; return the error to raise."""
-        return self._room.refused(role, exc)
+        return self._headroom.refused(role, exc)
 
-    async def room(self) -> None:
-        """After ``NoRoom``, return when a process was started or another try is due."""
-        await self._room.wait()
+    async def wait_for_headroom(self) -> None:
+        """After ``NoHeadroom``, return when a process was started or another try is due."""
+        await self._headroom.wait()
 
     def _spawn(self, role: str, *, black_box: bool, limits: Mapping[int, int]) -> Child:
         mark = f"{self._mark}:{secrets.token_hex(8)}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from aioflow.model.states import Failure
 from aioflow.processes.memory_limit import cgroup_files
 
-__all__ = ("OomCounter", "describe_ending")
+__all__ = ("OomCounter", "describe_exit")
 
 MESSAGE_LIMIT = 500
 
@@ -53,7 +53,7 @@ class OomCounter:
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def describe_ending(returncode: int, *, out_of_memory: bool, last_words: bytes = b"") -> Failure:
+def describe_exit(returncode: int, *, out_of_memory: bool, last_words: bytes = b"") -> Failure:
     """Return the failure that describes the end of a process.
 
     Args:
@@ -64,12 +64,12 @@ def describe_ending(returncode: int, *, out_of_memory: bool, last_words: bytes =
     if returncode >= 0:
         return Failure(
             type="Exited",
-            message=_told(f"the process ended with exit status {returncode}", last_words),
+            message=_with_output(f"the process ended with exit status {returncode}", last_words),
             reason="exit",
         )
     name = _signal_name(-returncode)
     if -returncode != signal.SIGKILL:
-        message = _told(f"the process died of {name}", last_words)
+        message = _with_output(f"the process died of {name}", last_words)
         return Failure(type="Crashed", message=message, reason="crashed")
     if out_of_memory:
         message = "the kernel killed the process because memory ran out"
@@ -84,7 +84,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"  # real-time signals have no name
 
 
-def _told(what: str, last_words: bytes) -> str:
+def _with_output(what: str, last_words: bytes) -> str:
     """Return one line with the end of the output; all of the output is in the try's log."""
     text = last_words.decode(errors="replace")
     words = _where_it_died(text) or " ".join(text.split())

@@ -10,7 +10,7 @@ import anyio
 
 from aioflow.clock import Clock
 
-__all__ = ("AGAIN_SECONDS", "NoRoom", "Room")
+__all__ = ("AGAIN_SECONDS", "NoHeadroom", "ProcessHeadroom")
 
 AGAIN_SECONDS = 1.0
 """While there is no room, one start is tried this often, however many are wanted."""
@@ -21,11 +21,11 @@ _LONGEST_SILENCE_US = 60_000_000
 _logger = logging.getLogger(__name__)
 
 
-class NoRoom(OSError):
-    """No process could be started, which was logged. Retry when ``Room.wait`` returns."""
+class NoHeadroom(OSError):
+    """No process could be started, which was logged. Retry after ``ProcessHeadroom.wait``."""
 
 
-class Room:
+class ProcessHeadroom:
     """State shared by all that start processes, so that one failed start serves for all.
 
     While there is no room, a start within a second of the last attempt is refused with the error of
@@ -44,24 +44,24 @@ class Room:
         self._found = anyio.Event()
 
     @contextmanager
-    def asked(self, role: str) -> Iterator[None]:
+    def attempt(self, role: str) -> Iterator[None]:
         """Start a process in this block.
 
         Raises:
             NoRoom: If the block raised ``OSError``, or another start failed within the last second.
         """
         if self._refusal is not None and self._clock.monotonic_us() < self._again_us:
-            raise _no_room(self._refusal) from self._refusal
+            raise _no_headroom(self._refusal) from self._refusal
         try:
             yield
         except OSError as exc:
             raise self.refused(role, exc) from exc
         self._grant()
 
-    def refused(self, role: str, exc: OSError) -> NoRoom:
+    def refused(self, role: str, exc: OSError) -> NoHeadroom:
         """Record that a child could start no process for this role; return the error to raise."""
         self._refuse(role, exc)
-        return _no_room(exc)
+        return _no_headroom(exc)
 
     async def wait(self) -> None:
         """Return when a process was started, or another try is due."""
@@ -109,5 +109,5 @@ class Room:
         self._found = anyio.Event()
 
 
-def _no_room(exc: OSError) -> NoRoom:
-    return NoRoom(exc.errno, exc.strerror, exc.filename)
+def _no_headroom(exc: OSError) -> NoHeadroom:
+    return NoHeadroom(exc.errno, exc.strerror, exc.filename)

@@ -22,7 +22,7 @@ from aioflow._threads import in_thread
 from aioflow.clock import Clock
 from aioflow.filesystem import write_file
 from aioflow.model.states import Failure
-from aioflow.processes.exit_status import OomCounter, describe_ending
+from aioflow.processes.exit_status import OomCounter, describe_exit
 from aioflow.processes.orphans import Record, kill_marked, read_start_ticks, reap_marked
 from aioflow.protocol.reports import Report
 from aioflow.worker import processes
@@ -30,7 +30,7 @@ from aioflow.worker.link import Link, daemon_link
 
 __all__ = ("Child", "Footprint", "Plumbing")
 
-NOBODY = -1
+NO_OWNER = -1
 LINK_GRACE_SECONDS = 1.0
 """Grace period for a child to exit by itself once its link has closed."""
 
@@ -43,7 +43,7 @@ _CHUNK = 64 * 1024
 _TICKS = os.sysconf("SC_CLK_TCK")
 _WORD = struct.Struct("=q")
 _MARKER = re.compile(rb"\x1e[0-9a-f]{16} \d+ \d+\n")
-_STALL = re.compile(rb"\x1e[0-9a-f]{16} stall [^\n]*\n")
+_BLOCKED = re.compile(rb"\x1e[0-9a-f]{16} stall [^\n]*\n")
 
 _logger = logging.getLogger(__name__)
 
@@ -139,10 +139,10 @@ class Child:
     def culprit(self) -> int:
         """Return the owner of the code that runs, from the crash recorder; -1 if there is none."""
         if self._plumbing.black_box is None:
-            return NOBODY
+            return NO_OWNER
         data = os.pread(self._plumbing.black_box, _WORD.size, 0)
-        number: int = _WORD.unpack(data)[0] if len(data) == _WORD.size else NOBODY
-        return number if number > 0 else NOBODY
+        number: int = _WORD.unpack(data)[0] if len(data) == _WORD.size else NO_OWNER
+        return number if number > 0 else NO_OWNER
 
     def loop_seconds(self) -> float:
         """Return the processor time of its first thread; 0 once it has ended."""
@@ -196,10 +196,10 @@ class Child:
         with anyio.move_on_after(LINK_GRACE_SECONDS):
             await self._link_over.wait()
             await self._output_over.wait()
-        self._failure = describe_ending(
+        self._failure = describe_exit(
             self._process.returncode,
             out_of_memory=self._out_of_memory,
-            last_words=_MARKER.split(_STALL.sub(b"", self._last_words))[-1],
+            last_words=_MARKER.split(_BLOCKED.sub(b"", self._last_words))[-1],
         )
         self._footprint.record.unlink(missing_ok=True)
         self._over.set()

@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
 from aioflow.errors import BatchRefused, StoreUnavailable
-from aioflow.executors.executor_context import Asker, refuse
+from aioflow.executors.executor_context import QuerySender, refuse
 from aioflow.model.batch import Batch
 from aioflow.model.dag import TaskSpec
 from aioflow.model.ids import RunNo
@@ -27,7 +27,7 @@ from aioflow.protocol.commands import Reply, RunInfo
 from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.queries.events import read_events
 from aioflow.queries.pages import Reader, Refused, read_page, read_records
-from aioflow.queries.run_completion import AWAY_SECONDS, Endings
+from aioflow.queries.run_completion import STORE_RETRY_SECONDS, RunCompletionWaits
 from aioflow.queries.tasks import NoSuchTask, Specs
 from aioflow.queries.values import read_values
 from aioflow.redaction import Masks
@@ -42,9 +42,9 @@ from aioflow.worker.queries import (
     ValuesWanted,
 )
 
-__all__ = ("Answers", "Reader")
+__all__ = ("QueryHandler", "Reader")
 
-LOOKERS = 4
+CONCURRENT_LOOKUPS = 4
 """Number of queries looked up concurrently."""
 
 _logger = logging.getLogger(__name__)
@@ -59,29 +59,29 @@ _KINDS: dict[str, type[Wanted]] = {
 }
 
 
-class _Question:
+class _PendingQuery:
     """A query in progress.
 
     Attributes:
         name: Name of the events it is registered for.
         is_stale: Something changed since the last look-up began.
-        is_withdrawn: The sender has cancelled it.
+        is_cancelled: The sender has cancelled it.
     """
 
-    __slots__ = ("ask", "asker", "is_queued", "is_stale", "is_withdrawn", "name", "wanted")
+    __slots__ = ("is_cancelled", "is_queued", "is_stale", "name", "query", "sender", "wanted")
 
-    def __init__(self, asker: Asker, ask: Query, wanted: Wanted) -> None:
-        self.asker = asker
-        self.ask = ask
+    def __init__(self, sender: QuerySender, query: Query, wanted: Wanted) -> None:
+        self.sender = sender
+        self.query = query
         self.wanted = wanted
         self.name: str | None = None
         self.is_queued = False
         self.is_stale = False
-        self.is_withdrawn = False
+        self.is_cancelled = False
 
 
-class Answers:
-    """Replies to queries of children. Executors and triggerers pass them to ``ask``.
+class QueryHandler:
+    """Replies to queries of children. Executors and triggerers pass them to ``submit``.
 
     Args:
         still_waits: See ``Cycles``.
@@ -100,50 +100,50 @@ class Answers:
         self._masks = masks or Masks()
         self._specs = Specs(store)
         self._clock = clock
-        self._endings = Endings(store, clock, still_waits)
-        self._queue: deque[_Question] = deque()
+        self._endings = RunCompletionWaits(store, clock, still_waits)
+        self._queue: deque[_PendingQuery] = deque()
         self._queued = anyio.Event()
         # In order of arrival, so that a replayed simulation behaves the same.
-        self._entered: dict[str, dict[_Question, None]] = {}
-        self._open: defaultdict[Asker, dict[int, _Question]] = defaultdict(dict)
+        self._subscribed: dict[str, dict[_PendingQuery, None]] = {}
+        self._open: defaultdict[QuerySender, dict[int, _PendingQuery]] = defaultdict(dict)
 
     @property
     def waiting(self) -> int:
         """Number of runs or tasks that are waited for, plus the queries that wait for events."""
-        return len(self._endings) + sum(map(len, self._entered.values()))
+        return len(self._endings) + sum(map(len, self._subscribed.values()))
 
     def cycle(self, run_no: RunNo, position: int, map_index: int) -> str:
         """Return the cycle of waits that a task is part of, as ``a -> b -> a``; empty if none."""
         return self._endings.cycle(run_no, position, map_index)
 
-    def ask(self, asker: Asker, ask: Query | CancelQuery) -> None:
+    def submit(self, sender: QuerySender, query: Query | CancelQuery) -> None:
         """Register a query, to be answered later by ``asker.send``. Never blocks."""
-        if isinstance(ask, CancelQuery):
-            self._endings.withdraw(asker, ask.question, ask.numbers)
-            self._withdraw(asker, ask.question)
+        if isinstance(query, CancelQuery):
+            self._endings.cancel(sender, query.question, query.numbers)
+            self._cancel(sender, query.question)
             return
         try:
-            if ask.kind == "runs":
-                self._endings.ask(asker, ask)
+            if query.kind == "runs":
+                self._endings.submit(sender, query)
                 return
-            wanted = msgspec.msgpack.decode(ask.body, type=_KINDS[ask.kind])
+            wanted = msgspec.msgpack.decode(query.body, type=_KINDS[query.kind])
         except (KeyError, msgspec.DecodeError) as exc:
-            refuse(asker, ask, f"the question cannot be understood: {exc}")
+            refuse(sender, query, f"the question cannot be understood: {exc}")
             return
-        question = _Question(asker, ask, wanted)
-        self._open[asker][ask.question] = question
-        self._look_soon(question)
+        pending = _PendingQuery(sender, query, wanted)
+        self._open[sender][query.question] = pending
+        self._enqueue(pending)
 
-    def _withdraw(self, asker: Asker, number: int) -> None:
-        of_asker = self._open.get(asker, {})
-        for question in list(of_asker.values() if number < 0 else ()):
-            self._drop(question)
-        if number in of_asker:
-            self._drop(of_asker[number])
+    def _cancel(self, sender: QuerySender, number: int) -> None:
+        of_sender = self._open.get(sender, {})
+        for pending in list(of_sender.values() if number < 0 else ()):
+            self._drop(pending)
+        if number in of_sender:
+            self._drop(of_sender[number])
 
-    def _drop(self, question: _Question) -> None:
-        question.is_withdrawn = True
-        self._leave(question)
+    def _drop(self, pending: _PendingQuery) -> None:
+        pending.is_cancelled = True
+        self._close(pending)
 
     def on_commit(self, batch: Batch, run: Callable[[RunNo], RunRow | None]) -> None:
         """Look up the queries again that a committed batch may answer.
@@ -157,107 +157,107 @@ class Answers:
                 names no run then waits for the next ending of its DAG.
         """
         self._endings.on_commit(batch, run)
-        if self._entered:
+        if self._subscribed:
             for name in dict.fromkeys(event.name for event in batch.named_events):
-                for question in self._entered.get(name, ()):
-                    self._look_soon(question)
+                for pending in self._subscribed.get(name, ()):
+                    self._enqueue(pending)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process queries until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._endings.run)
-            for _ in range(LOOKERS):
-                group.start_soon(self._look_on)
+            for _ in range(CONCURRENT_LOOKUPS):
+                group.start_soon(self._process_queue)
             task_status.started()
 
     # ── scheduling of look-ups ──────────────────────────────────────────────────────────
 
-    def _look_soon(self, question: _Question) -> None:
-        question.is_stale = True
-        if not question.is_queued:
-            question.is_queued = True
-            self._queue.append(question)
+    def _enqueue(self, pending: _PendingQuery) -> None:
+        pending.is_stale = True
+        if not pending.is_queued:
+            pending.is_queued = True
+            self._queue.append(pending)
             self._queued.set()
 
-    async def _look_on(self) -> None:
+    async def _process_queue(self) -> None:
         while True:
             while not self._queue:
                 self._queued = anyio.Event()
                 await self._queued.wait()
-            question = self._queue.popleft()
+            pending = self._queue.popleft()
             try:
-                await self._look(question)
+                await self._look_up(pending)
             except BatchRefused as exc:  # it contains values that no database can store
-                self._leave(question)
-                refuse(question.asker, question.ask, str(exc))
+                self._close(pending)
+                refuse(pending.sender, pending.query, str(exc))
             except StoreUnavailable as exc:
                 _logger.warning("cannot answer now: %s", exc)
-                await self._clock.sleep(AWAY_SECONDS)
-                question.is_stale = True
-            question.is_queued = False
-            if question.is_stale:
-                self._look_soon(question)
+                await self._clock.sleep(STORE_RETRY_SECONDS)
+                pending.is_stale = True
+            pending.is_queued = False
+            if pending.is_stale:
+                self._enqueue(pending)
 
-    async def _look(self, question: _Question) -> None:
-        question.is_stale = False
-        if question.is_withdrawn or not question.asker.is_open:
-            self._leave(question)
+    async def _look_up(self, pending: _PendingQuery) -> None:
+        pending.is_stale = False
+        if pending.is_cancelled or not pending.sender.is_open:
+            self._close(pending)
             return
-        wanted = question.wanted
+        wanted = pending.wanted
         try:
             answer: ResultsPage | RecordsPage | EventsPage | ValuesFound | None
             if isinstance(wanted, ResultsWanted):
-                answer = await read_page(self._store, _info(question), wanted)
+                answer = await read_page(self._store, _info(pending), wanted)
             elif isinstance(wanted, RecordsWanted):
-                answer = await read_records(self._store, _info(question), wanted)
+                answer = await read_records(self._store, _info(pending), wanted)
             elif isinstance(wanted, ValuesWanted):
-                task = await self._declaring(question, wanted.position)
+                task = await self._declaring(pending, wanted.position)
                 answer = await read_values(self._store, task, wanted, self._masks)
             else:
                 if wanted.until is None:
-                    self._enter(question, wanted.name)
+                    self._subscribe(pending, wanted.name)
                 answer = await read_events(self._store, wanted)
         except Refused as exc:
-            self._leave(question)
-            refuse(question.asker, question.ask, str(exc))
+            self._close(pending)
+            refuse(pending.sender, pending.query, str(exc))
             return
-        if question.is_withdrawn:
-            self._leave(question)
+        if pending.is_cancelled:
+            self._close(pending)
         elif answer is not None:
-            self._leave(question)
+            self._close(pending)
             body = msgspec.msgpack.encode(answer)
-            question.asker.send([Reply(question.ask.question, body)])
+            pending.sender.send([Reply(pending.query.question, body)])
 
-    def _enter(self, question: _Question, name: str) -> None:
+    def _subscribe(self, pending: _PendingQuery, name: str) -> None:
         """Look up the query again when there is an event of that name."""
-        question.name = name
-        self._entered.setdefault(name, {})[question] = None
+        pending.name = name
+        self._subscribed.setdefault(name, {})[pending] = None
 
-    def _leave(self, question: _Question) -> None:
-        entered = {} if question.name is None else self._entered.get(question.name, {})
-        entered.pop(question, None)
-        if question.name is not None and not entered:
-            self._entered.pop(question.name, None)
-        question.is_stale = False
-        of_asker = self._open.get(question.asker, {})
-        if of_asker.get(question.ask.question) is question:
-            del of_asker[question.ask.question]
-        if not of_asker:
-            self._open.pop(question.asker, None)
+    def _close(self, pending: _PendingQuery) -> None:
+        subscribed = {} if pending.name is None else self._subscribed.get(pending.name, {})
+        subscribed.pop(pending, None)
+        if pending.name is not None and not subscribed:
+            self._subscribed.pop(pending.name, None)
+        pending.is_stale = False
+        of_sender = self._open.get(pending.sender, {})
+        if of_sender.get(pending.query.question) is pending:
+            del of_sender[pending.query.question]
+        if not of_sender:
+            self._open.pop(pending.sender, None)
 
-    async def _declaring(self, question: _Question, position: int) -> TaskSpec | None:
+    async def _declaring(self, pending: _PendingQuery, position: int) -> TaskSpec | None:
         """Return the task that asks; ``None`` for a trigger, which may read any value it names."""
-        if position < 0 and question.asker.hosts_triggers:
+        if position < 0 and pending.sender.hosts_triggers:
             return None
         try:
-            return await self._specs.task(_info(question), position)
+            return await self._specs.task(_info(pending), position)
         except NoSuchTask:
             why = "only a task that declares a value, or a trigger, may ask for it"
             raise Refused(why) from None
 
 
-def _info(question: _Question) -> RunInfo:
-    info = question.asker.info(question.ask.run_no)
+def _info(pending: _PendingQuery) -> RunInfo:
+    info = pending.sender.info(pending.query.run_no)
     if info is None:
         raise Refused("only a process that runs tasks of a run may read their results")
     return info

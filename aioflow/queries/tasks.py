@@ -13,7 +13,7 @@ from aioflow.worker.queries import RunEnding
 
 __all__ = ("NoSuchTask", "Specs", "task_ending")
 
-VERSIONS_KEPT = 256
+VERSIONS_LIMIT = 256
 
 _WORST_FIRST = (
     TaskState.FAILED,
@@ -76,7 +76,7 @@ class Specs:
         """Return a task and all that have to end before it."""
         spec, key = await self._of(run), (run.version, run.dag_id, position)
         if key not in self._before:
-            if len(self._before) >= VERSIONS_KEPT:
+            if len(self._before) >= VERSIONS_LIMIT:
                 self._before.clear()
             self._before[key] = before(spec, position)
         return self._before[key]
@@ -89,7 +89,7 @@ class Specs:
             found = next((dag for dag in dags if dag.dag_id == run.dag_id), None)
             if found is None:
                 raise NoSuchTask(f"the version of run {run.run_id!r} is not known")
-            while len(self._specs) >= VERSIONS_KEPT:
+            while len(self._specs) >= VERSIONS_LIMIT:
                 del self._specs[next(iter(self._specs))]
             self._specs[key] = found
         return self._specs[key]

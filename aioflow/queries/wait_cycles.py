@@ -12,9 +12,9 @@ from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo
 from aioflow.queries.waits import Wait, WaitNo, Waits
 
-__all__ = ("LOOKED_AT", "Cycles", "before")
+__all__ = ("WAITS_LIMIT", "Cycles", "before")
 
-LOOKED_AT = 1_000
+WAITS_LIMIT = 1_000
 """Maximum number of waits examined for one cycle; a longer search finds none."""
 
 
@@ -37,7 +37,7 @@ class Cycles:
         runs = frozenset(each.run_no for each in found)
         if not found or runs in self._told:
             return ""
-        if len(self._told) >= LOOKED_AT:
+        if len(self._told) >= WAITS_LIMIT:
             self._told.clear()
         self._told.add(runs)
         return _said(found)
@@ -62,7 +62,7 @@ class Cycles:
                 if following not in came_from:
                     came_from[following] = no
                     agenda.append(following)
-                if len(agenda) > LOOKED_AT:
+                if len(agenda) > WAITS_LIMIT:
                     return []
         return []
 

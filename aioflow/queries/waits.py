@@ -15,15 +15,15 @@ import msgspec
 from aioflow.core.state.digests import Digests, of_text
 from aioflow.core.state.interner import Interner
 from aioflow.core.state.pages import Pages, Rows, packed
-from aioflow.executors.executor_context import Asker
+from aioflow.executors.executor_context import QuerySender
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.queries.mapped_tasks import Mapped
-from aioflow.queries.waiters import Crowds
+from aioflow.queries.waiters import Waiters
 from aioflow.worker.queries import RunWanted
 
-__all__ = ("Asked", "Wait", "WaitNo", "Waits", "dated", "named", "of_dag")
+__all__ = ("RunsQuery", "Wait", "WaitNo", "Waits", "dated", "named", "of_dag")
 
 WaitNo: TypeAlias = int
 
@@ -65,18 +65,18 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 _decode = msgspec.msgpack.Decoder(Wait).decode
 
 
-class Asked:
+class RunsQuery:
     """A continuous query: its sender is notified of each run as that run ends.
 
     Attributes:
         waits: Its unanswered waits, by number, packed.
     """
 
-    __slots__ = ("asker", "no", "question", "waits")
+    __slots__ = ("no", "question", "sender", "waits")
 
-    def __init__(self, no: int, asker: Asker, question: int) -> None:
+    def __init__(self, no: int, sender: QuerySender, question: int) -> None:
         self.no = no
-        self.asker = asker
+        self.sender = sender
         self.question = question
         self.waits: Pages[bytes] = Pages(Rows)
 
@@ -88,38 +88,38 @@ class Waits:
         by_name: By the name of a run that may come: see ``named``, ``dated`` and ``of_dag``.
         by_run: By the run waited for.
         by_task: By the task waited for.
-        by_asking: Waits for a run that exists, by the run that waits.
+        by_waiting_run: Waits for a run that exists, by the run that waits.
         mapped: The mapped tasks waited for.
     """
 
     def __init__(self) -> None:
-        self._asked: dict[int, Asked] = {}
-        self._of: defaultdict[Asker, dict[int, Asked]] = defaultdict(dict)
+        self._queries: dict[int, RunsQuery] = {}
+        self._of: defaultdict[QuerySender, dict[int, RunsQuery]] = defaultdict(dict)
         self._count = 0
-        self._last_asked = 0
+        self._last_query_no = 0
         self._targets: Interner[tuple[str, str | None]] = Interner()
         self._leads_to: Interner[frozenset[int]] = Interner()
-        self.by_name: Crowds[str] = Crowds(Digests(of_text))
-        self.by_run: Crowds[int] = Crowds(Pages())
-        self.by_task: Crowds[int] = Crowds(Pages())
-        self.by_asking: Crowds[int] = Crowds(Pages())
+        self.by_name: Waiters[str] = Waiters(Digests(of_text))
+        self.by_run: Waiters[int] = Waiters(Pages())
+        self.by_task: Waiters[int] = Waiters(Pages())
+        self.by_waiting_run: Waiters[int] = Waiters(Pages())
         self.mapped = Mapped()
 
     def __len__(self) -> int:
         return self._count
 
     def __contains__(self, no: WaitNo) -> bool:
-        asked = self._asked.get(no >> _ROWS)
-        return asked is not None and no & (1 << _ROWS) - 1 in asked.waits
+        runs_query = self._queries.get(no >> _ROWS)
+        return runs_query is not None and no & (1 << _ROWS) - 1 in runs_query.waits
 
-    def asked(self, no: WaitNo) -> tuple[Asked, int]:
+    def query_of(self, no: WaitNo) -> tuple[RunsQuery, int]:
         """Return the query that a wait belongs to, and its number in that query."""
-        return self._asked[no >> _ROWS], no & (1 << _ROWS) - 1
+        return self._queries[no >> _ROWS], no & (1 << _ROWS) - 1
 
     def get(self, no: WaitNo) -> Wait | None:
         """Return a wait, if it still exists."""
-        asked = self._asked.get(no >> _ROWS)
-        body = None if asked is None else asked.waits.get(no & (1 << _ROWS) - 1)
+        runs_query = self._queries.get(no >> _ROWS)
+        body = None if runs_query is None else runs_query.waits.get(no & (1 << _ROWS) - 1)
         return None if body is None else _decode(body)
 
     def target(self, wait: Wait) -> tuple[str, str | None]:
@@ -134,18 +134,18 @@ class Waits:
 
     def add(
         self,
-        asker: Asker,
+        sender: QuerySender,
         question: int,
         run_no: RunNo,
         target: tuple[str, str | None],
         wanted: RunWanted,
     ) -> WaitNo:
         """Add a wait, indexed by the run that may come; return its number."""
-        known = self._of[asker].get(question)
+        known = self._of[sender].get(question)
         if known is not None:
             self.drop(known.no << _ROWS | wanted.number)
-        asked = self._open(asker, question)
-        no = asked.no << _ROWS | wanted.number
+        runs_query = self._open(sender, question)
+        no = runs_query.no << _ROWS | wanted.number
         wait = Wait(
             self._targets.enter(target),
             run_no,
@@ -155,7 +155,7 @@ class Waits:
             wanted.logical_date,
             wanted.since,
         )
-        asked.waits.put(wanted.number, packed(wait))
+        runs_query.waits.put(wanted.number, packed(wait))
         self._count += 1
         self.by_name.add(self._name(wait), no)
         return no
@@ -178,10 +178,10 @@ class Waits:
             leads_to=shape,
             found_id=run.run_id if wait.run_id is None else None,
         )
-        asked, number = self.asked(no)
-        asked.waits.put(number, packed(pointed))
+        runs_query, number = self.query_of(no)
+        runs_query.waits.put(number, packed(pointed))
         self.by_run.add(run.run_no, no)
-        self.by_asking.add(wait.run_no, no)
+        self.by_waiting_run.add(wait.run_no, no)
         if task_no >= 0:
             self.by_task.add(task_no, no)
         return True
@@ -191,51 +191,53 @@ class Waits:
         wait = self.get(no)
         if wait is None:
             return
-        asked, number = self.asked(no)
-        asked.waits.take(number)
+        runs_query, number = self.query_of(no)
+        runs_query.waits.take(number)
         self._count -= 1
-        if not asked.waits:
-            self._forget(asked)
+        if not runs_query.waits:
+            self._forget(runs_query)
         if wait.run_id is None or wait.awaited < 0:
             self.by_name.discard(self._name(wait), no)
         self._unpoint(no, wait)
         self._targets.leave(wait.target)
 
-    def withdraw(self, asker: Asker, question: int, numbers: tuple[int, ...]) -> None:
+    def cancel(self, sender: QuerySender, question: int, numbers: tuple[int, ...]) -> None:
         """Remove these waits of a query: all of the query if none is named, all queries for -1."""
-        of_asker = self._of.get(asker, {})
+        of_sender = self._of.get(sender, {})
         if question < 0:
-            for each in list(of_asker):
-                self.withdraw(asker, each, ())
-        elif question in of_asker:
-            asked = of_asker[question]
-            for number in numbers or list(asked.waits):
-                self.drop(asked.no << _ROWS | number)
+            for each in list(of_sender):
+                self.cancel(sender, each, ())
+        elif question in of_sender:
+            runs_query = of_sender[question]
+            for number in numbers or list(runs_query.waits):
+                self.drop(runs_query.no << _ROWS | number)
 
     def drop_closed(self) -> None:
         """Remove the queries of processes that no reply can reach any more."""
-        for asker in [asker for asker in self._of if not asker.is_open]:
-            self.withdraw(asker, -1, ())
+        for sender in [sender for sender in self._of if not sender.is_open]:
+            self.cancel(sender, -1, ())
 
-    def _open(self, asker: Asker, question: int) -> Asked:
-        asked = self._of[asker].get(question)
-        if asked is None:
-            self._last_asked += 1
-            asked = self._of[asker][question] = Asked(self._last_asked, asker, question)
-            self._asked[asked.no] = asked
-        return asked
+    def _open(self, sender: QuerySender, question: int) -> RunsQuery:
+        runs_query = self._of[sender].get(question)
+        if runs_query is None:
+            self._last_query_no += 1
+            runs_query = self._of[sender][question] = RunsQuery(
+                self._last_query_no, sender, question
+            )
+            self._queries[runs_query.no] = runs_query
+        return runs_query
 
-    def _forget(self, asked: Asked) -> None:
-        del self._asked[asked.no]
-        del self._of[asked.asker][asked.question]
-        if not self._of[asked.asker]:
-            del self._of[asked.asker]
+    def _forget(self, runs_query: RunsQuery) -> None:
+        del self._queries[runs_query.no]
+        del self._of[runs_query.sender][runs_query.question]
+        if not self._of[runs_query.sender]:
+            del self._of[runs_query.sender]
 
     def _unpoint(self, no: WaitNo, wait: Wait) -> None:
         if wait.awaited < 0:
             return
         self.by_run.discard(wait.awaited, no)
-        self.by_asking.discard(wait.run_no, no)
+        self.by_waiting_run.discard(wait.run_no, no)
         if wait.task_no >= 0:
             self.by_task.discard(wait.task_no, no)
             if wait.task_no not in self.by_task:
@@ -251,7 +253,7 @@ class Waits:
 
     def of_run(self, run_no: RunNo) -> Iterator[tuple[WaitNo, Wait]]:
         """Yield the waits of a run's tasks for runs that exist."""
-        for no in self.by_asking.at(run_no):
+        for no in self.by_waiting_run.at(run_no):
             wait = self.get(no)
             if wait is not None:
                 yield no, wait

@@ -13,9 +13,9 @@ from aioflow.protocol.commands import ForgetRun, Notify, Order, RunCallback, Run
 from aioflow.protocol.reports import CallbackReturned
 from aioflow.testing.function_bodies import Turns
 from aioflow.worker.callbacks import call, notify
-from aioflow.worker.code import CodeShelf
+from aioflow.worker.code import CodeCache
 from aioflow.worker.runs import Runs
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 
 __all__ = ("CallingHost",)
 
@@ -30,31 +30,31 @@ class CallingHost:
 
     def __init__(
         self,
-        line: Line,
-        shelf: CodeShelf,
+        reports: ReportBuffer,
+        code_cache: CodeCache,
         announce: Callable[[int], None],
         on_notification: Callable[[Notification], None],
     ) -> None:
-        self._line = line
+        self._reports = reports
         self._loop = asyncio.get_running_loop()
-        self._runs = Runs(shelf)
+        self._runs = Runs(code_cache)
         self._announce = announce
         self._running: Turns[CallbackReturned] | None = None
         outbound.set(on_notification)
 
-    def obey(self, order: Order) -> None:
+    def handle(self, command: Order) -> None:
         """See ``worker.shared_host.Role``."""
-        match order:
+        match command:
             case RunCallback():
-                self._begin(order.number, partial(call, order, self._runs, self._drive))
+                self._begin(command.number, partial(call, command, self._runs, self._drive))
             case Notify():
-                self._begin(order.number, partial(notify, order))
+                self._begin(command.number, partial(notify, command))
             case RunInfo():
-                self._runs.tell(order)
+                self._runs.add(command)
             case ForgetRun():
-                self._runs.forget(order.run_no)
+                self._runs.forget(command.run_no)
             case _:
-                raise LinkClosed(f"a callback host was ordered {type(order).__name__}")
+                raise LinkClosed(f"a callback host was ordered {type(command).__name__}")
 
     def kill(self) -> None:
         """End the running callback where it pauses."""
@@ -63,7 +63,7 @@ class CallingHost:
 
     def _begin(self, number: int, work: Callable[[], CallbackReturned]) -> None:
         self._announce(number)
-        self._running = Turns(work, self._line.report)
+        self._running = Turns(work, self._reports.report)
         self._loop.call_soon(self._running.begin)
 
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

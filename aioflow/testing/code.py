@@ -15,15 +15,15 @@ from aioflow.author.node import Node
 from aioflow.author.ref import Linked
 from aioflow.author.task import TaskFunction
 from aioflow.model.dag import Body
-from aioflow.worker.code import Code, CodeShelf
+from aioflow.worker.code import Code, CodeCache
 
-__all__ = ("Replaceable", "ShelfOfOurs", "Understudies")
+__all__ = ("LoadedCodeCache", "Replaceable", "Understudies")
 
 Replaceable = TaskFunction[Any, Any] | Linked | str
 """Identifies a task: its function, a reference to it, or its id."""
 
 
-class _CodeOfOurs(Code):
+class _LoadedCode(Code):
     """One DAG as it is in memory."""
 
     def __init__(self, dag: DAG) -> None:
@@ -42,7 +42,7 @@ class _CodeOfOurs(Code):
         return found
 
 
-class ShelfOfOurs(CodeShelf):
+class LoadedCodeCache(CodeCache):
     """Gives all hosts the same objects, as if there were no process boundary."""
 
     def __init__(self) -> None:
@@ -50,14 +50,14 @@ class ShelfOfOurs(CodeShelf):
 
     def put(self, version: str, dag: DAG) -> None:
         """Add a DAG."""
-        self._ours[version] = _CodeOfOurs(dag)
+        self._ours[version] = _LoadedCode(dag)
 
     def version(self, version: str) -> Code:
-        """See ``CodeShelf``."""
+        """See ``CodeCache``."""
         return self._ours[version]
 
     def put_back(self, in_use: Callable[[], Collection[str]]) -> list[str]:
-        """See ``CodeShelf``."""
+        """See ``CodeCache``."""
         return []
 
 

@@ -34,7 +34,7 @@ def ending_of(run: SimRun) -> Ending:
     return Ending(run.state, tasks)
 
 
-class Play(Protocol):
+class CrashTest(Protocol):
     """Runs a DAG in a separate simulation."""
 
     async def __call__(self, crash: Callable[[int, bool], bool]) -> Ending:
@@ -46,7 +46,7 @@ class Play(Protocol):
         """
 
 
-async def play_crashing_everywhere(play: Play) -> int:
+async def play_crashing_everywhere(play: CrashTest) -> int:
     """Run undisturbed, then once with a crash before and once after each commit.
 
     Returns:

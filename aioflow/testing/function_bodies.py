@@ -19,11 +19,11 @@ from aioflow.errors import LinkClosed
 from aioflow.protocol.commands import ForgetRun, Hello, Order, Recall, Reply, RunInfo, StartTask
 from aioflow.protocol.reports import Ended, Recalled, TaskStarted
 from aioflow.testing.loop import napping, virtual_loop
-from aioflow.worker.code import CodeShelf
+from aioflow.worker.code import CodeCache
 from aioflow.worker.outcome import now
 from aioflow.worker.run_body import run_body
 from aioflow.worker.runs import Runs
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 
 __all__ = ("BodyHost", "Turns")
 
@@ -141,31 +141,35 @@ class BodyHost:
     """
 
     def __init__(
-        self, line: Line, welcome: Hello, shelf: CodeShelf, announce: Callable[[StartTask], None]
+        self,
+        reports: ReportBuffer,
+        welcome: Hello,
+        code_cache: CodeCache,
+        announce: Callable[[StartTask], None],
     ) -> None:
-        self._line = line
+        self._reports = reports
         self._loop = asyncio.get_running_loop()
         self._results = Path(welcome.results)
-        self._runs = Runs(shelf)
+        self._runs = Runs(code_cache)
         self._announce = announce
         self._claimed: dict[tuple[int, int], StartTask] = {}
         self._running: Turns[Ended] | None = None
 
-    def obey(self, order: Order) -> None:
+    def handle(self, command: Order) -> None:
         """See ``worker.shared_host.Role``."""
-        match order:
+        match command:
             case StartTask():
-                self._claimed[order.task_no, order.start_no] = order
+                self._claimed[command.task_no, command.start_no] = command
                 self._begin_next()
             case RunInfo():
-                self._runs.tell(order)
+                self._runs.add(command)
             case ForgetRun():
-                self._runs.forget(order.run_no)
+                self._runs.forget(command.run_no)
             case Recall():
-                back = tuple(key for key in order.tries if self._claimed.pop(key, None))
-                self._line.report(Recalled(back))
+                back = tuple(key for key in command.tries if self._claimed.pop(key, None))
+                self._reports.report(Recalled(back))
             case _:
-                raise LinkClosed(f"a slot worker was ordered {type(order).__name__}")
+                raise LinkClosed(f"a slot worker was ordered {type(command).__name__}")
 
     def kill(self) -> None:
         """Drop the claimed tries, and end the running body where it pauses."""
@@ -177,15 +181,15 @@ class BodyHost:
         if self._running is not None or not self._claimed:
             return
         start = self._claimed.pop(next(iter(self._claimed)))
-        self._line.report(TaskStarted(start.task_no, start.start_no, now()))
+        self._reports.report(TaskStarted(start.task_no, start.start_no, now()))
         self._announce(start)
-        work = partial(run_body, start, self._runs, self._ask, self._line.report, self._results)
+        work = partial(run_body, start, self._runs, self._ask, self._reports.report, self._results)
         self._running = Turns(work, self._end)
         self._loop.call_soon(self._running.begin)  # after the start was reported
 
     def _end(self, ended: Ended) -> None:
         self._running = None
-        self._line.report(ended)
+        self._reports.report(ended)
         self._begin_next()
 
     def _ask(self, run_no: int, kind: str, body: bytes) -> Reply:
@@ -199,7 +203,7 @@ class BodyHost:
                 got.append(answer)
                 go_on()
 
-            self._line.ask_then(run_no, kind, body, take, None)
+            self._reports.query_then(run_no, kind, body, take, None)
 
         running.pause(ask)
         return got[0]

@@ -23,33 +23,35 @@ from aioflow.protocol.commands import Hello, Order, Ping, Reply, StartTask
 from aioflow.protocol.reports import Pong, Report
 from aioflow.testing.callbacks import CallingHost
 from aioflow.testing.function_bodies import BodyHost
-from aioflow.testing.loop import Household, household
-from aioflow.testing.output import Handed, beneath
-from aioflow.worker.code import CodeShelf
+from aioflow.testing.loop import HostScope, host_scope
+from aioflow.testing.output import ForwardedOutput, beneath
+from aioflow.worker.code import CodeCache
 from aioflow.worker.coroutines import CoroutineHost
-from aioflow.worker.crash_recorder import NOBODY, BlackBox
+from aioflow.worker.crash_recorder import NO_OWNER, CrashRecorder
 from aioflow.worker.frames import frames
 from aioflow.worker.link import Link
-from aioflow.worker.shared_host import ABANDONED_LIMIT, Line
+from aioflow.worker.shared_host import ABANDONED_LIMIT, ReportBuffer
 from aioflow.worker.triggers import TriggerHost
 
 __all__ = ("InlineChildren",)
 
 _HEADER_BYTES = 4
 
-_orders = msgspec.msgpack.Decoder(list[Order])
+_commands = msgspec.msgpack.Decoder(list[Order])
 _reports = msgspec.msgpack.Decoder(list[Report])
 
 
 class _Role(Protocol):
-    def obey(self, order: Order) -> None: ...
+    def handle(self, command: Order) -> None: ...
 
 
 class InlineChildren:
     """The part of ``Children`` that executors and the triggerer use."""
 
-    def __init__(self, shelf: CodeShelf, on_notification: Callable[[Notification], None]) -> None:
-        self._shelf = shelf
+    def __init__(
+        self, code_cache: CodeCache, on_notification: Callable[[Notification], None]
+    ) -> None:
+        self._code_cache = code_cache
         self._on_notification = on_notification
 
     @asynccontextmanager
@@ -62,7 +64,7 @@ class InlineChildren:
         **_: object,
     ) -> AsyncIterator[InlineChild]:
         """See ``Children``."""
-        child = InlineChild(self._shelf, on_reports, self._on_notification)
+        child = InlineChild(self._code_cache, on_reports, self._on_notification)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(child.pump, on_output)
@@ -73,18 +75,18 @@ class InlineChildren:
         finally:
             child.kill()
 
-    async def room(self) -> None:
+    async def wait_for_headroom(self) -> None:
         """See ``Children``. Returns at once, since there is always room."""
 
 
-class _InlineLine(Line):
+class _InlineReportBuffer(ReportBuffer):
     """Kills the simulated child where the real line would end the process."""
 
     def __init__(self, child: InlineChild) -> None:
         super().__init__()
         self._child = child
 
-    def give_up_if(self, abandoned_count: int) -> None:
+    def exit_if_abandoned(self, abandoned_count: int) -> None:
         if abandoned_count >= ABANDONED_LIMIT:
             self._child.kill()
 
@@ -97,19 +99,19 @@ class InlineChild:
 
     def __init__(
         self,
-        shelf: CodeShelf,
+        code_cache: CodeCache,
         on_reports: Callable[[list[Report]], None],
         on_notification: Callable[[Notification], None],
     ) -> None:
-        self._shelf = shelf
+        self._code_cache = code_cache
         self._on_notification = on_notification
         self._on_reports = on_reports
         self._loop = asyncio.get_running_loop()
-        self._household = Household()
+        self._host_scope = HostScope()
         self._context = contextvars.copy_context()
-        self._context.run(household.set, self._household)
+        self._context.run(host_scope.set, self._host_scope)
         self._role: _Role | None = None
-        self._line: _InlineLine | None = None
+        self._report_buffer: _InlineReportBuffer | None = None
         self._is_dead = False
         self._over = asyncio.Event()
         self._printed: deque[bytes] = deque()
@@ -128,8 +130,8 @@ class InlineChild:
         """See ``Child``."""
         if not self._is_dead:
             for frame in frames(messages):
-                orders = bytes(frame[_HEADER_BYTES:])
-                self._loop.call_soon(self._obey_all, orders, context=self._context)
+                commands = bytes(frame[_HEADER_BYTES:])
+                self._loop.call_soon(self._handle_all, commands, context=self._context)
 
     def kill(self) -> None:
         """End everything in the child: cancel coroutines, and end bodies where they pause."""
@@ -138,7 +140,7 @@ class InlineChild:
         self._is_dead = True
         if isinstance(self._role, BodyHost | CallingHost):
             self._role.kill()
-        for task in self._household.tasks:
+        for task in self._host_scope.tasks:
             task.cancel()
         self._over.set()
 
@@ -159,7 +161,7 @@ class InlineChild:
 
     def culprit(self) -> int:
         """See ``Child``."""
-        return NOBODY
+        return NO_OWNER
 
     async def pump(self, on_output: Callable[[bytes], Awaitable[None]]) -> None:
         """Pass on its output until cancelled."""
@@ -176,53 +178,57 @@ class InlineChild:
 
     # ── the child's side; its line uses it as the link ──────────────────────────────────
 
-    def hear(self, frame: bytes) -> None:
+    def on_data(self, frame: bytes) -> None:
         """Deliver a frame that the child sends."""
         if not self._is_dead:
-            self._loop.call_soon(self._hear, frame, context=contextvars.Context())
+            self._loop.call_soon(self._on_data, frame, context=contextvars.Context())
 
-    def _hear(self, frame: bytes) -> None:
+    def _on_data(self, frame: bytes) -> None:
         if not self._is_dead:
             self._on_reports(_reports.decode(frame))
 
-    def _obey_all(self, orders: bytes) -> None:
+    def _handle_all(self, commands: bytes) -> None:
         if self._is_dead:
             return
-        for order in _orders.decode(orders):
-            self._obey(order)
+        for command in _commands.decode(commands):
+            self._handle(command)
 
-    def _obey(self, order: Order) -> None:
-        if isinstance(order, Hello):
-            self._begin(order)
+    def _handle(self, command: Order) -> None:
+        if isinstance(command, Hello):
+            self._begin(command)
             return
-        assert self._line is not None  # noqa: S101 - the first order is a welcome
+        assert self._report_buffer is not None  # noqa: S101 - the first order is a welcome
         assert self._role is not None  # noqa: S101
-        match order:
+        match command:
             case Reply():
-                self._line.answered(order)
+                self._report_buffer.handle_reply(command)
             case Ping():
-                self._line.report(Pong())
+                self._report_buffer.report(Pong())
             case _:
-                self._role.obey(order)
+                self._role.handle(command)
 
     def _begin(self, welcome: Hello) -> None:
-        line = self._line = _InlineLine(self)
-        line.connect(cast("Link[Order]", _Link(self)))
+        report_buffer = self._report_buffer = _InlineReportBuffer(self)
+        report_buffer.connect(cast("Link[Order]", _Link(self)))
         if welcome.role == "slot":
-            own = Handed(self._print), Handed(self._print)
-            self._household.streams = cast(Any, own)
-            self._role = BodyHost(line, welcome, self._shelf, self._announce)
+            own = ForwardedOutput(self._print), ForwardedOutput(self._print)
+            self._host_scope.streams = cast(Any, own)
+            self._role = BodyHost(report_buffer, welcome, self._code_cache, self._announce)
             return
         if welcome.role == "callbacks":
-            self._household.streams = cast(Any, (Handed(self._print), Handed(self._print)))
-            self._role = CallingHost(line, self._shelf, self._mark, self._on_notification)
+            self._host_scope.streams = cast(
+                Any, (ForwardedOutput(self._print), ForwardedOutput(self._print))
+            )
+            self._role = CallingHost(
+                report_buffer, self._code_cache, self._mark, self._on_notification
+            )
             return
         before = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = beneath()
         try:
             make = CoroutineHost if welcome.role == "async" else TriggerHost
-            self._role = make(line, BlackBox(), welcome, self._shelf)
-            self._household.streams = sys.stdout, sys.stderr
+            self._role = make(report_buffer, CrashRecorder(), welcome, self._code_cache)
+            self._host_scope.streams = sys.stdout, sys.stderr
         finally:
             sys.stdout, sys.stderr = before
 
@@ -253,7 +259,7 @@ class _Link:
     def send(self, messages: Sequence[object]) -> None:
         """See ``Link``."""
         for frame in frames(messages):
-            self._child.hear(bytes(frame[_HEADER_BYTES:]))
+            self._child.on_data(bytes(frame[_HEADER_BYTES:]))
 
     async def drain(self) -> None:
         """See ``Link``. Returns at once, since sending never blocks."""

@@ -19,10 +19,10 @@ from weakref import WeakSet
 from anyio._backends._asyncio import AsyncIOBackend
 
 __all__ = (
-    "Household",
+    "HostScope",
     "Stalled",
     "VirtualLoop",
-    "household",
+    "host_scope",
     "nap_here",
     "napping",
     "threads_are_counted",
@@ -44,7 +44,7 @@ class Stalled(Exception):
     """Nothing is ready and no timer is set, so nothing will ever happen again."""
 
 
-class Household:
+class HostScope:
     """The tasks and streams of one simulated host, which really would have its own event loop.
 
     Attributes:
@@ -59,7 +59,7 @@ class Household:
         self.streams: tuple[TextIO, TextIO] | None = None
 
 
-household: ContextVar[Household | None] = ContextVar("household", default=None)
+host_scope: ContextVar[HostScope | None] = ContextVar("host_scope", default=None)
 """The host whose code runs; ``None`` for the daemon's."""
 
 
@@ -171,7 +171,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def create_task(self, coro: Any, **options: Any) -> Any:
         """Create a task with the task factory of the host whose code this is."""
         context = options.get("context")
-        home = household.get() if context is None else context.get(household)
+        home = host_scope.get() if context is None else context.get(host_scope)
         if home is None or home.make_task is None:
             task = super().create_task(coro, **options)
         else:
@@ -185,7 +185,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def set_task_factory(self, factory: Any) -> None:
         """Set the task factory; called from a host, that of this host."""
-        home = household.get()
+        home = host_scope.get()
         if home is None:
             super().set_task_factory(factory)
         else:

@@ -16,22 +16,22 @@ from aioflow.author.notifiers import Notification
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.why import still_waits
 from aioflow.engine.loop import Engine
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.slot import SlotExecutor
 from aioflow.model.batch import Batch
 from aioflow.model.rows import VersionRow
-from aioflow.notifications import Deliveries, Pace, Targets
+from aioflow.notifications import OutboxWorker, Pace, Targets
 from aioflow.processes import Children
 from aioflow.protocol.outbox import Alert
-from aioflow.queries import Answers
+from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
 from aioflow.routing import Routes
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.testing.fake_time import VirtualClock
 from aioflow.testing.hosts import InlineChildren
-from aioflow.worker.code import CodeShelf
+from aioflow.worker.code import CodeCache
 
 __all__ = ("CPU_SLOTS", "Node")
 
@@ -54,7 +54,7 @@ class Node:
         store: Store,
         clock: VirtualClock,
         home: Path,
-        shelf: CodeShelf,
+        code_cache: CodeCache,
         on_commit: Callable[[Batch], None],
         on_notification: Callable[[Notification], None],
     ) -> None:
@@ -65,25 +65,25 @@ class Node:
         self.alerts: list[Alert] = []
         masks = Masks()
         self._tasklog = TaskLog(home / "logs", clock, masks=masks)
-        self._answers = Answers(
+        self._answers = QueryHandler(
             store,
             clock,
             still_waits=lambda *task: still_waits(engine.memory, *task),
             masks=masks,
         )
-        wiring = Wiring(
-            children=cast(Children, InlineChildren(shelf, on_notification)),
+        context = ExecutorContext(
+            children=cast(Children, InlineChildren(code_cache, on_notification)),
             code=home / "code",
             results=home / "results",
             tasklog=self._tasklog,
             report=engine.report,
             clock=clock,
-            ask=self._answers.ask,
+            on_query=self._answers.submit,
         )
-        self._slot = _unwatched_slots(wiring)
-        self._hosts = HostPool(wiring, health_seconds=_NOT_WATCHED, idle_seconds=_NOT_WATCHED)
-        self._deliveries = Deliveries(
-            wiring,
+        self._slot = _unwatched_slots(context)
+        self._hosts = HostPool(context, health_seconds=_NOT_WATCHED, idle_seconds=_NOT_WATCHED)
+        self._deliveries = OutboxWorker(
+            context,
             store,
             pace=Pace(processes=1, per_second=math.inf),
             targets=Targets(),
@@ -121,7 +121,7 @@ async def _nothing_is_missing(_: VersionRow) -> None:
     """Do nothing: all code is in this process."""
 
 
-def _unwatched_slots(wiring: Wiring) -> SlotExecutor:
+def _unwatched_slots(context: ExecutorContext) -> SlotExecutor:
     """Return slots without liveness checks and idle limits: they have no real processes."""
     never = math.inf
-    return SlotExecutor(wiring, CPU_SLOTS, idle_seconds=never, frozen_seconds=never)
+    return SlotExecutor(context, CPU_SLOTS, idle_seconds=never, frozen_seconds=never)

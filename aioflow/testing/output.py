@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from aioflow.testing.loop import household
+from aioflow.testing.loop import host_scope
 
-__all__ = ("Handed", "beneath", "streams_are_shared")
+__all__ = ("ForwardedOutput", "beneath", "streams_are_shared")
 
 
-class Handed(io.TextIOBase):
+class ForwardedOutput(io.TextIOBase):
     """A stream that passes on what is written.
 
     Args:
@@ -35,7 +35,7 @@ class Handed(io.TextIOBase):
         return len(text)
 
 
-class _Shared(Handed):
+class _Shared(ForwardedOutput):
     """A replacement of a standard stream that writes to the stream of the current host."""
 
     def __init__(self, real: TextIO, index: int) -> None:
@@ -44,7 +44,7 @@ class _Shared(Handed):
         self._index = index
 
     def _give(self, text: str) -> None:
-        home = household.get()
+        home = host_scope.get()
         mine = None if home is None else home.streams
         (self.real if mine is None else mine[self._index]).write(text)
 
@@ -63,7 +63,7 @@ def beneath() -> tuple[TextIO, TextIO]:
             stream = getattr(sys, name)
             (stream.real if isinstance(stream, _Shared) else stream).write(text)
 
-        return Handed(write)  # type: ignore[return-value]
+        return ForwardedOutput(write)  # type: ignore[return-value]
 
     return to("stdout"), to("stderr")
 

@@ -25,14 +25,14 @@ from aioflow.model.backfill import Reprocess
 from aioflow.model.timestamps import to_datetime, to_timestamp
 from aioflow.protocol.inputs import FileParsed
 from aioflow.testing.backfill import SimBackfill
-from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
+from aioflow.testing.code import LoadedCodeCache, Replaceable, Understudies
 from aioflow.testing.collect import BEGINS_AT, aware
 from aioflow.testing.crash_test import Ending, ending_of, play_crashing_everywhere
 from aioflow.testing.fake_time import also_in
 from aioflow.testing.loop import Stalled
 from aioflow.testing.node import Node
 from aioflow.testing.runs import RunStuck, SimRun
-from aioflow.testing.sim_node import World
+from aioflow.testing.sim_node import SimNode
 
 __all__ = ("Sim",)
 
@@ -63,8 +63,8 @@ class Sim:
         at: datetime = BEGINS_AT,
         on_standstill: Callable[[str], object] = _logger.warning,
     ) -> None:
-        self._shelf = ShelfOfOurs()
-        self._world = World(to_timestamp(aware(at)), self._shelf, on_standstill)
+        self._code_cache = LoadedCodeCache()
+        self._world = SimNode(to_timestamp(aware(at)), self._code_cache, on_standstill)
         self._understudies = Understudies()
         self._dags: dict[str, DAG] = {}
         self._keys = itertools.count(1)
@@ -385,7 +385,7 @@ class Sim:
             spec = msgspec.structs.replace(spec, trigger=None)
         elif spec.trigger is not None:
             version = f"{dag.dag_id}, by events"
-        self._shelf.put(version, dag)
+        self._code_cache.put(version, dag)
         self._closing.enter_context(also_in(_modules(dag)))
         self._understudies.enter(dag)
         parsed = FileParsed(file=file, version=version, dags=(spec,), sources={})

@@ -24,9 +24,9 @@ from aioflow.testing.loop import Stalled, VirtualLoop, nap_here, threads_are_cou
 from aioflow.testing.node import Node
 from aioflow.testing.output import streams_are_shared
 from aioflow.testing.standstill import Standstill
-from aioflow.worker.code import CodeShelf
+from aioflow.worker.code import CodeCache
 
-__all__ = ("NodeCrashed", "World")
+__all__ = ("NodeCrashed", "SimNode")
 
 SLACK_SECONDS = 0.05
 """Virtual time allowed for due work to be done, since timers are coarse."""
@@ -41,7 +41,7 @@ class NodeCrashed(Exception):
     """The node crashed; ends all its services at once."""
 
 
-class World:
+class SimNode:
     """The environment of a node. Its loop runs only while a caller waits for ``run`` or ``do``.
 
     Args:
@@ -55,9 +55,9 @@ class World:
     """
 
     def __init__(
-        self, begins_at: Timestamp, shelf: CodeShelf, tell: Callable[[str], object]
+        self, begins_at: Timestamp, code_cache: CodeCache, tell: Callable[[str], object]
     ) -> None:
-        self._shelf = shelf
+        self._code_cache = code_cache
         self._closing = stack = ExitStack()
         self._loop = VirtualLoop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aioflow-sim")
@@ -175,7 +175,7 @@ class World:
     async def _live(self) -> None:
         while True:
             take = self.notifications.append
-            node = Node(self.store, self.clock, self.home, self._shelf, self._committed, take)
+            node = Node(self.store, self.clock, self.home, self._code_cache, self._committed, take)
             try:
                 async with anyio.create_task_group() as self._services:
                     await self._services.start(node.run)

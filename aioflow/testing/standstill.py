@@ -23,7 +23,7 @@ from aioflow.testing.loop import VirtualLoop
 
 __all__ = ("Standstill",)
 
-TELL_AFTER_SECONDS = 10.0
+REPORT_AFTER_SECONDS = 10.0
 """Real seconds before the first report of a wait. Each further interval is twice as long."""
 
 _OURS = str(Path(__file__).parent.parent) + os.sep
@@ -49,7 +49,7 @@ class Standstill:
 
     def result(self, future: Future[T]) -> T:
         """Wait for a result of the loop, blocking this thread."""
-        interval, before = TELL_AFTER_SECONDS, self._progress()
+        interval, before = REPORT_AFTER_SECONDS, self._progress()
         while not wait({future}, timeout=interval).done:
             before, interval = self._report(before, interval), 2 * interval
         return future.result()
@@ -57,7 +57,7 @@ class Standstill:
     async def awaited(self, future: Future[T]) -> T:
         """Wait for a result of the loop, while the loop of the test continues."""
         waited = asyncio.wrap_future(future)
-        interval, before = TELL_AFTER_SECONDS, self._progress()
+        interval, before = REPORT_AFTER_SECONDS, self._progress()
         try:
             while not (await asyncio.wait({waited}, timeout=interval))[0]:
                 before, interval = self._report(before, interval), 2 * interval

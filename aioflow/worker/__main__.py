@@ -43,7 +43,7 @@ def main() -> int:
     try:
         welcome, *first = link.receive()
         if not isinstance(welcome, Hello):
-            raise LinkClosed(f"the first order must be Welcome, not {type(welcome).__name__}")
+            raise LinkClosed(f"the first command must be Hello, not {type(welcome).__name__}")
         return _play(welcome, first, link, sock)
     except LinkClosed as exc:
         print(f"aioflow: {exc}", file=sys.stderr)  # noqa: T201 - no logger stands here

@@ -36,7 +36,7 @@ from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.results import read_item, result_path
 from aioflow.worker.fan_in import Pages, Results, decode_item
 from aioflow.worker.items import all_items, one_item
-from aioflow.worker.map_input import MapRaised, Taking
+from aioflow.worker.map_input import MapInput, MapRaised
 from aioflow.worker.queries import only
 from aioflow.worker.templates import renderer
 
@@ -181,7 +181,7 @@ def wanted_children(node: Node, start: StartTask) -> list[tuple[int, int]]:
     }
     if node.loop is not None and any(_looks_back(node, start)):
         wanted.add((node.loop.value, start.map_index - 1))
-    for leaf, index in Taking(node, mapped, start).picked():
+    for leaf, index in MapInput(node, mapped, start).picked():
         if leaf.parent is not None and leaf.parent.is_mapped:
             wanted.add((leaf.parent.position, index))
     return sorted(wanted)
@@ -398,10 +398,10 @@ class Arguments:
         return self._child(loop.value, index - 1, annotation)
 
     @property
-    def _items(self) -> Taking:
+    def _items(self) -> MapInput:
         mapped = spec_of(self._node).mapped
         assert mapped is not None  # noqa: S101 - only such nodes have items
-        return Taking(self._node, mapped, self._start)
+        return MapInput(self._node, mapped, self._start)
 
     def _fetch(self, leaf: Source, index: int, annotation: Any) -> Any:
         if leaf.parent is None:

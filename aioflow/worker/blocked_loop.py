@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-__all__ = ("LINE_LIMIT", "Stall", "StallLines", "line_of")
+__all__ = ("LINE_LIMIT", "BlockedLoop", "BlockedLoopReader", "line_of")
 
 LINE_LIMIT = 4096
 """Maximum bytes of a line. A pipe writes that much atomically (``PIPE_BUF``)."""
@@ -19,7 +19,7 @@ _PLACE_LENGTH = 500
 _WORD = b" stall "
 
 
-class Stall(msgspec.Struct, frozen=True, array_like=True):
+class BlockedLoop(msgspec.Struct, frozen=True, array_like=True):
     """A step of user code that blocks the loop, or has blocked it.
 
     Attributes:
@@ -39,14 +39,14 @@ class Stall(msgspec.Struct, frozen=True, array_like=True):
     is_over: bool = False
 
 
-def line_of(stall: Stall, nonce: bytes) -> bytes:
+def line_of(block: BlockedLoop, nonce: bytes) -> bytes:
     """Encode a stall as one line, short enough for an atomic write to the pipe."""
-    place = stall.place.encode("utf-8", "backslashreplace").decode()[-_PLACE_LENGTH:]
-    body = msgspec.json.encode(msgspec.structs.replace(stall, place=place))
+    place = block.place.encode("utf-8", "backslashreplace").decode()[-_PLACE_LENGTH:]
+    body = msgspec.json.encode(msgspec.structs.replace(block, place=place))
     return b"\x1e" + nonce + _WORD + body + b"\n"
 
 
-class StallLines:
+class BlockedLoopReader:
     """Extracts these lines from the output of a child, which may arrive in pieces.
 
     Args:
@@ -56,19 +56,19 @@ class StallLines:
     def __init__(self, nonce: str) -> None:
         self._head = b"\x1e" + nonce.encode() + _WORD
         self._line = re.compile(re.escape(self._head) + rb"([^\n]*)\n")
-        self._decoder = msgspec.json.Decoder(Stall)
+        self._decoder = msgspec.json.Decoder(BlockedLoop)
         self._held = b""
 
-    def feed(self, data: bytes) -> tuple[bytes, list[Stall]]:
+    def feed(self, data: bytes) -> tuple[bytes, list[BlockedLoop]]:
         """Return the other output, and the stalls reported in it."""
         data = self._held + data
-        stalls = [stall for body in self._line.findall(data) if (stall := self._decoded(body))]
+        blocks = [block for body in self._line.findall(data) if (block := self._decoded(body))]
         printed = self._line.sub(b"", data)
         keep = self._unfinished(printed)
         self._held = printed[keep:]
-        return printed[:keep], stalls
+        return printed[:keep], blocks
 
-    def _decoded(self, body: bytes) -> Stall | None:
+    def _decoded(self, body: bytes) -> BlockedLoop | None:
         try:
             return self._decoder.decode(body)
         except msgspec.MsgspecError:

@@ -27,7 +27,7 @@ from aioflow.protocol.outbox import Alert, Callback
 from aioflow.protocol.reports import CallbackReturned
 from aioflow.worker import values
 from aioflow.worker.arguments import KnownRun
-from aioflow.worker.code import CodeShelf
+from aioflow.worker.code import CodeCache
 from aioflow.worker.failures import failure_of, print_traceback
 from aioflow.worker.frames import BlockingLink
 from aioflow.worker.orphans import Orphans
@@ -50,7 +50,7 @@ class CallbackHost:
 
     def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
         self._link = link
-        self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
+        self._runs = Runs(CodeCache(Path(welcome.code), exclusive=True))
         self._descriptors = Descriptors(nonce)
         self._orphans = Orphans()
 
@@ -58,26 +58,26 @@ class CallbackHost:
         """Serve until the daemon closes the link."""
         line_by_line()
         configure_logging()
-        for order in first:
-            self._obey(order)
+        for command in first:
+            self._handle(command)
         while True:
-            for order in self._link.receive():
-                self._obey(order)
+            for command in self._link.receive():
+                self._handle(command)
 
-    def _obey(self, order: Order) -> None:
-        match order:
+    def _handle(self, command: Order) -> None:
+        match command:
             case RunInfo():
-                self._runs.tell(order)
+                self._runs.add(command)
             case ForgetRun():
-                self._runs.forget(order.run_no)
+                self._runs.forget(command.run_no)
             case RunCallback():
-                self._descriptors.mark(order.number)
-                self._answer(call(order, self._runs, asyncio.run))
+                self._descriptors.mark(command.number)
+                self._answer(call(command, self._runs, asyncio.run))
             case Notify():
-                self._descriptors.mark(order.number)
-                self._answer(notify(order))
+                self._descriptors.mark(command.number)
+                self._answer(notify(command))
             case _:
-                raise LinkClosed(f"a callback host was ordered {type(order).__name__}")
+                raise LinkClosed(f"a callback host was ordered {type(command).__name__}")
 
     def _answer(self, answer: CallbackReturned) -> None:
         flush()
@@ -85,7 +85,7 @@ class CallbackHost:
         self._link.send([answer])
 
 
-def call(order: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
+def call(command: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
     """Run the user's callbacks for an event; each runs even if earlier ones failed.
 
     Args:
@@ -94,12 +94,12 @@ def call(order: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
     """
     failed: list[BaseException] = []
     try:
-        owed = msgspec.msgpack.decode(order.body, type=Callback)
-        in_process(values.held_of(order.names, order.values))
-        run = runs.known(order.run_no)
-        for function in _functions(run, owed):
+        callback = msgspec.msgpack.decode(command.body, type=Callback)
+        in_process(values.held_of(command.names, command.values))
+        run = runs.known(command.run_no)
+        for function in _functions(run, callback):
             try:
-                _run(function, _context(run, owed, order.number), drive)
+                _run(function, _context(run, callback, command.number), drive)
             except BaseException as exc:  # noqa: BLE001 - user code may raise anything
                 print_traceback(exc)
                 failed.append(exc)
@@ -108,14 +108,14 @@ def call(order: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
         failed.append(exc)
     finally:
         in_process({})
-    return _called(order.number, failed)
+    return _called(command.number, failed)
 
 
-def _functions(run: KnownRun, owed: Callback) -> tuple[Function, ...]:
+def _functions(run: KnownRun, callback: Callback) -> tuple[Function, ...]:
     """Return the callbacks to run; empty if the DAG file no longer defines any."""
-    if owed.position < 0:
-        return run.dag.callbacks.get(owed.event, ())
-    return run.dag.nodes[owed.position].settings.callbacks.get(owed.event, ())
+    if callback.position < 0:
+        return run.dag.callbacks.get(callback.event, ())
+    return run.dag.nodes[callback.position].settings.callbacks.get(callback.event, ())
 
 
 def _run(function: Function, context: dict[str, Any], drive: Drive) -> None:
@@ -124,61 +124,61 @@ def _run(function: Function, context: dict[str, Any], drive: Drive) -> None:
         drive(found)
 
 
-def _context(run: KnownRun, owed: Callback, number: int) -> dict[str, Any]:
+def _context(run: KnownRun, callback: Callback, number: int) -> dict[str, Any]:
     own = run.own_context()
-    if owed.position >= 0:
+    if callback.position >= 0:
         own = replace(
             own,
-            task_id=run.dag.nodes[owed.position].task_id,
-            try_number=owed.try_number,
-            map_index=owed.map_index,
-            task_no=owed.task_no,
-            clear_number=clear_number(owed.start_no),
+            task_id=run.dag.nodes[callback.position].task_id,
+            try_number=callback.try_number,
+            map_index=callback.map_index,
+            task_no=callback.task_no,
+            clear_number=clear_number(callback.start_no),
         )
-    failure = owed.failure
+    failure = callback.failure
     key = own.idempotency_key.rstrip("/")
     context: dict[str, Any] = resolve("context", own)
     context |= {
-        "event": owed.event,
-        "state": owed.state,
-        "at": to_datetime(owed.at),
+        "event": callback.event,
+        "state": callback.state,
+        "at": to_datetime(callback.at),
         "error": None if failure is None else msgspec.structs.asdict(failure),
         "exception": None if failure is None else f"{failure.type}: {failure.message}",
-        "idempotency_key": f"{key}/{owed.event}/{number}",
+        "idempotency_key": f"{key}/{callback.event}/{number}",
     }
     return context
 
 
-def notify(order: Notify) -> CallbackReturned:
+def notify(command: Notify) -> CallbackReturned:
     """Send an alert over every configured channel; each is tried even if another fails."""
-    alert = msgspec.msgpack.decode(order.body, type=Alert)
+    alert = msgspec.msgpack.decode(command.body, type=Alert)
     failed: list[BaseException] = []
     try:
-        in_process(values.held_of(order.names, order.values))
-        for send in _ways(order):
+        in_process(values.held_of(command.names, command.values))
+        for send in _ways(command):
             try:
-                send(_alerted(alert, order.number))
+                send(_alerted(alert, command.number))
             except BaseException as exc:  # noqa: BLE001 - the other way is taken all the same
                 failed.append(exc)
     except BaseException as exc:  # noqa: BLE001 - a setting may be wrong
         failed.append(exc)
     finally:
         in_process({})
-    return _called(order.number, failed)
+    return _called(command.number, failed)
 
 
-def _ways(order: Notify) -> list[Callable[[Mapping[str, Any]], None]]:
+def _ways(command: Notify) -> list[Callable[[Mapping[str, Any]], None]]:
     ways: list[Callable[[Mapping[str, Any]], None]] = []
-    if order.webhook or order.webhook_secret:
+    if command.webhook or command.webhook_secret:
         ways.append(
             WebhookNotifier(
-                order.webhook,
-                url_secret=order.webhook_secret,
-                signing_secret=order.signing_secret,
+                command.webhook,
+                url_secret=command.webhook_secret,
+                signing_secret=command.signing_secret,
             )
         )
-    if order.email:
-        mail = EmailNotifier(order.email, connection=order.connection, sender=order.sender)
+    if command.email:
+        mail = EmailNotifier(command.email, connection=command.connection, sender=command.sender)
         ways.append(mail)
     return ways
 

@@ -13,9 +13,9 @@ from aioflow.author.trigger import portable
 from aioflow.errors import DagError
 from aioflow.worker.loader import CodeMissing, Namespace, OwnNamespace, WholeProcess
 
-__all__ = ("Code", "CodeShelf")
+__all__ = ("Code", "CodeCache")
 
-_VERSIONS_KEPT = 16
+_VERSIONS_LIMIT = 16
 
 
 class Code:
@@ -80,7 +80,7 @@ class Code:
         return found
 
 
-class CodeShelf:
+class CodeCache:
     """Cache of the versions in this process.
 
     Args:
@@ -114,12 +114,12 @@ class CodeShelf:
         return code
 
     def put_back(self, in_use: Callable[[], Collection[str]]) -> list[str]:
-        """Unload unused versions if more than ``_VERSIONS_KEPT`` are loaded, the oldest first.
+        """Unload unused versions if more than ``_VERSIONS_LIMIT`` are loaded, the oldest first.
 
         Returns:
             The unloaded versions.
         """
-        excess = len(self._codes) - _VERSIONS_KEPT
+        excess = len(self._codes) - _VERSIONS_LIMIT
         if excess <= 0:
             return []
         used = in_use()

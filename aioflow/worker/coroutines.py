@@ -43,12 +43,12 @@ from aioflow.protocol.reports import (
 )
 from aioflow.worker import values
 from aioflow.worker.arguments import KnownRun, spec_of
-from aioflow.worker.code import CodeShelf
+from aioflow.worker.code import CodeCache
 from aioflow.worker.cooperative import Slices
-from aioflow.worker.crash_recorder import BlackBox
+from aioflow.worker.crash_recorder import CrashRecorder
 from aioflow.worker.durable_calls import DurableCalls
-from aioflow.worker.item_stream import Giver
-from aioflow.worker.memory_pressure import LOOK_SECONDS, Pressure, own_memory
+from aioflow.worker.item_stream import ItemStream
+from aioflow.worker.memory_pressure import POLL_SECONDS, Pressure, own_memory
 from aioflow.worker.outcome import (
     LostInHost,
     ended_badly,
@@ -59,16 +59,16 @@ from aioflow.worker.outcome import (
     pack,
     succeeded,
 )
-from aioflow.worker.output_forwarder import OutputPump
+from aioflow.worker.output_forwarder import OutputForwarder
 from aioflow.worker.pages import fetch_page
 from aioflow.worker.queries import RecordItem, RecordsPage, RecordsWanted
-from aioflow.worker.query_client import Channels, LineAsker
-from aioflow.worker.result_writer import kept, written
+from aioflow.worker.query_client import QueryChannels, QueryClient
+from aioflow.worker.result_writer import write_failure_reporter, written
 from aioflow.worker.runs import Runs
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 from aioflow.worker.span_context import enter
-from aioflow.worker.task_supervisor import Hosted, Nursery, guest
-from aioflow.worker.task_try import Attempt
+from aioflow.worker.task_supervisor import TaskSupervisor, UserCoroutine, current_coroutine
+from aioflow.worker.task_try import TaskTry
 
 __all__ = ("CANCEL_SECONDS", "CoroutineHost")
 
@@ -83,21 +83,21 @@ Key: TypeAlias = tuple[int, int]
 _TIMEOUT, _EVICTED = "timeout", "evicted"
 
 
-class HostedTry(Hosted):
+class HostedTry(UserCoroutine):
     """A supervised try.
 
     Attributes:
         start: The current execution; a resumed coroutine has had several.
         calls: Its durable calls; set when its body begins.
-        giver: Sends the items it yields, if other tasks consume them as a stream.
+        item_stream: Sends the items it yields, if other tasks consume them as a stream.
         node: Set when its body begins, as is ``began_at``.
-        attempt: Set when its body begins.
+        task_try: Set when its body begins.
         is_reported: Its outcome has been reported to the daemon.
     """
 
     __slots__ = (
-        *("_host", "attempt", "began_at", "calls"),
-        *("giver", "is_reported", "key", "node", "start"),
+        *("_host", "task_try", "began_at", "calls"),
+        *("item_stream", "is_reported", "key", "node", "start"),
     )
 
     def __init__(self, host: CoroutineHost, start: StartTask) -> None:
@@ -106,46 +106,46 @@ class HostedTry(Hosted):
         self.start = start
         self.key: Key = (start.task_no, start.start_no)
         self.calls: DurableCalls | None = None
-        self.giver: Giver | None = None
+        self.item_stream: ItemStream | None = None
         self.node: Node | None = None
-        self.attempt: Attempt | None = None
+        self.task_try: TaskTry | None = None
         self.began_at = 0
         self.is_reported = False
 
     @property
     def number(self) -> int:
-        """See ``Hosted``."""
+        """See ``UserCoroutine``."""
         return self.start.task_no
 
     @property
-    def is_parked(self) -> bool:
+    def is_suspended(self) -> bool:
         """Whether the coroutine is suspended in a call and will be resumed by an answer."""
-        return self.calls is not None and self.calls.is_parked and not self.ending
+        return self.calls is not None and self.calls.is_suspended and not self.ending
 
     @property
     def on_code_change(self) -> str:
-        """See ``calls.Conversation``."""
+        """See ``durable_calls.Conversation``."""
         return "fail" if self.node is None else self.node.settings.on_code_change
 
     @property
     def is_over(self) -> bool:
-        """See ``calls.Conversation``."""
+        """See ``durable_calls.Conversation``."""
         return bool(self.ending) or self.is_reported
 
     def cancel(self, reason: str) -> None:
-        """See ``calls.Conversation``."""
+        """See ``durable_calls.Conversation``."""
         self._host.cancel(self, reason)
 
     def report(self, report: Report) -> None:
-        """See ``calls.Conversation``."""
+        """See ``durable_calls.Conversation``."""
         self._host.report_for(self, report)
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
-        """See ``giving.Talk``."""
+        """See ``item_stream.ItemReporter``."""
         return await self._host.packed(steps)
 
     def find_class(self, path: str) -> Any:
-        """See ``calls.Conversation``."""
+        """See ``durable_calls.Conversation``."""
         return self._host.find_class(self.start, path)
 
 
@@ -156,115 +156,119 @@ class CoroutineHost:
     ``timeout`` when it has ended, or when the time allowed for its cleanup is over.
 
     Attributes:
-        evicted: See ``shared.Role``.
+        evicted: See ``shared_host.Role``.
     """
 
     def __init__(
-        self, line: Line, box: BlackBox, welcome: Hello, shelf: CodeShelf | None = None
+        self,
+        reports: ReportBuffer,
+        recorder: CrashRecorder,
+        welcome: Hello,
+        code_cache: CodeCache | None = None,
     ) -> None:
-        self._line = line
+        self._reports = reports
         self._loop = asyncio.get_running_loop()
-        self._nursery: Nursery[HostedTry] = Nursery(
-            box, CANCEL_SECONDS, self._forget, self._abandoned
+        self._supervisor: TaskSupervisor[HostedTry] = TaskSupervisor(
+            recorder, CANCEL_SECONDS, self._forget, self._abandoned
         )
-        self._shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
+        self._code_cache = code_cache or CodeCache(Path(welcome.code), exclusive=False)
         self._code = welcome.code
         self._results = Path(welcome.results)
         self._traces = welcome.traces
-        self._runs = Runs(self._shelf)
+        self._runs = Runs(self._code_cache)
         self._hosted: dict[Key, HostedTry] = {}
-        self._parked: dict[int, HostedTry] = {}
+        self._suspended: dict[int, HostedTry] = {}
         self._sensors: dict[int, HostedTry] = {}
         # Not the loop's default threads: user code may occupy all of those.
         self._pressure = Pressure(welcome.memory_limit_bytes, own_memory)
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
         self._slices = Slices()
-        self._output = OutputPump(line, self._nursery.serve, guest.get)
-        self._channels = Channels(line)
+        self._output = OutputForwarder(reports, self._supervisor.serve, current_coroutine.get)
+        self._channels = QueryChannels(reports)
         self.evicted = 0
 
     def watches(self) -> None:
-        """Return ``None``: this role has no watches; see ``shared.Role``."""
+        """Return ``None``: this role has no watches; see ``shared_host.Role``."""
 
-    def obey(self, order: Order) -> None:
-        """See ``shared.Role``."""
-        match order:
+    def handle(self, command: Order) -> None:
+        """See ``shared_host.Role``."""
+        match command:
             case StartTask():
-                self._begin(order)
+                self._begin(command)
             case ResumeCoroutine():
-                self._resume(order)
+                self._resume(command)
             case CallRecorded():
-                self._confirm(order)
+                self._confirm(command)
             case ItemsStored():
-                giving = self._hosted.get((order.task_no, order.start_no))
-                if giving is not None and giving.giver is not None:
-                    giving.giver.take(order.upto)
+                giving = self._hosted.get((command.task_no, command.start_no))
+                if giving is not None and giving.item_stream is not None:
+                    giving.item_stream.take(command.upto)
             case StopTask():
-                stopped = self._hosted.get((order.task_no, order.start_no))
+                stopped = self._hosted.get((command.task_no, command.start_no))
                 if stopped is not None:
-                    self._nursery.cancel(stopped, order.reason)
+                    self._supervisor.cancel(stopped, command.reason)
             case RunInfo():
-                self._runs.tell(order)
+                self._runs.add(command)
             case Describe():
-                self._describe(order)
+                self._describe(command)
             case ForgetRun():
-                self._runs.forget(order.run_no)
-                self._let_go_of_run(order.run_no)
-                self._shelf.put_back(self._runs.versions)
+                self._runs.forget(command.run_no)
+                self._cancel_suspended_of(command.run_no)
+                self._code_cache.put_back(self._runs.versions)
             case _:
-                raise LinkClosed(f"an async host was ordered {type(order).__name__}")
+                raise LinkClosed(f"an async host was ordered {type(command).__name__}")
 
-    def _describe(self, order: Describe) -> None:
+    def _describe(self, command: Describe) -> None:
         """Report the last and next poke of sensors, by task number."""
-        told = []
-        for number in order.numbers:
-            attempt = self._sensors[number].attempt if number in self._sensors else None
-            if attempt is not None:
-                told.append((number, Watched(0, attempt.next_look_at, attempt.last_look_at)))
-        self._line.report(Described(order.question, tuple(told)))
+        described = []
+        for number in command.numbers:
+            task_try = self._sensors[number].task_try if number in self._sensors else None
+            if task_try is not None:
+                described.append((number, Watched(0, task_try.next_poke_at, task_try.last_poke_at)))
+        self._reports.report(Described(command.question, tuple(described)))
 
     # ── one try ─────────────────────────────────────────────────────────────────────────
 
     def _begin(self, start: StartTask) -> None:
-        left = self._parked.pop(start.task_no, None)
+        left = self._suspended.pop(start.task_no, None)
         if left is not None:  # a suspended execution that the daemon has forgotten
-            self._nursery.cancel(left, "reassigned")
+            self._supervisor.cancel(left, "reassigned")
         hosted = HostedTry(self, start)
         self._hosted[hosted.key] = hosted
-        self._nursery.start(hosted, self._host(hosted))
+        self._supervisor.start(hosted, self._host(hosted))
 
-    def _resume(self, order: ResumeCoroutine) -> None:
-        hosted = self._parked.pop(order.task_no, None)
-        known = hosted is not None and hosted.key[1] == order.was_start_no
-        if hosted is None or hosted.calls is None or not known or not hosted.is_parked:
-            self._line.report(NotSuspended(order.task_no, order.start_no))
+    def _resume(self, command: ResumeCoroutine) -> None:
+        hosted = self._suspended.pop(command.task_no, None)
+        known = hosted is not None and hosted.key[1] == command.was_start_no
+        if hosted is None or hosted.calls is None or not known or not hosted.is_suspended:
+            self._reports.report(NotSuspended(command.task_no, command.start_no))
             return
         del self._hosted[hosted.key]
-        hosted.start = msgspec.structs.replace(hosted.start, start_no=order.start_no)
-        hosted.key = (order.task_no, order.start_no)
+        hosted.start = msgspec.structs.replace(hosted.start, start_no=command.start_no)
+        hosted.key = (command.task_no, command.start_no)
         self._hosted[hosted.key] = hosted
         hosted.began_at = now()
-        hosted.calls.answered(order.answer, order.failure)
+        hosted.calls.handle_reply(command.answer, command.failure)
 
-    def _confirm(self, order: CallRecorded) -> None:
-        confirmed = self._hosted.get((order.task_no, order.start_no))
+    def _confirm(self, command: CallRecorded) -> None:
+        confirmed = self._hosted.get((command.task_no, command.start_no))
         if confirmed is None or confirmed.ending == _EVICTED:
             # Evicted while it requested something that was already there; or the command is late.
-            self._line.report(NotSuspended(order.task_no, order.start_no))
+            self._reports.report(NotSuspended(command.task_no, command.start_no))
             return
         if confirmed.calls is None:
             return
-        if self._parked.get(order.task_no) is confirmed:  # the answer was already there
-            del self._parked[order.task_no]
-        confirmed.calls.answered(order.answer, order.failure, ordinal=order.ordinal)
+        if self._suspended.get(command.task_no) is confirmed:  # the answer was already there
+            del self._suspended[command.task_no]
+        confirmed.calls.handle_reply(command.answer, command.failure, ordinal=command.ordinal)
 
     def report_for(self, hosted: HostedTry, report: Report) -> None:
         """Report a durable call to the engine, after flushing what was printed before it."""
         self._output.flush(hosted.key)
-        self._line.report(report)
+        self._reports.report(report)
         if isinstance(report, Awaiting | NextEventRequested | RunCalled):
-            self._parked[hosted.start.task_no] = hosted
+            self._suspended[hosted.start.task_no] = hosted
             self._relieve()
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
@@ -273,34 +277,34 @@ class CoroutineHost:
 
     def cancel(self, hosted: HostedTry, reason: str) -> None:
         """Cancel a try; from here on it reports only ``TaskStopped``."""
-        self._nursery.cancel(hosted, reason)
+        self._supervisor.cancel(hosted, reason)
 
     def _relieve(self) -> None:
         """If memory is short, evict the coroutines that have been suspended longest.
 
         The daemon need not be notified: an evicted try is replayed from the top when it is resumed.
         """
-        if not self._parked or not self._pressure.is_due(self._loop.time()):
+        if not self._suspended or not self._pressure.is_due(self._loop.time()):
             return
-        excess = self._pressure.excess(len(self._parked))
-        for hosted in list(islice(self._parked.values(), excess)):
-            del self._parked[hosted.start.task_no]
-            self._nursery.cancel(hosted, _EVICTED)
+        excess = self._pressure.excess(len(self._suspended))
+        for hosted in list(islice(self._suspended.values(), excess)):
+            del self._suspended[hosted.start.task_no]
+            self._supervisor.cancel(hosted, _EVICTED)
             self.evicted += 1
         if excess:
-            self._loop.call_later(LOOK_SECONDS, self._relieve)
+            self._loop.call_later(POLL_SECONDS, self._relieve)
 
     def find_class(self, start: StartTask, path: str) -> Any:
         """Resolve ``path`` in the try's code version or in an installed package."""
         version = self._runs.of(start).info.version
-        return self._shelf.version(version).find_class(path)
+        return self._code_cache.version(version).find_class(path)
 
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
-        place = (start.position, start.map_index)
+        task_index = (start.position, start.map_index)
         info = self._runs.info(start.run_no)
         dag_id = "" if info is None else info.dag_id
-        asker.set(LineAsker(self._channels, start.run_no, place, dag_id=dag_id))
+        asker.set(QueryClient(self._channels, start.run_no, task_index, dag_id=dag_id))
         held.set({})
         try:
             run = self._runs.of(start)
@@ -323,17 +327,17 @@ class CoroutineHost:
             self._report(hosted, ended)
 
     async def _outcome(self, run: KnownRun, node: Node, hosted: HostedTry) -> Ended:
-        expire = partial(self._nursery.cancel, hosted, _TIMEOUT)
-        hosted.giver = Giver(hosted) if spec_of(node).streams else None
-        attempt = hosted.attempt = Attempt(
-            *(run, node, hosted.start, partial(fetch_page, self._line), self._results),
-            *(expire, self._line.report, hosted.giver),
+        expire = partial(self._supervisor.cancel, hosted, _TIMEOUT)
+        hosted.item_stream = ItemStream(hosted) if spec_of(node).streams else None
+        task_try = hosted.task_try = TaskTry(
+            *(run, node, hosted.start, partial(fetch_page, self._reports), self._results),
+            *(expire, self._reports.report, hosted.item_stream),
         )
         problem: BaseException
         try:
             if names := spec_of(node).values:
                 held.set(await self._values(hosted.start, names))
-            value = await attempt.value()
+            value = await task_try.value()
             if hosted.calls is not None:
                 hosted.calls.end()
             if gives_items(node, hosted.start) and hosted.ending != _TIMEOUT:
@@ -341,20 +345,26 @@ class CoroutineHost:
                 return await self._slices.run(items)
             packed = await self._slices.run(pack(node, hosted.start, value, self._results))
             if packed.write is not None:
-                await written(packed.write, self._writers, kept(hosted.start, self._line.report))
+                await written(
+                    packed.write,
+                    self._writers,
+                    write_failure_reporter(hosted.start, self._reports.report),
+                )
             if hosted.ending != _TIMEOUT:
                 return succeeded(hosted.start, hosted.began_at, packed)
             problem = _too_long(node)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             problem = exc if hosted.calls is None else hosted.calls.explained(exc)
             problem = problem if hosted.ending != _TIMEOUT else _too_long(node, exc)
-        steps = ended_badly(node, hosted.start, hosted.began_at, problem, attempt.operator)
+        steps = ended_badly(node, hosted.start, hosted.began_at, problem, task_try.operator)
         return await self._slices.run(steps)
 
     async def _values(self, start: StartTask, names: tuple[tuple[ValueKind, str], ...]) -> Held:
-        question = values.question(start.position, names)
+        question = values.encoded_query(start.position, names)
         try:
-            return values.told(names, await self._line.ask(start.run_no, "values", question))
+            return values.decoded(
+                names, await self._reports.query(start.run_no, "values", question)
+            )
         except TaskError as exc:
             raise UnknownValue(str(exc)) from None
 
@@ -362,7 +372,9 @@ class CoroutineHost:
         items: list[RecordItem] = []
         while len(items) < start.recorded:
             wanted = RecordsWanted(start.task_no, len(items) - 1)
-            body = await self._line.ask(start.run_no, "records", msgspec.msgpack.encode(wanted))
+            body = await self._reports.query(
+                start.run_no, "records", msgspec.msgpack.encode(wanted)
+            )
             page = msgspec.msgpack.decode(body, type=RecordsPage)
             items += page.items
             if not page.more:
@@ -371,15 +383,15 @@ class CoroutineHost:
 
     # ── endings ─────────────────────────────────────────────────────────────────────────
 
-    def _let_go_of_run(self, run_no: int) -> None:
+    def _cancel_suspended_of(self, run_no: int) -> None:
         """Cancel the coroutines suspended for a run that has ended: they will never be resumed."""
-        for hosted in [h for h in self._parked.values() if h.start.run_no == run_no]:
-            self._nursery.cancel(hosted, "cancelled")
+        for hosted in [h for h in self._suspended.values() if h.start.run_no == run_no]:
+            self._supervisor.cancel(hosted, "cancelled")
 
     def _forget(self, hosted: HostedTry) -> None:
         if self._hosted.get(hosted.key) is hosted:
             del self._hosted[hosted.key]
-        for known in (self._parked, self._sensors):
+        for known in (self._suspended, self._sensors):
             if known.get(hosted.start.task_no) is hosted:
                 del known[hosted.start.task_no]
         if not hosted.is_reported and not hosted.ending:
@@ -387,7 +399,7 @@ class CoroutineHost:
             self._report(hosted, not_begun(hosted.start, LostInHost()))
         if not hosted.is_reported:
             self._output.flush(hosted.key)
-            self._line.report(TaskStopped(*hosted.key))
+            self._reports.report(TaskStopped(*hosted.key))
 
     def _abandoned(self, hosted: HostedTry) -> None:
         """Report for a try that swallowed its cancellation; exit if there are too many of them."""
@@ -396,7 +408,7 @@ class CoroutineHost:
             problem = _too_long(hosted.node)
             steps = ended_badly(hosted.node, hosted.start, hosted.began_at, problem)
             self._report(hosted, at_once(steps))
-        self._line.give_up_if(self._nursery.abandoned_count)
+        self._reports.exit_if_abandoned(self._supervisor.abandoned_count)
 
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
@@ -404,7 +416,7 @@ class CoroutineHost:
         # Flush first: the log must be complete before the end is reported.
         self._output.flush(hosted.key)
         hosted.is_reported = True
-        self._line.report(ended)
+        self._reports.report(ended)
 
 
 def _too_long(node: Node, cause: BaseException | None = None) -> TaskTimeout:

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-__all__ = ("ASLEEP", "MARKED", "NOBODY", "WIPED", "BlackBox", "Signer", "Stepped", "signed")
+__all__ = ("ASLEEP", "MARKED", "NO_OWNER", "WIPED", "CrashRecorder", "Signer", "Stepped", "signed")
 
-NOBODY = -1
+NO_OWNER = -1
 
 WIPED, MARKED, ASLEEP = 0, 1, 2
 """Values of the second word: a step ran since the mark; no step did; no step did and the
@@ -28,14 +28,14 @@ _SIZE = 16
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-class BlackBox:
+class CrashRecorder:
     """The shared words: in a memfd created by the daemon, or in private memory without one.
 
     Attributes:
-        stirred: Released by a step that finds the watchdog asleep.
+        woken: Released by a step that finds the watchdog asleep.
     """
 
-    __slots__ = ("_map", "stirred", "word")
+    __slots__ = ("_map", "woken", "word")
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
@@ -46,25 +46,25 @@ class BlackBox:
             self._map = mmap.mmap(descriptor, _SIZE)
         self.word = memoryview(self._map).cast("q")
         """Element 0 is the number. Written directly, since a method call would double the cost."""
-        self.word[0] = NOBODY
+        self.word[0] = NO_OWNER
         self.word[1] = WIPED
-        self.stirred = threading.Semaphore(0)
+        self.woken = threading.Semaphore(0)
 
-    def stir(self) -> None:
+    def wake_watchdog(self) -> None:
         """Clear the watchdog's mark; called by a step that finds one."""
         mark, self.word[1] = self.word[1], WIPED
         if mark == ASLEEP:
-            self.stirred.release()
+            self.woken.release()
 
     @classmethod
-    def from_environment(cls, name: str) -> BlackBox:
+    def from_environment(cls, name: str) -> CrashRecorder:
         """Open the daemon's crash recorder, or a private one if the variable is not set."""
         number = os.environ.pop(name, None)
         if number is None:
             return cls()
-        box = cls(int(number))
+        recorder = cls(int(number))
         os.close(int(number))  # the mapping remains valid
-        return box
+        return recorder
 
 
 class Signer(Protocol):
@@ -77,13 +77,13 @@ class Signer(Protocol):
 
 
 @contextmanager
-def signed(box: BlackBox, number: int) -> Iterator[None]:
+def signed(recorder: CrashRecorder, number: int) -> Iterator[None]:
     """Sign the crash recorder while code runs outside a coroutine of its own."""
-    word = box.word
+    word = recorder.word
     before = word[0]
     word[0] = number
     if word[1]:
-        box.stir()
+        recorder.wake_watchdog()
     try:
         yield
     finally:
@@ -97,23 +97,23 @@ class Stepped(Coroutine[Any, Any, Result_co]):
     of thousands of instances: to save memory, nothing is cached in them.
     """
 
-    __slots__ = ("_box", "_inner", "_signer")
+    __slots__ = ("_inner", "_recorder", "_signer")
 
     def __init__(
-        self, inner: Coroutine[Any, Any, Result_co], signer: Signer, box: BlackBox
+        self, inner: Coroutine[Any, Any, Result_co], signer: Signer, recorder: CrashRecorder
     ) -> None:
         self._inner = inner
         self._signer = signer
-        self._box = box
+        self._recorder = recorder
 
     def send(self, value: Any) -> Any:
         """Step the coroutine."""
-        word = self._box.word
+        word = self._recorder.word
         # Steps nest when user code drives a coroutine itself: restore the previous number.
         before = word[0]
         word[0] = self._signer.number
         if word[1]:
-            self._box.stir()
+            self._recorder.wake_watchdog()
         try:
             return self._inner.send(value)
         finally:
@@ -126,11 +126,11 @@ class Stepped(Coroutine[Any, Any, Result_co]):
         trace: TracebackType | None = None,
     ) -> Any:
         """Step the coroutine with an exception."""
-        word = self._box.word
+        word = self._recorder.word
         before = word[0]
         word[0] = self._signer.number
         if word[1]:
-            self._box.stir()
+            self._recorder.wake_watchdog()
         try:
             # The loop passes only the exception; three arguments are deprecated since 3.12.
             throw: Callable[..., Any] = self._inner.throw
@@ -140,11 +140,11 @@ class Stepped(Coroutine[Any, Any, Result_co]):
 
     def close(self) -> None:
         """Close the coroutine, which also steps it if it has started."""
-        word = self._box.word
+        word = self._recorder.word
         before = word[0]
         word[0] = self._signer.number
         if word[1]:
-            self._box.stir()
+            self._recorder.wake_watchdog()
         try:
             self._inner.close()
         finally:

@@ -188,13 +188,13 @@ class Opened:
         self._is_on = True
         if not self._has_hook:
             self._has_hook = True
-            sys.addaudithook(self._hear)
+            sys.addaudithook(self._on_audit_event)
 
     def end(self) -> None:
         """Stop recording."""
         self._is_on = False
 
-    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+    def _on_audit_event(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._is_on or event not in _EVENTS:
             return
         with contextlib.suppress(Exception):  # an exception here would be raised by open()

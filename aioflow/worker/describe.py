@@ -10,7 +10,7 @@ from typing import Any
 from aioflow.author.trigger import Trigger
 from aioflow.model.timestamps import Timestamp, to_timestamp
 from aioflow.model.trigger_description import Watched
-from aioflow.worker.crash_recorder import BlackBox, signed
+from aioflow.worker.crash_recorder import CrashRecorder, signed
 from aioflow.worker.shared_poller import HostedWatch
 from aioflow.worker.trigger_instance import HostedTrigger, Wait
 
@@ -26,8 +26,8 @@ _FIELDS = 100
 class Describer:
     """Describes triggers for the daemon. If their code raises, that part is omitted."""
 
-    def __init__(self, box: BlackBox) -> None:
-        self._box = box
+    def __init__(self, recorder: CrashRecorder) -> None:
+        self._recorder = recorder
         self._texts: dict[int, str] = {}
 
     def keep(self, number: int, trigger: Trigger[Any]) -> None:
@@ -46,21 +46,21 @@ class Describer:
         """Describe those of these triggers that are in this process."""
         until = time.monotonic() + _BUDGET_SECONDS
         checks: dict[HostedWatch, tuple[Timestamp | None, Timestamp | None]] = {}
-        told = []
+        described = []
         for number in numbers:
             one = hosted.get(number)
             if isinstance(one, Wait):
-                told.append((number, self._data(one, checks)))
+                described.append((number, self._data(one, checks)))
             elif one is not None:
-                told.append((number, self._coroutine(one, time.monotonic() < until)))
-        return tuple(told)
+                described.append((number, self._coroutine(one, time.monotonic() < until)))
+        return tuple(described)
 
     def _data(
         self, wait: Wait, checks: dict[HostedWatch, tuple[Timestamp | None, Timestamp | None]]
     ) -> Watched:
         watch: HostedWatch | None = wait.watch
         if watch is not None and watch not in checks:
-            checks[watch] = watch.next_check(self._box), watch.last_check(self._box)
+            checks[watch] = watch.next_check(self._recorder), watch.last_check(self._recorder)
         next_at, last_at = (None, None) if watch is None else checks[watch]
         return Watched(
             0 if watch is None else watch.count - 1,
@@ -85,7 +85,7 @@ class Describer:
     def _call(self, number: int, describe: Callable[[], object]) -> str:
         """Return a trigger's description of itself. Runs user code, but does not raise."""
         try:
-            with signed(self._box, number):
+            with signed(self._recorder, number):
                 return str(describe() or "")[:_TEXT_LENGTH]
         except BaseException:  # noqa: BLE001 - user code may raise anything, and it is only shown
             return ""

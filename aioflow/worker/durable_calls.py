@@ -107,7 +107,7 @@ class DurableCalls:
         self._positions = Positions()
 
     @property
-    def is_parked(self) -> bool:
+    def is_suspended(self) -> bool:
         """Whether the coroutine is suspended until its call is answered."""
         return self._awaited is not None and self._reply is not None
 
@@ -228,7 +228,7 @@ class DurableCalls:
                 return self._outcome(*await self._answer())
             return self._outcome(*await self._awaited_answer(call))
 
-    def answered(
+    def handle_reply(
         self,
         answer: bytes | None = None,
         failure: Failure | None = None,

@@ -21,7 +21,7 @@ __all__ = ("FailedChild", "Pages", "Results", "decode_item")
 Pages: TypeAlias = Callable[[int, int], ResultsPage]
 """Returns, for ``(position, after)``, the page of that parent's results that follows ``after``."""
 
-_PAGES_KEPT = 4
+_PAGES_LIMIT = 4
 
 
 class FailedChild(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ class Results(Sequence[Any]):
             self._pages.move_to_end(number)
         else:
             page = self._pages[number] = self._fetch(self._afters[number])
-            if len(self._pages) > _PAGES_KEPT:
+            if len(self._pages) > _PAGES_LIMIT:
                 self._pages.popitem(last=False)
         if number == len(self._afters) - 1 and not self._complete:
             self._learn(page)

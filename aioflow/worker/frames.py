@@ -110,7 +110,7 @@ def complete_frames(buffer: bytearray) -> list[bytes]:
 
 
 @cache
-def _order_decoder() -> msgspec.msgpack.Decoder[list[Order]]:
+def _command_decoder() -> msgspec.msgpack.Decoder[list[Order]]:
     """Created lazily: it takes as long as parsing a small DAG file, which needs no decoder."""
     return msgspec.msgpack.Decoder(list[Order])
 
@@ -143,7 +143,7 @@ class BlockingLink:
             LinkClosed: If the daemon has closed the link or died.
         """
         length = _checked_length(self._exactly(_HEADER.size))
-        return _order_decoder().decode(self._exactly(length))
+        return _command_decoder().decode(self._exactly(length))
 
     def _exactly(self, size: int) -> bytearray:
         data = bytearray(size)

@@ -15,9 +15,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NamedTuple
 
-__all__ = ("LOOK_SECONDS", "SETTLE_SECONDS", "InstalledPackages")
+__all__ = ("POLL_SECONDS", "SETTLE_SECONDS", "InstalledPackages")
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 """Seconds between two checks, each of which costs a ``stat`` per imported file: a few
 milliseconds."""
 
@@ -73,22 +73,22 @@ class InstalledPackages:
 
     def _watch(self) -> None:
         while not self.changed:
-            time.sleep(LOOK_SECONDS)
-            self.look()
+            time.sleep(POLL_SECONDS)
+            self.check()
 
-    def look_if_due(self) -> str:
-        """Check unless the last check was less than ``LOOK_SECONDS`` ago; return ``changed``."""
-        if time.monotonic() >= self._looked_at + LOOK_SECONDS:
-            self.look()
+    def check_if_due(self) -> str:
+        """Check unless the last check was less than ``POLL_SECONDS`` ago; return ``changed``."""
+        if time.monotonic() >= self._looked_at + POLL_SECONDS:
+            self.check()
         return self.changed
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Check, and return ``changed``; it is set once the installation seems to be finished."""
         with self._guard:
-            self._look()
+            self._check()
         return self.changed
 
-    def look_again(self, failed_at: float) -> str:
+    def check_again(self, failed_at: float) -> str:
         """Check after a failure that a change may explain, and return ``changed``.
 
         An unfinished installation counts, too.
@@ -98,11 +98,11 @@ class InstalledPackages:
         """
         with self._guard:
             if self._looked_at < failed_at:
-                self._look()
+                self._check()
             self.changed = self.changed or self._unsettled
         return self.changed
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._looked_at = time.monotonic()
         self._note_imports()
         change = None if self.changed or self._is_upgraded else self._find()

@@ -12,11 +12,11 @@ from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import ItemYielded, Report
 from aioflow.worker.items import encoded
 
-__all__ = ("Giver",)
+__all__ = ("ItemStream",)
 
 
-class Talk(Protocol):
-    """The part of a try that a ``Giver`` uses."""
+class ItemReporter(Protocol):
+    """The part of a try that a ``ItemStream`` uses."""
 
     start: StartTask
 
@@ -27,23 +27,23 @@ class Talk(Protocol):
         """Encode a yielded item; other coroutines run between the steps of a large one."""
 
 
-class Giver:
+class ItemStream:
     """Reports each yielded item, and resumes the generator once the item is stored."""
 
-    def __init__(self, talk: Talk) -> None:
-        self._talk = talk
+    def __init__(self, reporter: ItemReporter) -> None:
+        self._reporter = reporter
         self._made = 0
-        self._taken = talk.start.stored
-        self._room: asyncio.Future[None] | None = None
+        self._stored = reporter.start.stored
+        self._window_open: asyncio.Future[None] | None = None
 
-    async def give_all(self, items: AsyncGenerator[Any, None], name: str) -> None:
+    async def send_all(self, items: AsyncGenerator[Any, None], name: str) -> None:
         """Report all items except those stored by an earlier try, which keep their values."""
-        known = self._taken
+        known = self._stored
         async with aclosing(items):
             async for value in items:
                 if self._made >= known:
                     what = f"item {self._made} of {name}"
-                    await self._give(await self._talk.packed(encoded(value, what)))
+                    await self._send(await self._reporter.packed(encoded(value, what)))
                 self._made += 1
         if self._made < known:
             print(  # noqa: T201 - into the log of the task
@@ -51,18 +51,18 @@ class Giver:
                 "those stay as they are"
             )
 
-    async def _give(self, payload: bytes) -> None:
-        start = self._talk.start
-        self._talk.report(ItemYielded(start.task_no, start.start_no, self._made, payload))
-        while self._taken <= self._made:
-            self._room = asyncio.get_running_loop().create_future()
+    async def _send(self, payload: bytes) -> None:
+        start = self._reporter.start
+        self._reporter.report(ItemYielded(start.task_no, start.start_no, self._made, payload))
+        while self._stored <= self._made:
+            self._window_open = asyncio.get_running_loop().create_future()
             try:
-                await self._room
+                await self._window_open
             finally:
-                self._room = None
+                self._window_open = None
 
     def take(self, upto: int) -> None:
         """Note that the items before ``upto`` are stored, and resume the generator."""
-        self._taken = max(self._taken, upto)
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        self._stored = max(self._stored, upto)
+        if self._window_open is not None and not self._window_open.done():
+            self._window_open.set_result(None)

@@ -13,7 +13,7 @@ from aioflow.core.tasks.expand import pick
 from aioflow.model.dag import MapSpec
 from aioflow.protocol.commands import StartTask
 
-__all__ = ("Fetch", "MapRaised", "Taking")
+__all__ = ("Fetch", "MapInput", "MapRaised")
 
 Fetch: TypeAlias = Callable[[Source, int, Any], Any]
 """Returns the item of a list for ``(leaf, index, annotation)``, decoded to the annotation's
@@ -28,7 +28,7 @@ class MapRaised(Exception):
         self.problem = problem
 
 
-class Taking:
+class MapInput:
     """Resolves the items of one child."""
 
     def __init__(self, node: Node, spec: MapSpec, start: StartTask) -> None:

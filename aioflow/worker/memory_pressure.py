@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ("LOOK_SECONDS", "Pressure", "own_memory")
+__all__ = ("POLL_SECONDS", "Pressure", "own_memory")
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """Minimum seconds between two checks: the memory of evicted coroutines is not freed at once."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -35,10 +35,10 @@ class Pressure:
         self._next_look = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Return whether a check is due; it is once per ``LOOK_SECONDS``."""
+        """Return whether a check is due; it is once per ``POLL_SECONDS``."""
         if not self._limit_bytes or now < self._next_look:
             return False
-        self._next_look = now + LOOK_SECONDS
+        self._next_look = now + POLL_SECONDS
         return True
 
     def excess(self, count: int) -> int:

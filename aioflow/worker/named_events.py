@@ -21,7 +21,7 @@ from aioflow.errors import AioflowError, TaskError
 from aioflow.model.ids import RunNo
 from aioflow.protocol.commands import Reply
 from aioflow.worker.queries import EventItem, EventsPage, EventsWanted, check_name, check_number
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 
 __all__ = ("QUEUE_LIMIT", "EventFollower", "Listener", "Subscription", "Subscriptions")
 
@@ -32,8 +32,8 @@ QUEUE_LIMIT = 64
 class Subscriptions:
     """All subscriptions of one child, by name."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, reports: ReportBuffer) -> None:
+        self._reports = reports
         self._by_name: dict[str, Subscription] = {}
 
     async def events(
@@ -45,7 +45,7 @@ class Subscriptions:
             TaskError: If the daemon refuses the query.
         """
         listener = _Queue(lambda: run_no, key, after)
-        subscription = self.enter(name, listener)
+        subscription = self.subscribe(name, listener)
         try:
             while True:
                 while listener.events:
@@ -55,10 +55,10 @@ class Subscriptions:
                     subscription.join(listener)
                 await listener.more()
         finally:
-            self.leave(name, listener)
+            self.unsubscribe(name, listener)
 
-    def enter(self, name: str, listener: Listener) -> Subscription:
-        """Register a listener for the events of a name, until ``leave``.
+    def subscribe(self, name: str, listener: Listener) -> Subscription:
+        """Register a listener for the events of a name, until ``unsubscribe``.
 
         Raises:
             Unserializable: If the name or the position is invalid. The listener is not registered,
@@ -68,16 +68,16 @@ class Subscriptions:
         check_number("after", listener.position)
         subscription = self._by_name.get(name)
         if subscription is None:
-            subscription = self._by_name[name] = Subscription(name, self._line)
+            subscription = self._by_name[name] = Subscription(name, self._reports)
         subscription.members += 1
         try:
             subscription.join(listener)
         except BaseException:
-            self.leave(name, listener)
+            self.unsubscribe(name, listener)
             raise
         return subscription
 
-    def leave(self, name: str, listener: Listener) -> None:
+    def unsubscribe(self, name: str, listener: Listener) -> None:
         """Remove a listener. Call it only once per listener."""
         subscription = self._by_name[name]
         subscription.leave(listener)
@@ -102,7 +102,7 @@ class Listener:
         self.key = key
         self.position = position
 
-    def hear(self, item: EventItem) -> bool:
+    def on_event(self, item: EventItem) -> bool:
         """Receive an event. Return whether it accepts more."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class _Queue(Listener):
         self.error = ""
         self._woken: asyncio.Future[None] | None = None
 
-    def hear(self, item: EventItem) -> bool:
+    def on_event(self, item: EventItem) -> bool:
         self.events.append(item)
         self.is_left_out = len(self.events) >= QUEUE_LIMIT
         self._wake()
@@ -175,24 +175,24 @@ class EventFollower:
         self._subscriptions = subscriptions
         self._name = name
         self._run_no = run_no
-        self._tell = tell
-        self._asking: dict[Hashable, _Once] = {}
+        self._notify = tell
+        self._listeners: dict[Hashable, _Once] = {}
         self._last: tuple[EventItem, NamedEvent] | None = None
 
     def ask(self, of: Hashable, *, key: str | None, after: int) -> None:
         self.forget(of)
         listener = _Once(self._run_no, key, after, self, of)
-        self._subscriptions.enter(self._name, listener)
-        self._asking[of] = listener
+        self._subscriptions.subscribe(self._name, listener)
+        self._listeners[of] = listener
 
     def forget(self, of: Hashable) -> None:
-        listener = self._asking.pop(of, None)
+        listener = self._listeners.pop(of, None)
         if listener is not None:
-            self._subscriptions.leave(self._name, listener)
+            self._subscriptions.unsubscribe(self._name, listener)
 
     def found(self, of: Hashable, item: EventItem) -> None:
         """Deliver an event. It is decoded once for consecutive waiters."""
-        if of not in self._asking:
+        if of not in self._listeners:
             return  # a callback for an earlier waiter removed this one
         if self._last is None or self._last[0] is not item:
             try:
@@ -201,13 +201,13 @@ class EventFollower:
                 self.failed(of, str(exc))
                 return
         self.forget(of)
-        self._tell(of, self._last[1])
+        self._notify(of, self._last[1])
 
     def failed(self, of: Hashable, error: str) -> None:
         """Deliver an error."""
-        if of in self._asking:
+        if of in self._listeners:
             self.forget(of)
-            self._tell(of, TaskError(error))
+            self._notify(of, TaskError(error))
 
 
 class _Once(Listener):
@@ -227,7 +227,7 @@ class _Once(Listener):
         self._follower = follower
         self._of = of
 
-    def hear(self, item: EventItem) -> bool:
+    def on_event(self, item: EventItem) -> bool:
         self._follower.found(self._of, item)
         return False
 
@@ -267,14 +267,14 @@ class _Audience:
         if of_key is listener or of_key == {}:
             del self._by_key[listener.key]
 
-    def tell(self, item: EventItem) -> None:
+    def deliver(self, item: EventItem) -> None:
         """Deliver an event to the listeners of its key whose position is before it."""
         keys = (None,) if item.key is None else (None, item.key)
         for listener in [one for key in keys for one in self._of(key)]:
             if item.event_no <= listener.position:
                 continue
             listener.position = item.event_no
-            if not listener.hear(item):
+            if not listener.on_event(item):
                 self.discard(listener)
 
 
@@ -285,9 +285,9 @@ class Subscription:
         members: Number of listeners, including those left out at the moment.
     """
 
-    def __init__(self, name: str, line: Line) -> None:
+    def __init__(self, name: str, reports: ReportBuffer) -> None:
         self._name = name
-        self._line = line
+        self._reports = reports
         self._present = _Audience()
         self._late = _Audience()
         self._latest: dict[Listener, None] = {}
@@ -306,13 +306,13 @@ class Subscription:
             # The tip is only what an earlier listener claimed: no event up to it is known, and
             # one may not exist for years. Start from the lower position.
             self._tip = max(listener.position, self._known)
-            self._ask_again_soon()
+            self._query_again_soon()
         if listener.position >= self._tip:
             self._present.add(listener)
             self._wait_for_more()
         else:
             self._latest[listener] = None
-            self._read_on()
+            self._read_missed()
 
     def leave(self, listener: Listener) -> None:
         """Remove a listener; with the last one, withdraw the query."""
@@ -320,12 +320,12 @@ class Subscription:
         self._late.discard(listener)
         self._latest.pop(listener, None)
         if self._waiting is not None and not self._present and not self._late:
-            self._line.withdraw(self._waiting)
+            self._reports.cancel_query(self._waiting)
             self._waiting = None
         if self._reading is not None and not self._late:
-            self._line.withdraw(self._reading)
+            self._reports.cancel_query(self._reading)
             self._reading = None
-            self._read_on()
+            self._read_missed()
 
     # ── new events ──────────────────────────────────────────────────────────────────────
 
@@ -333,32 +333,32 @@ class Subscription:
         """Query for the next events on behalf of all listeners that are up to date."""
         if self._waiting is None and self._present and not self._is_due:
             wanted = EventsWanted(self._name, self._tip)
-            self._waiting = self._ask(wanted, self._present, self._take_new)
+            self._waiting = self._query(wanted, self._present, self._handle_new)
 
-    def _ask_again_soon(self) -> None:
+    def _query_again_soon(self) -> None:
         """Query again from the lowered tip, once for all listeners that join in this iteration."""
         if self._waiting is not None:
-            self._line.withdraw(self._waiting)  # its reply would skip the events in between
+            self._reports.cancel_query(self._waiting)  # its reply would skip the events in between
             self._waiting = None
         if not self._is_due:
             self._is_due = True
-            self._line.gather(self._ask_again)
+            self._reports.before_flush(self._query_again)
 
-    def _ask_again(self) -> None:
+    def _query_again(self) -> None:
         self._is_due = False
         self._wait_for_more()
 
-    def _take_new(self, page: EventsPage) -> None:
+    def _handle_new(self, page: EventsPage) -> None:
         self._waiting = None
         self._known = max(self._known, page.last)
         for item in page.items:
-            self._present.tell(item)
+            self._present.deliver(item)
         self._tip = max(self._tip, page.last)
         self._wait_for_more()
 
     # ── missed events ───────────────────────────────────────────────────────────────────
 
-    def _read_on(self) -> None:
+    def _read_missed(self) -> None:
         """Query for the events that late listeners missed, from the lowest position on."""
         if self._reading is not None:
             return
@@ -368,31 +368,31 @@ class Subscription:
         if self._late:
             first = min(listener.position for listener in self._late)
             wanted = EventsWanted(self._name, first, self._tip)
-            self._reading = self._ask(wanted, self._late, self._take_old)
+            self._reading = self._query(wanted, self._late, self._handle_missed)
 
-    def _take_old(self, page: EventsPage) -> None:
+    def _handle_missed(self, page: EventsPage) -> None:
         self._reading = None
         for item in page.items:
-            self._late.tell(item)
+            self._late.deliver(item)
         for listener in list(self._late):
             listener.position = max(listener.position, page.last)
             if listener.position >= self._tip:
                 self._late.discard(listener)
                 self._present.add(listener)
         self._wait_for_more()
-        self._read_on()
+        self._read_missed()
 
     # ── queries ─────────────────────────────────────────────────────────────────────────
 
-    def _ask(
+    def _query(
         self, wanted: EventsWanted, audience: Iterable[Listener], take: Callable[[EventsPage], None]
     ) -> int:
         """Send a query on behalf of the run of one of the listeners."""
         run_no = next(iter(audience)).run_no()
         body = msgspec.msgpack.encode(wanted)
-        return self._line.ask_then(run_no, "events", body, self._answered, take)
+        return self._reports.query_then(run_no, "events", body, self._handle_reply, take)
 
-    def _answered(self, take: Callable[[EventsPage], None], answer: Reply) -> None:
+    def _handle_reply(self, take: Callable[[EventsPage], None], answer: Reply) -> None:
         if answer.error:
             self._fail(answer.error)
         else:

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 0.1
 DEATH_SECONDS = 5.0
 """A killed process that takes longer hangs in the kernel and is not waited for again."""
 
-_LOOK_SECONDS = 0.002
+_POLL_SECONDS = 0.002
 _LIMIT = resource.RLIMIT_RTTIME
 _LOWEST_MARK = 1 << 62
 
@@ -54,7 +54,7 @@ class Orphans:
                 for pid in left:
                     self._signal(pid, number)
             killed |= left
-            left = self._find_after(_LOOK_SECONDS)
+            left = self._find_after(_POLL_SECONDS)
         self._hanging |= left
         return len(killed)
 
@@ -75,7 +75,7 @@ class Orphans:
         """Return an empty set once there are no orphans, else those left after the timeout."""
         until = time.monotonic() + seconds
         while (found := self._find()) and time.monotonic() < until:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return found
 
     def _find(self) -> set[int]:

@@ -15,7 +15,7 @@ __all__ = (
     "PENDING_LIMIT",
     "Attributed",
     "OutputBuffer",
-    "Printing",
+    "OutputOwner",
     "waker",
 )
 
@@ -25,7 +25,7 @@ PENDING_LIMIT = 4 * 1024 * 1024
 _CHUNK = 64 * 1024
 
 
-class Printing(Protocol):
+class OutputOwner(Protocol):
     """The source of output: a try, a trigger, or a watch, which has no log of its own."""
 
     @property
@@ -112,7 +112,7 @@ class Attributed(io.TextIOBase):
     def __init__(
         self,
         real: TextIO,
-        current: Callable[[], Printing | None],
+        current: Callable[[], OutputOwner | None],
         buffer: OutputBuffer,
     ) -> None:
         self._real = real

@@ -8,31 +8,31 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aioflow.model.ids import StartNo, TaskNo
-from aioflow.worker.output import Attributed, OutputBuffer, Printing, waker
-from aioflow.worker.shared_host import Line
+from aioflow.worker.output import Attributed, OutputBuffer, OutputOwner, waker
+from aioflow.worker.shared_host import ReportBuffer
 
-__all__ = ("OutputPump",)
+__all__ = ("OutputForwarder",)
 
 
-class OutputPump:
+class OutputForwarder:
     """Replaces the standard streams of a shared child.
 
     Args:
-        line: Where output is reported.
+        reports: Where output is reported.
         serve: Runs a coroutine of the child itself.
         current: Returns the supervised coroutine whose code is running.
     """
 
     def __init__(
         self,
-        line: Line,
+        reports: ReportBuffer,
         serve: Callable[[Coroutine[Any, Any, None]], None],
-        current: Callable[[], Printing | None],
+        current: Callable[[], OutputOwner | None],
     ) -> None:
-        self._line = line
+        self._reports = reports
         self._serve = serve
         self._is_pumping = False
-        self._buffer = OutputBuffer(waker(asyncio.get_running_loop(), self._pump))
+        self._buffer = OutputBuffer(waker(asyncio.get_running_loop(), self._forward))
         sys.stdout = Attributed(sys.stdout, current, self._buffer)
         sys.stderr = Attributed(sys.stderr, current, self._buffer)
 
@@ -44,9 +44,9 @@ class OutputPump:
     def flush(self, of: tuple[TaskNo, StartNo]) -> None:
         """Report the buffered output of a try or trigger, before a report that must follow it."""
         for output in self._buffer.take(of):
-            self._line.report(output)
+            self._reports.report(output)
 
-    def _pump(self) -> None:
+    def _forward(self) -> None:
         if not self._is_pumping:
             self._is_pumping = True
             self._serve(self._send())
@@ -55,8 +55,8 @@ class OutputPump:
         try:
             while outputs := self._buffer.take():
                 for output in outputs:
-                    self._line.report(output)
+                    self._reports.report(output)
                 await asyncio.sleep(0)  # the line sends in the next loop iteration
-                await self._line.drain()
+                await self._reports.drain()
         finally:
             self._is_pumping = False

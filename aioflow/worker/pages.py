@@ -12,7 +12,7 @@ from aioflow.protocol.commands import StartTask
 from aioflow.worker.arguments import KnownRun, streamed_from, wanted_children, wanted_parents
 from aioflow.worker.body import PagesOfRun
 from aioflow.worker.queries import ResultsPage, ResultsWanted, only
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 
 __all__ = ("FetchPage", "fetch_ahead", "fetch_page", "no_page")
 
@@ -20,14 +20,14 @@ FetchPage: TypeAlias = Callable[[int, int, int], Awaitable[ResultsPage]]
 """Returns the page of results for ``(run_no, position, after)``."""
 
 
-async def fetch_page(line: Line, run_no: int, position: int, after: int) -> ResultsPage:
+async def fetch_page(reports: ReportBuffer, run_no: int, position: int, after: int) -> ResultsPage:
     """Query the daemon for a page of results.
 
     Raises:
         TaskError: If the daemon replies with an error.
     """
     wanted = msgspec.msgpack.encode(ResultsWanted(position, after))
-    return msgspec.msgpack.decode(await line.ask(run_no, "results", wanted), type=ResultsPage)
+    return msgspec.msgpack.decode(await reports.query(run_no, "results", wanted), type=ResultsPage)
 
 
 async def fetch_ahead(run: KnownRun, node: Node, start: StartTask, fetch: FetchPage) -> PagesOfRun:

@@ -21,13 +21,13 @@ from aioflow.worker.frames import BlockingLink
 from aioflow.worker.imports import Reach
 from aioflow.worker.loader import CodeMissing, WholeProcess
 from aioflow.worker.module_names import ModuleState
-from aioflow.worker.plugin import look_at
+from aioflow.worker.plugin import inspect_plugin
 from aioflow.worker.process_state import ProcessState
 from aioflow.worker.shared_state import SharedState, shown
 from aioflow.worker.stdio import flush
 from aioflow.worker.trigger_code import trigger_digests
 
-__all__ = ("look",)
+__all__ = ("handle",)
 
 _REASON_LENGTH = 300
 
@@ -35,8 +35,8 @@ _HALF_MADE = "partially initialized module"
 _UNDECODABLE = ("codec can't decode", "encoding problem", "unknown encoding", "Non-UTF-8", "BOM")
 
 
-def look(
-    order: Parse | Inspect, link: BlockingLink, shared: SharedState, modules: ModuleState
+def handle(
+    command: Parse | Inspect, link: BlockingLink, shared: SharedState, modules: ModuleState
 ) -> None:
     """Handle one command and report the result.
 
@@ -45,17 +45,17 @@ def look(
         modules: Module state that a file may change only if its DAGs are isolated.
     """
     found: Parsed | Inspected
-    match order:
+    match command:
         case Parse():
-            folder = Path(order.folder)
-            used = UsedFiles(folder, order.file)
+            folder = Path(command.folder)
+            used = UsedFiles(folder, command.file)
             reach = Reach(folder, used.take)
-            reach.add([order.file])
+            reach.add([command.file])
             # Send this before running any code, so that it is known even if the import crashes.
             link.send([Named(*_reached(reach))])
-            found = _parse(folder, order.file, reach, used, shared, modules)
+            found = _parse(folder, command.file, reach, used, shared, modules)
         case Inspect():
-            found = look_at(order.entry_point)
+            found = inspect_plugin(command.entry_point)
     flush()
     link.send([found])
 

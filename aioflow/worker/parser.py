@@ -28,14 +28,14 @@ from aioflow.worker import process_tree
 from aioflow.worker.failures import print_traceback
 from aioflow.worker.frames import BlockingLink, complete_frames
 from aioflow.worker.module_names import ModuleState, watch_loaders
-from aioflow.worker.parse import look
+from aioflow.worker.parse import handle
 from aioflow.worker.process import adopt_orphans, die_with_parent, limit_parser, stand_back
 from aioflow.worker.shared_state import SharedState
 from aioflow.worker.stdio import configure_logging, line_by_line
 
 __all__ = ("Forking",)
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """How often the number of processes is checked."""
 
 _FAULT = 70
@@ -68,25 +68,25 @@ class Forking:
 
     def run(self, first: Sequence[Order] = ()) -> None:
         """Process one file after the other until the link closes."""
-        orders = list(first)
+        commands = list(first)
         while True:
-            for order in orders:
-                if not isinstance(order, Parse | Inspect):
-                    raise LinkClosed(f"a parser was ordered {type(order).__name__}")
-                self._link.send([self._look(order)])
-            orders = self._link.receive()
+            for command in commands:
+                if not isinstance(command, Parse | Inspect):
+                    raise LinkClosed(f"a parser was ordered {type(command).__name__}")
+                self._link.send([self._look(command)])
+            commands = self._link.receive()
 
-    def _look(self, order: Parse | Inspect) -> Parsed | Inspected | ParserDied:
+    def _look(self, command: Parse | Inspect) -> Parsed | Inspected | ParserDied:
         with ExitStack() as ours:
             with ExitStack() as theirs:
                 try:
-                    pid, sock, output = self._fork(order, ours, theirs)
+                    pid, sock, output = self._fork(command, ours, theirs)
                 except OSError as exc:
                     return ParserDied(exc.errno or 0, b"", NO_ROOM, exc.strerror or "")
-            return _Watch(pid, sock, output, order.limits).result()
+            return _Watch(pid, sock, output, command.limits).result()
 
     def _fork(
-        self, order: Parse | Inspect, ours: ExitStack, theirs: ExitStack
+        self, command: Parse | Inspect, ours: ExitStack, theirs: ExitStack
     ) -> tuple[int, socket.socket, int]:
         """Fork a process. Return its pid and our ends of its link and its output."""
         sock, sock_end = socket.socketpair()
@@ -99,10 +99,10 @@ class Forking:
         if pid == 0:
             sock.close()
             os.close(output)
-            self._be_forked(order, sock_end, output_end)
+            self._be_forked(command, sock_end, output_end)
         return pid, sock, output
 
-    def _be_forked(self, order: Parse | Inspect, sock: socket.socket, output: int) -> NoReturn:
+    def _be_forked(self, command: Parse | Inspect, sock: socket.socket, output: int) -> NoReturn:
         """Run as the forked process that imports the file. Never returns."""
         try:
             os.setsid()
@@ -111,8 +111,8 @@ class Forking:
             for number in (1, 2):
                 os.dup2(output, number)
             os.close(output)
-            limit_parser(order.limits.memory_bytes)
-            look(order, _LinkOfFork(sock), self._shared, self._modules)
+            limit_parser(command.limits.memory_bytes)
+            handle(command, _LinkOfFork(sock), self._shared, self._modules)
             # Skip threads and exit handlers of the file.
             os._exit(0)
         except BaseException as exc:  # noqa: BLE001 - nothing may lead back into the fork's parent
@@ -182,9 +182,9 @@ class _Watch:
         poll = select.poll()
         for descriptor in (self._sock.fileno(), self._output, handle):
             poll.register(descriptor, select.POLLIN)
-        look_at = time.monotonic() + LOOK_SECONDS
+        look_at = time.monotonic() + POLL_SECONDS
         while self._answer is None and not self._went_beyond[0]:
-            ready = {descriptor for descriptor, _ in poll.poll(LOOK_SECONDS * 1e3)}
+            ready = {descriptor for descriptor, _ in poll.poll(POLL_SECONDS * 1e3)}
             if self._output in ready and not self._take_output():
                 poll.unregister(self._output)
             if self._sock.fileno() in ready and not self._take_reports():
@@ -193,7 +193,7 @@ class _Watch:
                 return
             if time.monotonic() >= look_at:  # also while it prints without a pause
                 self._count_processes()
-                look_at = time.monotonic() + LOOK_SECONDS
+                look_at = time.monotonic() + POLL_SECONDS
             if time.monotonic() > self._until:
                 seconds = self._limits.wall_seconds
                 self._went_beyond = ("timeout", f"parsing took longer than {seconds:g} s")

@@ -10,10 +10,10 @@ from aioflow.author.trigger import Trigger, class_path
 from aioflow.protocol.parse_results import DagFailure, Inspected, TriggerKind
 from aioflow.worker.failures import failure_of, print_traceback
 
-__all__ = ("look_at",)
+__all__ = ("inspect_plugin",)
 
 
-def look_at(entry_point: str) -> Inspected:
+def inspect_plugin(entry_point: str) -> Inspected:
     """Import a plug-in and return its triggers, or the failure.
 
     Args:

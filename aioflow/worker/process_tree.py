@@ -19,7 +19,7 @@ DEATH_SECONDS = 5.0
 """A killed process that takes longer hangs in the kernel; the parent of this process handles it."""
 
 _PROC = Path("/proc")
-_LOOK_SECONDS = 0.002
+_POLL_SECONDS = 0.002
 
 
 def count() -> int:
@@ -55,7 +55,7 @@ def kill_all() -> int:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         killed.update(found)
-        is_over = _wait_for_end(_LOOK_SECONDS)
+        is_over = _wait_for_end(_POLL_SECONDS)
     return len(killed)
 
 
@@ -65,7 +65,7 @@ def _wait_for_end(seconds: float) -> bool:
     while _reap():
         if time.monotonic() > until:
             return False
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return True
 
 

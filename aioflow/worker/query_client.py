@@ -12,46 +12,46 @@ from aioflow.model.dag import ValueKind
 from aioflow.model.timestamps import Timestamp, to_timestamp
 from aioflow.worker import values
 from aioflow.worker.named_events import EventFollower, Subscriptions
-from aioflow.worker.run_completion import Endings, SingleEndings
-from aioflow.worker.shared_host import Line
-from aioflow.worker.task_supervisor import guest, watching
+from aioflow.worker.run_completion import RunCompletionQueries, SingleRunQueries
+from aioflow.worker.shared_host import ReportBuffer
+from aioflow.worker.task_supervisor import current_coroutine, watching
 
-__all__ = ("Channels", "Follower", "GuestAsker", "LineAsker")
+__all__ = ("QueryChannels", "QueryClient", "RunQueryClient", "TriggerQueryClient")
 
-NO_RUN, NOWHERE = -1, (-1, -1)
+NO_RUN, NO_TASK_INDEX = -1, (-1, -1)
 
 
-class Channels:
+class QueryChannels:
     """The query channels shared by all code in this child, so that equal queries are merged."""
 
-    __slots__ = ("endings", "events", "line")
+    __slots__ = ("endings", "events", "reports")
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        self.events = Subscriptions(line)
-        self.endings = SingleEndings(line)
+    def __init__(self, reports: ReportBuffer) -> None:
+        self.reports = reports
+        self.events = Subscriptions(reports)
+        self.endings = SingleRunQueries(reports)
 
 
-class LineAsker:
+class QueryClient:
     """Queries on behalf of one task. The daemon answers only what the task's run may know.
 
     Implements ``aioflow.author.client.QuerySender``.
     """
 
-    __slots__ = ("_channels", "_dag_id", "_place", "_run_no")
+    __slots__ = ("_channels", "_dag_id", "_run_no", "_task_index")
 
     def __init__(
         self,
-        channels: Channels,
+        channels: QueryChannels,
         run_no: int,
-        place: tuple[int, int] = NOWHERE,
+        task_index: tuple[int, int] = NO_TASK_INDEX,
         *,
         dag_id: str = "",
     ) -> None:
         self._channels = channels
         self._dag_id = dag_id
         self._run_no = run_no
-        self._place = place
+        self._task_index = task_index
 
     @property
     def run_no(self) -> int:
@@ -59,9 +59,9 @@ class LineAsker:
         return self._run_no
 
     @property
-    def place(self) -> tuple[int, int]:
+    def task_index(self) -> tuple[int, int]:
         """The position and ``map_index`` of the waiting task."""
-        return self._place
+        return self._task_index
 
     async def run_ending(
         self,
@@ -72,26 +72,28 @@ class LineAsker:
         logical_date: datetime | None,
         since: datetime,
     ) -> RunEnding:
-        when = (_instant_or_none(logical_date), to_timestamp(since))
+        when = (_timestamp_or_none(logical_date), to_timestamp(since))
         target = (self.run_no, dag_id, task_id)
-        return await self._channels.endings.ended(target, run_id, *when, self.place)
+        return await self._channels.endings.ended(target, run_id, *when, self.task_index)
 
     async def value(self, kind: ValueKind, name: str) -> Any:
         names = ((kind, name),)
-        body = values.question(self._declaring, names)
+        body = values.encoded_query(self._declaring, names)
         try:
-            answer = await self._channels.line.ask(self.run_no, "values", body)
+            answer = await self._channels.reports.query(self.run_no, "values", body)
         except TaskError as exc:
             raise UnknownValue(str(exc)) from None
-        return values.told(names, answer)[kind, name]
+        return values.decoded(names, answer)[kind, name]
 
     @property
     def _declaring(self) -> int:
         """The position of the task that declares the requested value."""
-        return self.place[0]
+        return self.task_index[0]
 
-    def follow_runs(self, tell: Callable[[Hashable, RunEnding | AioflowError], None]) -> Follower:
-        return Follower(self, Endings(self._channels.line, tell))
+    def follow_runs(
+        self, tell: Callable[[Hashable, RunEnding | AioflowError], None]
+    ) -> RunQueryClient:
+        return RunQueryClient(self, RunCompletionQueries(self._channels.reports, tell))
 
     def named_events(
         self, name: str, *, key: str | None, after: int | None
@@ -112,42 +114,42 @@ class LineAsker:
         return self._dag_id
 
 
-class GuestAsker(LineAsker):
+class TriggerQueryClient(QueryClient):
     """Queries on behalf of the trigger or watch that is running; one instance per child."""
 
     __slots__ = ()
 
-    def __init__(self, channels: Channels) -> None:
+    def __init__(self, channels: QueryChannels) -> None:
         super().__init__(channels, NO_RUN)
 
     @property
     def run_no(self) -> int:
-        """See ``LineAsker``."""
-        return getattr(guest.get(), "run_no", NO_RUN)
+        """See ``QueryClient``."""
+        return getattr(current_coroutine.get(), "run_no", NO_RUN)
 
     @property
-    def place(self) -> tuple[int, int]:
-        """See ``LineAsker``."""
-        return getattr(guest.get(), "place", NOWHERE)
+    def task_index(self) -> tuple[int, int]:
+        """See ``QueryClient``."""
+        return getattr(current_coroutine.get(), "task_index", NO_TASK_INDEX)
 
     def follow_events(
         self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
     ) -> EventFollower:
         # Not on behalf of the first trigger alone: others still wait after that one is removed.
-        of = watching.get() or guest.get()
+        of = watching.get() or current_coroutine.get()
         return EventFollower(
             self._channels.events, name, lambda: getattr(of, "run_no", NO_RUN), tell
         )
 
     def own_dag_id(self) -> str:
-        return getattr(guest.get(), "dag_id", "")
+        return getattr(current_coroutine.get(), "dag_id", "")
 
     @property
     def _declaring(self) -> int:
         return -1  # a trigger declares its values in its code alone
 
 
-class Follower:
+class RunQueryClient:
     """Queries about many runs, each on behalf of the trigger whose code is running at the time.
 
     Implements ``aioflow.author.client.RunFollower``.
@@ -155,7 +157,7 @@ class Follower:
 
     __slots__ = ("_asker", "_endings")
 
-    def __init__(self, asker: LineAsker, endings: Endings) -> None:
+    def __init__(self, asker: QueryClient, endings: RunCompletionQueries) -> None:
         self._asker = asker
         self._endings = endings
 
@@ -170,12 +172,12 @@ class Follower:
         since: datetime,
     ) -> None:
         target = (self._asker.run_no, dag_id, task_id)
-        when = (_instant_or_none(logical_date), to_timestamp(since))
-        self._endings.ask(of, target, run_id, *when, self._asker.place)
+        when = (_timestamp_or_none(logical_date), to_timestamp(since))
+        self._endings.request(of, target, run_id, *when, self._asker.task_index)
 
     def forget(self, of: Hashable) -> None:
         self._endings.forget(of)
 
 
-def _instant_or_none(moment: datetime | None) -> Timestamp | None:
+def _timestamp_or_none(moment: datetime | None) -> Timestamp | None:
     return None if moment is None else to_timestamp(moment)

@@ -16,16 +16,18 @@ from typing import TypeAlias
 from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import ResultWriteFailed
 
-__all__ = ("OnKept", "kept", "write_out", "written")
+__all__ = ("OnWriteFailed", "write_failure_reporter", "write_out", "written")
 
-OnKept: TypeAlias = Callable[[bool], None]
+OnWriteFailed: TypeAlias = Callable[[bool], None]
 """Called after each failed write, with whether the disk is full."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0  # seconds between two writes
 
 
-def kept(start: StartTask, report: Callable[[ResultWriteFailed], None]) -> OnKept:
+def write_failure_reporter(
+    start: StartTask, report: Callable[[ResultWriteFailed], None]
+) -> OnWriteFailed:
     """Return a function that reports each failed write of a try's result."""
     return lambda disk_is_full: report(
         ResultWriteFailed(start.task_no, start.start_no, disk_is_full)
@@ -33,7 +35,7 @@ def kept(start: StartTask, report: Callable[[ResultWriteFailed], None]) -> OnKep
 
 
 def write_out(
-    write: Callable[[], None], on_kept: OnKept, sleep: Callable[[float], None] = time.sleep
+    write: Callable[[], None], on_failed: OnWriteFailed, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Write in this thread, retrying until it succeeds."""
     for delay in _delays():
@@ -41,14 +43,16 @@ def write_out(
             write()
         except OSError as exc:
             _say(exc, delay)
-            on_kept(exc.errno in _FULL)
+            on_failed(exc.errno in _FULL)
             sleep(delay)
         else:
             return
 
 
 async def written(
-    write: Callable[[], None], threads: Executor | None = None, on_kept: OnKept | None = None
+    write: Callable[[], None],
+    threads: Executor | None = None,
+    on_failed: OnWriteFailed | None = None,
 ) -> None:
     """Write in a thread, retrying until it succeeds. No thread is occupied between two writes.
 
@@ -61,8 +65,8 @@ async def written(
             await loop.run_in_executor(threads, write)
         except OSError as exc:
             _say(exc, delay)
-            if on_kept is not None:
-                on_kept(exc.errno in _FULL)
+            if on_failed is not None:
+                on_failed(exc.errno in _FULL)
             await asyncio.sleep(delay)
         else:
             return

@@ -31,7 +31,7 @@ from aioflow.worker.outcome import (
     succeeded,
 )
 from aioflow.worker.queries import ResultsPage, ResultsWanted
-from aioflow.worker.result_writer import kept, write_out
+from aioflow.worker.result_writer import write_failure_reporter, write_out
 from aioflow.worker.runs import Runs
 
 __all__ = ("AskDaemon", "run_body")
@@ -80,7 +80,7 @@ def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: 
             return at_once(handled(node, start, began_at, value))
         packed = at_once(pack(node, start, value, results))
         if packed.write is not None:
-            write_out(packed.write, kept(start, tell))
+            write_out(packed.write, write_failure_reporter(start, tell))
         return succeeded(start, began_at, packed)
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
         operator = None if body is None else body.operator
@@ -99,7 +99,7 @@ def _page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPa
 def _values(ask: AskDaemon, start: StartTask, names: tuple[tuple[ValueKind, str], ...]) -> Held:
     if not names:
         return {}
-    got = ask(start.run_no, "values", values.question(start.position, names))
+    got = ask(start.run_no, "values", values.encoded_query(start.position, names))
     if got.error:
         raise UnknownValue(got.error)
-    return values.told(names, got.body)
+    return values.decoded(names, got.body)

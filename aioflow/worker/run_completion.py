@@ -24,60 +24,60 @@ from aioflow.protocol.commands import Reply
 from aioflow.worker import queries
 from aioflow.worker.failures import print_traceback
 from aioflow.worker.queries import PAGE_ITEMS, RunsWanted, RunWanted, check_name
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 
-__all__ = ("Endings", "SingleEndings")
+__all__ = ("RunCompletionQueries", "SingleRunQueries")
 
-Tell: TypeAlias = Callable[[Hashable, RunEnding | AioflowError], None]
+OnRunEnded: TypeAlias = Callable[[Hashable, RunEnding | AioflowError], None]
 
 _Target: TypeAlias = tuple[RunNo, str, str | None]
 
 
-class Endings:
+class RunCompletionQueries:
     """Queries how runs end.
 
     Args:
-        tell: Called once per request, unless that is forgotten before.
+        on_ended: Called once per request, unless that is forgotten before.
     """
 
     __slots__ = (
-        "_asked",
         "_count",
         "_forgotten",
         "_is_due",
-        "_line",
         "_numbers",
+        "_on_ended",
         "_question",
-        "_tell",
-        "_told",
+        "_reports",
+        "_requested",
+        "_waiters",
     )
 
-    def __init__(self, line: Line, tell: Tell) -> None:
-        self._line = line
-        self._tell = tell
+    def __init__(self, reports: ReportBuffer, on_ended: OnRunEnded) -> None:
+        self._reports = reports
+        self._on_ended = on_ended
         self._count = itertools.count()
-        self._told: Pages[Hashable] = Pages()
+        self._waiters: Pages[Hashable] = Pages()
         self._numbers: Digests[Hashable] = Digests(_digest)
-        self._asked: defaultdict[_Target, list[RunWanted]] = defaultdict(list)
+        self._requested: defaultdict[_Target, list[RunWanted]] = defaultdict(list)
         self._forgotten: list[int] = []
         self._question = -1
         self._is_due = False
 
-    def ask(
+    def request(
         self,
         of: Hashable,
         target: _Target,
         run_id: str | None,
         logical_date: int | None,
         since: int,
-        place: tuple[int, int],
+        task_index: tuple[int, int],
     ) -> None:
         """Request the ending of one run.
 
         Args:
-            of: Key of the waiter, passed to ``tell``. A key requested twice is notified twice.
+            of: Key of the waiter, passed to ``on_ended``. A key requested twice is notified twice.
             target: The run on whose behalf it queries, the DAG, and a task of it or ``None``.
-            place: The position and ``map_index`` of the waiting task.
+            task_index: The position and ``map_index`` of the waiting task.
 
         Raises:
             Unserializable: If the request cannot be encoded; other requests are not affected.
@@ -88,31 +88,31 @@ class Endings:
             if text is not None:
                 check_name(name, text)
         number = next(self._count)
-        self._note(of, (*self._noted(of), number))
-        self._told.put(number, of)
-        self._asked[target].append(RunWanted(number, run_id, logical_date, since, *place))
+        self._set_numbers(of, (*self._numbers_of(of), number))
+        self._waiters.put(number, of)
+        self._requested[target].append(RunWanted(number, run_id, logical_date, since, *task_index))
         self._send_soon()
 
     def forget(self, of: Hashable) -> None:
         """Cancel the requests of a waiter; does nothing if they have been answered."""
-        noted = self._noted(of)
-        numbers = [number for number in noted if self._told.get(number) == of]
+        noted = self._numbers_of(of)
+        numbers = [number for number in noted if self._waiters.get(number) == of]
         if not numbers:
             return
         for number in numbers:
-            self._told.take(number)
-        self._note(of, tuple(number for number in noted if number not in numbers))
+            self._waiters.take(number)
+        self._set_numbers(of, tuple(number for number in noted if number not in numbers))
         self._forgotten += numbers
         self._send_soon()
 
-    def _noted(self, of: Hashable) -> tuple[int, ...]:
+    def _numbers_of(self, of: Hashable) -> tuple[int, ...]:
         """Return its numbers, possibly mixed with those of another key with the same digest."""
         known = self._numbers.get(of)
         if known is None:
             return ()
         return known if isinstance(known, tuple) else (known,)
 
-    def _note(self, of: Hashable, numbers: tuple[int, ...]) -> None:
+    def _set_numbers(self, of: Hashable, numbers: tuple[int, ...]) -> None:
         if numbers:
             self._numbers.put(of, numbers if len(numbers) > 1 else numbers[0])
         else:
@@ -121,55 +121,55 @@ class Endings:
     def _send_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._line.gather(self._send)
+            self._reports.before_flush(self._send)
 
     def _send(self) -> None:
         self._is_due = False
-        asked, self._asked = self._asked, defaultdict(list)
+        requested, self._requested = self._requested, defaultdict(list)
         forgotten, self._forgotten = self._forgotten, []
-        if not self._told:
-            self._line.withdraw(self._question)  # later requests open another query
+        if not self._waiters:
+            self._reports.cancel_query(self._question)  # later requests open another query
             self._question = -1
             return
         if self._question < 0:
-            self._question = self._line.follow(self._answered)
+            self._question = self._reports.open_query(self._handle_reply)
         elif forgotten:
-            self._line.withdraw(self._question, tuple(forgotten))
-        for (run_no, dag_id, task_id), of_target in asked.items():
-            runs = [run for run in of_target if run.number in self._told]
+            self._reports.cancel_query(self._question, tuple(forgotten))
+        for (run_no, dag_id, task_id), of_target in requested.items():
+            runs = [run for run in of_target if run.number in self._waiters]
             for first in range(0, len(runs), PAGE_ITEMS):
                 wanted = RunsWanted(dag_id, task_id, runs[first : first + PAGE_ITEMS])
                 body = msgspec.msgpack.encode(wanted)
-                self._line.ask_on(self._question, run_no, "runs", body)
+                self._reports.extend_query(self._question, run_no, "runs", body)
 
-    def _answered(self, answer: Reply) -> None:
+    def _handle_reply(self, answer: Reply) -> None:
         if answer.error:
-            for number in list(self._told):
-                self._tell_one(number, TaskError(answer.error))
+            for number in list(self._waiters):
+                self._notify_one(number, TaskError(answer.error))
         else:
             for ended in msgspec.msgpack.decode(answer.body, type=list[queries.RunEnded]):
-                self._tell_one(ended.number, _outcome(ended.ending))
-        if not self._told:
+                self._notify_one(ended.number, _outcome(ended.ending))
+        if not self._waiters:
             self._send_soon()
 
-    def _tell_one(self, number: int, outcome: RunEnding | AioflowError) -> None:
-        if number not in self._told:
+    def _notify_one(self, number: int, outcome: RunEnding | AioflowError) -> None:
+        if number not in self._waiters:
             return  # forgotten while the reply was in flight
-        of = self._told.take(number)
-        self._note(of, tuple(one for one in self._noted(of) if one != number))
+        of = self._waiters.take(number)
+        self._set_numbers(of, tuple(one for one in self._numbers_of(of) if one != number))
         try:
-            self._tell(of, outcome)
+            self._on_ended(of, outcome)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             print_traceback(exc)  # the others must still be notified
 
 
-class SingleEndings:
+class SingleRunQueries:
     """Waits for single runs; all waits in a child share one query."""
 
     __slots__ = ("_endings",)
 
-    def __init__(self, line: Line) -> None:
-        self._endings = Endings(line, _settle)
+    def __init__(self, reports: ReportBuffer) -> None:
+        self._endings = RunCompletionQueries(reports, _settle)
 
     async def ended(
         self,
@@ -177,16 +177,16 @@ class SingleEndings:
         run_id: str | None,
         logical_date: int | None,
         since: int,
-        place: tuple[int, int],
+        task_index: tuple[int, int],
     ) -> RunEnding:
-        """Return how a run ended. There is no timeout; see ``Endings.ask``.
+        """Return how a run ended. There is no timeout; see ``RunCompletionQueries.request``.
 
         Raises:
             TaskError: If that will never be known.
             Unserializable: If the request cannot be encoded.
         """
         ending: asyncio.Future[RunEnding] = asyncio.get_running_loop().create_future()
-        self._endings.ask(ending, target, run_id, logical_date, since, place)
+        self._endings.request(ending, target, run_id, logical_date, since, task_index)
         try:
             return await ending
         finally:

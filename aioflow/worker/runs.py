@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.worker.arguments import KnownRun
-from aioflow.worker.code import CodeShelf
+from aioflow.worker.code import CodeCache
 
 __all__ = ("RunUnknown", "Runs")
 
@@ -21,12 +21,12 @@ class RunUnknown(Exception):
 class Runs:
     """Written by one thread with ``tell`` and ``forget``, read by another."""
 
-    def __init__(self, shelf: CodeShelf) -> None:
-        self._shelf = shelf
+    def __init__(self, code_cache: CodeCache) -> None:
+        self._code_cache = code_cache
         self._infos: dict[int, RunInfo] = {}
         self._known: dict[int, KnownRun] = {}
 
-    def tell(self, info: RunInfo) -> None:
+    def add(self, info: RunInfo) -> None:
         """Add a run; its code is loaded with its first try."""
         self._infos[info.run_no] = info
 
@@ -52,7 +52,7 @@ class Runs:
         info = self._infos.get(run_no)
         if info is None:
             raise RunUnknown(run_no)
-        dag = self._shelf.version(info.version).dag(info.file, info.dag_id)
+        dag = self._code_cache.version(info.version).dag(info.file, info.dag_id)
         known = self._known[run_no] = KnownRun(info, dag)
         return known
 

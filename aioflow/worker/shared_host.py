@@ -21,14 +21,22 @@ import uvloop
 from aioflow.errors import TaskError
 from aioflow.protocol.commands import Hello, Order, Ping, Reply
 from aioflow.protocol.reports import CancelQuery, Pong, Query, Report
-from aioflow.worker.crash_recorder import BlackBox
+from aioflow.worker.crash_recorder import CrashRecorder
 from aioflow.worker.frames import packed
 from aioflow.worker.installed import InstalledPackages
 from aioflow.worker.link import Link, child_link
 from aioflow.worker.stdio import configure_logging, line_by_line
 from aioflow.worker.watchdog import Watchdog, announcer
 
-__all__ = ("ABANDONED_LIMIT", "GIVEN_UP", "REPORTS_AT_ONCE", "Line", "Role", "RoleFactory", "serve")
+__all__ = (
+    "ABANDONED_LIMIT",
+    "GIVEN_UP",
+    "REPORTS_AT_ONCE",
+    "ReportBuffer",
+    "Role",
+    "RoleFactory",
+    "serve",
+)
 
 ABANDONED_LIMIT = 100
 """Number of coroutines that outlived their cancellation at which the process exits, to be
@@ -46,7 +54,7 @@ Of = TypeVar("Of")
 _log = logging.getLogger("aioflow.worker")
 
 
-class Line:
+class ReportBuffer:
     """A shared child's end of the link: buffers reports until the next loop iteration.
 
     Reports of one iteration are sent together, in chunks of ``REPORTS_AT_ONCE``.
@@ -57,13 +65,13 @@ class Line:
 
     def __init__(self, installed: InstalledPackages | None = None) -> None:
         self._installed = installed
-        self._looking = ThreadPoolExecutor(1, "aioflow-packages")
+        self._package_thread = ThreadPoolExecutor(1, "aioflow-packages")
         self._loop = asyncio.get_running_loop()
         self._link: Link[Order] | None = None
         self._reports: list[msgspec.Raw] = []
-        self._gathering: list[Callable[[], None]] = []
-        self._questions: dict[int, tuple[Callable[[Any, Reply], None], Any]] = {}
-        self._going_on: dict[int, Callable[[Reply], None]] = {}
+        self._before_flush: list[Callable[[], None]] = []
+        self._pending_queries: dict[int, tuple[Callable[[Any, Reply], None], Any]] = {}
+        self._open_queries: dict[int, Callable[[Reply], None]] = {}
         # Start from the clock: a late reply to an earlier process must match no query of this one.
         self._numbers = itertools.count(time.monotonic_ns())
 
@@ -83,7 +91,7 @@ class Line:
         if len(self._reports) >= REPORTS_AT_ONCE:
             self._flush()
 
-    def gather(self, send: Callable[[], None]) -> None:
+    def before_flush(self, send: Callable[[], None]) -> None:
         """Call ``send`` in the next flush; its reports are sent before those already buffered.
 
         A query batched for many tasks thus leaves before the end of any of them is reported. After
@@ -91,17 +99,17 @@ class Line:
         share it.
         """
         self._flush_soon()
-        self._gathering.append(send)
+        self._before_flush.append(send)
 
     def _flush_soon(self) -> None:
-        if not self._reports and not self._gathering:
+        if not self._reports and not self._before_flush:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         reports, self._reports = self._reports, []
-        gathering, self._gathering = self._gathering, []
+        before_flush, self._before_flush = self._before_flush, []
         try:
-            for send in gathering:
+            for send in before_flush:
                 send()
         finally:
             self._reports += reports
@@ -109,7 +117,7 @@ class Line:
             reports, self._reports = self._reports, []
             self._link.send(reports)
 
-    def give_up_if(self, abandoned_count: int) -> None:
+    def exit_if_abandoned(self, abandoned_count: int) -> None:
         """Exit with ``GIVEN_UP``, to be replaced, if too many coroutines outlived cancellation."""
         if abandoned_count >= ABANDONED_LIMIT:
             self._flush()
@@ -120,15 +128,15 @@ class Line:
         """Return whether installed packages changed, which may explain a failure just now."""
         if self._installed is None:
             return False
-        look = partial(self._installed.look_again, time.monotonic())
-        return bool(await self._loop.run_in_executor(self._looking, look))
+        check = partial(self._installed.check_again, time.monotonic())
+        return bool(await self._loop.run_in_executor(self._package_thread, check))
 
     async def drain(self) -> None:
         """Wait until most of the sent bytes have left the write buffer."""
         if self._link is not None:
             await self._link.drain()
 
-    async def ask(self, run_no: int, kind: str, body: bytes) -> bytes:
+    async def query(self, run_no: int, kind: str, body: bytes) -> bytes:
         """Send a query and return the daemon's answer. There is no timeout.
 
         Raises:
@@ -136,61 +144,61 @@ class Line:
             Unserializable: If the query cannot be encoded.
         """
         answer: asyncio.Future[Reply] = self._loop.create_future()
-        number = self.ask_then(run_no, kind, body, _settle, answer)
+        number = self.query_then(run_no, kind, body, _settle, answer)
         try:
             got = await answer
         finally:
-            self.withdraw(number)
+            self.cancel_query(number)
         if got.error:
             raise TaskError(got.error)
         return got.body
 
-    def ask_then(
+    def query_then(
         self, run_no: int, kind: str, body: bytes, then: Callable[[Of, Reply], None], of: Of
     ) -> int:
         """Send a query; call ``then(of, reply)`` when the reply arrives. There is no timeout.
 
         Returns:
-            The number of the query, for ``withdraw``.
+            The number of the query, for ``cancel_query``.
 
         Raises:
             Unserializable: If the query cannot be encoded.
         """
         number = next(self._numbers)
         self.report(Query(number, run_no, kind, body))
-        self._questions[number] = (then, of)
+        self._pending_queries[number] = (then, of)
         return number
 
-    def follow(self, take: Callable[[Reply], None]) -> int:
+    def open_query(self, take: Callable[[Reply], None]) -> int:
         """Open a continuing query and return its number; ``take`` gets every reply to it."""
         number = next(self._numbers)
-        self._going_on[number] = take
+        self._open_queries[number] = take
         return number
 
-    def ask_on(self, number: int, run_no: int, kind: str, body: bytes) -> None:
+    def extend_query(self, number: int, run_no: int, kind: str, body: bytes) -> None:
         """Extend a continuing query by further targets."""
         self.report(Query(number, run_no, kind, body))
 
-    def withdraw(self, number: int, parts: tuple[int, ...] = ()) -> None:
+    def cancel_query(self, number: int, parts: tuple[int, ...] = ()) -> None:
         """Cancel a query that has no reply yet; otherwise do nothing.
 
         Args:
             parts: Cancel only these parts of a continuing query; empty for all of it.
         """
-        if number not in self._questions and number not in self._going_on:
+        if number not in self._pending_queries and number not in self._open_queries:
             return
         if not parts:
-            self._questions.pop(number, None)
-            self._going_on.pop(number, None)
+            self._pending_queries.pop(number, None)
+            self._open_queries.pop(number, None)
         self.report(CancelQuery(number, parts))
 
-    def answered(self, answer: Reply) -> None:
+    def handle_reply(self, answer: Reply) -> None:
         """Pass a reply to its waiter, if the query has not been withdrawn."""
-        take = self._going_on.get(answer.question)
+        take = self._open_queries.get(answer.question)
         if take is not None:
             take(answer)
             return
-        waiting = self._questions.pop(answer.question, None)
+        waiting = self._pending_queries.pop(answer.question, None)
         if waiting is not None:
             then, of = waiting
             then(of, answer)
@@ -213,7 +221,7 @@ class Role(Protocol):
     def watches(self) -> tuple[tuple[str, int, int | None], ...] | None:
         """Return the watches of this child; see ``Pong``."""
 
-    def obey(self, order: Order) -> None:
+    def handle(self, command: Order) -> None:
         """Handle one command. Never blocks, and never raises because of user code."""
 
 
@@ -222,7 +230,7 @@ def _pong(ping: Ping, role: Role, installed: InstalledPackages) -> Pong:
     return Pong(max(late_us, 0), role.evicted, role.watches(), installed.changed)
 
 
-RoleFactory: TypeAlias = Callable[[Line, BlackBox, Hello], Role]
+RoleFactory: TypeAlias = Callable[[ReportBuffer, CrashRecorder, Hello], Role]
 
 
 def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socket.socket) -> int:
@@ -233,8 +241,8 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socke
     """
     line_by_line()
     configure_logging()
-    box = BlackBox.from_environment("AIOFLOW_BLACKBOX_FD")
-    _watch(box, welcome)
+    recorder = CrashRecorder.from_environment("AIOFLOW_BLACKBOX_FD")
+    _watch(recorder, welcome)
     # Tens of thousands of suspended coroutines are not garbage, and traversing them is expensive.
     gc.set_threshold(20_000, 50, 100)
     gc.freeze()
@@ -248,7 +256,7 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socke
         _log.info("%s", reason)
         loop.stop()
 
-    serving = loop.create_task(_serve(role, box, welcome, first, sock, on_closed))
+    serving = loop.create_task(_serve(role, recorder, welcome, first, sock, on_closed))
     while not closed:
         try:
             loop.run_forever()
@@ -262,17 +270,17 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socke
     os._exit(0)
 
 
-def _watch(box: BlackBox, welcome: Hello) -> None:
+def _watch(recorder: CrashRecorder, welcome: Hello) -> None:
     """Start the watchdog thread, which reports what blocks the loop of this thread."""
     nonce = os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()
     if nonce:
         say, limit = announcer(nonce), welcome.stall_seconds
-        Watchdog(box, say, limit_seconds=limit, code=welcome.code).start()
+        Watchdog(recorder, say, limit_seconds=limit, code=welcome.code).start()
 
 
 async def _serve(
     role: RoleFactory,
-    box: BlackBox,
+    recorder: CrashRecorder,
     welcome: Hello,
     first: Sequence[Order],
     sock: socket.socket,
@@ -280,17 +288,17 @@ async def _serve(
 ) -> None:
     installed = InstalledPackages(welcome.code)
     installed.watch()
-    line = Line(installed)
-    served = role(line, box, welcome)
+    reports = ReportBuffer(installed)
+    served = role(reports, recorder, welcome)
 
-    def obey(orders: Sequence[Order]) -> None:
-        for order in orders:
-            if isinstance(order, Reply):
-                line.answered(order)
-            elif isinstance(order, Ping):
-                line.report(_pong(order, served, installed))
+    def handle(commands: Sequence[Order]) -> None:
+        for command in commands:
+            if isinstance(command, Reply):
+                reports.handle_reply(command)
+            elif isinstance(command, Ping):
+                reports.report(_pong(command, served, installed))
             else:
-                served.obey(order)
+                served.handle(command)
 
-    line.connect(await child_link(sock, obey, on_closed))
-    obey(first)
+    reports.connect(await child_link(sock, handle, on_closed))
+    handle(first)

@@ -20,9 +20,9 @@ from typing import Any, Protocol, TypeAlias
 from aioflow.author.trigger import TriggerEvent
 from aioflow.author.watch import Share, Watch, set_wanted
 from aioflow.model.timestamps import Timestamp, to_timestamp
-from aioflow.worker.crash_recorder import BlackBox, signed
+from aioflow.worker.crash_recorder import CrashRecorder, signed
 from aioflow.worker.failures import print_traceback
-from aioflow.worker.task_supervisor import Hosted, Nursery, watching
+from aioflow.worker.task_supervisor import TaskSupervisor, UserCoroutine, watching
 from aioflow.worker.trigger_events import TriggerWrong, check, events_of
 from aioflow.worker.trigger_instance import Wait
 
@@ -38,14 +38,14 @@ _SOUND_SECONDS = 60.0
 """If a watch ran for this long, its failure does not count as a failed restart."""
 _SPREAD = 0.618
 _KNOWN = object()
-_CLASSES_TOLD = 50
+_CLASSES_REPORTED = 50
 _ASKED = 20
 
 _Key: TypeAlias = tuple[type[Watch[Any, Any]], tuple[Hashable, ...]]
-_Crowd: TypeAlias = Wait | dict[Wait, None]
+_Waits: TypeAlias = Wait | dict[Wait, None]
 
 
-class HostedWatch(Hosted):
+class HostedWatch(UserCoroutine):
     """A supervised watch.
 
     Attributes:
@@ -53,7 +53,7 @@ class HostedWatch(Hosted):
         wants: The triggers of each wanted key; a single trigger without a dict.
         count: Number of triggers.
         class_path: Class path of its first trigger.
-        is_telling: It is delivering events and must not be cancelled.
+        is_delivering: It is delivering events and must not be cancelled.
         watch: Created when it begins; ``None`` before that.
         unknown: Wanted keys that a restarting watch has not been given yet.
         failures: Its failures in a row, before the current start.
@@ -69,7 +69,7 @@ class HostedWatch(Hosted):
         "count",
         "delay_seconds",
         "failures",
-        "is_telling",
+        "is_delivering",
         "name",
         "unknown",
         "wants",
@@ -81,11 +81,11 @@ class HostedWatch(Hosted):
         self.watch: Watch[Any, Any] | None = None
         self.at = at
         self.name = at[0].__name__
-        self.wants: dict[Hashable, _Crowd] = {}
+        self.wants: dict[Hashable, _Waits] = {}
         self.unknown: dict[Hashable, None] = {}
         self.count = 0
         self.class_path = first.kind.class_path
-        self.is_telling = False
+        self.is_delivering = False
         self.failures = 0
         self.delay_seconds = 0.0
         self.began = math.inf
@@ -108,7 +108,7 @@ class HostedWatch(Hosted):
 
     @property
     def number(self) -> int:
-        """See ``Hosted``: a crash or a blocked loop is attributed to one of its triggers."""
+        """See ``UserCoroutine``: a crash or a blocked loop is attributed to one of its triggers."""
         return self.signer.number
 
     @property
@@ -118,8 +118,8 @@ class HostedWatch(Hosted):
 
     def first(self, wanted: Hashable) -> Wait:
         """Return one of the triggers of a wanted key."""
-        crowd = self.wants[wanted]
-        return crowd if isinstance(crowd, Wait) else next(iter(crowd))
+        waits = self.wants[wanted]
+        return waits if isinstance(waits, Wait) else next(iter(waits))
 
     def add(self, wait: Wait) -> bool:
         """Add a trigger. Return whether its wanted key is new.
@@ -127,49 +127,51 @@ class HostedWatch(Hosted):
         Raises:
             TypeError: If the wanted key is not hashable; the trigger is not added.
         """
-        crowd = self.wants.get(wait.wanted)
+        waits = self.wants.get(wait.wanted)
         wait.watch = self
         self.count += 1
-        if crowd is None:
+        if waits is None:
             self.wants[wait.wanted] = wait
             return True
-        if isinstance(crowd, Wait):
-            crowd = self.wants[wait.wanted] = {crowd: None}
-        crowd[wait] = None
+        if isinstance(waits, Wait):
+            waits = self.wants[wait.wanted] = {waits: None}
+        waits[wait] = None
         return False
 
     def discard(self, wait: Wait) -> bool:
         """Remove a trigger. Return whether it was the last one of its wanted key."""
         wait.watch = None
         self.count -= 1
-        crowd = self.wants[wait.wanted]
-        if isinstance(crowd, dict):
-            del crowd[wait]
-            if crowd:
+        waits = self.wants[wait.wanted]
+        if isinstance(waits, dict):
+            del waits[wait]
+            if waits:
                 return False
         del self.wants[wait.wanted]
         return True
 
     def take(self, wanted: Hashable) -> Collection[Wait]:
         """Remove and return all triggers of a wanted key."""
-        crowd = self.wants.pop(wanted, ())
-        waits = (crowd,) if isinstance(crowd, Wait) else crowd
+        found = self.wants.pop(wanted, ())
+        waits = (found,) if isinstance(found, Wait) else found
         for wait in waits:
             wait.watch = None
         self.count -= len(waits)
         return waits
 
-    def next_check(self, box: BlackBox) -> Timestamp | None:
+    def next_check(self, recorder: CrashRecorder) -> Timestamp | None:
         """Return its next check, if known. Runs user code, but does not raise."""
-        return None if self.watch is None else self._instant(box, self.watch.next_check)
+        return None if self.watch is None else self._instant(recorder, self.watch.next_check)
 
-    def last_check(self, box: BlackBox) -> Timestamp | None:
+    def last_check(self, recorder: CrashRecorder) -> Timestamp | None:
         """Return its last check, if known. Runs user code, but does not raise."""
-        return None if self.watch is None else self._instant(box, self.watch.last_check)
+        return None if self.watch is None else self._instant(recorder, self.watch.last_check)
 
-    def _instant(self, box: BlackBox, check: Callable[[], datetime | None]) -> Timestamp | None:
+    def _instant(
+        self, recorder: CrashRecorder, check: Callable[[], datetime | None]
+    ) -> Timestamp | None:
         try:
-            with signed(box, self.number):
+            with signed(recorder, self.number):
                 moment = check()
             return None if moment is None else to_timestamp(moment)
         except BaseException:  # noqa: BLE001 - user code may raise anything, and it is only shown
@@ -180,7 +182,7 @@ class HostedWatch(Hosted):
         return [wait for wanted in list(self.wants) for wait in self.take(wanted)]
 
 
-Told: TypeAlias = tuple[tuple[str, int, Timestamp | None], ...]
+WatchReport: TypeAlias = tuple[tuple[str, int, Timestamp | None], ...]
 
 
 class Finder(Protocol):
@@ -197,12 +199,12 @@ class Watches:
     """All watches of a process.
 
     Args:
-        nursery: The supervisor that runs them.
+        supervisor: The supervisor that runs them.
         finder: Receives their events and failures.
     """
 
-    def __init__(self, nursery: Nursery[Any], finder: Finder) -> None:
-        self._nursery = nursery
+    def __init__(self, supervisor: TaskSupervisor[Any], finder: Finder) -> None:
+        self._supervisor = supervisor
         self._finder = finder
         self._loop = asyncio.get_running_loop()
         self._open: dict[_Key, HostedWatch] = {}
@@ -236,14 +238,14 @@ class Watches:
             self._left(hosted, wait.wanted)
         self._close_if_empty(hosted)
 
-    def told(self, box: BlackBox) -> Told:
+    def report(self, recorder: CrashRecorder) -> WatchReport:
         """Return the number of watches and the earliest next check per class path; see ``Pong``.
 
         Only some watches of a class are asked: their checks are at similar times.
         """
         return tuple(
-            (class_path, len(of_class), _first(islice(of_class, _ASKED), box))
-            for class_path, of_class in islice(self._of_class.items(), _CLASSES_TOLD)
+            (class_path, len(of_class), _first(islice(of_class, _ASKED), recorder))
+            for class_path, of_class in islice(self._of_class.items(), _CLASSES_REPORTED)
         )
 
     def gone(self, hosted: HostedWatch, problem: BaseException) -> None:
@@ -259,19 +261,19 @@ class Watches:
             raise TriggerWrong("trigger", f"share() names {named!r}, which is no Watch class")
         hosted = HostedWatch(at, first)
         hosted.make()
-        self._enter(hosted)
-        self._nursery.start(hosted, self._run(hosted))
+        self._add(hosted)
+        self._supervisor.start(hosted, self._run(hosted))
         return hosted
 
-    def _enter(self, hosted: HostedWatch) -> None:
+    def _add(self, hosted: HostedWatch) -> None:
         """Register a watch; it receives new triggers, unless another one with its key is open."""
         self._open.setdefault(hosted.at, hosted)
         self._of_class.setdefault(hosted.class_path, {})[hosted] = None
 
     def _close_if_empty(self, hosted: HostedWatch) -> None:
-        if not hosted.wants and not hosted.is_telling:
+        if not hosted.wants and not hosted.is_delivering:
             self._forget(hosted)
-            self._nursery.cancel(hosted, _EMPTY)
+            self._supervisor.cancel(hosted, _EMPTY)
 
     def _forget(self, hosted: HostedWatch) -> None:
         if self._open.get(hosted.at) is hosted:
@@ -315,9 +317,9 @@ class Watches:
             await self._start_again(hosted)
         elif hosted.wants:
             [alone] = hosted.wants
-            crowd = hosted.take(alone)
+            waits = hosted.take(alone)
             self._left(hosted, alone)
-            await self._each(hosted, crowd, self._finder.failed(problem))
+            await self._each(hosted, waits, self._finder.failed(problem))
         elif not isinstance(problem, TriggerWrong | asyncio.CancelledError):
             print_traceback(problem)  # raised by its cleanup
 
@@ -329,16 +331,16 @@ class Watches:
             if hosted.watch is None:
                 hosted.unknown = dict.fromkeys(hosted.wants)
                 hosted.make()
-                await self._tell_what_is_wanted(hosted)
+                await self._register_wanted(hosted)
             hosted.began = self._loop.time()
-            await self._look(hosted)
+            await self._poll(hosted)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             return exc
         return TriggerWrong(
             "trigger_ended", f"{hosted.name}.run ended with triggers that wait in it"
         )
 
-    async def _tell_what_is_wanted(self, hosted: HostedWatch) -> None:
+    async def _register_wanted(self, hosted: HostedWatch) -> None:
         """Give a restarted watch its wanted keys; if it rejects a key, fail that key's triggers."""
         until = self._loop.time() + BUDGET_SECONDS
         for wanted in list(hosted.unknown):
@@ -359,7 +361,7 @@ class Watches:
         failures = 1 if is_sound else hosted.failures + 1
         wants = list(hosted.wants)
         middle = len(wants) // 2 if failures > 1 else len(wants)
-        hosted.is_telling = True
+        hosted.is_delivering = True
         for part in (wants[:middle], wants[middle:]):
             left = [wanted for wanted in part if wanted in hosted.wants]
             if left:
@@ -370,22 +372,22 @@ class Watches:
         other = HostedWatch(hosted.at, hosted.first(next(iter(part))))
         other.failures = failures
         other.delay_seconds = self._delay_seconds(failures)
-        other.is_telling = True
-        self._enter(other)
+        other.is_delivering = True
+        self._add(other)
         until = self._loop.time() + BUDGET_SECONDS
         for wanted in part:
-            crowd = hosted.take(wanted)
-            if not crowd:
+            waits = hosted.take(wanted)
+            if not waits:
                 continue  # released in the meantime
             self._left(hosted, wanted)
-            for wait in crowd:
+            for wait in waits:
                 other.add(wait)
             if self._loop.time() > until:
                 await asyncio.sleep(0)
                 until = self._loop.time() + BUDGET_SECONDS
-        other.is_telling = False
+        other.is_delivering = False
         if other.wants:
-            self._nursery.start(other, self._run(other))
+            self._supervisor.start(other, self._run(other))
         else:
             self._forget(other)
 
@@ -396,13 +398,13 @@ class Watches:
         longest = _FIRST_DELAY_SECONDS * float(1 << min(failures - 1, 20))
         return spread * min(longest, _LONGEST_DELAY_SECONDS) / 2
 
-    async def _look(self, hosted: HostedWatch) -> None:
+    async def _poll(self, hosted: HostedWatch) -> None:
         assert hosted.watch is not None  # noqa: S101 - it has been made
         events = await events_of(hosted.watch.run(), hosted.name)
         until = self._loop.time() + BUDGET_SECONDS
         try:
             async for item in events:
-                await self._tell(hosted, item)
+                await self._deliver(hosted, item)
                 if not hosted.wants:
                     break
                 if self._loop.time() > until:
@@ -413,7 +415,7 @@ class Watches:
             if isinstance(events, AsyncGenerator):
                 await events.aclose()
 
-    async def _tell(self, hosted: HostedWatch, item: object) -> None:
+    async def _deliver(self, hosted: HostedWatch, item: object) -> None:
         """Deliver an event to the triggers that wanted its key."""
         if not (isinstance(item, tuple) and len(item) == 2):
             raise TriggerWrong(
@@ -422,17 +424,17 @@ class Watches:
                 "it must be what is wanted, and its event",
             )
         wanted, event = item
-        crowd = hosted.take(wanted)
-        if not crowd:
+        waits = hosted.take(wanted)
+        if not waits:
             return
-        hosted.is_telling = True
+        hosted.is_delivering = True
         try:
             self._left(hosted, wanted)
-            await self._each(hosted, crowd, await self._telling(event, hosted.name))
+            await self._each(hosted, waits, await self._delivery(event, hosted.name))
         finally:
-            hosted.is_telling = False
+            hosted.is_delivering = False
 
-    async def _telling(self, event: object, name: str) -> Callable[[Wait], None]:
+    async def _delivery(self, event: object, name: str) -> Callable[[Wait], None]:
         if isinstance(event, Exception):
             return self._finder.failed(event)
         try:
@@ -457,7 +459,7 @@ class Watches:
                 act(wait)
 
 
-def _first(watches: Iterable[HostedWatch], box: BlackBox) -> Timestamp | None:
+def _first(watches: Iterable[HostedWatch], recorder: CrashRecorder) -> Timestamp | None:
     """Return the earliest next check, as far as known."""
-    known = (watch.next_check(box) for watch in watches)
+    known = (watch.next_check(recorder) for watch in watches)
     return min((at for at in known if at is not None), default=None)

@@ -58,18 +58,18 @@ class SharedState:
         modules = {name: sys.modules[name] for name in sys.modules if _is_watched(name)}
         self._modules = modules
         self._table = sys.modules
-        self._kept = [
+        self._originals = [
             (owner, vars(owner), where, counted)
             for owner, where in _owners(modules)
             if (counted := _counted(vars(owner), where))
         ]
-        self._counts = DictCounts([scope for _, scope, _, _ in self._kept])
+        self._counts = DictCounts([scope for _, scope, _, _ in self._originals])
 
     def put_back(self) -> list[str]:
         """Restore everything that was changed; return the changed names."""
         changed = []
         for at in self._counts.changed():
-            owner, scope, where, counted = self._kept[at]
+            owner, scope, where, counted = self._originals[at]
             for name, value in counted:
                 if not is_same(value, scope.get(name, _NOTHING)):
                     changed += [where + "." + name]

@@ -37,7 +37,7 @@ from aioflow.protocol.reports import (
     ResultWriteFailed,
     TaskStarted,
 )
-from aioflow.worker.code import CodeShelf
+from aioflow.worker.code import CodeCache
 from aioflow.worker.frames import BlockingLink
 from aioflow.worker.installed import InstalledPackages
 from aioflow.worker.orphans import Orphans
@@ -66,7 +66,7 @@ class Slot:
         self._results = Path(welcome.results)
         self._traces = welcome.traces
         self._installed = InstalledPackages(welcome.code)
-        self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
+        self._runs = Runs(CodeCache(Path(welcome.code), exclusive=True))
         self._queue: SimpleQueue[Key | None] = SimpleQueue()
         self._claimed: dict[Key, StartTask] = {}
         self._questions: dict[int, SimpleQueue[Reply]] = {}
@@ -80,8 +80,8 @@ class Slot:
         """Serve until the daemon closes the link. ``first``: commands received with ``Hello``."""
         line_by_line()
         configure_logging()
-        for order in first:
-            self._obey(order)
+        for command in first:
+            self._handle(command)
         threading.Thread(target=self._read, name="aioflow-link", daemon=True).start()
         start = self._next(block=True)
         if start is not None:
@@ -105,8 +105,8 @@ class Slot:
     def _read(self) -> None:
         try:
             while True:
-                for order in self._link.receive():
-                    self._obey(order)
+                for command in self._link.receive():
+                    self._handle(command)
         except (LinkClosed, msgspec.DecodeError) as exc:
             if self._busy:
                 # The daemon can no longer use the result of the running try.
@@ -114,27 +114,27 @@ class Slot:
                 os._exit(0)
             self._queue.put(None)
 
-    def _obey(self, order: Order) -> None:
-        match order:
+    def _handle(self, command: Order) -> None:
+        match command:
             case StartTask():
-                key = (order.task_no, order.start_no)
-                self._claimed[key] = order
+                key = (command.task_no, command.start_no)
+                self._claimed[key] = command
                 self._queue.put(key)
             case RunInfo():
-                self._runs.tell(order)
+                self._runs.add(command)
             case ForgetRun():
-                self._runs.forget(order.run_no)
+                self._runs.forget(command.run_no)
             case Ping():
                 self._send([Pong()])
             case Recall():
-                back = tuple(key for key in order.tries if self._claimed.pop(key, None))
+                back = tuple(key for key in command.tries if self._claimed.pop(key, None))
                 self._send([Recalled(back)])
             case Reply():
-                waiting = self._questions.pop(order.question, None)
+                waiting = self._questions.pop(command.question, None)
                 if waiting is not None:
-                    waiting.put(order)
+                    waiting.put(command)
             case _:
-                raise LinkClosed(f"a slot worker was ordered {type(order).__name__}")
+                raise LinkClosed(f"a slot worker was ordered {type(command).__name__}")
 
     # ── the main thread ─────────────────────────────────────────────────────────────────
 
@@ -150,7 +150,7 @@ class Slot:
                 if not block:
                     self._queue.put(None)
                 return None
-            if self._installed.look_if_due():
+            if self._installed.check_if_due():
                 self._send([Pong(changed=self._installed.changed)])  # report why before exiting
                 self._queue.put(None)
                 return None

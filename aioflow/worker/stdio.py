@@ -30,10 +30,10 @@ class Descriptors:
 
     def __init__(self, nonce: bytes) -> None:
         self._mark = b"\x1e" + nonce
-        self._kept = {number: os.dup(number) for number in (1, 2)}
+        self._originals = {number: os.dup(number) for number in (1, 2)}
         self._owner = os.getpid()
-        for kept in self._kept.values():
-            fcntl(kept, F_SETOWN, self._owner)
+        for descriptor in self._originals.values():
+            fcntl(descriptor, F_SETOWN, self._owner)
 
     def mark(self, number: int, start_no: int = 0) -> None:
         """Write a mark that names the try whose output follows."""
@@ -41,7 +41,7 @@ class Descriptors:
 
     def write(self, data: bytes) -> None:
         """Write to the original target of descriptor 1."""
-        os.write(self._kept[1], data)
+        os.write(self._originals[1], data)
 
     def put_back(self) -> bool:
         """Restore the descriptors if a try changed them; return whether it did."""
@@ -50,8 +50,8 @@ class Descriptors:
                 return False
         except OSError:
             pass  # one is closed
-        for number, kept in self._kept.items():
-            os.dup2(kept, number)
+        for number, descriptor in self._originals.items():
+            os.dup2(descriptor, number)
         return True
 
 

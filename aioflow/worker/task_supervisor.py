@@ -12,12 +12,12 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
-from aioflow.worker.crash_recorder import NOBODY, BlackBox, Stepped
+from aioflow.worker.crash_recorder import NO_OWNER, CrashRecorder, Stepped
 
-__all__ = ("Hosted", "Nursery", "guest", "watching")
+__all__ = ("TaskSupervisor", "UserCoroutine", "current_coroutine", "watching")
 
 
-class Hosted:
+class UserCoroutine:
     """One supervised coroutine.
 
     Attributes:
@@ -37,7 +37,7 @@ class Hosted:
     @property
     def number(self) -> int:
         """Its number in the crash recorder."""
-        return NOBODY
+        return NO_OWNER
 
     @property
     def key(self) -> tuple[int, int] | None:
@@ -45,17 +45,21 @@ class Hosted:
         return None
 
 
-guest: contextvars.ContextVar[Hosted | None] = contextvars.ContextVar("guest", default=None)
+current_coroutine: contextvars.ContextVar[UserCoroutine | None] = contextvars.ContextVar(
+    "current_coroutine", default=None
+)
 """The supervised coroutine whose code is running, also in asyncio tasks it starts. A single
 variable, because each variable set costs every coroutine memory in its context."""
 
-watching: contextvars.ContextVar[Hosted | None] = contextvars.ContextVar("watching", default=None)
+watching: contextvars.ContextVar[UserCoroutine | None] = contextvars.ContextVar(
+    "watching", default=None
+)
 """The watch that a trigger is joining: queries made there are on behalf of all its triggers."""
 
-Guest = TypeVar("Guest", bound=Hosted)
+Supervised = TypeVar("Supervised", bound=UserCoroutine)
 
 
-class Nursery(Generic[Guest]):
+class TaskSupervisor(Generic[Supervised]):
     """Runs supervised coroutines on the running loop and signs the crash recorder for each step.
 
     Asyncio tasks started by a supervised coroutine are signed with its number, too.
@@ -63,7 +67,7 @@ class Nursery(Generic[Guest]):
     Each runs in its own copy of the context in which the supervisor was created.
 
     Args:
-        box: The crash recorder to sign.
+        recorder: The crash recorder to sign.
         limit_seconds: How long a cancelled coroutine may take to end.
         on_ended: Called once for each coroutine that has ended, even if it was cancelled before
             its first step, but not for an abandoned one.
@@ -72,14 +76,14 @@ class Nursery(Generic[Guest]):
 
     def __init__(
         self,
-        box: BlackBox,
+        recorder: CrashRecorder,
         limit_seconds: float,
-        on_ended: Callable[[Guest], None],
-        on_abandoned: Callable[[Guest], None],
+        on_ended: Callable[[Supervised], None],
+        on_abandoned: Callable[[Supervised], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._box = box
+        self._recorder = recorder
         self._limit_seconds = limit_seconds
         self._on_ended = on_ended
         self._on_abandoned = on_abandoned
@@ -88,7 +92,7 @@ class Nursery(Generic[Guest]):
         self.abandoned_count = 0
         self._loop.set_task_factory(self._make_task)
 
-    def start(self, hosted: Guest, coroutine: Coroutine[Any, Any, None]) -> None:
+    def start(self, hosted: Supervised, coroutine: Coroutine[Any, Any, None]) -> None:
         """Schedule a coroutine.
 
         Args:
@@ -97,7 +101,7 @@ class Nursery(Generic[Guest]):
             coroutine: Must catch exceptions of user code itself; what escapes it is our bug.
         """
         context = self._context.copy()
-        context.run(guest.set, hosted)
+        context.run(current_coroutine.set, hosted)
         hosted.task = self._loop.create_task(coroutine, context=context)
         # It runs in that context, which contains `hosted`: so one callback serves all.
         hosted.task.add_done_callback(self._on_end, context=context)
@@ -105,12 +109,12 @@ class Nursery(Generic[Guest]):
     def serve(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine of the child itself, without signing the crash recorder."""
         context = contextvars.copy_context()
-        context.run(guest.set, None)
+        context.run(current_coroutine.set, None)
         task = self._loop.create_task(coroutine, context=context)
         self._services.add(task)
         task.add_done_callback(self._services.discard)
 
-    def cancel(self, hosted: Guest, reason: str) -> None:
+    def cancel(self, hosted: Supervised, reason: str) -> None:
         """Cancel it. Idempotent."""
         if hosted.ending or hosted.task is None or hosted.task.done():
             return
@@ -118,13 +122,15 @@ class Nursery(Generic[Guest]):
         hosted.task.cancel()
         self.bound(hosted)
 
-    def bound(self, hosted: Guest) -> None:
+    def bound(self, hosted: Supervised) -> None:
         """Abandon it unless it ends within the limit, counted from the first call."""
         if hosted.limit is None:
             hosted.limit = self._loop.call_later(self._limit_seconds, self._abandon, hosted)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        hosted: Guest = cast("Guest", guest.get())  # only `start` sets it in this context
+        hosted: Supervised = cast(
+            "Supervised", current_coroutine.get()
+        )  # only `start` sets it in this context
         if hosted.limit is not None:
             hosted.limit.cancel()
         hosted.task = None  # breaks a reference cycle that the garbage collector would have to find
@@ -138,7 +144,7 @@ class Nursery(Generic[Guest]):
         else:
             self._on_ended(hosted)
 
-    def _abandon(self, hosted: Guest) -> None:
+    def _abandon(self, hosted: Supervised) -> None:
         hosted.abandoned = True
         self.abandoned_count += 1
         self._on_abandoned(hosted)
@@ -151,7 +157,7 @@ class Nursery(Generic[Guest]):
         context: contextvars.Context | None = None,
         **options: Any,
     ) -> asyncio.Task[Any]:
-        hosted = guest.get() if context is None else context.get(guest)
+        hosted = current_coroutine.get() if context is None else context.get(current_coroutine)
         if hosted is not None and asyncio.iscoroutine(coroutine):
-            coroutine = Stepped(coroutine, hosted, self._box)
+            coroutine = Stepped(coroutine, hosted, self._recorder)
         return asyncio.Task(coroutine, loop=loop, context=context, **options)

@@ -18,20 +18,20 @@ from aioflow.protocol.reports import Labelled
 from aioflow.worker.arguments import KnownRun, spec_of
 from aioflow.worker.body import Body, PagesOfRun, begin
 from aioflow.worker.failures import print_traceback
-from aioflow.worker.item_stream import Giver
+from aioflow.worker.item_stream import ItemStream
 from aioflow.worker.outcome import is_ignored, now
 from aioflow.worker.pages import FetchPage, fetch_ahead, no_page
 
-__all__ = ("Attempt", "interval_after")
+__all__ = ("TaskTry", "interval_after")
 
 
-class Attempt:
+class TaskTry:
     """Computes the return value of one try.
 
     Args:
         expire: Called when a body, or one check of a sensor, exceeds the execution timeout.
         tell: Called with the task's label, before its body runs.
-        giver: Sends the items that a generator yields; without it they become a list.
+        item_stream: Sends the items that a generator yields; without it they become a list.
 
     Attributes:
         operator: The instance whose method runs, or ran last; ``None`` for a function.
@@ -46,7 +46,7 @@ class Attempt:
         results: Path,
         expire: Callable[[], None],
         tell: Callable[[Labelled], None],
-        giver: Giver | None = None,
+        item_stream: ItemStream | None = None,
     ) -> None:
         self._run = run
         self._node = node
@@ -55,12 +55,12 @@ class Attempt:
         self._results = results
         self._expire = expire
         self._tell = tell
-        self._giver = giver
+        self._item_stream = item_stream
         self._pages: PagesOfRun = no_page
         self._label: str | None = None
         self.operator: Any = None
-        self.last_look_at: Timestamp | None = None
-        self.next_look_at: Timestamp | None = None
+        self.last_poke_at: Timestamp | None = None
+        self.next_poke_at: Timestamp | None = None
 
     async def value(self) -> Any:
         """Return the result of the body, or of the sensor's last poke."""
@@ -87,10 +87,10 @@ class Attempt:
         return await value if inspect.isawaitable(value) else value
 
     async def _yielded(self, items: Any) -> Any:
-        if self._giver is None:
+        if self._item_stream is None:
             async with aclosing(items):
                 return [item async for item in items]
-        await self._giver.give_all(items, repr(self._node.task_id))
+        await self._item_stream.send_all(items, repr(self._node.task_id))
         return None
 
     def _begin(self) -> Body:
@@ -103,10 +103,10 @@ class Attempt:
 
     async def _sense(self, sensor: SensorSpec) -> Any:
         """Poke until the condition is met, with a new body each time, as in a slot worker."""
-        looks = 0
+        pokes = 0
         while True:
             recheck_in_us = None
-            self.last_look_at, self.next_look_at = now(), None
+            self.last_poke_at, self.next_poke_at = now(), None
             try:
                 done, value = sensor_saw(await self._once())
                 if done:
@@ -117,9 +117,9 @@ class Attempt:
                 if not is_ignored(self._node, exc):
                     raise
                 print_traceback(exc)
-            looks += 1
-            wait_us = interval_after(sensor, looks) if recheck_in_us is None else recheck_in_us
-            self.next_look_at = now() + wait_us
+            pokes += 1
+            wait_us = interval_after(sensor, pokes) if recheck_in_us is None else recheck_in_us
+            self.next_poke_at = now() + wait_us
             await asyncio.sleep(wait_us / 1_000_000)
 
     # ── timeout ─────────────────────────────────────────────────────────────────────────
@@ -131,12 +131,12 @@ class Attempt:
         return limit_us
 
 
-def interval_after(sensor: SensorSpec, looks: int) -> int:
-    """Return the microseconds between poke number ``looks`` (from 1) and the next."""
+def interval_after(sensor: SensorSpec, pokes: int) -> int:
+    """Return the microseconds between poke number ``pokes`` (from 1) and the next."""
     # Use floats: an integer power grows without bound, while a float stops at infinity.
     longest = float(sensor.timeout_us if sensor.max_interval_us is None else sensor.max_interval_us)
     try:
-        grown = sensor.interval_us * sensor.backoff ** (looks - 1)
+        grown = sensor.interval_us * sensor.backoff ** (pokes - 1)
     except OverflowError:
         grown = longest
     return round(min(grown, max(longest, float(sensor.interval_us))))

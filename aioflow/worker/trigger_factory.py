@@ -12,13 +12,13 @@ from typing import Any, cast
 from aioflow.author.timetables import TimetableTrigger, is_timetable_class
 from aioflow.author.trigger import Trigger, class_path, construct
 from aioflow.protocol.commands import StartTask, StartTrigger
-from aioflow.worker.code import CodeShelf
+from aioflow.worker.code import CodeCache
 from aioflow.worker.cooperative import Slices
 from aioflow.worker.failures import print_traceback
 from aioflow.worker.loader import CodeMissing
 from aioflow.worker.pages import fetch_page
 from aioflow.worker.runs import Runs
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 from aioflow.worker.start_trigger import start_trigger
 from aioflow.worker.trigger_events import TriggerWrong
 
@@ -42,45 +42,45 @@ class TriggerMaker:
 
     def __init__(
         self,
-        line: Line,
-        shelf: CodeShelf,
+        reports: ReportBuffer,
+        code_cache: CodeCache,
         results: Path,
         in_use: Callable[[], Collection[str]],
         slices: Slices,
     ) -> None:
-        self._line = line
+        self._reports = reports
         self._results = results
         self._in_use = in_use
         self._slices = slices
-        self._shelf = shelf
+        self._code_cache = code_cache
         self._classes: dict[tuple[str, str], type[Trigger[Any]]] = {}
-        self.runs = Runs(self._shelf)
+        self.runs = Runs(self._code_cache)
 
-    def known(self, order: StartTrigger) -> type[Trigger[Any]] | None:
+    def known(self, command: StartTrigger) -> type[Trigger[Any]] | None:
         """Return the trigger's class if it is loaded and the command contains all its fields."""
-        if order.is_made_there:
+        if command.is_made_there:
             return None
-        return self._classes.get((order.newest or order.version, order.class_path))
+        return self._classes.get((command.newest or command.version, command.class_path))
 
-    async def make(self, order: StartTrigger, enter: Callable[[str], None]) -> Trigger[Any]:
+    async def make(self, command: StartTrigger, enter: Callable[[str], None]) -> Trigger[Any]:
         """Create the trigger of a command. Runs user code, so it may raise anything.
 
         Args:
-            order: The start command.
+            command: The start command.
             enter: Called with each stage that begins.
         """
         enter(LOAD)
         own: type[Trigger[Any]] | None = None
-        path, kwargs = order.class_path, order.kwargs
-        if order.start is not None and order.is_made_there:
-            own, kwargs = await self._of_start(order, order.start, enter)
+        path, kwargs = command.class_path, command.kwargs
+        if command.start is not None and command.is_made_there:
+            own, kwargs = await self._of_start(command, command.start, enter)
             path = class_path(own)
-        if order.newest and (made := self._of_newest(order, path, kwargs)) is not None:
+        if command.newest and (made := self._of_newest(command, path, kwargs)) is not None:
             return made
         if own is None:
-            own = self._class(order.version, path)
+            own = self._class(command.version, path)
         enter(CONSTRUCT)
-        return self._constructed(order.version, own, kwargs)
+        return self._constructed(command.version, own, kwargs)
 
     def _constructed(self, version: str, cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
         made = construct(cls, kwargs)
@@ -96,28 +96,28 @@ class TriggerMaker:
             raise TriggerWrong(LOAD, f"{path} is no timetable")
         return cast("type", found)
 
-    def _of_newest(self, order: StartTrigger, path: str, kwargs: bytes) -> Trigger[Any] | None:
+    def _of_newest(self, command: StartTrigger, path: str, kwargs: bytes) -> Trigger[Any] | None:
         try:
-            return self._constructed(order.newest, self._class(order.newest, path), kwargs)
+            return self._constructed(command.newest, self._class(command.newest, path), kwargs)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             print(  # noqa: T201 - into the log of the task
-                f"aioflow: the newest code cannot host {path} #{order.trigger_no}; "
+                f"aioflow: the newest code cannot host {path} #{command.trigger_no}; "
                 "it goes on as its run's own version has it"
             )
             print_traceback(exc)
             return None
 
     async def _of_start(
-        self, order: StartTrigger, start: StartTask, enter: Callable[[str], None]
+        self, command: StartTrigger, start: StartTask, enter: Callable[[str], None]
     ) -> tuple[type[Trigger[Any]], bytes]:
         run = self.runs.of(start)
         node = run.dag.nodes[start.position]
         enter(CONSTRUCT)
 
         def find(path: str) -> type[Trigger[Any]]:
-            return self._class(order.version, path)
+            return self._class(command.version, path)
 
-        fetch = partial(fetch_page, self._line)
+        fetch = partial(fetch_page, self._reports)
         async with asyncio.timeout(MAKE_SECONDS):
             cls, fields = await start_trigger(run, node, start, fetch, self._results, find)
             return cls, await self._slices.run(fields)
@@ -131,7 +131,7 @@ class TriggerMaker:
 
     def _find(self, version: str, path: str) -> Any:
         try:
-            return self._shelf.version(version).find_class(path)
+            return self._code_cache.version(version).find_class(path)
         except CodeMissing:
             # A trigger of an installed package does not need the version.
             module, _, name = path.partition(":")
@@ -144,7 +144,7 @@ class TriggerMaker:
             raise TriggerWrong(LOAD, f"{path} cannot be loaded: {exc}") from exc
 
     def _put_back_versions(self) -> None:
-        gone = self._shelf.put_back(self._in_use)
+        gone = self._code_cache.put_back(self._in_use)
         if gone:
             self._classes = {k: c for k, c in self._classes.items() if k[0] not in gone}
 

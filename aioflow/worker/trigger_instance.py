@@ -11,7 +11,7 @@ from typing import Any
 from aioflow.author.trigger import Trigger, TriggerEvent, set_last_event
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import StartTask, StartTrigger
-from aioflow.worker.task_supervisor import Hosted
+from aioflow.worker.task_supervisor import UserCoroutine
 
 __all__ = ("Flow", "HostedTrigger", "Kind", "Kinds", "Wait")
 
@@ -42,18 +42,18 @@ class Kinds:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Kind] = {}
 
-    def enter(self, order: StartTrigger) -> Kind:
+    def add(self, command: StartTrigger) -> Kind:
         """Count a trigger, and return its kind."""
-        key = (order.class_path, order.version, order.newest)
+        key = (command.class_path, command.version, command.newest)
         kind = self._known.get(key)
         if kind is None:
             kind = self._known[key] = Kind(*key)
         kind.count += 1
-        if kind.run_no != order.run_no:
-            kind.run_no = order.run_no
+        if kind.run_no != command.run_no:
+            kind.run_no = command.run_no
         return kind
 
-    def leave(self, kind: Kind) -> None:
+    def remove(self, kind: Kind) -> None:
         """Uncount a trigger."""
         kind.count -= 1
         if not kind.count:
@@ -71,19 +71,19 @@ class Wait:
     Attributes:
         wanted: The key it waits for in the watch.
         watch: Its watch; ``None`` once the key was found or is no longer watched.
-        order: The command that started it, if its end needs an instance; else ``None``.
+        command: The command that started it, if its end needs an instance; else ``None``.
     """
 
-    __slots__ = ("hosting", "kind", "number", "order", "run_no", "wanted", "watch")
+    __slots__ = ("command", "hosting", "kind", "number", "run_no", "wanted", "watch")
 
-    def __init__(self, order: StartTrigger, kind: Kind, wanted: Hashable, *, keep: bool) -> None:
-        self.number = order.trigger_no
-        self.hosting = order.hosting
-        self.run_no = kind.run_no if kind.run_no == order.run_no else order.run_no
+    def __init__(self, command: StartTrigger, kind: Kind, wanted: Hashable, *, keep: bool) -> None:
+        self.number = command.trigger_no
+        self.hosting = command.hosting
+        self.run_no = kind.run_no if kind.run_no == command.run_no else command.run_no
         self.kind = kind
         self.wanted = wanted
         self.watch: Any = None
-        self.order = order if keep else None
+        self.command = command if keep else None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -97,39 +97,39 @@ class Flow:
     Attributes:
         window: Maximum number of unstored events.
         sent: Number of events reported.
-        taken: Number of events stored, as confirmed by the daemon.
+        stored: Number of events stored, as confirmed by the daemon.
         unstored: Events reported, but not confirmed as stored.
     """
 
-    __slots__ = ("_has_room", "sent", "taken", "unstored", "window")
+    __slots__ = ("_window_open", "sent", "stored", "unstored", "window")
 
     def __init__(self, window: int) -> None:
         self.window = window
         self.sent = 0
-        self.taken = 0
+        self.stored = 0
         self.unstored: deque[TriggerEvent[Any]] = deque()
-        self._has_room: asyncio.Future[None] | None = None
+        self._window_open: asyncio.Future[None] | None = None
 
     def take(self, upto: int, trigger: Trigger[Any] | None) -> None:
         """Note that events before ``upto`` are stored; resume the stream if it waits for that."""
-        for _ in range(upto - self.taken):
+        for _ in range(upto - self.stored):
             if self.unstored and trigger is not None:
                 set_last_event(trigger, self.unstored.popleft())
-        self.taken = max(self.taken, upto)
-        if self._has_room is not None and not self._has_room.done():
-            self._has_room.set_result(None)
+        self.stored = max(self.stored, upto)
+        if self._window_open is not None and not self._window_open.done():
+            self._window_open.set_result(None)
 
-    async def room(self) -> None:
+    async def wait_for_window(self) -> None:
         """Wait until fewer events than the window are unstored."""
-        while self.sent - self.taken >= self.window:
-            self._has_room = asyncio.get_running_loop().create_future()
+        while self.sent - self.stored >= self.window:
+            self._window_open = asyncio.get_running_loop().create_future()
             try:
-                await self._has_room
+                await self._window_open
             finally:
-                self._has_room = None
+                self._window_open = None
 
 
-class HostedTrigger(Hosted):
+class HostedTrigger(UserCoroutine):
     """A trigger that runs as a supervised coroutine.
 
     Attributes:
@@ -138,7 +138,7 @@ class HostedTrigger(Hosted):
         failure: Why its assignment failed; ``None`` if it did not.
         flow: Flow control, if it is a stream.
         dag_id: The DAG of its task.
-        place: The position and ``map_index`` of its task.
+        task_index: The position and ``map_index`` of its task.
         start: The execution whose result it may have to write.
         trigger: The instance, once created.
         is_data: It continues as a ``Wait``; this coroutine must not report its end.
@@ -153,37 +153,37 @@ class HostedTrigger(Hosted):
         "is_data",
         "is_over",
         "kind",
-        "place",
         "run_no",
         "stage",
         "start",
+        "task_index",
         "trigger",
     )
 
-    def __init__(self, order: StartTrigger, kind: Kind, stage: str) -> None:
+    def __init__(self, command: StartTrigger, kind: Kind, stage: str) -> None:
         super().__init__()
-        self._number = order.trigger_no
-        self.hosting = order.hosting
-        self.run_no = kind.run_no if kind.run_no == order.run_no else order.run_no
-        self.dag_id = intern(order.dag_id)
-        self.place = (order.position, order.map_index)
+        self._number = command.trigger_no
+        self.hosting = command.hosting
+        self.run_no = kind.run_no if kind.run_no == command.run_no else command.run_no
+        self.dag_id = intern(command.dag_id)
+        self.task_index = (command.position, command.map_index)
         self.kind = kind
         self.stage = stage
         self.is_over = False
         self.is_data = False
         self.failure: Failure | None = None
-        self.flow = Flow(order.window) if order.window else None
-        self.start: StartTask | None = order.start
+        self.flow = Flow(command.window) if command.window else None
+        self.start: StartTask | None = command.start
         self.trigger: Trigger[Any] | None = None
 
     @property
     def number(self) -> int:
-        """See ``Hosted``."""
+        """See ``UserCoroutine``."""
         return self._number
 
     @property
     def key(self) -> tuple[int, int]:
-        """See ``Hosted``."""
+        """See ``UserCoroutine``."""
         return self._number, self.hosting
 
     def enter(self, stage: str) -> None:

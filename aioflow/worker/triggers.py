@@ -30,21 +30,21 @@ from aioflow.protocol.commands import (
     StopTrigger,
 )
 from aioflow.protocol.reports import Described, TriggerEnded, TriggerFired
-from aioflow.worker.code import CodeShelf
+from aioflow.worker.code import CodeCache
 from aioflow.worker.cooperative import Slices
-from aioflow.worker.crash_recorder import BlackBox, signed
+from aioflow.worker.crash_recorder import CrashRecorder, signed
 from aioflow.worker.describe import Describer, public_fields_of
 from aioflow.worker.failures import failure_of, print_traceback, traceback_of
 from aioflow.worker.frames import packed
 from aioflow.worker.loader import CodeMissing
 from aioflow.worker.outcome import LostInHost, now, pack
-from aioflow.worker.output_forwarder import OutputPump
-from aioflow.worker.preview import Question, tell_of_slots
-from aioflow.worker.query_client import Channels, GuestAsker
+from aioflow.worker.output_forwarder import OutputForwarder
+from aioflow.worker.preview import FireTimePreview, report_next_fire_time
+from aioflow.worker.query_client import QueryChannels, TriggerQueryClient
 from aioflow.worker.result_writer import written
-from aioflow.worker.shared_host import Line
-from aioflow.worker.shared_poller import HostedWatch, Told, Watches
-from aioflow.worker.task_supervisor import Nursery, guest
+from aioflow.worker.shared_host import ReportBuffer
+from aioflow.worker.shared_poller import HostedWatch, Watches, WatchReport
+from aioflow.worker.task_supervisor import TaskSupervisor, current_coroutine
 from aioflow.worker.trigger_events import TriggerWrong, check, events_of, payload_of
 from aioflow.worker.trigger_factory import LOAD, TriggerMaker
 from aioflow.worker.trigger_instance import HostedTrigger, Kinds, Wait
@@ -75,112 +75,120 @@ class TriggerHost:
     """Always 0: this role suspends no coroutines."""
 
     def __init__(
-        self, line: Line, box: BlackBox, welcome: Hello, shelf: CodeShelf | None = None
+        self,
+        reports: ReportBuffer,
+        recorder: CrashRecorder,
+        welcome: Hello,
+        code_cache: CodeCache | None = None,
     ) -> None:
-        self._line = line
-        self._box = box
-        asker.set(GuestAsker(Channels(line)))
-        self._nursery: Nursery[HostedTrigger | HostedWatch | Question] = Nursery(
-            box, 2 * CLEANUP_SECONDS, self._gone, self._abandoned
+        self._reports = reports
+        self._recorder = recorder
+        asker.set(TriggerQueryClient(QueryChannels(reports)))
+        self._supervisor: TaskSupervisor[HostedTrigger | HostedWatch | FireTimePreview] = (
+            TaskSupervisor(recorder, 2 * CLEANUP_SECONDS, self._gone, self._abandoned)
         )
-        self._watches = Watches(self._nursery, self)
+        self._watches = Watches(self._supervisor, self)
         self._results = Path(welcome.results)
         self._slices = Slices()
-        self._describer = Describer(box)
+        self._describer = Describer(recorder)
         self._hosted: dict[int, HostedTrigger | Wait] = {}
         self._kinds = Kinds()
-        shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
-        self._maker = TriggerMaker(line, shelf, self._results, self._kinds.versions, self._slices)
-        self._output = OutputPump(line, self._nursery.serve, guest.get)
+        code_cache = code_cache or CodeCache(Path(welcome.code), exclusive=False)
+        self._maker = TriggerMaker(
+            reports, code_cache, self._results, self._kinds.versions, self._slices
+        )
+        self._output = OutputForwarder(reports, self._supervisor.serve, current_coroutine.get)
 
-    def obey(self, order: Order) -> None:
-        """See ``shared.Role``."""
-        match order:
+    def handle(self, command: Order) -> None:
+        """See ``shared_host.Role``."""
+        match command:
             case StartTrigger():
-                self._take(order)
+                self._start(command)
             case StopTrigger():
-                hosted = self._hosted.get(order.trigger_no)
-                if hosted is None or hosted.hosting != order.hosting:
+                hosted = self._hosted.get(command.trigger_no)
+                if hosted is None or hosted.hosting != command.hosting:
                     # It ended by itself in the meantime: the confirmation has been sent, or belongs
                     # to an earlier process. Repeating it is harmless.
-                    at = (order.trigger_no, order.hosting, now())
-                    self._line.report(TriggerEnded(*at, reason=order.reason))
+                    at = (command.trigger_no, command.hosting, now())
+                    self._reports.report(TriggerEnded(*at, reason=command.reason))
                 else:
-                    self._end(hosted, order.reason)
+                    self._end(hosted, command.reason)
             case EventsStored():
-                stream = self._hosted.get(order.trigger_no)
-                if isinstance(stream, HostedTrigger) and stream.hosting == order.hosting:
-                    stream.take(order.upto)
+                stream = self._hosted.get(command.trigger_no)
+                if isinstance(stream, HostedTrigger) and stream.hosting == command.hosting:
+                    stream.take(command.upto)
             case PreviewFireTimes():
-                question = Question(order)
-                self._nursery.start(question, question.answer(self._maker, self._line))
+                question = FireTimePreview(command)
+                self._supervisor.start(question, question.answer(self._maker, self._reports))
             case RunInfo():
-                self._maker.runs.tell(order)
+                self._maker.runs.add(command)
             case ForgetRun():
-                self._maker.runs.forget(order.run_no)
+                self._maker.runs.forget(command.run_no)
             case Describe():
-                self._describe(order)
+                self._describe(command)
             case _:
-                raise LinkClosed(f"a trigger host was ordered {type(order).__name__}")
+                raise LinkClosed(f"a trigger host was ordered {type(command).__name__}")
 
-    def watches(self) -> Told:
-        """See ``shared.Role``."""
-        return self._watches.told(self._box)
+    def watches(self) -> WatchReport:
+        """See ``shared_host.Role``."""
+        return self._watches.report(self._recorder)
 
-    def _describe(self, order: Describe) -> None:
-        triggers = self._describer.describe(order.numbers, self._hosted)
-        self._line.report(Described(order.question, triggers))
+    def _describe(self, command: Describe) -> None:
+        triggers = self._describer.describe(command.numbers, self._hosted)
+        self._reports.report(Described(command.question, triggers))
 
-    def _take(self, order: StartTrigger) -> None:
-        known = self._hosted.get(order.trigger_no)
+    def _start(self, command: StartTrigger) -> None:
+        known = self._hosted.get(command.trigger_no)
         if known is not None:
-            if known.hosting >= order.hosting:
+            if known.hosting >= command.hosting:
                 return  # a repeated or late command
             self._end(known, _REASSIGNED)
-        hosted = self._enter(order)
-        if not self._keep_as_data(hosted, order):
-            self._nursery.start(hosted, self._host(hosted, order))
+        hosted = self._register(command)
+        if not self._keep_as_data(hosted, command):
+            self._supervisor.start(hosted, self._host(hosted, command))
 
-    def _enter(self, order: StartTrigger) -> HostedTrigger:
-        hosted = HostedTrigger(order, self._kinds.enter(order), LOAD)
-        self._hosted[order.trigger_no] = hosted
+    def _register(self, command: StartTrigger) -> HostedTrigger:
+        hosted = HostedTrigger(command, self._kinds.add(command), LOAD)
+        self._hosted[command.trigger_no] = hosted
         return hosted
 
     def _end(self, hosted: HostedTrigger | Wait, reason: str) -> None:
         if isinstance(hosted, Wait):
-            with signed(self._box, hosted.number):
+            with signed(self._recorder, hosted.number):
                 self._watches.leave(hosted)
             self._finish(hosted, ending=reason)
         elif hosted.ending in {_REASSIGNED, _PAUSED}:
             hosted.ending = reason  # the trigger no longer has to resume elsewhere either
         elif not hosted.is_over:
-            self._nursery.cancel(hosted, reason)
+            self._supervisor.cancel(hosted, reason)
 
     # ── triggers in a shared watch ──────────────────────────────────────────────────────
 
-    def _keep_as_data(self, hosted: HostedTrigger, order: StartTrigger) -> bool:
+    def _keep_as_data(self, hosted: HostedTrigger, command: StartTrigger) -> bool:
         """Construct a trigger whose class is already loaded, and register it in its shared watch.
 
         Return whether that succeeded. If not, the full path in ``_host`` reports the reason.
         """
-        cls = self._maker.known(order)
-        if cls is None or order.window or not shares(cls):
+        cls = self._maker.known(command)
+        if cls is None or command.window or not shares(cls):
             return False
-        token = guest.set(hosted)  # attribute its output to it
+        token = current_coroutine.set(hosted)  # attribute its output to it
         # Inlines `signed`, whose overhead equals that of constructing the trigger.
-        word = self._box.word
-        before, word[0] = word[0], order.trigger_no
+        word = self._recorder.word
+        before, word[0] = word[0], command.trigger_no
         if word[1]:
-            self._box.stir()
+            self._recorder.wake_watchdog()
         try:
-            return self._join(hosted, order, self._told(construct(cls, order.kwargs), order))
+            return self._join(
+                hosted, command, self._prepared(construct(cls, command.kwargs), command)
+            )
         except BaseException:  # noqa: BLE001 - user code may raise anything
             return False
         finally:
             word[0] = before
-            guest.reset(token)
+            current_coroutine.reset(token)
 
-    def _join(self, hosted: HostedTrigger, order: StartTrigger, trigger: Trigger[Any]) -> bool:
+    def _join(self, hosted: HostedTrigger, command: StartTrigger, trigger: Trigger[Any]) -> bool:
         """Register a trigger in its shared watch and keep only its data.
 
         Return whether the trigger shares a watch.
@@ -188,8 +196,8 @@ class TriggerHost:
         share = trigger.share()
         if share is None:
             return False
-        keep = order.start is not None or lets_go(type(trigger))
-        wait = Wait(order, hosted.kind, share.wanted, keep=keep)
+        keep = command.start is not None or has_cleanup(type(trigger))
+        wait = Wait(command, hosted.kind, share.wanted, keep=keep)
         self._watches.join(wait, share)
         hosted.is_data = True
         hosted.kind.public = hosted.kind.public or public_fields_of(trigger)
@@ -210,14 +218,14 @@ class TriggerHost:
         def tell(wait: Wait) -> None:
             if self._hosted.get(wait.number) is not wait:
                 return  # it was stopped in the meantime
-            if wait.order is not None:
+            if wait.command is not None:
                 self._finish(wait, event=event)
             elif fail is not None:
                 fail(wait)
             else:
                 self._forget(wait)
                 at = (*wait.key, 0, now())
-                self._line.report(TriggerFired(*at, payload, event.key, ends, is_last=True))
+                self._reports.report(TriggerFired(*at, payload, event.key, ends, is_last=True))
 
         return tell
 
@@ -242,31 +250,31 @@ class TriggerHost:
         failure: Failure | None = None,
     ) -> None:
         """End a data-only assignment; build an instance only if the class still needs one."""
-        if wait.order is None:
+        if wait.command is None:
             self._forget(wait)
-            self._line.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
+            self._reports.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
             return
         self._describer.forget(wait.number)
-        self._kinds.leave(wait.kind)
-        hosted = self._enter(wait.order)
+        self._kinds.remove(wait.kind)
+        hosted = self._register(wait.command)
         hosted.failure = failure
-        self._nursery.start(hosted, self._let_go(hosted, wait.order, event))
-        self._over(hosted)
+        self._supervisor.start(hosted, self._end_rebuilt(hosted, wait.command, event))
+        self._finish_running(hosted)
         hosted.ending = ending
 
     def _forget(self, wait: Wait) -> None:
         """Remove a data-only trigger; flush its output before its end is reported."""
         del self._hosted[wait.number]
         self._describer.forget(wait.number)
-        self._kinds.leave(wait.kind)
+        self._kinds.remove(wait.kind)
         self._output.flush(wait.key)
 
-    async def _let_go(
-        self, hosted: HostedTrigger, order: StartTrigger, event: TriggerEvent[object] | None
+    async def _end_rebuilt(
+        self, hosted: HostedTrigger, command: StartTrigger, event: TriggerEvent[object] | None
     ) -> None:
         """Rebuild a shared trigger to report its event, if there is one, and to run its cleanup."""
         try:
-            trigger = self._told(await self._maker.make(order, hosted.enter), order)
+            trigger = self._prepared(await self._maker.make(command, hosted.enter), command)
             hosted.trigger = trigger
             if event is not None:
                 await self._fire(hosted, event)
@@ -280,11 +288,11 @@ class TriggerHost:
 
     # ── one assignment ──────────────────────────────────────────────────────────────────
 
-    async def _host(self, hosted: HostedTrigger, order: StartTrigger) -> None:
+    async def _host(self, hosted: HostedTrigger, command: StartTrigger) -> None:
         # A trigger that waits for days keeps only this frame and that of `run` alive.
         try:
-            events = await self._begin(hosted, order)
-            del order
+            events = await self._begin(hosted, command)
+            del command
             if events is None:
                 return
             try:
@@ -304,44 +312,47 @@ class TriggerHost:
                 hosted.failure = _failure(exc, hosted.stage)
             if not (hosted.ending and isinstance(exc, asyncio.CancelledError)):
                 print_traceback(exc)
-        self._over(hosted)
+        self._finish_running(hosted)
         if hosted.trigger is not None:
             await self._clean_up(hosted.trigger, hosted.ending or _FINISHED)
 
     async def _wait_for_replacement(self) -> None:
         """Wait to be replaced if installed packages changed: the next process may succeed."""
-        if await self._line.is_outdated():
+        if await self._reports.is_outdated():
             await asyncio.get_running_loop().create_future()
 
     async def _begin(
-        self, hosted: HostedTrigger, order: StartTrigger
+        self, hosted: HostedTrigger, command: StartTrigger
     ) -> AsyncIterator[object] | None:
         """Construct a trigger and call its ``run``; ``None`` if it continues as data only."""
         try:
-            trigger = self._told(await self._maker.make(order, hosted.enter), order)
+            trigger = self._prepared(await self._maker.make(command, hosted.enter), command)
         except Exception:
             await self._wait_for_replacement()
             raise
         if hosted.ending:
             raise asyncio.CancelledError  # it swallowed the cancellation
         hosted.enter(_RUN)
-        may_join = not order.window and shares(type(trigger))
-        if may_join and self._join(hosted, order, trigger):
+        may_join = not command.window and shares(type(trigger))
+        if may_join and self._join(hosted, command, trigger):
             return None
         hosted.trigger = trigger
         hosted.kind.public = public_fields_of(trigger)
-        tell_of_slots(trigger, hosted.key, self._line)
+        report_next_fire_time(trigger, hosted.key, self._reports)
         return await events_of(trigger.run(), type(trigger).__name__)
 
-    def _told(self, trigger: Trigger[Any], order: StartTrigger) -> Trigger[Any]:
-        since, last = to_datetime(order.since), None if order.last is None else _last(*order.last)
-        number, since_us = order.trigger_no, order.waits_since
+    def _prepared(self, trigger: Trigger[Any], command: StartTrigger) -> Trigger[Any]:
+        since, last = (
+            to_datetime(command.since),
+            None if command.last is None else _last(*command.last),
+        )
+        number, since_us = command.trigger_no, command.waits_since
         return prepare(trigger, since=since, since_us=since_us, last=last, number=number)
 
-    def _over(self, hosted: HostedTrigger) -> None:
+    def _finish_running(self, hosted: HostedTrigger) -> None:
         """Mark a trigger as finished: from here on only the timeout limits it."""
         hosted.is_over = True
-        self._nursery.bound(hosted)
+        self._supervisor.bound(hosted)
 
     async def _fire(self, hosted: HostedTrigger, event: object) -> bool:
         """Report an event. Return whether another one may follow."""
@@ -365,14 +376,14 @@ class TriggerHost:
             payload = await self._slices.run(payload_of(checked, name))
             fired = TriggerFired(*at, payload, checked.key, ends)
         self._output.flush(hosted.key)
-        self._line.report(fired)
+        self._reports.report(fired)
         hosted.enter(_RUN)
         if hosted.flow is None:
-            self._over(hosted)
+            self._finish_running(hosted)
             return False
         hosted.flow.sent += 1
         hosted.flow.unstored.append(checked)
-        await hosted.flow.room()
+        await hosted.flow.wait_for_window()
         return True
 
     async def _success(
@@ -398,23 +409,23 @@ class TriggerHost:
 
     # ── endings ─────────────────────────────────────────────────────────────────────────
 
-    def _gone(self, hosted: HostedTrigger | HostedWatch | Question) -> None:
+    def _gone(self, hosted: HostedTrigger | HostedWatch | FireTimePreview) -> None:
         if isinstance(hosted, HostedWatch):
             self._watches.gone(hosted, LostInHost())
             return
-        if isinstance(hosted, Question):
+        if isinstance(hosted, FireTimePreview):
             return  # its answer has been sent
         if hosted.is_data:
             return
         if self._hosted.get(hosted.number) is hosted:
             del self._hosted[hosted.number]
-        self._kinds.leave(hosted.kind)
+        self._kinds.remove(hosted.kind)
         if not hosted.is_over and not hosted.ending:
             hosted.failure = failure_of(LostInHost(), "interrupted")
         self._output.flush(hosted.key)
-        self._line.report(TriggerEnded(*hosted.key, now(), hosted.failure, hosted.ending))
+        self._reports.report(TriggerEnded(*hosted.key, now(), hosted.failure, hosted.ending))
 
-    def _abandoned(self, hosted: HostedTrigger | HostedWatch | Question) -> None:
+    def _abandoned(self, hosted: HostedTrigger | HostedWatch | FireTimePreview) -> None:
         if isinstance(hosted, HostedTrigger):
             hosted.failure = Failure(
                 type="Abandoned",
@@ -422,14 +433,14 @@ class TriggerHost:
                 reason="abandoned",
             )
         self._gone(hosted)
-        self._line.give_up_if(self._nursery.abandoned_count)
+        self._reports.exit_if_abandoned(self._supervisor.abandoned_count)
 
 
 def _last(payload: bytes, key: str | None) -> TriggerEvent[Any]:
     return TriggerEvent(codec.decode(payload), key)
 
 
-def lets_go(cls: type[Trigger[Any]]) -> bool:
+def has_cleanup(cls: type[Trigger[Any]]) -> bool:
     """Return whether triggers of a class define ``cleanup`` or ``on_kill``."""
     return cls.cleanup is not Trigger.cleanup or cls.on_kill is not Trigger.on_kill
 

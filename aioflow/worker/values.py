@@ -12,18 +12,18 @@ from aioflow.model.dag import ValueKind
 from aioflow.redaction import Masks, secret_texts
 from aioflow.worker.queries import ValuesFound, ValuesWanted
 
-__all__ = ("held_of", "hidden", "masks", "question", "told")
+__all__ = ("decoded", "encoded_query", "held_of", "hidden", "masks")
 
 masks = Masks()
 """Masks of this process: values once received are masked in all failures it reports."""
 
 
-def question(position: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
+def encoded_query(position: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
     """Return the body of the query; see ``ValuesWanted``."""
     return msgspec.msgpack.encode(ValuesWanted(position, names))
 
 
-def told(names: tuple[tuple[ValueKind, str], ...], answer: bytes) -> Held:
+def decoded(names: tuple[tuple[ValueKind, str], ...], answer: bytes) -> Held:
     """Decode the daemon's reply into values by kind and name, and mask them from now on."""
     return held_of(names, msgspec.msgpack.decode(answer, type=ValuesFound).values)
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from aioflow.worker.blocked_loop import Stall, line_of
-from aioflow.worker.crash_recorder import ASLEEP, MARKED, NOBODY, BlackBox
+from aioflow.worker.blocked_loop import BlockedLoop, line_of
+from aioflow.worker.crash_recorder import ASLEEP, MARKED, NO_OWNER, CrashRecorder
 
 __all__ = ("Standstill", "Watchdog", "announcer", "place_of")
 
@@ -59,7 +59,7 @@ class Standstill:
         """
         self._looked_at, self._used, self.seconds = now, used, 0.0
 
-    def look(self, now: float, used: float) -> None:
+    def check(self, now: float, used: float) -> None:
         """Add the time since the last poll; the step is still running or has just ended."""
         late = max(self._longest, used - self._used)
         self.seconds += min(now - self._looked_at, late)
@@ -70,23 +70,28 @@ class Watchdog:
     """Watches the steps of one loop's thread. Call ``start`` once; it never ends.
 
     Args:
-        box: The crash recorder, which the steps sign.
+        recorder: The crash recorder, which the steps sign.
         say: Called with each report from the watchdog's thread, while the loop is blocked.
         limit_seconds: Longer steps are reported; detection is certain from 1.5 times the limit on.
         code: Folder of the code versions, which hold the user's own code.
     """
 
     def __init__(
-        self, box: BlackBox, say: Callable[[Stall], None], *, limit_seconds: float, code: str
+        self,
+        recorder: CrashRecorder,
+        say: Callable[[BlockedLoop], None],
+        *,
+        limit_seconds: float,
+        code: str,
     ) -> None:
-        self._box = box
+        self._recorder = recorder
         self._say = say
         self._code = code.rstrip(os.sep) + os.sep
         self._period = limit_seconds / LOOKS_PER_LIMIT
         self._limits = (limit_seconds, *(s for s in SAY_AGAIN_SECONDS if s > limit_seconds))
         self._standstill = Standstill(self._period)
         self._incident = 0
-        self._said: Stall | None = None
+        self._said: BlockedLoop | None = None
         self._thread_id = 0
 
     def start(self) -> None:
@@ -95,13 +100,13 @@ class Watchdog:
         threading.Thread(target=self._run, name="aioflow-watchdog", daemon=True).start()
 
     def _run(self) -> None:
-        word = self._box.word
+        word = self._recorder.word
         while True:
             word[1] = ASLEEP
-            if word[0] == NOBODY:
+            if word[0] == NO_OWNER:
                 # Poll at least once a second: a step between these two lines may have gone
                 # unnoticed.
-                self._box.stirred.acquire(timeout=_SLEEP_SECONDS)
+                self._recorder.woken.acquire(timeout=_SLEEP_SECONDS)
             self._follow(word)
 
     def _follow(self, word: memoryview[int]) -> None:
@@ -112,10 +117,10 @@ class Watchdog:
             time.sleep(self._period)
             now, used = time.monotonic(), time.process_time()
             number, is_same = word[0], word[1] == MARKED
-            if is_same and number == NOBODY and self._said is None:
+            if is_same and number == NO_OWNER and self._said is None:
                 return
-            self._standstill.look(now, used)
-            if is_same and number != NOBODY:
+            self._standstill.check(now, used)
+            if is_same and number != NO_OWNER:
                 if self._standstill.seconds >= limit and self._name(word, number):
                     limit = next(limits)
                 continue
@@ -138,7 +143,7 @@ class Watchdog:
         if self._said is None:
             self._incident += 1
         milliseconds = round(self._standstill.seconds * 1000)
-        self._said = Stall(self._incident, number, milliseconds, place, is_loading)
+        self._said = BlockedLoop(self._incident, number, milliseconds, place, is_loading)
         self._say(self._said)
         return True
 
@@ -147,15 +152,15 @@ class Watchdog:
         if said is not None:
             milliseconds = round(self._standstill.seconds * 1000)
             again = (said.incident, said.number, milliseconds, said.place, said.is_loading)
-            self._say(Stall(*again, is_over=True))
+            self._say(BlockedLoop(*again, is_over=True))
 
 
-def announcer(nonce: bytes) -> Callable[[Stall], None]:
+def announcer(nonce: bytes) -> Callable[[BlockedLoop], None]:
     """Return a function that writes to the current target of descriptor 2, even if that changes."""
     descriptor = os.dup(2)
 
-    def say(stall: Stall) -> None:
-        os.write(descriptor, line_of(stall, nonce))
+    def say(block: BlockedLoop) -> None:
+        os.write(descriptor, line_of(block, nonce))
 
     return say
 

@@ -13,7 +13,7 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.model.dag import Body
 from aioflow.processes import Children
 from aioflow.protocol.commands import Reply, ResumeCoroutine, RunInfo, StartTask
@@ -66,16 +66,16 @@ class Node:
         self.reports, self.asked = [], []
         self.tasklog = TaskLog(home / "logs", SystemClock())
         self.children = Children(home, program=program(HOST))
-        wiring = Wiring(
+        context = ExecutorContext(
             children=self.children,
             code=home / "code",
             results=home / "results",
             tasklog=self.tasklog,
             report=self.reports.extend,
             clock=clock or SystemClock(),
-            ask=lambda child, ask: self.asked.append((child, ask)),
+            on_query=lambda child, ask: self.asked.append((child, ask)),
         )
-        self.executor = AsyncExecutor(wiring, **options)
+        self.executor = AsyncExecutor(context, **options)
 
     def start(self, number, source):
         info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from aioflow.executors import preview
-from aioflow.executors.preview import Foresight
+from aioflow.executors.preview import FireTimePreviews
 from aioflow.protocol.commands import PreviewFireTimes, StartTrigger
 from aioflow.protocol.reports import FireTimesPreviewed
 
@@ -21,14 +21,14 @@ class Wire:
 
     def __init__(self) -> None:
         self.orders: list[PreviewFireTimes] = []
-        self.foresight = Foresight(self._put)
+        self.foresight = FireTimePreviews(self._put)
 
     def _put(self, order: object) -> None:
         assert isinstance(order, PreviewFireTimes)
         self.orders.append(order)
 
     async def ask(self, into: list[FireTimesPreviewed]) -> None:
-        into.append(await self.foresight.ask(HOST, after=5, count=2))
+        into.append(await self.foresight.request(HOST, after=5, count=2))
 
     async def sent(self, count: int) -> None:
         while len(self.orders) < count:

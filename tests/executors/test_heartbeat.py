@@ -34,7 +34,7 @@ def seconds_until_frozen(heartbeat: Heartbeat, child: FakeChild, *, answers: boo
         seconds += heartbeat.beat_seconds
         heartbeat.beat(cast(Child, child))
         if answers:
-            heartbeat.heard()
+            heartbeat.reset()
     return seconds
 
 

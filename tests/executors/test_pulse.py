@@ -9,12 +9,12 @@ import anyio
 import pytest
 
 from aioflow.clock import SystemClock
-from aioflow.executors.host_heartbeat import Pulse
+from aioflow.executors.host_heartbeat import HostHeartbeat
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 
-async def seconds_until_stopped(pulse: Pulse, ask: Callable[[], None]) -> float:
+async def seconds_until_stopped(pulse: HostHeartbeat, ask: Callable[[], None]) -> float:
     began = asyncio.get_running_loop().time()
     await pulse.stopped(ask)
     return asyncio.get_running_loop().time() - began
@@ -23,19 +23,21 @@ async def seconds_until_stopped(pulse: Pulse, ask: Callable[[], None]) -> float:
 async def test_silence_for_the_limit_is_noticed():
     asked = []
 
-    seconds = await seconds_until_stopped(Pulse(SystemClock(), 30.0), lambda: asked.append(1))
+    seconds = await seconds_until_stopped(
+        HostHeartbeat(SystemClock(), 30.0), lambda: asked.append(1)
+    )
 
     assert seconds == pytest.approx(31)
     assert len(asked) == 31
 
 
 async def test_whoever_answers_late_lives_on():
-    pulse = Pulse(SystemClock(), 30.0)
+    pulse = HostHeartbeat(SystemClock(), 30.0)
 
     async def answer_late() -> None:
         for _ in range(10):
             await anyio.sleep(29.5)
-            pulse.heard()
+            pulse.reset()
 
     async with anyio.create_task_group() as group:
         group.start_soon(answer_late)
@@ -47,7 +49,9 @@ async def test_whoever_answers_late_lives_on():
 async def test_a_short_limit_has_several_beats():
     asked = []
 
-    seconds = await seconds_until_stopped(Pulse(SystemClock(), 0.4), lambda: asked.append(1))
+    seconds = await seconds_until_stopped(
+        HostHeartbeat(SystemClock(), 0.4), lambda: asked.append(1)
+    )
 
     assert seconds == pytest.approx(0.5)
     assert len(asked) == 5

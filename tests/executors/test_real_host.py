@@ -12,8 +12,8 @@ from aioflow.catalog.parse import Limits
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.blocked_process import NO_PLACE
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.blocked_process import UNKNOWN_LOCATION
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_heartbeat import HEALTH_SECONDS
 from aioflow.executors.slot import SlotExecutor
 from aioflow.processes import Children
@@ -101,19 +101,19 @@ class Node:
             clock,
             limits=Limits(default_deferrable=default_deferrable, default_tries=default_tries),
         )
-        wiring = Wiring(
+        context = ExecutorContext(
             children=self.children,
             code=home / "code",
             results=home / "results",
             tasklog=self.tasklog,
             report=self.reports.extend,
             clock=clock,
-            ask=lambda child, ask: None,
+            on_query=lambda child, ask: None,
             default_deferrable=default_deferrable,
             default_tries=default_tries,
         )
-        self.slots = SlotExecutor(wiring, 1)
-        self.hosted = AsyncExecutor(wiring, health_seconds=health_seconds)
+        self.slots = SlotExecutor(context, 1)
+        self.hosted = AsyncExecutor(context, health_seconds=health_seconds)
 
     def of(self, kind, number):
         return [r for r in self.reports if isinstance(r, kind) and r.task_no == number]
@@ -219,7 +219,7 @@ async def test_code_in_c_that_lets_no_thread_run_is_named_from_outside_while_it_
         await until(lambda: any(isinstance(report, HostLost) for report in n.reports))
 
     assert {(stall.role, stall.culprit, stall.place) for stall in stalls()} == {
-        ("async", number, NO_PLACE)
+        ("async", number, UNKNOWN_LOCATION)
     }
     assert len({stall.incident for stall in stalls()}) == 1
     [lost] = [report for report in n.reports if isinstance(report, HostLost)]

@@ -8,8 +8,8 @@ import logging
 import anyio
 import pytest
 
-from aioflow.processes import NoRoom
-from aioflow.processes.memory_headroom import Room
+from aioflow.processes import NoHeadroom
+from aioflow.processes.memory_headroom import ProcessHeadroom
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
@@ -31,13 +31,13 @@ class Machine:
     """Has room for processes or has not; knows when it was asked for one."""
 
     def __init__(self) -> None:
-        self.room = Room(LoopClock())
+        self.room = ProcessHeadroom(LoopClock())
         self.is_full = True
         self.asked_at: list[float] = []
         self.started_at: list[float] = []
 
     def spawn(self) -> None:
-        with self.room.asked("slot"):
+        with self.room.attempt("slot"):
             self.asked_at.append(anyio.current_time())
             if self.is_full:
                 raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -47,7 +47,7 @@ class Machine:
         while True:
             try:
                 self.spawn()
-            except NoRoom:
+            except NoHeadroom:
                 await self.room.wait()
             else:
                 self.started_at.append(anyio.current_time())
@@ -94,7 +94,7 @@ async def test_no_second_has_two_lines_and_an_hour_has_few(said):
 
 async def test_the_first_refusal_is_said_at_once(said):
     machine = Machine()
-    with pytest.raises(NoRoom, match="unavailable"):
+    with pytest.raises(NoHeadroom, match="unavailable"):
         machine.spawn()
 
     assert len(said()) == 1
@@ -121,7 +121,7 @@ async def test_a_machine_that_wavers_does_not_fill_the_log(said):
         machine.is_full = turn % 2 == 0
         try:
             machine.spawn()
-        except NoRoom:
+        except NoHeadroom:
             refused += 1
             await machine.room.wait()
 
@@ -130,10 +130,10 @@ async def test_a_machine_that_wavers_does_not_fill_the_log(said):
 
 
 async def test_other_errors_than_the_machines_are_no_refusal(said):
-    room = Room(LoopClock())
-    with pytest.raises(ValueError, match="ours"), room.asked("slot"):
+    room = ProcessHeadroom(LoopClock())
+    with pytest.raises(ValueError, match="ours"), room.attempt("slot"):
         raise ValueError("ours")
-    with room.asked("slot"):
+    with room.attempt("slot"):
         pass
 
     assert said() == []
@@ -141,6 +141,6 @@ async def test_other_errors_than_the_machines_are_no_refusal(said):
 
 async def test_the_wait_is_over_at_once_where_there_is_room():
     began = anyio.current_time()
-    await Room(LoopClock()).wait()
+    await ProcessHeadroom(LoopClock()).wait()
 
     assert anyio.current_time() == began

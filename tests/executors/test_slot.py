@@ -14,7 +14,7 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.executors import process
-from aioflow.executors.executor_context import Wiring
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.slot import SlotExecutor
 from aioflow.model.dag import Body
 from aioflow.processes import Child, Children
@@ -64,16 +64,16 @@ class Node:
         self.clock = LeapingClock()
         self.tasklog = TaskLog(home / "logs", SystemClock())
         self.children = Children(home, program=program(SLOT))
-        wiring = Wiring(
+        context = ExecutorContext(
             children=self.children,
             code=home / "code",
             results=home / "results",
             tasklog=self.tasklog,
             report=self.reports.extend,
             clock=self.clock,
-            ask=lambda child, ask: self.asked.append((child, ask)),
+            on_query=lambda child, ask: self.asked.append((child, ask)),
         )
-        self.executor = SlotExecutor(wiring, slots, **options)
+        self.executor = SlotExecutor(context, slots, **options)
 
     def unloaded(self):
         """Return the processes that are ready for a version that has none."""
@@ -169,7 +169,7 @@ async def test_a_run_is_told_once_and_forgotten_when_it_has_ended(tmp_path):
 async def test_a_process_that_knows_many_runs_forgets_the_one_it_had_nothing_of_for_longest(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(process, "RUNS_KEPT", 2)
+    monkeypatch.setattr(process, "RUNS_LIMIT", 2)
     tell = """
 told = [(type(o).__name__, o.run_no) for o in orders]
 value = msgspec.msgpack.encode(told[-2:])
@@ -185,7 +185,7 @@ value = msgspec.msgpack.encode(told[-2:])
 
 
 async def test_a_run_is_not_forgotten_while_a_try_of_it_is_on_its_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "RUNS_KEPT", 2)
+    monkeypatch.setattr(process, "RUNS_LIMIT", 2)
     tell = "value = msgspec.msgpack.encode([type(o).__name__ for o in orders])"
     async with node(tmp_path) as n:
         for number, run_no in ((1, 7), (2, 8), (3, 9)):
@@ -332,16 +332,16 @@ async def test_what_a_body_last_said_is_quoted_when_its_process_dies(tmp_path):
 async def test_a_process_that_dies_before_it_says_a_word_is_not_tried_for_ever(tmp_path):
     children = Children(tmp_path, program=program("os._exit(5)"))
     n = Node(tmp_path, 1)
-    wiring = Wiring(
+    context = ExecutorContext(
         children=children,
         code=tmp_path,
         results=tmp_path,
         tasklog=n.tasklog,
         report=n.reports.extend,
         clock=SystemClock(),
-        ask=lambda child, ask: None,
+        on_query=lambda child, ask: None,
     )
-    executor = SlotExecutor(wiring, 1)
+    executor = SlotExecutor(context, 1)
     async with running(children, executor):
         while not n.of(Failed):
             seen = len(n.reports)
@@ -681,7 +681,7 @@ async def test_a_process_is_replaced_after_so_many_tries(tmp_path, monkeypatch):
 
 async def test_a_process_that_has_grown_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "MEMORY_LIMIT_BYTES", 200 * 1024 * 1024)
-    monkeypatch.setattr(process, "MEMORY_LOOK", 1)
+    monkeypatch.setattr(process, "MEMORY_CHECK_TRIES", 1)
     async with node(tmp_path) as n:
         hoard = "global hoard\nhoard = b'x' * 300_000_000\n" + PID
         n.executor.start(start(1, hoard, expected_us=10**9))

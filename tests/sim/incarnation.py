@@ -19,8 +19,8 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, kind_of
 from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
-from aioflow.executors.executor_context import Wiring
-from aioflow.executors.host_heartbeat import HEALTH_SECONDS, Pulse
+from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.host_heartbeat import HEALTH_SECONDS, HostHeartbeat
 from aioflow.executors.triggerer import CAPACITY, Triggerer
 from aioflow.maintenance.deletion import Deleting
 from aioflow.model.batch import Batch
@@ -40,7 +40,7 @@ from aioflow.protocol.effects import (
     StopTry,
 )
 from aioflow.protocol.inputs import Drain, Input, OutboxDelivered
-from aioflow.queries import Answers
+from aioflow.queries import QueryHandler
 from tests.sim import invariants, misbehaving
 from tests.sim.actors import Worker
 from tests.sim.broken import Broken
@@ -112,7 +112,7 @@ class Incarnation:
         )
         self.engine.timers = Lengths(self.engine._steady, self.engine.report, node.found)
         self.engine.connect(self)
-        self._answers = Answers(store, node.clock)
+        self._answers = QueryHandler(store, node.clock)
         files = node.files
         self._deleting = Deleting(self.engine, store, files.log, files.results, node.clock)
         self.children = InlineChildren(node, node.clock)
@@ -125,18 +125,18 @@ class Incarnation:
         node, nothing = self._node, Path("/nonexistent")
         unused: Any = None  # the output of triggers is discarded
         children: Any = ChildrenOfRole(self.children, role)
-        wiring = Wiring(
+        context = ExecutorContext(
             children=children,
             code=nothing,
             results=nothing,
             tasklog=unused,
             report=self.engine.report,
             clock=node.clock,
-            ask=self._answers.ask,
+            on_query=self._answers.submit,
         )
         capacity = small_capacity(node.dags) if node.faults.happens("capacity") else CAPACITY
-        triggerer = Triggerer(wiring, role=role, capacity=capacity)
-        triggerer._host._pulse = Pulse(_SlowClock(node.clock), HEALTH_SECONDS)
+        triggerer = Triggerer(context, role=role, capacity=capacity)
+        triggerer._host._heartbeat = HostHeartbeat(_SlowClock(node.clock), HEALTH_SECONDS)
         return triggerer
 
     async def start(self, services: Any) -> None:
@@ -179,7 +179,7 @@ class Incarnation:
     def nothing_left(self) -> None:
         """Check that everything was released in the end."""
         for role, triggerer in self.triggerers.items():
-            told = triggerer._told
+            told = triggerer._known_runs
             for what in (triggerer._hosted, triggerer._waiting, triggerer._per_run, told):
                 if set(what) - self._node.tables.dag_triggers.keys():  # DAG triggers stay
                     raise Broken("nothing left", f"the triggerer of {role} has {what}")

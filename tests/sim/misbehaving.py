@@ -16,7 +16,7 @@ from aioflow.author.start import TaskFailedEvent, TaskSkippedEvent, TaskSuccessE
 from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.author.watch import Share, Watch
 from aioflow.worker import shared_poller
-from aioflow.worker.task_supervisor import guest
+from aioflow.worker.task_supervisor import current_coroutine
 from tests.sim.script import StreamPlan
 
 __all__ = ("NAMED", "RAISED", "Misbehaving", "Named", "Streaming", "draw", "draw_stream")
@@ -170,7 +170,7 @@ class Misbehaving(Trigger[Any]):
                 return [TriggerEvent(payload, key="same"), second, second]
 
     async def on_kill(self) -> None:
-        hosted = guest.get()
+        hosted = current_coroutine.get()
         assert hosted is not None
         self.killed.add(hosted.number)
 

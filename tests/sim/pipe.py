@@ -26,15 +26,15 @@ import msgspec
 from aioflow.author.trigger import Trigger
 from aioflow.clock import Clock
 from aioflow.model.states import Failure
-from aioflow.processes.memory_headroom import Room
+from aioflow.processes.memory_headroom import ProcessHeadroom
 from aioflow.protocol.commands import Hello, Order, Ping, Reply, RunInfo, StartTask, StartTrigger
 from aioflow.protocol.inputs import LoopBlocked
 from aioflow.protocol.reports import Pong, Report
 from aioflow.worker import shared_poller, triggers
-from aioflow.worker.crash_recorder import BlackBox
+from aioflow.worker.crash_recorder import CrashRecorder
 from aioflow.worker.frames import frames
 from aioflow.worker.outcome import Packed
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 from aioflow.worker.shared_poller import HostedWatch
 from aioflow.worker.trigger_factory import TriggerMaker
 from aioflow.worker.trigger_instance import HostedTrigger, Wait
@@ -88,7 +88,7 @@ class _Runs:
     def __init__(self, world: Surroundings) -> None:
         self._world = world
 
-    def tell(self, info: RunInfo) -> None:
+    def add(self, info: RunInfo) -> None:
         """See ``worker.runs``."""
 
     def forget(self, run_no: int) -> None:
@@ -131,30 +131,30 @@ class _Maker:
         self._world = world
         self.runs = _Runs(world)
 
-    def known(self, order: StartTrigger) -> type[Trigger[Any]] | None:
-        """See ``worker.trigger_making``."""
-        return self._real.known(order)
+    def known(self, command: StartTrigger) -> type[Trigger[Any]] | None:
+        """See ``worker.trigger_factory``."""
+        return self._real.known(command)
 
-    async def make(self, order: StartTrigger, enter: Callable[[str], None]) -> Trigger[Any]:
-        """See ``worker.trigger_making``."""
-        if order.is_made_there:
-            order = self._of_start(order)
-        return await self._real.make(order, enter)
+    async def make(self, command: StartTrigger, enter: Callable[[str], None]) -> Trigger[Any]:
+        """See ``worker.trigger_factory``."""
+        if command.is_made_there:
+            command = self._of_start(command)
+        return await self._real.make(command, enter)
 
-    def _of_start(self, order: StartTrigger) -> StartTrigger:
+    def _of_start(self, command: StartTrigger) -> StartTrigger:
         world = self._world
-        rng = random.Random(f"{world.seed} {order.trigger_no} {order.hosting}")
-        trigger = world.spec_of(order.run_no, order.position).start_trigger
+        rng = random.Random(f"{world.seed} {command.trigger_no} {command.hosting}")
+        trigger = world.spec_of(command.run_no, command.position).start_trigger
         assert trigger is not None
         ends = rng.choice(("success", "success", "failed", "skipped"))
         path, kwargs = draw(
             rng,
-            carried((order.task_no,)),
+            carried((command.task_no,)),
             badly=world.faults.happens("trigger misbehaves"),
-            has_timeout=world.ledger.has_deadline(order.trigger_no),
+            has_timeout=world.ledger.has_deadline(command.trigger_no),
             ends="" if trigger.next_method and rng.random() < 0.5 else ends,
         )
-        return msgspec.structs.replace(order, class_path=path, kwargs=kwargs, is_made_there=False)
+        return msgspec.structs.replace(command, class_path=path, kwargs=kwargs, is_made_there=False)
 
 
 class InlineChildren:
@@ -167,7 +167,7 @@ class InlineChildren:
 
     def __init__(self, world: Surroundings, clock: Clock) -> None:
         self._world = world
-        self._room = Room(clock)
+        self._room = ProcessHeadroom(clock)
         self.born: list[InlineChild] = []
         self._of_role: dict[str, InlineChild] = {}
 
@@ -192,7 +192,7 @@ class InlineChildren:
     ) -> AsyncIterator[InlineChild]:
         """See ``Children``."""
         await anyio.lowlevel.checkpoint()
-        with self._room.asked(role):
+        with self._room.attempt(role):
             if self._world.faults.happens("no process"):
                 raise OSError("no room for another process")
         child = InlineChild(self._world, role, on_reports)
@@ -203,19 +203,19 @@ class InlineChildren:
         finally:
             child.abandon()
 
-    async def room(self) -> None:
+    async def wait_for_headroom(self) -> None:
         """See ``Children``."""
         await self._room.wait()
 
 
-class _Line(Line):
-    """Requests its replacement sooner than the real one, and ends no real process."""
+class _Line(ReportBuffer):
+    """Asks to be replaced sooner than the real one, and ends no process of ours."""
 
     def __init__(self, child: InlineChild) -> None:
         super().__init__()
         self._child = child
 
-    def give_up_if(self, abandoned_count: int) -> None:
+    def exit_if_abandoned(self, abandoned_count: int) -> None:
         if abandoned_count >= ABANDONED:
             self._flush()
             self._child.kill()
@@ -227,7 +227,7 @@ class ChildrenOfRole:
     def __init__(self, children: InlineChildren, role: str) -> None:
         self._children = children
         self._role = role
-        self.room = children.room
+        self.wait_for_headroom = children.wait_for_headroom
 
     def child(self, _kind: str, **options: Any) -> Any:
         """See ``Children``."""
@@ -254,7 +254,7 @@ class InlineChild:
         self._stuck: list[bytes] = []
         self._guests: list[Any] = []
         self._role: TriggerHost | None = None
-        self._line: _Line | None = None
+        self._report_buffer: _Line | None = None
         self._is_dead = self._is_hung = self._is_released = False
         self._culprit = -1
         self._over = anyio.Event()
@@ -331,14 +331,14 @@ class InlineChild:
 
     def _end(self, last: list[bytes]) -> None:
         for frame in last:
-            self._hear(frame)
+            self._on_data(frame)
         self._over.set()
 
     def _hear_next(self) -> None:
         if self._reported:
-            self._hear(self._reported.popleft())
+            self._on_data(self._reported.popleft())
 
-    def _hear(self, frame: bytes) -> None:
+    def _on_data(self, frame: bytes) -> None:
         if not self._is_released:
             self._on_reports(_reports.decode(frame))
 
@@ -356,71 +356,73 @@ class InlineChild:
         if self._is_hung:
             self._later(self._obey_next, 1.0)
         elif self._ordered and not self._is_dead:
-            for order in _orders.decode(self._ordered.popleft()):
-                self._obey(order)
+            for command in _orders.decode(self._ordered.popleft()):
+                self._handle(command)
 
-    def _obey(self, order: Any) -> None:
-        if isinstance(order, Hello):
-            self._line = _Line(self)
-            self._role = TriggerHost(self._line, BlackBox(), order)
+    def _handle(self, command: Any) -> None:
+        if isinstance(command, Hello):
+            self._report_buffer = _Line(self)
+            self._role = TriggerHost(self._report_buffer, CrashRecorder(), command)
             self._role._maker = _Maker(self._role._maker, self._world)  # type: ignore[assignment]
-            self._line.connect(_Link(self))  # type: ignore[arg-type]
-            self._note_guests(self._role._nursery)
+            self._report_buffer.connect(_Link(self))  # type: ignore[arg-type]
+            self._note_guests(self._role._supervisor)
             return
-        assert self._line is not None
+        assert self._report_buffer is not None
         assert self._role is not None
-        if isinstance(order, Reply):
-            self._line.answered(order)
-        elif isinstance(order, Ping):
-            self._line.report(Pong())
+        if isinstance(command, Reply):
+            self._report_buffer.handle_reply(command)
+        elif isinstance(command, Ping):
+            self._report_buffer.report(Pong())
         else:
-            self._role.obey(order)
-            if isinstance(order, StartTrigger):
-                self._look_for_two(order)
-                self._mishap(order)
+            self._role.handle(command)
+            if isinstance(command, StartTrigger):
+                self._look_for_two(command)
+                self._mishap(command)
 
-    def _note_guests(self, nursery: Any) -> None:
-        start = nursery.start
+    def _note_guests(self, supervisor: Any) -> None:
+        start = supervisor.start
 
         def noting(hosted: Any, coroutine: Any) -> None:
             self._guests.append(hosted)
             start(hosted, coroutine)
 
-        nursery.start = noting
+        supervisor.start = noting
 
-    def _look_for_two(self, order: StartTrigger) -> None:
-        """Check that a trigger runs in one assignment at a time, unless the older is stopping."""
+    def _look_for_two(self, command: StartTrigger) -> None:
+        """A trigger goes on in one hosting at a time: an older one was told to end."""
         for guest in self._guests:
-            if not isinstance(guest, HostedTrigger) or guest.number != order.trigger_no:
+            if not isinstance(guest, HostedTrigger) or guest.number != command.trigger_no:
                 continue
             is_over = guest.task is None or guest.task.done() or guest.is_over
-            if guest.hosting < order.hosting and not is_over and not guest.ending:
-                self._world.found(Broken("hosting", f"{guest.key} goes on beside {order.hosting}"))
+            if guest.hosting < command.hosting and not is_over and not guest.ending:
+                self._world.found(
+                    Broken("hosting", f"{guest.key} goes on beside {command.hosting}")
+                )
 
-    def _mishap(self, order: StartTrigger) -> None:
+    def _mishap(self, command: StartTrigger) -> None:
         rng, faults = self._world.rng, self._world.faults
         if faults.happens("trigger stalls"):
-            self._later(lambda: self._stall(order), rng.choice((0.0, 0.01, 5.0)))
+            self._later(lambda: self._stall(command), rng.choice((0.0, 0.01, 5.0)))
         if faults.happens("trigger host dies"):
             self._later(self.kill, rng.choice((0.0, 0.01, 5.0, 700.0)))
         if faults.happens("trigger host hangs"):
             self._is_hung = True
             self._later(self._go_on, rng.choice(HANGS_SECONDS))
 
-    def _stall(self, order: StartTrigger) -> None:
-        """Report that a step of the trigger blocked the loop, as the watchdog would."""
+    def _stall(self, command: StartTrigger) -> None:
+        """A step of it held up the loop, as whoever watches that has seen."""
         if self._is_dead or self._is_released:
             return
         self._incidents += 1
         self._world.say(
             LoopBlocked(
                 role=self._name,
-                culprit=order.trigger_no,
-                incident=f"{self._name} {order.hosting} {self._incidents}",
+                culprit=command.trigger_no,
+                incident=f"{self._name} {command.hosting} {self._incidents}",
                 milliseconds=self._world.rng.choice((400, 9_000)),
                 place="flow.py:7",
                 is_over=True,
-                class_path=order.class_path,
+                class_path=command.class_path,
             )
         )
 

@@ -22,7 +22,7 @@ from aioflow.testing.standstill import Standstill
 @pytest.fixture(autouse=True)
 def _told_soon(monkeypatch):
     forget_registered()
-    monkeypatch.setattr(standstill, "TELL_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr(standstill, "REPORT_AFTER_SECONDS", 0.2)
 
 
 class Reports(list[str]):
@@ -154,7 +154,7 @@ from typing import Any
 from aioflow import dag, task
 from aioflow.testing import standstill
 
-standstill.TELL_AFTER_SECONDS = 0.2
+standstill.REPORT_AFTER_SECONDS = 0.2
 
 @task
 def computes() -> None:

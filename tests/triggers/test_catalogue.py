@@ -20,7 +20,7 @@ from aioflow.api.wait_texts import SENTENCES
 from aioflow.author.trigger import class_path, serialize
 from aioflow.catalog.plugins import plug_ins
 from aioflow.redaction import Masks
-from aioflow.worker.plugin import look_at
+from aioflow.worker.plugin import inspect_plugin
 from tests.differing import differing
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -74,7 +74,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 def test_each_trigger_is_registered_once():
     ours = [plug_in for plug_in in plug_ins() if plug_in.package == "aioflow-engine"]
-    registered = [kind for plug_in in ours for kind in look_at(plug_in.module).kinds]
+    registered = [kind for plug_in in ours for kind in inspect_plugin(plug_in.module).kinds]
 
     assert Counter(kind.class_path for kind in registered) == Counter(map(class_path, triggers()))
     declared = {class_path(cls): cls.public_fields for cls in triggers()}

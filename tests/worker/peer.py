@@ -19,7 +19,7 @@ from aioflow.processes.marks import mark_limit
 from aioflow.processes.orphans import kill_marked
 from aioflow.protocol.commands import Hello, RunInfo, StartTask
 from aioflow.protocol.reports import Report
-from aioflow.worker.task_supervisor import Hosted
+from aioflow.worker.task_supervisor import UserCoroutine
 from tests.sim.planted.plant import VARIABLE
 
 VERSION = "0123abcd"
@@ -30,7 +30,7 @@ _decoder = msgspec.msgpack.Decoder(list[Report])
 Kind = TypeVar("Kind")
 
 
-class Guest(Hosted):
+class Guest(UserCoroutine):
     """What a nursery hosts, with a number of its own."""
 
     def __init__(self, number: int = 7) -> None:
@@ -52,7 +52,7 @@ class Child:
         role: str,
         home: Path,
         *,
-        box: int | None = None,
+        recorder: int | None = None,
         memory_limit_bytes: int = 0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -66,9 +66,9 @@ class Child:
             "AIOFLOW_LOG_NONCE": NONCE,
         }
         passed = [theirs.fileno()]
-        if box is not None:
-            given["AIOFLOW_BLACKBOX_FD"] = str(box)
-            passed.append(box)
+        if recorder is not None:
+            given["AIOFLOW_BLACKBOX_FD"] = str(recorder)
+            passed.append(recorder)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "aioflow.worker"],
             env=given,
@@ -118,9 +118,9 @@ class Child:
                 self._output += data
                 self._printed.notify_all()
 
-    def send(self, *orders: object) -> None:
+    def send(self, *commands: object) -> None:
         """Send orders in one frame."""
-        body = msgspec.msgpack.encode(orders)
+        body = msgspec.msgpack.encode(commands)
         self.sock.sendall(len(body).to_bytes(4, "little") + body)
 
     def receive(self) -> list[Any]:

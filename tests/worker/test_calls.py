@@ -38,7 +38,7 @@ from aioflow.protocol.reports import (
     StreamOpened,
     Succeeded,
 )
-from aioflow.worker.memory_pressure import LOOK_SECONDS, Pressure
+from aioflow.worker.memory_pressure import POLL_SECONDS, Pressure
 from aioflow.worker.queries import RecordItem, RecordsPage, RecordsWanted
 from tests.worker.peer import Child, kinds, result_of, run_info, start, write_version
 
@@ -813,7 +813,7 @@ def test_the_share_that_is_too_much_is_let_go(used, excess):
 def test_there_is_one_look_in_its_time_and_none_without_a_limit():
     pressure = Pressure(100, Meter(500))
 
-    assert [pressure.is_due(at) for at in (5.0, 5.0 + LOOK_SECONDS / 2, 5.0 + LOOK_SECONDS)] == [
+    assert [pressure.is_due(at) for at in (5.0, 5.0 + POLL_SECONDS / 2, 5.0 + POLL_SECONDS)] == [
         True,
         False,
         True,

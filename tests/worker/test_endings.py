@@ -16,14 +16,14 @@ from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.worker import queries
 from aioflow.worker.queries import NAME_LIMIT, PAGE_ITEMS, RunEnded, RunsWanted
-from aioflow.worker.run_completion import Endings, SingleEndings
-from aioflow.worker.shared_host import Line
+from aioflow.worker.run_completion import RunCompletionQueries, SingleRunQueries
+from aioflow.worker.shared_host import ReportBuffer
 from tests.executors.processes import until
 
 TARGET = (7, "d", None)
 
 
-class Daemon(Line):
+class Daemon(ReportBuffer):
     """A line to nowhere, and what came over it."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Daemon(Line):
     def tell(self, *numbers: int, state: str = "success", result: bytes | None = None) -> None:
         """Answer the question that was asked last."""
         told = [RunEnded(no, queries.RunEnding(f"r{no}", state, result)) for no in numbers]
-        self.answered(Reply(self.asked[-1][0].question, msgspec.msgpack.encode(told)))
+        self.handle_reply(Reply(self.asked[-1][0].question, msgspec.msgpack.encode(told)))
 
 
 class World:
@@ -54,7 +54,7 @@ class World:
     def __init__(self) -> None:
         self.daemon = Daemon()
         self.told: list[tuple[Any, Any]] = []
-        self.endings = Endings(self.daemon, self.hear)
+        self.endings = RunCompletionQueries(self.daemon, self.hear)
 
     def hear(self, of: Any, ending: Any) -> None:
         self.told.append((of, getattr(ending, "state", ending)))
@@ -63,7 +63,7 @@ class World:
 
     def ask(self, *names: str, target: tuple[int, str, str | None] = TARGET) -> None:
         for name in names:
-            self.endings.ask(name, target, f"id-{name}", None, 0, (0, -1))
+            self.endings.request(name, target, f"id-{name}", None, 0, (0, -1))
 
     def number(self, name: str) -> int:
         return self.daemon.runs[f"id-{name}"]
@@ -188,7 +188,7 @@ async def test_a_question_that_is_refused_is_refused_to_all(world):
     world.ask("a", "b")
     await wait_all_tasks_blocked()
 
-    world.daemon.answered(Reply(world.daemon.asked[-1][0].question, b"", "no"))
+    world.daemon.handle_reply(Reply(world.daemon.asked[-1][0].question, b"", "no"))
 
     assert [(of, str(problem)) for of, problem in world.told] == [("a", "no"), ("b", "no")]
 
@@ -230,7 +230,7 @@ async def test_a_name_that_cannot_travel_is_refused_where_it_is_asked_for(world,
 
 async def test_those_who_wait_for_single_runs_ask_together():
     daemon = Daemon()
-    single = SingleEndings(daemon)
+    single = SingleRunQueries(daemon)
     waits = [
         asyncio.ensure_future(single.ended(TARGET, f"r{n}", None, 0, (0, n))) for n in range(3)
     ]
@@ -241,7 +241,7 @@ async def test_those_who_wait_for_single_runs_ask_together():
     waits[1].cancel()
     daemon.tell(0)
     told = [RunEnded(2, "there is none")]
-    daemon.answered(Reply(ask.question, msgspec.msgpack.encode(told)))
+    daemon.handle_reply(Reply(ask.question, msgspec.msgpack.encode(told)))
 
     assert await waits[0] == RunEnding("r0", "success")
     with pytest.raises(TaskError, match="there is none"):

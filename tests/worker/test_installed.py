@@ -34,55 +34,55 @@ def installed(site, tmp_path):
     site.install("spam", "1.0", "")
     packages = InstalledPackages(str(tmp_path / "code"), lambda: NOW * 1_000_000_000)
     importlib.import_module("spam")
-    assert packages.look() == ""
+    assert packages.check() == ""
     return packages
 
 
 def test_an_upgrade_is_noticed_by_the_name_of_the_distribution(site, installed):
     site.install("spam", "2.0", "")
 
-    assert installed.look() == "spam-2.0"
+    assert installed.check() == "spam-2.0"
 
 
 def test_a_file_that_is_edited_is_noticed_without_metadata(site, installed):
     (site.folder / "spam.py").write_text("EDITED = True\n")
 
-    assert installed.look_again(time.monotonic()) == "spam"
+    assert installed.check_again(time.monotonic()) == "spam"
 
 
 def test_a_package_that_is_removed_is_noticed(site, installed):
     site.remove("spam")
 
-    assert installed.look() == "spam-1.0"
+    assert installed.check() == "spam-1.0"
 
 
 def test_a_package_that_comes_is_noticed_since_an_import_of_it_may_have_failed(site, installed):
     site.install("eggs", "1.0", "")
 
-    assert installed.look() == "eggs-1.0"
+    assert installed.check() == "eggs-1.0"
 
 
 def test_an_installation_that_goes_on_counts_only_where_something_failed(site, installed):
     site.install("spam", "2.0", "", written=NOW - 1)
 
-    assert installed.look() == ""
-    assert installed.look_again(failed_at=0.0) == "spam-2.0"
-    assert installed.look() == "spam-2.0", "it is not taken back"
+    assert installed.check() == ""
+    assert installed.check_again(failed_at=0.0) == "spam-2.0"
+    assert installed.check() == "spam-2.0", "it is not taken back"
 
 
 def test_a_look_after_a_failure_is_not_repeated_for_each_that_failed_before_it(site, installed):
     failed_at = time.monotonic()
-    assert installed.look_again(failed_at) == ""
+    assert installed.check_again(failed_at) == ""
     site.install("spam", "2.0", "")
 
-    assert installed.look_again(failed_at) == ""
-    assert installed.look_again(time.monotonic()) == "spam-2.0"
+    assert installed.check_again(failed_at) == ""
+    assert installed.check_again(time.monotonic()) == "spam-2.0"
 
 
 def test_a_time_that_is_still_to_come_does_not_keep_a_change_waiting(site, installed):
     site.install("spam", "2.0", "", written=NOW + 3_600)
 
-    assert installed.look() == "spam-2.0"
+    assert installed.check() == "spam-2.0"
 
 
 def test_modules_that_no_package_brought_are_not_looked_at(site, installed, tmp_path, monkeypatch):
@@ -91,18 +91,18 @@ def test_modules_that_no_package_brought_are_not_looked_at(site, installed, tmp_
     (snapshot / "of_a_version.py").write_text("")
     monkeypatch.syspath_prepend(snapshot)
     importlib.import_module("of_a_version")
-    assert installed.look() == ""
+    assert installed.check() == ""
     (snapshot / "of_a_version.py").write_text("CHANGED = True")
 
-    assert installed.look_again(time.monotonic()) == ""
+    assert installed.check_again(time.monotonic()) == ""
 
 
 def test_an_upgrade_of_aioflow_itself_is_left_to_a_restart(site, installed):
     site.install("aioflow_engine", "2.0", "")
-    assert installed.look() == ""
+    assert installed.check() == ""
     site.install("spam", "3.0", "")
 
-    assert installed.look() == ""
+    assert installed.check() == ""
 
 
 def test_a_lazy_module_is_not_loaded_by_a_look():
@@ -114,7 +114,7 @@ def test_a_lazy_module_is_not_loaded_by_a_look():
         "spec.loader = importlib.util.LazyLoader(spec.loader)\n"
         "module = sys.modules['wave'] = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(module)\n"
-        "installed.look()\n"
+        "installed.check()\n"
         "print(type(module).__name__)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,8 +13,8 @@ import pytest
 from aioflow.author.codec import encode
 from aioflow.protocol.commands import Hello, StartTrigger, StopTrigger
 from aioflow.protocol.reports import Query, Report, TriggerEnded, TriggerFired
-from aioflow.worker.crash_recorder import BlackBox
-from aioflow.worker.shared_host import Line
+from aioflow.worker.crash_recorder import CrashRecorder
+from aioflow.worker.shared_host import ReportBuffer
 from aioflow.worker.trigger_factory import MAKE_SECONDS
 from aioflow.worker.triggers import CLEANUP_SECONDS, TriggerHost
 from tests.worker.peer import VERSION, run_info, start, write_version
@@ -75,11 +75,11 @@ def house(home, monkeypatch):
 
     def house(source: str) -> tuple[TriggerHost, Link]:
         write_version(home, flow=HEAD + source)
-        line, link = Line(), Link()
+        line, link = ReportBuffer(), Link()
         theirs: Any = link
         line.connect(theirs)
         welcome = Hello("triggers", str(home / "code"), str(home / "results"))
-        return TriggerHost(line, BlackBox(), welcome), link
+        return TriggerHost(line, CrashRecorder(), welcome), link
 
     yield house
     for name in [name for name in sys.modules if name.startswith(f"aioflow_v_{VERSION}")]:
@@ -104,7 +104,7 @@ class Lingers(Quick):
     async def cleanup(self, reason): {cleanup}
 """)
 
-    host.obey(hosting("Lingers"))
+    host.handle(hosting("Lingers"))
 
     fired, _ = await link.expect(TriggerFired)
     ended, report = await link.expect(TriggerEnded)
@@ -118,7 +118,7 @@ class Lingers(Quick):
     async def cleanup(self, reason): await asyncio.sleep({CLEANUP_SECONDS - 1})
 """)
 
-    host.obey(hosting("Lingers"))
+    host.handle(hosting("Lingers"))
 
     fired, _ = await link.expect(TriggerFired)
     ended, _ = await link.expect(TriggerEnded)
@@ -131,10 +131,10 @@ class Lingers(Slow):
     async def on_kill(self): await asyncio.sleep(1e6)
     async def cleanup(self, reason): print("cleaned up", reason)
 """)
-    host.obey(hosting("Lingers"))
+    host.handle(hosting("Lingers"))
     await asyncio.sleep(1)
 
-    host.obey(StopTrigger(1, 1, "cancelled"))
+    host.handle(StopTrigger(1, 1, "cancelled"))
 
     told = asyncio.get_running_loop().time()
     ended, report = await link.expect(TriggerEnded)
@@ -170,10 +170,10 @@ class Stays(Slow):
 )
 async def test_what_does_not_let_go_is_abandoned_and_the_daemon_told(house, source):
     host, link = house(source)
-    host.obey(hosting("Stays"))
+    host.handle(hosting("Stays"))
     await asyncio.sleep(1)
 
-    host.obey(StopTrigger(1, 1, "timeout"))
+    host.handle(StopTrigger(1, 1, "timeout"))
 
     told = asyncio.get_running_loop().time()
     ended, report = await link.expect(TriggerEnded)
@@ -192,7 +192,7 @@ class Stays(Trigger):
 """)
     began = asyncio.get_running_loop().time()
 
-    host.obey(hosting("Stays"))
+    host.handle(hosting("Stays"))
 
     fired, _ = await link.expect(TriggerFired)
     ended, _ = await link.expect(TriggerEnded)
@@ -217,9 +217,9 @@ class Waits(Operator):
 def pipeline():
     Waits(task_id="waits", value=parent())
 """)
-    host.obey(run_info())
+    host.handle(run_info())
 
-    host.obey(hosting("Quick", task_no=101, start=start(1), is_made_there=True))
+    host.handle(hosting("Quick", task_no=101, start=start(1), is_made_there=True))
 
     asked, _ = await link.expect(Query)
     ended, report = await link.expect(TriggerEnded)

@@ -18,12 +18,12 @@ from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.worker.named_events import QUEUE_LIMIT, EventFollower, Subscriptions
 from aioflow.worker.queries import EventItem, EventsPage, EventsWanted
-from aioflow.worker.shared_host import Line
+from aioflow.worker.shared_host import ReportBuffer
 
 PAGE = 50
 
 
-class Daemon(Line):
+class Daemon(ReportBuffer):
     """A line to nowhere, and the daemon at its end: it has events, and answers when it is told."""
 
     def __init__(self) -> None:
@@ -62,13 +62,13 @@ class Daemon(Line):
             del self.open[question]
             answered += 1
             body = msgspec.msgpack.encode(EventsPage(items, last))
-            self.answered(Reply(question, body))
+            self.handle_reply(Reply(question, body))
         return answered
 
     def refuse(self) -> None:
         for question in list(self.open):
             del self.open[question]
-            self.answered(Reply(question, b"", "no"))
+            self.handle_reply(Reply(question, b"", "no"))
 
 
 class World:
@@ -462,7 +462,7 @@ async def test_an_answer_owed_to_an_earlier_process_answers_no_question_of_this_
     for _ in range(2):  # each process has a line of its own
         line = Daemon()
         wanted = encode(["e", 0, None], "")
-        numbers += [line.ask_then(7, "events", wanted, print, "") for _ in range(3)]
+        numbers += [line.query_then(7, "events", wanted, print, "") for _ in range(3)]
 
     assert len(set(numbers)) == 6
     assert sorted(numbers) == numbers

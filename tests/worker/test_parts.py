@@ -9,12 +9,12 @@ import weakref
 import pytest
 
 from aioflow.author.trigger import portable
-from aioflow.worker.code import CodeShelf
-from aioflow.worker.crash_recorder import BlackBox, Stepped
+from aioflow.worker.code import CodeCache
+from aioflow.worker.crash_recorder import CrashRecorder, Stepped
 from aioflow.worker.failures import MESSAGE_LIMIT, failure_of, one_line, traceback_of
 from aioflow.worker.loader import OwnNamespace, module_name
 from aioflow.worker.output import PENDING_LIMIT, OutputBuffer
-from aioflow.worker.task_supervisor import Hosted, Nursery
+from aioflow.worker.task_supervisor import TaskSupervisor, UserCoroutine
 from tests.worker.peer import Guest
 
 # ── nursery ─────────────────────────────────────────────────────────────────────────────
@@ -28,14 +28,16 @@ class House:
     """
 
     def __init__(self, limit: float = 20.0) -> None:
-        self.box = BlackBox()
-        self.ended: asyncio.Queue[Hosted] = asyncio.Queue()
-        self.abandoned: asyncio.Queue[Hosted] = asyncio.Queue()
-        self.nursery = Nursery(self.box, limit, self.ended.put_nowait, self.abandoned.put_nowait)
+        self.box = CrashRecorder()
+        self.ended: asyncio.Queue[UserCoroutine] = asyncio.Queue()
+        self.abandoned: asyncio.Queue[UserCoroutine] = asyncio.Queue()
+        self.supervisor = TaskSupervisor(
+            self.box, limit, self.ended.put_nowait, self.abandoned.put_nowait
+        )
 
-    def host(self, coroutine, number: int = 7) -> Hosted:
+    def host(self, coroutine, number: int = 7) -> UserCoroutine:
         hosted = Guest(number)
-        self.nursery.start(hosted, coroutine)
+        self.supervisor.start(hosted, coroutine)
         return hosted
 
 
@@ -43,7 +45,7 @@ async def test_a_guest_is_cancelled_once_and_heard_of_once():
     house = House()
     cancelled = []
 
-    async def guest():
+    async def body():
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
@@ -51,10 +53,10 @@ async def test_a_guest_is_cancelled_once_and_heard_of_once():
             await asyncio.sleep(0)
             raise
 
-    hosted = house.host(guest())
+    hosted = house.host(body())
     await asyncio.sleep(0)
-    house.nursery.cancel(hosted, "first")
-    house.nursery.cancel(hosted, "second")
+    house.supervisor.cancel(hosted, "first")
+    house.supervisor.cancel(hosted, "second")
 
     assert await house.ended.get() is hosted
     assert (hosted.ending, cancelled, hosted.task) == ("first", [1], None)
@@ -66,7 +68,7 @@ async def test_a_guest_cancelled_before_its_first_step_is_heard_of_too():
     house = House()
     hosted = house.host(asyncio.sleep(3600))
 
-    house.nursery.cancel(hosted, "early")
+    house.supervisor.cancel(hosted, "early")
 
     assert await house.ended.get() is hosted
 
@@ -75,25 +77,25 @@ async def test_a_guest_that_swallows_its_cancellation_is_abandoned_and_counted()
     house = House(0.05)
     let_go = asyncio.Event()
 
-    async def guest():
+    async def body():
         while not let_go.is_set():
             try:
                 await let_go.wait()
             except asyncio.CancelledError:
                 continue
 
-    hosted = house.host(guest())
+    hosted = house.host(body())
     await asyncio.sleep(0)
     task = hosted.task
     assert task is not None
-    house.nursery.cancel(hosted, "stop")
+    house.supervisor.cancel(hosted, "stop")
 
     assert await house.abandoned.get() is hosted
-    assert (hosted.abandoned, house.nursery.abandoned_count) == (True, 1)
+    assert (hosted.abandoned, house.supervisor.abandoned_count) == (True, 1)
     let_go.set()
     await task
     await asyncio.sleep(0)
-    assert house.nursery.abandoned_count == 0
+    assert house.supervisor.abandoned_count == 0
     assert house.ended.empty()  # it had been given up already
 
 
@@ -105,10 +107,10 @@ async def test_a_guest_that_ends_leaves_nothing_behind():
     thing = Thing()
     alive = weakref.ref(thing)
 
-    async def guest(it):
+    async def body(it):
         await asyncio.sleep(0)
 
-    house.host(guest(thing))
+    house.host(body(thing))
     del thing
     await house.ended.get()
     gc.collect()
@@ -125,11 +127,11 @@ async def test_the_box_is_signed_while_a_guest_and_its_own_tasks_are_stepped():
         await asyncio.sleep(0)
         seen.append(house.box.word[0])
 
-    async def guest():
+    async def body():
         seen.append(house.box.word[0])
         await asyncio.gather(inner())
 
-    house.host(guest(), 41)
+    house.host(body(), 41)
     asyncio.get_running_loop().call_soon(lambda: seen.append(house.box.word[0]))
     await house.ended.get()
 
@@ -149,7 +151,7 @@ async def test_a_stepped_coroutine_is_like_the_one_inside():
             return "caught"
 
     coroutine = inner()
-    task = asyncio.Task(Stepped(coroutine, Guest(5), BlackBox()))
+    task = asyncio.Task(Stepped(coroutine, Guest(5), CrashRecorder()))
     await asyncio.sleep(0)
     task.cancel()
 
@@ -158,7 +160,7 @@ async def test_a_stepped_coroutine_is_like_the_one_inside():
 
 
 def test_the_box_is_put_back_when_a_step_raises():
-    box = BlackBox()
+    box = CrashRecorder()
 
     async def inner():
         raise SystemExit
@@ -282,19 +284,19 @@ def test_a_class_of_a_file_in_a_folder_named_like_an_installed_package_is_found(
 
 
 def test_versions_nobody_uses_are_put_back_once_there_are_many(tmp_path):
-    shelf = CodeShelf(tmp_path, exclusive=False)
+    code_cache = CodeCache(tmp_path, exclusive=False)
     for n in range(20):
         (tmp_path / f"v{n}").mkdir()
         (tmp_path / f"v{n}" / "flow.py").write_text("class Thing: ...")
-        shelf.version(f"v{n}").find_class("flow:Thing")
+        code_cache.version(f"v{n}").find_class("flow:Thing")
 
-    gone = shelf.put_back(lambda: {"v0", "v19"})
+    gone = code_cache.put_back(lambda: {"v0", "v19"})
 
     assert gone == ["v1", "v2", "v3", "v4"]
     loaded = {name for name in sys.modules if name.startswith("aioflow_v_v")}
     assert "aioflow_v_v0.flow" in loaded
     assert "aioflow_v_v1.flow" not in loaded
-    assert shelf.put_back(lambda: {"v0", "v19"}) == []
+    assert code_cache.put_back(lambda: {"v0", "v19"}) == []
 
 
 # ── failures and output ─────────────────────────────────────────────────────────────────

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from aioflow.author.codec import encode
 from aioflow.protocol.commands import StartTrigger
 from aioflow.protocol.reports import TriggerFired
-from aioflow.worker.blocked_loop import LINE_LIMIT, Stall, StallLines, line_of
-from aioflow.worker.crash_recorder import ASLEEP, MARKED, WIPED, BlackBox, Stepped
+from aioflow.worker.blocked_loop import LINE_LIMIT, BlockedLoop, BlockedLoopReader, line_of
+from aioflow.worker.crash_recorder import ASLEEP, MARKED, WIPED, CrashRecorder, Stepped
 from aioflow.worker.watchdog import LATE_LOOKS, Standstill, place_of
 from tests.worker.peer import NONCE, VERSION, Guest, run_info, start, write_version
 
 PERIOD = 0.02
-STALL = Stall(3, 7, 120, "flow.py:12 in Slow.run")
+STALL = BlockedLoop(3, 7, 120, "flow.py:12 in Slow.run")
 
 # ── how long one step has been going on ──────────────────────────────────────────────────
 
@@ -32,7 +32,7 @@ def looks(*gaps: tuple[float, float]) -> float:
     standstill.begin(now, used)
     for late, busy in gaps:
         now, used = now + late, used + busy
-        standstill.look(now, used)
+        standstill.check(now, used)
     return standstill.seconds
 
 
@@ -51,7 +51,7 @@ def test_code_in_c_that_lets_no_thread_in_counts_for_as_long_as_it_computes():
 # ── the mark ─────────────────────────────────────────────────────────────────────────────
 
 
-def stepped_once(box: BlackBox) -> None:
+def stepped_once(box: CrashRecorder) -> None:
     async def body() -> None:
         pass
 
@@ -60,24 +60,24 @@ def stepped_once(box: BlackBox) -> None:
 
 
 def test_a_step_wipes_the_mark():
-    box = BlackBox()
+    box = CrashRecorder()
     box.word[1] = MARKED
 
     stepped_once(box)
 
     assert box.word[1] == WIPED
-    assert not box.stirred.acquire(blocking=False)
+    assert not box.woken.acquire(blocking=False)
 
 
 def test_a_step_wakes_the_watchdog_once():
-    box = BlackBox()
+    box = CrashRecorder()
     box.word[1] = ASLEEP
 
     stepped_once(box)
     stepped_once(box)
 
-    assert box.stirred.acquire(blocking=False)
-    assert not box.stirred.acquire(blocking=False)
+    assert box.woken.acquire(blocking=False)
+    assert not box.woken.acquire(blocking=False)
 
 
 # ── the line ─────────────────────────────────────────────────────────────────────────────
@@ -87,8 +87,8 @@ def test_a_step_wakes_the_watchdog_once():
 def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(sizes, text):
     around = text.encode("utf-8", "backslashreplace")
     data = around + line_of(STALL, b"abcd") + around + line_of(STALL, b"abcd") + b"end"
-    lines = StallLines("abcd")
-    printed, stalls = b"", []
+    lines = BlockedLoopReader("abcd")
+    printed, blocks = b"", []
     pieces = iter(data)
 
     for size in itertools.chain(sizes, itertools.repeat(50)):
@@ -96,9 +96,9 @@ def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(siz
         if not piece:
             break
         more, found = lines.feed(piece)
-        printed, stalls = printed + more, stalls + found
+        printed, blocks = printed + more, blocks + found
 
-    assert (printed, stalls) == (around + around + b"end", [STALL, STALL])
+    assert (printed, blocks) == (around + around + b"end", [STALL, STALL])
 
 
 @pytest.mark.parametrize(
@@ -110,21 +110,21 @@ def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(siz
     ],
 )
 def test_what_lacks_the_nonce_is_what_somebody_printed(line):
-    lines = StallLines("abcd")
+    lines = BlockedLoopReader("abcd")
 
-    printed, stalls = lines.feed(line + b"\n")
+    printed, blocks = lines.feed(line + b"\n")
 
-    assert (printed, stalls) == (line + b"\n", [])
+    assert (printed, blocks) == (line + b"\n", [])
 
 
 def test_a_line_that_is_none_though_it_has_the_nonce_is_dropped():
-    lines = StallLines("abcd")
+    lines = BlockedLoopReader("abcd")
 
     assert lines.feed(b"a\x1eabcd stall {]\nb") == (b"ab", [])
 
 
 def test_a_line_fits_into_one_piece_of_the_pipe_however_long_the_path():
-    longest = line_of(Stall(1, 1 << 60, 1 << 40, "\udcff" * 10_000), NONCE.encode())
+    longest = line_of(BlockedLoop(1, 1 << 60, 1 << 40, "\udcff" * 10_000), NONCE.encode())
 
     assert len(longest) <= LINE_LIMIT
     assert longest.endswith(b"\n")
@@ -210,21 +210,21 @@ def hosting(name: str, trigger_no: int = 1, **fields: object) -> StartTrigger:
     return StartTrigger(trigger_no, 1, 1, 100, VERSION, f"flow:{name}", kwargs, 0, None)
 
 
-def stalls_in(output: bytes) -> list[Stall]:
-    return StallLines(NONCE).feed(output)[1]
+def stalls_in(output: bytes) -> list[BlockedLoop]:
+    return BlockedLoopReader(NONCE).feed(output)[1]
 
 
-def steps_in(output: bytes) -> list[Stall]:
+def steps_in(output: bytes) -> list[BlockedLoop]:
     """Return what blocked, but for imports: a slow machine's take as long."""
-    return [stall for stall in stalls_in(output) if not stall.is_loading]
+    return [block for block in stalls_in(output) if not block.is_loading]
 
 
-def first(output: bytes) -> Stall | None:
+def first(output: bytes) -> BlockedLoop | None:
     return next(iter(steps_in(output)), None)
 
 
-def last(output: bytes) -> Stall | None:
-    return next((stall for stall in steps_in(output) if stall.is_over), None)
+def last(output: bytes) -> BlockedLoop | None:
+    return next((block for block in steps_in(output) if block.is_over), None)
 
 
 @pytest.mark.process

@@ -41,7 +41,7 @@ def test_a_worker_writes_as_soon_as_the_disk_takes_it_with_longer_and_longer_pau
 async def test_a_shared_host_does_so_without_holding_a_thread(capsys):
     disk, full = Disk(20), []
 
-    await written(disk.write, on_kept=full.append)
+    await written(disk.write, on_failed=full.append)
 
     assert disk.writes == 1
     assert full == 20 * [True]

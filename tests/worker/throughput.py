@@ -21,7 +21,7 @@ import msgspec
 
 from aioflow.protocol.commands import Parse, Recall, StartTrigger
 from aioflow.protocol.reports import Report
-from aioflow.worker.crash_recorder import BlackBox, Stepped
+from aioflow.worker.crash_recorder import CrashRecorder, Stepped
 from tests.worker.peer import VERSION, Child, Guest, run_info, start, write_version
 
 FLOW = """
@@ -159,7 +159,7 @@ def step_cost() -> dict[str, float]:
 
     return {
         "bare_ns": round(measure(steps())),
-        "boxed_ns": round(measure(Stepped(steps(), Guest(7), BlackBox()))),
+        "boxed_ns": round(measure(Stepped(steps(), Guest(7), CrashRecorder()))),
     }
 
 

@@ -132,7 +132,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.executors.triggerer",
-                "Triggerer._let_go",
+                "Triggerer._release",
                 """
                 if hosted.hosting != ended.hosting:
                     self._hosted.put(ended.trigger_no, body)
@@ -153,7 +153,7 @@ BUGS = (
         where="host",
         needs="a newer order for a trigger that the host has",
         edits=(
-            Edit("aioflow.worker.triggers", "TriggerHost._take", "self._end(known, _REASSIGNED)"),
+            Edit("aioflow.worker.triggers", "TriggerHost._start", "self._end(known, _REASSIGNED)"),
         ),
         seen_by="tests/worker/test_trigger_host.py"
         "::test_a_repeated_hosting_is_one_and_a_newer_one_takes_over",
