@@ -13,7 +13,7 @@ from aioflow.protocol.effects import AssignTrigger, ConfirmCall
 from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import RunCalled
 from aioflow.protocol.requests import CancelRun, Explain
-from tests.core.test_calls import NOW_AND_THEN, answers, begun, of_kind, resumed, start_of
+from tests.core.test_durable_calls import NOW_AND_THEN, answers, begun, of_kind, resumed, start_of
 from tests.core.world import SECOND, World
 
 CHILD = DagSpec(

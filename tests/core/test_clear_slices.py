@@ -21,10 +21,10 @@ from aioflow.protocol.reports import ItemYielded, Succeeded, TriggerEnded
 from aioflow.protocol.requests import CancelRun, ClearTasks, Mark
 from tests.core.specs import task
 from tests.core.test_clear import ONCE, clear, fan_out
-from tests.core.test_past import after, day, loaded
-from tests.core.test_past import task as task_of_past
+from tests.core.test_previous_runs import after, day, loaded
+from tests.core.test_previous_runs import task as task_of_past
 from tests.core.test_start_trigger import KILLED, hosts
-from tests.core.test_streaming import give, run_of, streaming
+from tests.core.test_stream_producer import give, run_of, streaming
 from tests.core.world import World
 
 WIDTH, SLICE = 7, 2

@@ -8,9 +8,9 @@ import pytest
 
 from aioflow.core.state.task_instance import Fire
 from aioflow.protocol.reports import TriggerFired
-from tests.core import test_calls as calls
+from tests.core import test_durable_calls as calls
 from tests.core import test_event_runs as event_runs
-from tests.core import test_streams as streams
+from tests.core import test_event_stream as streams
 from tests.core.world import World
 
 

@@ -16,9 +16,9 @@ from aioflow.protocol.reports import Deferred, Skipped, Succeeded
 from aioflow.protocol.requests import CancelRun, ClearTasks, Mark
 from tests.core.specs import mapped, task
 from tests.core.test_clear import ONCE, chain, fan_out, states
-from tests.core.test_handling import deferred, fire, handle
-from tests.core.test_rounds import begin, go_round, inside
-from tests.core.test_streaming import children, give, load, pages, run_of, streaming, total
+from tests.core.test_iterations import begin, go_round, inside
+from tests.core.test_stream_consumer import deferred, fire, handle
+from tests.core.test_stream_producer import children, give, load, pages, run_of, streaming, total
 from tests.core.world import SECOND, World
 
 SUCCESS, FAILED = TaskState.SUCCESS, TaskState.FAILED

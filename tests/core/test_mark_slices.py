@@ -13,10 +13,10 @@ from aioflow.protocol.requests import CancelRun, Mark
 from tests.core.specs import mapped, task
 from tests.core.test_clear import ONCE
 from tests.core.test_clear_slices import SLICE, WIDTH, Sliced, children, many, wide
-from tests.core.test_following import over
-from tests.core.test_following import task as follower
-from tests.core.test_past import after, day, loaded
-from tests.core.test_past import task as task_of_past
+from tests.core.test_one_to_one import over
+from tests.core.test_one_to_one import task as follower
+from tests.core.test_previous_runs import after, day, loaded
+from tests.core.test_previous_runs import task as task_of_past
 from tests.core.world import World
 
 SUCCESS, FAILED = TaskState.SUCCESS, TaskState.FAILED

@@ -13,7 +13,7 @@ from aioflow.protocol.effects import Acknowledge, ConfirmCall
 from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import EventEmitted
 from aioflow.protocol.requests import EmitEvent
-from tests.core.test_calls import begun, of_kind, start_of, step
+from tests.core.test_durable_calls import begun, of_kind, start_of, step
 from tests.core.world import World
 
 

@@ -18,7 +18,7 @@ from aioflow.worker.airflow import base, finder
 from aioflow.worker.airflow.temporal import DateTimeTrigger
 from aioflow.worker.trigger_events import payload_of
 from tests.worker.peer import run_info, start, write_version
-from tests.worker.test_trigger_host import hosting
+from tests.worker.test_triggerer import hosting
 
 FLOW = """
 import asyncio

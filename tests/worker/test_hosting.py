@@ -10,7 +10,7 @@ from aioflow.protocol.commands import EventsStored, StartTrigger, StopTrigger
 from aioflow.protocol.reports import Output, TriggerEnded, TriggerFired
 from tests.differing import differing
 from tests.worker.peer import VERSION, write_version
-from tests.worker.test_trigger_host import HEAD, hosting
+from tests.worker.test_triggerer import HEAD, hosting
 
 pytestmark = pytest.mark.process
 

@@ -19,7 +19,7 @@ from aioflow.protocol.reports import (
     Succeeded,
 )
 from tests.worker.peer import Child, result_of, run_info, write_version
-from tests.worker.test_calls import Talker, recorded
+from tests.worker.test_durable_calls import Talker, recorded
 
 pytestmark = pytest.mark.process
 

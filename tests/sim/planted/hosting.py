@@ -45,7 +45,7 @@ BUGS = (
                 "(Exception, asyncio.CancelledError)",
             ),
         ),
-        seen_by="tests/worker/test_trigger_host.py"
+        seen_by="tests/worker/test_triggerer.py"
         "::test_whatever_a_trigger_does_ends_its_hosting_alone",
         seed=Seed(2, 6),
     ),
@@ -85,7 +85,7 @@ BUGS = (
                 "role",
             ),
         ),
-        seen_by="tests/core/test_turn.py::test_an_event_of_an_old_hosting_is_late",
+        seen_by="tests/core/test_step.py::test_an_event_of_an_old_hosting_is_late",
         seed=Seed(1, 2638),
     ),
     PlantedBug(
@@ -120,7 +120,7 @@ BUGS = (
                 "reason != _FINISHED",
             ),
         ),
-        seen_by="tests/worker/test_trigger_host.py::test_an_end_is_confirmed_after_the_cleanup",
+        seen_by="tests/worker/test_triggerer.py::test_an_end_is_confirmed_after_the_cleanup",
         seed=Seed(2, 0),
     ),
     PlantedBug(
@@ -155,7 +155,7 @@ BUGS = (
         edits=(
             Edit("aioflow.worker.triggers", "TriggerHost._start", "self._end(known, _REASSIGNED)"),
         ),
-        seen_by="tests/worker/test_trigger_host.py"
+        seen_by="tests/worker/test_triggerer.py"
         "::test_a_repeated_hosting_is_one_and_a_newer_one_takes_over",
     ),
 )

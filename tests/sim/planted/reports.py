@@ -27,7 +27,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_undo.py"
+        seen_by="tests/core/test_rollback.py"
         "::test_a_report_that_raises_before_it_touched_anything_is_blamed_on_its_run",
         seed=Seed(1, 2783),
     ),
@@ -54,7 +54,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_undo.py::test_a_refused_event_resumes_once_when_it_is_repeated",
+        seen_by="tests/core/test_rollback.py::test_a_refused_event_resumes_once_when_it_is_repeated",
         seed=Seed(1, 1018),
     ),
     PlantedBug(
@@ -68,7 +68,7 @@ BUGS = (
                 "aioflow.core.triggers.lifecycle", "fire", "wait.state is not TriggerState.WAITING"
             ),
         ),
-        seen_by="tests/core/test_turn.py::test_the_same_event_twice_resumes_once",
+        seen_by="tests/core/test_step.py::test_the_same_event_twice_resumes_once",
         seed=Seed(1, 29),
     ),
     PlantedBug(
@@ -78,7 +78,7 @@ BUGS = (
         where="core",
         needs="a re-hosting, then the event of the old host",
         edits=(Edit("aioflow.core.triggers.lifecycle", "fire", "report.hosting != wait.hosting"),),
-        seen_by="tests/core/test_turn.py::test_an_event_of_an_old_hosting_is_late",
+        seen_by="tests/core/test_step.py::test_an_event_of_an_old_hosting_is_late",
         seed=Seed(1, 12),
     ),
     PlantedBug(
@@ -95,7 +95,7 @@ BUGS = (
                 "task is None",
             ),
         ),
-        seen_by="tests/core/test_turn.py::test_a_late_report_of_an_earlier_start_changes_nothing",
+        seen_by="tests/core/test_step.py::test_a_late_report_of_an_earlier_start_changes_nothing",
         seed=Seed(1, 10),
     ),
     PlantedBug(
@@ -114,6 +114,6 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_turn.py::test_the_end_of_an_old_hosting_is_late",
+        seen_by="tests/core/test_step.py::test_the_end_of_an_old_hosting_is_late",
     ),
 )

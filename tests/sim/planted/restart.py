@@ -43,7 +43,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_turn.py"
+        seen_by="tests/core/test_step.py"
         "::test_a_task_that_takes_every_incarnation_down_fails_in_the_end",
         seed=Seed(1, 0),
     ),
@@ -61,7 +61,7 @@ BUGS = (
                 "True",
             ),
         ),
-        seen_by="tests/core/test_trials.py"
+        seen_by="tests/core/test_crash_trials.py"
         "::test_the_killer_of_twenty_fails_and_nothing_else_is_charged",
     ),
     PlantedBug(
@@ -81,7 +81,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_turn.py"
+        seen_by="tests/core/test_step.py"
         "::test_a_hosted_sensors_deadline_outlives_a_retry_and_a_restart",
         seed=Seed(1, 1),
     ),
@@ -120,7 +120,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_turn.py::test_a_restart_goes_on_from_the_rows",
+        seen_by="tests/core/test_step.py::test_a_restart_goes_on_from_the_rows",
         seed=Seed(1, 0),
     ),
     PlantedBug(
@@ -227,7 +227,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_turn.py::test_a_restart_goes_on_from_the_rows",
+        seen_by="tests/core/test_step.py::test_a_restart_goes_on_from_the_rows",
         seed=Seed(1, 0),
     ),
     PlantedBug(
@@ -285,7 +285,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_owing.py"
+        seen_by="tests/core/test_outbox.py"
         "::test_a_restart_hands_out_what_was_not_done_and_no_more_at_once",
         seed=Seed(1, 0),
     ),
@@ -325,7 +325,7 @@ BUGS = (
         where="core",
         needs="a crash between the start of a run and its deadline",
         edits=(Edit("aioflow.core.runs.restart", "_go_on_with_dags", "deadline_alerts.arm(tx)"),),
-        seen_by="tests/core/test_deadlines.py"
+        seen_by="tests/core/test_deadline_alerts.py"
         "::test_a_deadline_is_not_lost_by_a_restart_whenever_that_comes",
         seed=Seed(1, 3),
     ),
@@ -338,7 +338,7 @@ BUGS = (
         edits=(
             Edit("aioflow.core.runs.restart", "_go_on", "deadline_alerts.arm_timeout(run, tx)"),
         ),
-        seen_by="tests/core/test_deadlines.py::test_the_time_of_a_run_goes_on_over_a_restart",
+        seen_by="tests/core/test_deadline_alerts.py::test_the_time_of_a_run_goes_on_over_a_restart",
         seed=Seed(1, 4),
     ),
     PlantedBug(

@@ -86,7 +86,7 @@ BUGS = (
                 "task.worker >= 0 and not task.is_claimed",
             ),
         ),
-        seen_by="tests/core/test_turn.py::test_a_cancel_stops_what_is_claimed_as_it_does_what_runs",
+        seen_by="tests/core/test_step.py::test_a_cancel_stops_what_is_claimed_as_it_does_what_runs",
         seed=Seed(1, 15920),
     ),
     PlantedBug(

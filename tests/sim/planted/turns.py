@@ -139,7 +139,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_turn.py"
+        seen_by="tests/core/test_step.py"
         "::test_a_cancel_cut_short_by_a_crash_is_finished_at_the_next_start",
         seed=Seed(2, 1),
     ),
@@ -153,7 +153,7 @@ BUGS = (
             Edit("aioflow.core.runs.create", "slot_due", "row.paused"),
             Edit("aioflow.core.runs.versions", "slot_starts_at", "row.paused"),
         ),
-        seen_by="tests/core/test_turn.py::test_a_paused_dag_starts_no_scheduled_run",
+        seen_by="tests/core/test_step.py::test_a_paused_dag_starts_no_scheduled_run",
         seed=Seed(1, 1),
     ),
     PlantedBug(
@@ -186,7 +186,7 @@ BUGS = (
                 "fail_or_retry(task, failure, tx, slots)",
             ),
         ),
-        seen_by="tests/core/test_turn.py"
+        seen_by="tests/core/test_step.py"
         "::test_a_look_that_hangs_is_stopped_at_the_sensors_deadline",
         seed=Seed(1, 1),
     ),
@@ -204,7 +204,7 @@ BUGS = (
                 "task.deadline_at == due.at and task.state is not TaskState.RUNNING",
             ),
         ),
-        seen_by="tests/core/test_turn.py"
+        seen_by="tests/core/test_step.py"
         "::test_a_look_that_hangs_is_stopped_at_the_sensors_deadline",
         seed=Seed(1, 2),
     ),
@@ -256,7 +256,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_turn.py::test_who_ended_while_a_limit_kept_it_takes_nobodys_place",
+        seen_by="tests/core/test_step.py::test_who_ended_while_a_limit_kept_it_takes_nobodys_place",
         seed=Seed(1, 2),
     ),
     PlantedBug(
@@ -277,7 +277,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_turn.py"
+        seen_by="tests/core/test_step.py"
         "::test_a_failed_try_runs_again_after_its_delay_and_keeps_its_story",
         seed=Seed(2, 0),
     ),
@@ -288,7 +288,7 @@ BUGS = (
         where="core",
         needs="more effects of a kind than are handed out at once",
         edits=(Edit("aioflow.core.outbox", "OutboxUpdates.write_off", "self.read_on(kind)"),),
-        seen_by="tests/core/test_owing.py"
+        seen_by="tests/core/test_outbox.py"
         "::test_what_is_owed_beyond_the_window_is_handed_out_in_order",
         seed=Seed(1, 2),
     ),
@@ -299,7 +299,7 @@ BUGS = (
         where="core",
         needs="a retry of a task with `on_retry` or `on_failure`",
         edits=(Edit("aioflow.core.callbacks", "_EVENTS", "'retry'", "'failure'"),),
-        seen_by="tests/core/test_owing.py::test_each_transition_owes_its_own_callback",
+        seen_by="tests/core/test_outbox.py::test_each_transition_owes_its_own_callback",
         seed=Seed(1, 0),
     ),
 )

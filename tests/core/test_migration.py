@@ -25,7 +25,7 @@ from aioflow.protocol.reports import (
     TriggerEnded,
     TriggerFired,
 )
-from tests.core.test_past import why
+from tests.core.test_previous_runs import why
 from tests.core.world import World
 
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")

@@ -31,7 +31,7 @@ from aioflow.protocol.requests import (
     SetPaused,
     StartBackfill,
 )
-from tests.core.test_past import report
+from tests.core.test_previous_runs import report
 from tests.core.world import SECOND, World
 
 MINUTE = 60 * SECOND

@@ -15,7 +15,7 @@ from aioflow.model.dag import ValueKind
 from aioflow.redaction import MASK, Masks, Stream, secret_texts
 from aioflow.telemetry.task_log import TaskLog
 from tests.executors.processes import running
-from tests.test_tasklog import key
+from tests.test_task_log import key
 
 SECRET = 'pa"ss w/o\\rd ☃'
 

@@ -19,7 +19,7 @@ from aioflow.protocol.commands import StopTrigger
 from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger, StartHost
 from aioflow.protocol.inputs import HostLost, HostUp, IsolateTriggerClass
 from aioflow.protocol.reports import TriggerEnded
-from tests.core.test_quarantine import defer
+from tests.core.test_isolation import defer
 from tests.core.world import World
 
 OWN, QUARANTINE, TRIGGERS = "triggers:dag", "quarantine", "triggers"

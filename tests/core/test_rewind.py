@@ -16,7 +16,7 @@ from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.test_clear_slices import Sliced
-from tests.core.test_rounds import begin, behind_two, go_round, inside, loop, states, task
+from tests.core.test_iterations import begin, behind_two, go_round, inside, loop, states, task
 from tests.core.world import World
 from tests.seeds import seeds
 

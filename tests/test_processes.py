@@ -458,7 +458,7 @@ from pathlib import Path
 from aioflow import processes as package
 from aioflow.worker.process import adopt_orphans
 from aioflow.worker.processes import own_children
-from tests.test_children import LISTEN, ignore, running_children, swallow, until
+from tests.test_processes import LISTEN, ignore, running_children, swallow, until
 where = Path(sys.argv[1])
 """
 

@@ -27,7 +27,7 @@ from aioflow.protocol.inputs import FileParsed
 from aioflow.protocol.requests import CancelRun, CreateRun, EmitEvent, EraseVersions, SetPool
 from aioflow.store.replay import compare
 from aioflow.telemetry.task_log import TaskLog
-from tests.test_deleting import deleted_by, gone
+from tests.test_deletion import deleted_by, gone
 from tests.test_engine import Node, node
 
 pytestmark = pytest.mark.timeout(60)

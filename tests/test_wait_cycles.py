@@ -13,7 +13,7 @@ from aioflow.queries.wait_cycles import WAITS_LIMIT, Cycles, before
 from aioflow.queries.waits import Waits
 from aioflow.worker.queries import RunWanted
 from tests.executors.processes import running, until
-from tests.test_answers import Child, World
+from tests.test_queries import Child, World
 
 CHILD = Child()
 

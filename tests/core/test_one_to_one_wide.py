@@ -10,7 +10,7 @@ from aioflow.model.states import TaskState
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import Mark
 from tests.core.test_clear_slices import Sliced
-from tests.core.test_following import over, task
+from tests.core.test_one_to_one import over, task
 from tests.core.world import World
 
 
