@@ -247,7 +247,7 @@ def test_a_segfault_leaves_the_culprit_in_the_black_box(host):
             "async def crash(): os.kill(os.getpid(), 11)\n"
             "await asyncio.sleep(0)\nawait asyncio.gather(crash())",
         ),
-        box=box,
+        recorder=box,
     )
 
     child.send(start(0, task_no=41), start(1, task_no=42))
@@ -259,7 +259,7 @@ def test_a_segfault_leaves_the_culprit_in_the_black_box(host):
 
 def test_the_black_box_is_empty_while_everything_waits(host):
     box = os.memfd_create("box")
-    child = host(tasks("await asyncio.sleep(3600)", "return 1"), box=box)
+    child = host(tasks("await asyncio.sleep(3600)", "return 1"), recorder=box)
 
     child.send(start(0), start(1))
     child.expect(Succeeded)

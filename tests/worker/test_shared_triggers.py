@@ -413,7 +413,7 @@ def test_what_it_prints_while_it_is_made_is_in_its_log_and_what_the_watch_prints
 def test_a_crash_of_a_watch_leaves_one_of_its_triggers_in_the_black_box(home, spawn):
     write_version(home, flow=f"HOME = {str(home)!r}\n{SOURCE}")
     box = os.memfd_create("box")
-    host = spawn("triggers", box=box)
+    host = spawn("triggers", recorder=box)
 
     host.send(hosting("Shared", "ring", 5), hosting("Shared", "never", 6), Ping())
     host.expect(TriggerFired)

@@ -477,7 +477,7 @@ class Crash(Trigger):
         os.kill(os.getpid(), 11)
         yield
 """,
-        box=box,
+        recorder=box,
     )
 
     child.send(hosting("Plain", 1), hosting("Crash", 77))
