@@ -182,7 +182,7 @@ def test_every_error_code_is_listed_with_its_class_and_no_other():
 def test_every_reason_a_task_may_fail_for_is_listed():
     source = "\n".join(
         path.read_text()
-        for folder in ("core", "host", "executors", "children")
+        for folder in ("core", "worker", "executors", "processes")
         for path in (ROOT / "aioflow" / folder).rglob("*.py")
         if path.name != "parse.py"
     )
@@ -192,6 +192,7 @@ def test_every_reason_a_task_may_fail_for_is_listed():
     reasons |= set(re.findall(r'\("([a-z_]+)", (?:True|False)\)', source))
     reasons |= set(re.findall(r'fail(?:ed|ure_of)\([^"]*, "([a-z_]+)"', source))
 
+    assert {"fanout_cap", "killed", "oom", "raised", "step", "trigger_yield"} <= reasons
     assert reasons <= quoted(REFERENCE / "errors.md")
 
 
