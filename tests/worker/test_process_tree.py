@@ -15,10 +15,10 @@ pytestmark = pytest.mark.process
 
 KILLS = """
 import os, subprocess
-from aioflow.worker import offspring
+from aioflow.worker import process_tree
 from aioflow.worker.process import adopt_orphans
 
-offspring.DEATH_SECONDS = 1.0
+process_tree.DEATH_SECONDS = 1.0
 adopt_orphans()
 others, mine = [
     subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL).pid for _ in range(2)
@@ -31,7 +31,7 @@ def kill(pid, number):
     real(pid, number)
 
 os.kill = kill
-offspring.kill_all()
+process_tree.kill_all()
 print(others, mine)
 """
 
