@@ -117,7 +117,7 @@ class Access:
     """Manages users, tokens and sessions through the engine, and lists them.
 
     Args:
-        ask: Sends a request to the engine for an actor, and waits at most so many seconds.
+        send: Sends a request to the engine for an actor, and waits at most so many seconds.
         passwords: Hashes passwords.
 
     Attributes:

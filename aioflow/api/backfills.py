@@ -87,7 +87,7 @@ class Backfills:
     """Starts and cancels backfills through the engine, and reads their progress.
 
     Args:
-        ask: Sends a request to the engine.
+        send: Sends a request to the engine.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class NamedEvents:
     """Stores events through the engine, and lists them.
 
     Args:
-        ask: Sends a request to the engine.
+        send: Sends a request to the engine.
     """
 
     def __init__(self, store: Store, send: Callable[[Request], Awaitable[object]]) -> None:

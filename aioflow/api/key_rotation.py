@@ -55,7 +55,7 @@ class Rotation:
         """Rotate the key. Concurrent calls wait, and each rotates it once more.
 
         Args:
-            ask: Sends a request to the engine.
+            send: Sends a request to the engine.
 
         Raises:
             RequestError: If the key file is not the one the daemon was started with.

@@ -124,7 +124,7 @@ def measured(
     """Return the current metrics.
 
     Args:
-        looked: Statistics of the memory.
+        stats: Statistics of the memory.
         fires: Events accepted from triggers, by kind.
     """
     memory, slots, done = engine.memory, engine.slots, engine.measures

@@ -54,7 +54,7 @@ class Reads:
 
     Args:
         engine: ``None`` without a daemon.
-        ask: Sends a request to the engine.
+        send: Sends a request to the engine.
         hosts: Returns the load of the shared hosts.
         watched: Gets descriptions from the hosts of triggers.
 

@@ -58,7 +58,7 @@ class NamedValues:
     """Stores values through the engine, and lists their names.
 
     Args:
-        ask: Sends a request to the engine.
+        send: Sends a request to the engine.
     """
 
     def __init__(self, store: Store, send: Callable[[Request], Awaitable[object]]) -> None:

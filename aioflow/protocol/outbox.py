@@ -178,9 +178,9 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
         whole: Positions of which all tasks are selected.
         failed: Other positions, of which the failed tasks are selected.
         children: Selected children of other positions, by position and map index.
-        anew: Mapped tasks among ``whole`` that will be expanded again.
-        kept: Positions of tasks among ``whole`` that stay as they are.
-        spared: Children that stay as they are, by position: one bit for each, the lowest first.
+        reexpanded: Mapped tasks among ``whole`` that will be expanded again.
+        retained: Positions of tasks among ``whole`` that stay as they are.
+        excluded: Children that stay as they are, by position: one bit for each, the lowest first.
         rounds: Tasks of loops that go back, by position, with the iteration they go back to.
         unrun: Fan-outs of which the children that never ran are selected.
         mark: The marked tasks, because of which the others are cleared.

@@ -45,7 +45,7 @@ class Chosen:
         whole: Positions of which all tasks are selected.
         failed: Other positions, of which the failed tasks are selected.
         children: Selected map indexes of other positions.
-        anew: Mapped tasks among ``whole`` that will be expanded again.
+        reexpanded: Mapped tasks among ``whole`` that will be expanded again.
         rounds: Tasks of loops that go back, with the iteration they go back to.
     """
 

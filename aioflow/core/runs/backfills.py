@@ -126,9 +126,9 @@ def refuse_order(row: BackfillRow, spec: DagSpec) -> None:
 def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Timestamp) -> BackfillRow:
     """Return the backfill that a request would start, without a number and limited to the past."""
     last = min(request.last, now)
-    owed = _next_scheduled(row, spec, now)
-    if owed is not None:
-        last = min(last, owed - 1)
+    scheduled = _next_scheduled(row, spec, now)
+    if scheduled is not None:
+        last = min(last, scheduled - 1)
     return BackfillRow(
         backfill_no=-1,
         dag_id=request.dag_id,

@@ -23,8 +23,8 @@ _WORTH_SWEEPING = 256
 _AGE_BITS = 40
 _TURN_BITS = 2 * _AGE_BITS
 
-_Line: TypeAlias = tuple[str, str]
-_Class: TypeAlias = tuple[_Line, int, int]
+_QueueKey: TypeAlias = tuple[str, str]
+_Class: TypeAlias = tuple[_QueueKey, int, int]
 _Next: TypeAlias = tuple[float, int, int]
 """When the next task of a DAG may go; the turn of its last one; the age of the first in that."""
 
@@ -40,7 +40,7 @@ class Fairness:
         self._next: dict[tuple[_Class, str], _Next] = {}
         self._swept = 0
         self._virtual_time: dict[str, float] = {}
-        self._line_next: dict[_Line, float] = {}
+        self._line_next: dict[_QueueKey, float] = {}
 
     def age(self) -> int:
         """Return a number that increases with each call."""
@@ -48,12 +48,12 @@ class Fairness:
         return self._age
 
     def turn(
-        self, queue_key: _Line, rank: int, priority: int, dag_id: str, cost_us: float, age: int
+        self, queue_key: _QueueKey, rank: int, priority: int, dag_id: str, cost_us: float, age: int
     ) -> int:
         """Return when one more task of a DAG may go: a lower number goes first.
 
         Args:
-            line: The executor and the pool that it waits for.
+            queue_key: The executor and the pool that it waits for.
             cost_us: How long it is expected to take; 0 if unknown.
             age: Decides within one turn: first by the age of the DAG's first task in it, then its
                 own.
@@ -68,12 +68,14 @@ class Fairness:
         self._sweep()
         return (number << _TURN_BITS) + (first_age << _AGE_BITS) + age
 
-    def line_turn(self, queue_key: _Line) -> int:
+    def line_turn(self, queue_key: _QueueKey) -> int:
         """Return the turn of a pool among the pools of an executor."""
         at = max(self._virtual_time.get(queue_key[0], 0.0), self._line_next.get(queue_key, 0.0))
         return int(at // STEP_US)
 
-    def served(self, queue_key: _Line, rank: int, priority: int, turn: int, cost_us: float) -> None:
+    def served(
+        self, queue_key: _QueueKey, rank: int, priority: int, turn: int, cost_us: float
+    ) -> None:
         """Record that an entry was given its slot."""
         kind = (queue_key, rank, priority)
         self._now[kind] = max(self._now.get(kind, 0.0), float((turn >> _TURN_BITS) * STEP_US))
