@@ -16,7 +16,6 @@ import pytest
 from msgspec import NODEFAULT, Struct, structs
 
 from aioflow.core import step
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.transaction import Transaction
 from aioflow.errors import BatchRefused, RequestError
 from aioflow.model.batch import Batch
@@ -104,9 +103,9 @@ class Poison:
         self._take = step._take
         monkeypatch.setattr(step, "_take", self._taking)
 
-    def _taking(self, entry: Input, draft: Transaction, slots: Slots) -> None:
+    def _taking(self, entry: Input, draft: Transaction) -> None:
         run = None if self.run_no is None else draft.memory.runs.get(self.run_no)
-        self._take(entry, draft, slots)
+        self._take(entry, draft)
         said = entry.request if isinstance(entry, RequestReceived) else entry
         if not isinstance(said, self._kind) or self.run_no is None:
             return
@@ -255,8 +254,8 @@ def owe_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each input owe an alert, so that its turn has something to commit."""
     take = step._take
 
-    def taking(entry: Input, draft: Transaction, slots: Slots) -> None:
-        take(entry, draft, slots)
+    def taking(entry: Input, draft: Transaction) -> None:
+        take(entry, draft)
         draft.outbox.alert("test", "of no run", run_id="")
 
     monkeypatch.setattr(step, "_take", taking)
@@ -294,12 +293,12 @@ STARTED = DagSpec(
 async def test_an_input_that_fails_on_a_trigger_for_ever_is_dropped(tmp_path, monkeypatch):
     take, failed = step._take, []
 
-    def taking(entry: Input, draft: Transaction, slots: Slots) -> None:
+    def taking(entry: Input, draft: Transaction) -> None:
         one = draft.memory.dag_triggers.of("started")
         if isinstance(entry, HostUp) and one is not None:
             failed.append(one)
             raise ValueError("about it")
-        take(entry, draft, slots)
+        take(entry, draft)
 
     async with node(tmp_path) as n:
         n.define(STARTED)

@@ -27,7 +27,14 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from aioflow.core.scheduling.ready import is_start, still_waits
+from aioflow.core.state.crash_trials import (
+    DAEMON,
+    hosted_only,
+    is_barred,
+    known_tasks,
+    may_host,
+    waits_to_start,
+)
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import TaskInstance
 from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_OWN
@@ -40,24 +47,16 @@ from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.outbox import TRIAL, Span, Trial
 
 __all__ = (
-    "DAEMON",
     "TRIGGER_DEATHS",
     "bar",
     "crashed",
     "go_on",
     "guilt",
     "guilty_triggers",
-    "is_barred",
-    "may_host",
-    "may_host_all",
-    "on_trial",
-    "process_on_trial",
     "stop",
     "wake",
 )
 
-DAEMON = "daemon"
-"""The daemon with all its processes, as the process that died. A dead async host has its role."""
 
 TRIGGER_DEATHS = 3
 """Deaths of the daemon in a row after which triggers are suspected."""
@@ -256,64 +255,11 @@ def _began(task: TaskInstance, tx: Transaction) -> Timestamp:
     return started_at - tx.at.shift if started_at <= tx.now else 0
 
 
-def process_on_trial(memory: Memory) -> str | None:
-    """Return the process in which only suspects may start; ``None`` if there is none.
-
-    If it is a host, tasks start in workers and in other hosts as usual.
-    """
-    trial = memory.trial
-    return None if trial is None or not trial.groups else trial.process
-
-
-def on_trial(memory: Memory) -> list[TaskInstance]:
-    """Return the suspects that may start and wait for that."""
-    trial = memory.trial
-    if trial is None or not trial.groups:
-        return []
-    return [task for task in _known(trial.groups[0], memory) if _waits(task)]
-
-
-def may_host_all(memory: Memory) -> bool:
-    """Return whether no trigger of a task is held back."""
-    return _hosted(memory.trial) is None
-
-
-def may_host(number: TriggerNo, memory: Memory) -> bool:
-    """Return whether trials permit assigning a trigger to a host."""
-    trial = memory.trial
-    if trial is None or is_barred(number, memory):
-        return trial is None
-    only = _hosted(trial)
-    if only is None:
-        return True
-    span, has_begun = only
-    is_in = span.first <= number < span.end
-    return has_begun and is_in and (span.count == 1 or number not in dict(trial.alone))
-
-
-def is_barred(number: TriggerNo, memory: Memory) -> bool:
-    """Return whether the trigger of a DAG has killed the daemon with the DAG's current version."""
-    trial, one = memory.trial, memory.dag_triggers.get(number)
-    version = None if trial is None else dict(trial.barred).get(number)
-    if version is None or one is None:
-        return False
-    row = memory.dags.get(one.row.dag_id)
-    return row is not None and row.version == version
-
-
 def bar(number: TriggerNo, version: str, tx: Transaction) -> None:
     """Bar the trigger of a DAG from hosts while the DAG has this version."""
     trial = tx.memory.trial or Trial(DAEMON)
     alone = tuple(pair for pair in trial.alone if pair[0] != number)
     _put(replace(trial, alone=alone, barred=(*trial.barred, (number, version))), tx)
-
-
-def _known(numbers: Iterable[TaskNo], memory: Memory) -> list[TaskInstance]:
-    return [task for n in numbers if (task := memory.active_tasks.objects.get(n)) is not None]
-
-
-def _waits(task: TaskInstance) -> bool:
-    return still_waits(task) and not is_start(task)
 
 
 def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
@@ -385,8 +331,8 @@ def _judged(trial: Trial, tx: Transaction) -> Trial:
     has_triggers = _has_triggers(_span(trial), memory)
     if has_triggers and not trial.has_begun:
         return trial
-    lives = _known(first, memory)
-    waiting = tuple(task.task_no for task in lives if _waits(task))
+    lives = known_tasks(first, memory)
+    waiting = tuple(task.task_no for task in lives if waits_to_start(task))
     began = [_began(task, tx) for task in lives if task.state is TaskState.RUNNING]
     is_control = not first and _span(trial) == _NO_TRIGGERS
     is_over = not (waiting or began or has_triggers or is_control)
@@ -447,7 +393,7 @@ def _put(trial: Trial | None, tx: Transaction) -> None:
         return
     if memory.trial is not None:
         tx.outbox.write_off(memory.trial_no)
-    memory.may_host_more |= _hosted(memory.trial) != _hosted(trial)
+    memory.may_host_more |= hosted_only(memory.trial) != hosted_only(trial)
     memory.trial, memory.trial_no = trial, -1
     if trial is not None:
         memory.trial_no = tx.outbox.add(TRIAL, _encode(trial))
@@ -460,10 +406,3 @@ def wake(tx: Transaction) -> None:
     if trial is not None and (trial.groups or trial.deaths):
         # No task has this number, so the timer only causes a turn.
         tx.effects.append(WakeAt(TimerFired(trial.until, tx.memory.trial_no)))
-
-
-def _hosted(trial: Trial | None) -> tuple[Span, bool] | None:
-    """Return the only triggers that may be hosted, and whether they may; ``None`` if all may."""
-    if trial is None or trial.process != DAEMON or not trial.groups or not trial.spans:
-        return None
-    return trial.spans[0], trial.has_begun

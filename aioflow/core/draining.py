@@ -6,7 +6,6 @@ it is undrained, also over restarts.
 
 from __future__ import annotations
 
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import ASYNC, kind_of
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import dag_triggers
@@ -18,7 +17,7 @@ from aioflow.protocol.requests import DrainNode
 __all__ = ("recall_claims", "set_drained")
 
 
-def set_drained(request: DrainNode, tx: Transaction, slots: Slots) -> bool:
+def set_drained(request: DrainNode, tx: Transaction) -> bool:
     """Drain or undrain a node. Return whether that changes its state.
 
     Raises:
@@ -35,7 +34,7 @@ def set_drained(request: DrainNode, tx: Transaction, slots: Slots) -> bool:
     tx.batch.drained.append((request.node_no, tx.now if request.is_drained else None))
     if request.is_drained:
         memory.group_may_begin_since = None
-        recall_claims(tx, slots)
+        recall_claims(tx)
         return True
     for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
         host_all(role, tx)
@@ -45,9 +44,9 @@ def set_drained(request: DrainNode, tx: Transaction, slots: Slots) -> bool:
     return True
 
 
-def recall_claims(tx: Transaction, slots: Slots) -> None:
+def recall_claims(tx: Transaction) -> None:
     """Recall tries that were prefetched to workers and have not started."""
-    for worker in slots.workers:
+    for worker in tx.slots.workers:
         if worker.claims:
             tries = tuple((task.task_no, task.start_no) for task in worker.claims)
             tx.effects.append(RecallTries(worker.number, tries))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import TriggerInstance
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import lifecycle
@@ -21,7 +20,7 @@ __all__ = ("fire",)
 _NOTHING = msgspec.msgpack.encode(None)
 
 
-def fire(request: FireTrigger, tx: Transaction, slots: Slots) -> tuple[str, str, int]:
+def fire(request: FireTrigger, tx: Transaction) -> tuple[str, str, int]:
     """Process the event as if the trigger had yielded it. Return run, task and map index.
 
     It ends the trigger, unless that is a stream: its host must release it, as after any wait that
@@ -43,7 +42,7 @@ def fire(request: FireTrigger, tx: Transaction, slots: Slots) -> tuple[str, str,
     task = wait.task
     told = task.run.row.run_id, task.spec.task_id, task.map_index
     end = _end_of(wait)
-    lifecycle.fire(wait, _event(wait, request, tx), tx, slots)
+    lifecycle.fire(wait, _event(wait, request, tx), tx)
     if end is not None:
         tx.effects.append(end)
     return told

@@ -5,7 +5,6 @@ from __future__ import annotations
 from aioflow.core import crash_trials
 from aioflow.core.draining import recall_claims
 from aioflow.core.runs.restart import restarted
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import ASYNC, is_own, kind_of
 from aioflow.core.state.task_instance import TaskInstance
 from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_SHARED
@@ -36,22 +35,21 @@ __all__ = ("take",)
 def take(
     entry: HostUp | HostLost | AssignTriggers | LoopBlocked | Restarted | Drain | AlertRaised,
     tx: Transaction,
-    slots: Slots,
 ) -> None:
     """Process a report about a process or the node."""
     match entry:
         case Drain():
-            _drain(entry, tx, slots)
+            _drain(entry, tx)
         case HostUp():
             _host_up(entry.role, tx)
         case HostLost():
-            _host_lost(entry, tx, slots)
+            _host_lost(entry, tx)
         case AssignTriggers():
             hand_over(entry, tx)
         case LoopBlocked():
             isolation.stalled(entry, tx)
         case Restarted():
-            restarted(entry, tx, slots)
+            restarted(entry, tx)
         case AlertRaised():
             tx.outbox.alert(entry.reason, entry.message[:1_000], run_id="")
 
@@ -63,11 +61,11 @@ def _host_up(role: str, tx: Transaction) -> None:
         dag_triggers.host_all(role, tx)
 
 
-def _host_lost(lost: HostLost, tx: Transaction, slots: Slots) -> None:
+def _host_lost(lost: HostLost, tx: Transaction) -> None:
     memory = tx.memory
     memory.hosts_up.discard(lost.role)
     if kind_of(lost.role) != ASYNC:
-        lifecycle.lose_host(lost, tx, slots)
+        lifecycle.lose_host(lost, tx)
         hand_on(lost.role, tx)
         event_runs.lose_host(lost, tx)
         if lost.was_dismissed and is_own(lost.role):
@@ -94,34 +92,34 @@ def _host_lost(lost: HostLost, tx: Transaction, slots: Slots) -> None:
         # A command sent meanwhile was executed by the next process: stop it there as well.
         tx.effects.append(stop_of(task, task.start_no, REASSIGNED))
         if task.task_no == lost.culprit and charge is not None:
-            fail_or_retry(task, charge, tx, slots)
+            fail_or_retry(task, charge, tx)
         elif task.state is TaskState.RUNNING and lost.was_dismissed:
-            _give_back(task, tx, slots)  # it never reached the host
+            _give_back(task, tx)  # it never reached the host
         elif task.state is TaskState.RUNNING:
-            cut_short(task, lost.failure, tx, slots)
+            cut_short(task, lost.failure, tx)
         else:  # suspended sensors are never charged
-            slots.release(task)
+            tx.slots.release(task)
             tx.displace(task)
-            slots.offer(task)
+            tx.slots.offer(task)
 
 
-def _give_back(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+def _give_back(task: TaskInstance, tx: Transaction) -> None:
     """Queue a try again that never reached its process, because the process had already ended."""
-    slots.release(task)
-    slots.unblock(task)
+    tx.slots.release(task)
+    tx.slots.unblock(task)
     task.started_at = task.ends_at = None
-    requeue(task, tx, slots)
+    requeue(task, tx)
 
 
-def _drain(drain: Drain, tx: Transaction, slots: Slots) -> None:
+def _drain(drain: Drain, tx: Transaction) -> None:
     """Start nothing more. After the grace period, interrupt the tasks that still run."""
-    slots.is_open = False
-    recall_claims(tx, slots)
+    tx.slots.is_open = False
+    recall_claims(tx)
     if not drain.is_over:
         return
     crash_trials.stop(tx)
     failure = Failure(type="Interrupted", message="the daemon was stopped", reason="interrupted")
     for task in list(tx.memory.active_tasks.objects.values()):
         if task.state is TaskState.RUNNING:
-            lifecycle.stop(task, "shutdown", tx, slots)
-            interrupt(task, failure, INTERRUPTION_LIMIT_SHARED, tx, slots)
+            lifecycle.stop(task, "shutdown", tx)
+            interrupt(task, failure, INTERRUPTION_LIMIT_SHARED, tx)

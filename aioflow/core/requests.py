@@ -63,15 +63,15 @@ from aioflow.protocol.requests import (
 __all__ = ("answer",)
 
 
-def answer(asked: RequestReceived, tx: Transaction, slots: Slots) -> Acknowledge:
+def answer(asked: RequestReceived, tx: Transaction) -> Acknowledge:
     """Execute a request and return its response. A refused request changes nothing.
 
     A change that has an author gets an audit entry in the same commit.
     """
     by = asked.by
-    was = None if by is None else audit.before(asked.request, tx.memory, slots)
+    was = None if by is None else audit.before(asked.request, tx.memory, tx.slots)
     try:
-        said = _answer(asked.request, tx, slots)
+        said = _answer(asked.request, tx)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
     line = None if by is None else audit.line_of(asked, by, was, said)
@@ -80,7 +80,7 @@ def answer(asked: RequestReceived, tx: Transaction, slots: Slots) -> Acknowledge
     return Acknowledge(asked.ticket, said)
 
 
-def _answer(request: Request, tx: Transaction, slots: Slots) -> object:
+def _answer(request: Request, tx: Transaction) -> object:
     match request:
         case (
             CreateRun()
@@ -92,13 +92,13 @@ def _answer(request: Request, tx: Transaction, slots: Slots) -> object:
             | DeleteRun()
             | EraseRows()
         ):
-            return _answer_of_run(request, tx, slots)
+            return _answer_of_run(request, tx)
         case SetPaused(dag_id=dag_id, paused=paused):
             return create.set_paused(dag_id, paused=paused, tx=tx)
         case SetPool():
-            return _set_pool(request, tx, slots)
+            return _set_pool(request, tx)
         case EmitEvent() | FireTrigger() | Unquarantine():
-            return _answer_of_waits(request, tx, slots)
+            return _answer_of_waits(request, tx)
         case SetValue():
             named_values.keep(request, tx)
         case EraseOld() | EraseVersions() | DeleteDag():
@@ -106,9 +106,9 @@ def _answer(request: Request, tx: Transaction, slots: Slots) -> object:
         case Reseal():
             return key_rotation.reseal(request, tx)
         case DrainNode():
-            return set_drained(request, tx, slots)
+            return set_drained(request, tx)
         case Explain() | ExplainChildren() | CountTasks() | ShowPools() | ShowHolders():
-            return _tell(request, tx.memory, slots)
+            return _tell(request, tx.memory, tx.slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
             return answer_of_access(request, tx)
         case OpenLogin() | EndLogin() | NoteUse() | Note():
@@ -159,21 +159,20 @@ def _answer_of_run(
     | DeleteRun
     | EraseRows,
     tx: Transaction,
-    slots: Slots,
 ) -> object:
     match request:
         case CreateRun():
-            return create.create_run(request, tx, slots)
+            return create.create_run(request, tx)
         case StartBackfill():
             return backfills.start(request, tx)
         case CancelBackfill(backfill_no=number):
-            backfills.cancel_backfill(number, tx, slots)
+            backfills.cancel_backfill(number, tx)
         case CancelRun(run_id=run_id):
-            return cancel(_find(run_id, tx.memory), tx, slots)
+            return cancel(_find(run_id, tx.memory), tx)
         case ClearTasks():
-            return clear(request, tx, slots)
+            return clear(request, tx)
         case Mark():
-            return mark(request, tx, slots)
+            return mark(request, tx)
         case DeleteRun():
             delete(request, tx)
         case EraseRows():
@@ -181,23 +180,21 @@ def _answer_of_run(
     return None
 
 
-def _answer_of_waits(
-    request: EmitEvent | FireTrigger | Unquarantine, tx: Transaction, slots: Slots
-) -> object:
+def _answer_of_waits(request: EmitEvent | FireTrigger | Unquarantine, tx: Transaction) -> object:
     match request:
         case EmitEvent():
             return named_events.emit(request, tx)
         case FireTrigger():
-            return manual_events.fire(request, tx, slots)
+            return manual_events.fire(request, tx)
         case Unquarantine(class_path=class_path):
             return isolation.release(class_path, tx)
 
 
-def _set_pool(request: SetPool, tx: Transaction, slots: Slots) -> bool:
+def _set_pool(request: SetPool, tx: Transaction) -> bool:
     name = request.name
-    before = slots.pools.get(name)
+    before = tx.slots.pools.get(name)
     tx.pools_before.setdefault(name, before)
-    after = slots.set_pool(
+    after = tx.slots.set_pool(
         name, request.slots, tx.memory, include_deferred=request.include_deferred
     )
     if before == after:
@@ -209,7 +206,7 @@ def _set_pool(request: SetPool, tx: Transaction, slots: Slots) -> bool:
         tx.batch.gone_pools.append(name)
     else:
         tx.batch.pools.append(after)
-    pool_fit.pools_changed(tx, slots.pools)
+    pool_fit.pools_changed(tx, tx.slots.pools)
     return True
 
 

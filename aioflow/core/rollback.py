@@ -76,17 +76,15 @@ def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) 
     memory.files = {row.file: row for row in files}
 
 
-def restore_pools(tx: Transaction, slots: Slots) -> None:
+def restore_pools(tx: Transaction) -> None:
     """Restore the pools that a transaction changed, and whether the node is drained."""
     for name, before in tx.pools_before.items():
-        slots.put_pool(name, before, tx.memory)
+        tx.slots.put_pool(name, before, tx.memory)
     if tx.was_drained is not None:
         tx.memory.is_drained = tx.was_drained
 
 
-def put_back(
-    runs: list[Run], places: Places, memory: Memory, slots: Slots, tx: Transaction
-) -> list[Input]:
+def put_back(runs: list[Run], places: Places, memory: Memory, tx: Transaction) -> list[Input]:
     """Give restored tasks the slots they had, and queue the others.
 
     Returns:
@@ -97,10 +95,10 @@ def put_back(
             start_no, place = places.get(task.task_no, (-1, NOWHERE))
             if start_no == task.start_no:
                 task.worker, task.is_claimed, task.is_hosted = task.stored_place = place
-    slots.recount(memory)
+    tx.slots.recount(memory)
     count_runs(memory)
     for run in runs:
-        _offer(run, slots)
+        _offer(run, tx.slots)
     unjudged = [ContinueRun(run.run_no) for run in runs if one_to_one.is_unjudged(run)]
     return [*previous.doubt({run.row.dag_id for run in tx.runs.values()}, memory), *unjudged]
 

@@ -151,21 +151,21 @@ def decide(
     Raises:
         TurnFailed: If a step raised, which is a defect.
     """
-    tx = Transaction(memory, at=at, random=random, numbers=numbers)
+    tx = Transaction(memory, slots, at=at, random=random, numbers=numbers)
     try:
         clock_steps.heed_step(tx)
         for entry in inputs:
-            _take(entry, tx, slots)
-            next_runs.settle(tx, slots)
-            _settle_ended(tx, slots)
-        assets.settle(tx, slots)
-        next_runs.settle(tx, slots)
-        _settle_ended(tx, slots)
+            _take(entry, tx)
+            next_runs.settle(tx)
+            _settle_ended(tx)
+        assets.settle(tx)
+        next_runs.settle(tx)
+        _settle_ended(tx)
         event_runs.settle(tx)
         if granting and not memory.is_drained:
-            _grant(tx, slots)
-            if memory.backpressured and _let_go_on(tx, slots):
-                _grant(tx, slots)
+            _grant(tx)
+            if memory.backpressured and _let_go_on(tx):
+                _grant(tx)
             for role in sorted(slots.missing_hosts(memory.hosts_up)):
                 want_host(role, tx)
         return tx.close(), tx.effects, tx
@@ -182,25 +182,25 @@ def runs_beyond(inputs: Sequence[Input]) -> int:
     return slots * create.MISSED_SLOTS_AT_ONCE + len(filled) * backfills.SLOTS_AT_ONCE
 
 
-def _settle_ended(tx: Transaction, slots: Slots) -> None:
+def _settle_ended(tx: Transaction) -> None:
     while tx.ended_runs:
         run = tx.ended_runs.pop()
-        create.run_ended(run, was=RunState.RUNNING, tx=tx, slots=slots)
-        child_runs.ended(run, tx, slots)
-        next_runs.settle(tx, slots)
+        create.run_ended(run, was=RunState.RUNNING, tx=tx)
+        child_runs.ended(run, tx)
+        next_runs.settle(tx)
 
 
-def _grant(tx: Transaction, slots: Slots) -> None:
+def _grant(tx: Transaction) -> None:
     """Start what may start. Work that does not fit into the batch follows in the next turn."""
-    crash_trials.go_on(tx, is_open=slots.is_open and not slots.is_held)
-    if tx.memory.may_host_more and slots.is_open:
+    crash_trials.go_on(tx, is_open=tx.slots.is_open and not tx.slots.is_held)
+    if tx.memory.may_host_more and tx.slots.is_open:
         tx.memory.may_host_more = False
         host_rest(tx)
         dag_triggers.place_all(tx)
-    for grant in slots.grant(tx.memory):
+    for grant in tx.slots.grant(tx.memory):
         if grant.is_waiting:
             lifecycle.start(grant.task, tx)
-            stream_consumer.go_on(grant.task, tx, slots)
+            stream_consumer.go_on(grant.task, tx)
         else:
             start(grant, tx)
         if tx.is_full:
@@ -208,14 +208,14 @@ def _grant(tx: Transaction, slots: Slots) -> None:
             return
 
 
-def _let_go_on(tx: Transaction, slots: Slots) -> bool:
+def _let_go_on(tx: Transaction) -> bool:
     """Resume backpressured tasks that have capacity now. Return whether one needs a slot."""
-    for task in (waiting := stream_producer.go_on(tx, slots)):
-        stream_consumer.go_on(task, tx, slots)
+    for task in (waiting := stream_producer.go_on(tx)):
+        stream_consumer.go_on(task, tx)
     return bool(waiting)
 
 
-def _take(entry: Input, tx: Transaction, slots: Slots) -> None:
+def _take(entry: Input, tx: Transaction) -> None:
     match entry:
         case (
             TaskStarted()
@@ -226,9 +226,9 @@ def _take(entry: Input, tx: Transaction, slots: Slots) -> None:
             | Deferred()
             | Awaiting()
         ):
-            _take_report(entry, tx, slots)
+            _take_report(entry, tx)
         case EventsHandled():
-            _take_report(entry, tx, slots)
+            _take_report(entry, tx)
         case (
             ItemYielded()
             | CallAnswered()
@@ -237,17 +237,17 @@ def _take(entry: Input, tx: Transaction, slots: Slots) -> None:
             | EventEmitted()
             | RunCalled()
         ):
-            _take_call(entry, tx, slots)
+            _take_call(entry, tx)
         case NotSuspended() | RecordDropped() | Labelled() | ResultWriteFailed():
-            _take_call(entry, tx, slots)
+            _take_call(entry, tx)
         case TriggerFired() | TriggerEnded() | TriggerCapacityChanged():
-            _take_trigger_report(entry, tx, slots)
+            _take_trigger_report(entry, tx)
         case MigrateTriggers() | IsolateTriggerClass() | PauseTriggers() | CodeRestored():
             _move_triggers(entry, tx)
         case Recalled():
-            _take_recalled(entry, tx, slots)
+            _take_recalled(entry, tx)
         case FileParsed() | FileBroken() | FileDeleted():
-            file_changes.take(entry, tx, slots.pools)
+            file_changes.take(entry, tx, tx.slots.pools)
         case (
             HostUp()
             | HostLost()
@@ -257,7 +257,7 @@ def _take(entry: Input, tx: Transaction, slots: Slots) -> None:
             | Drain()
             | AlertRaised()
         ):
-            processes.take(entry, tx, slots)
+            processes.take(entry, tx)
         case (
             RequestReceived()
             | TimerFired()
@@ -267,100 +267,100 @@ def _take(entry: Input, tx: Transaction, slots: Slots) -> None:
             | PreviousRunLoaded()
             | ContinueBackfill()
         ):
-            _take_word(entry, tx, slots)
+            _take_word(entry, tx)
         case CreateMissingRuns() | ClockStepped() | WorkerUnresponsive() | DamageFound():
-            _take_word(entry, tx, slots)
+            _take_word(entry, tx)
 
 
-def _take_word(entry: Internal, tx: Transaction, slots: Slots) -> None:
+def _take_word(entry: Internal, tx: Transaction) -> None:
     """Handle an input that no child reported: a request, a timer, or a message of the engine."""
     match entry:
         case RequestReceived():
-            tx.effects.append(_answered(entry, tx, slots))
+            tx.effects.append(_answered(entry, tx))
         case TimerFired():
-            _take_due(entry, tx, slots)
+            _take_due(entry, tx)
         case OutboxDelivered():
             tx.outbox.write_off(entry.outbox_no)
             tx.memory.callbacks_failed += entry.is_failed
         case OutboxLoaded():
             tx.outbox.take_read(entry)
         case ContinueRun():
-            _take_continue(entry, tx, slots)
+            _take_continue(entry, tx)
         case PreviousRunLoaded():
-            next_runs.looked_back(entry, tx, slots)
+            next_runs.looked_back(entry, tx)
         case ContinueBackfill():
-            backfills.go_on(entry, tx, slots)
+            backfills.go_on(entry, tx)
         case CreateMissingRuns():
-            create.make_slots(entry, tx, slots)
+            create.make_slots(entry, tx)
         case WorkerUnresponsive():
-            slots.note_silence(entry)
+            tx.slots.note_silence(entry)
         case DamageFound(damage=damage):
             restart.damage_found(damage, tx)
         case ClockStepped():
             pass  # every turn checks the clock
 
 
-def _answered(entry: RequestReceived, tx: Transaction, slots: Slots) -> Effect:
+def _answered(entry: RequestReceived, tx: Transaction) -> Effect:
     """Return the response, or the request itself if rows must be loaded first."""
     match entry.request:
         case ClearTasks() | Mark() as request if has_to_wait(request, tx.memory):
             return entry
         case _:
-            return answer(entry, tx, slots)
+            return answer(entry, tx)
 
 
-def _take_continue(entry: ContinueRun, tx: Transaction, slots: Slots) -> None:
+def _take_continue(entry: ContinueRun, tx: Transaction) -> None:
     """Continue a run's clear, cancel or rule evaluation. Starts that were put off need no call."""
     run = tx.memory.runs.get(entry.run_no)
     if run is None:
         return
     if run.clearing is not None:
-        execution.go_on(run, tx, slots)
+        execution.go_on(run, tx)
     elif not run.state.is_live:
-        cancel_tasks(run, tx, slots)
+        cancel_tasks(run, tx)
     elif run.row.quarantine is None:
-        go_on(run, tx, slots)
+        go_on(run, tx)
 
 
 # ── reports ─────────────────────────────────────────────────────────────────────────────
 
 
-def _take_report(report: TaskStarted | Ended, tx: Transaction, slots: Slots) -> None:
+def _take_report(report: TaskStarted | Ended, tx: Transaction) -> None:
     task = tx.memory.active_tasks.get(report.task_no)
     if task is None or task.start_no != report.start_no:
         return  # late: the task was cancelled or started again
-    if slots.begin(task):
+    if tx.slots.begin(task):
         if task.started_at is None:  # otherwise it resumes: the time of its try continues
             started_at = report.at if isinstance(report, TaskStarted) else report.began_at
             begin_try(task, tx, started_at)
         tx.move(task, TaskState.RUNNING)
     if task.state is not TaskState.RUNNING and not task.is_hosted:
         if isinstance(report, Failed) and task.parked_start == report.start_no:
-            lifecycle.fail_parked(task, report, tx, slots)
+            lifecycle.fail_parked(task, report, tx)
         return
     if not isinstance(report, TaskStarted):
-        _take_end(report, task, tx, slots)
+        _take_end(report, task, tx)
 
 
-def _take_end(report: Ended, task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+def _take_end(report: Ended, task: TaskInstance, tx: Transaction) -> None:
     if report.began_at is not None:
         learn_duration(task, report.at - report.began_at)
     match report:
         case Succeeded():
-            succeed(task, report, tx, slots)
+            succeed(task, report, tx)
         case Failed():
-            _failed(task, report, tx, slots)
+            _failed(task, report, tx)
         case Skipped():
             keep_try(task, TaskState.SKIPPED, None, tx)
-            end(task, TaskState.SKIPPED, tx, slots, at=report.at)
+            end(task, TaskState.SKIPPED, tx, at=report.at)
         case SensorNotReady():
-            look_again(task, tx, slots, recheck_in_us=report.recheck_in_us)
+            look_again(task, tx, recheck_in_us=report.recheck_in_us)
         case Deferred():
-            lifecycle.defer(task, report, tx, slots)
+            lifecycle.defer(task, report, tx)
         case Awaiting():
-            lifecycle.await_triggers(task, report, tx, slots)
+            lifecycle.await_triggers(task, report, tx)
         case EventsHandled():
-            stream_consumer.handled(task, report, tx, slots)
+            stream_consumer.handled(task, report, tx)
 
 
 def _take_call(
@@ -375,49 +375,46 @@ def _take_call(
     | Labelled
     | ResultWriteFailed,
     tx: Transaction,
-    slots: Slots,
 ) -> None:
     task = tx.memory.active_tasks.get(report.task_no)
     if task is None or task.start_no != report.start_no:
         return  # late report
     match report:
         case ItemYielded():
-            stream_producer.take(task, report, tx, slots)
+            stream_producer.take(task, report, tx)
         case CallAnswered():
             durable_calls.answered(task, report, tx)
         case StreamOpened():
             lifecycle.open_stream(task, report, tx)
         case NextEventRequested():
-            lifecycle.next_event(task, report, tx, slots)
+            lifecycle.next_event(task, report, tx)
         case EventEmitted():
             durable_calls.emit(task, report, tx)
         case RunCalled():
-            child_runs.call(task, report, tx, slots)
+            child_runs.call(task, report, tx)
         case NotSuspended():
-            durable_calls.not_parked(task, report, tx, slots)
+            durable_calls.not_parked(task, report, tx)
         case RecordDropped():
-            drop_record(task, report, tx, slots)
+            drop_record(task, report, tx)
         case Labelled() | ResultWriteFailed():
-            _take_note(task, report, tx, slots)
+            _take_note(task, report, tx)
 
 
-def _take_note(
-    task: TaskInstance, report: Labelled | ResultWriteFailed, tx: Transaction, slots: Slots
-) -> None:
+def _take_note(task: TaskInstance, report: Labelled | ResultWriteFailed, tx: Transaction) -> None:
     match report:
         case Labelled():
             if not task.looks:  # a sensor that pokes again already has a label
                 tx.batch.labels.append((task.task_no, task.run.run_no, report.label))
         case ResultWriteFailed():
-            slots.note_kept_result(task, disk_is_full=report.disk_is_full)
+            tx.slots.note_kept_result(task, disk_is_full=report.disk_is_full)
 
 
-def _failed(task: TaskInstance, report: Failed, tx: Transaction, slots: Slots) -> None:
+def _failed(task: TaskInstance, report: Failed, tx: Transaction) -> None:
     if report.interrupted:
-        interrupt(task, report.failure, INTERRUPTION_LIMIT_OWN, tx, slots)
+        interrupt(task, report.failure, INTERRUPTION_LIMIT_OWN, tx)
         return
     if report.failure.reason == CODE_MISSING and report.began_at is None:
-        await_code(task, report.failure, tx, slots)
+        await_code(task, report.failure, tx)
         return
     is_import = report.failure.reason == IMPORT_ERROR and report.began_at is None
     if is_import or report.failure.type == FileNotFoundError.__name__:
@@ -427,31 +424,30 @@ def _failed(task: TaskInstance, report: Failed, tx: Transaction, slots: Slots) -
     if sensor is not None and sensor.on_error == "skip":
         keep_try(task, TaskState.SKIPPED, report.failure, tx)
         task.failure = report.failure
-        end(task, TaskState.SKIPPED, tx, slots, at=report.at)
+        end(task, TaskState.SKIPPED, tx, at=report.at)
     else:
         fail_or_retry(
             task,
             report.failure,
             tx,
-            slots,
             retryable=report.retryable,
             retry_after_us=report.retry_after_us,
         )
 
 
-def _take_recalled(report: Recalled, tx: Transaction, slots: Slots) -> None:
+def _take_recalled(report: Recalled, tx: Transaction) -> None:
     for task_no, start_no in report.tries:
         task = tx.memory.active_tasks.get(task_no)
         if task is None or task.start_no != start_no or task.worker < 0:
             continue
-        slots.call_back(task)
-        slots.unblock(task)
+        tx.slots.call_back(task)
+        tx.slots.unblock(task)
         if task.state is TaskState.QUEUED:
             tx.displace(task)
-            slots.offer(task)
+            tx.slots.offer(task)
         else:  # the first try in a process that died before it started
             task.started_at = task.ends_at = None
-            requeue(task, tx, slots)
+            requeue(task, tx)
 
 
 def _move_triggers(
@@ -477,20 +473,20 @@ def _take_restored(entry: CodeRestored, tx: Transaction) -> None:
 
 
 def _take_trigger_report(
-    report: TriggerFired | TriggerEnded | TriggerCapacityChanged, tx: Transaction, slots: Slots
+    report: TriggerFired | TriggerEnded | TriggerCapacityChanged, tx: Transaction
 ) -> None:
     of_dag = tx.memory.dag_triggers.get(report.trigger_no)
     if of_dag is not None:
-        _take_dag_trigger_report(of_dag, report, tx, slots)
+        _take_dag_trigger_report(of_dag, report, tx)
         return
     wait = tx.memory.waits.get(report.trigger_no)
     if wait is None:
         return  # late report
     match report:
         case TriggerFired():
-            lifecycle.fire(wait, report, tx, slots)
+            lifecycle.fire(wait, report, tx)
         case TriggerEnded():
-            lifecycle.trigger_ended(wait, report, tx, slots)
+            lifecycle.trigger_ended(wait, report, tx)
         case TriggerCapacityChanged():
             migration.room_changed(report, wait)
 
@@ -499,32 +495,31 @@ def _take_dag_trigger_report(
     one: DagTrigger,
     report: TriggerFired | TriggerEnded | TriggerCapacityChanged,
     tx: Transaction,
-    slots: Slots,
 ) -> None:
     match report:
         case TriggerFired():
-            event_runs.fire(one, report, tx, slots)
+            event_runs.fire(one, report, tx)
         case TriggerEnded():
             dag_triggers.ended(one, report, tx)
         case TriggerCapacityChanged():
             migration.room_changed(report, one)
 
 
-def _take_due(due: TimerFired, tx: Transaction, slots: Slots) -> None:
+def _take_due(due: TimerFired, tx: Transaction) -> None:
     task = tx.memory.active_tasks.get(due.task_no)
     if due.dag_id:
-        create.slot_due(due.dag_id, due.at, tx, slots)
+        create.slot_due(due.dag_id, due.at, tx)
     elif due.trigger_no >= 0:
-        event_runs.due(due.trigger_no, due.at, tx, slots)
+        event_runs.due(due.trigger_no, due.at, tx)
     elif due.run_no >= 0:
-        run_due(due.run_no, due.at, tx, slots)
+        run_due(due.run_no, due.at, tx)
     elif task is None:
         return  # the task has ended
     elif task.spec.sensor is not None and task.deadline_at == due.at:
         # In any state: a poke that hangs gets no more time than one that returns.
-        lifecycle.stop(task, "timeout", tx, slots)
-        time_out_sensor(task, tx, slots)
+        lifecycle.stop(task, "timeout", tx)
+        time_out_sensor(task, tx)
     elif task.state is TaskState.DEFERRED:
-        lifecycle.time_out(task, due.at, tx, slots)
+        lifecycle.time_out(task, due.at, tx)
     else:
-        wake_due(task, due.at, tx, slots)
+        wake_due(task, due.at, tx)

@@ -12,6 +12,7 @@ import msgspec
 
 from aioflow.core import callbacks
 from aioflow.core.outbox import OutboxUpdates
+from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.accounts import AccountUpdates
 from aioflow.core.state.dag_triggers import DagTriggerUpdates
 from aioflow.core.state.dag_version import DagVersion
@@ -55,6 +56,7 @@ class Transaction:
     """One turn being decided.
 
     Attributes:
+        slots: Worker slots and pools of the node.
         at: The moment at which the whole turn happens.
         now, steady: Its wall time, for what people read and schedule; its steady time, for lengths.
         step: How far the wall clock has stepped since the turn before.
@@ -79,9 +81,16 @@ class Transaction:
     """
 
     def __init__(
-        self, memory: Memory, *, at: Moment, random: Callable[[], float], numbers: IdBlock
+        self,
+        memory: Memory,
+        slots: Slots,
+        *,
+        at: Moment,
+        random: Callable[[], float],
+        numbers: IdBlock,
     ) -> None:
         self.memory = memory
+        self.slots = slots
         self.at, self.now, self.steady = at, at.now, at.steady
         self.step = 0
         self.random = random

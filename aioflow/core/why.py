@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from aioflow.core.crash_trials import DAEMON, is_barred, may_host
 from aioflow.core.runs import previous
 from aioflow.core.runs.create import rests
 from aioflow.core.runs.evaluation import instances, verdict
 from aioflow.core.scheduling.ready import is_start
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import dag_of, is_own
+from aioflow.core.state.crash_trials import DAEMON, is_barred, may_host
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.state_counts import TALLY

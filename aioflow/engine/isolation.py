@@ -153,7 +153,7 @@ class Isolating:
     async def _take_back(self, tx: Transaction) -> None:
         memory = self.memory
         places = rollback.forget(memory, tx)
-        rollback.restore_pools(tx, self.slots)
+        rollback.restore_pools(tx)
         dags = await self._patiently(self._store.list_dags)
         files = await self._patiently(self._store.list_dag_files)
         rollback.recall_catalog(memory, dags, files)
@@ -165,7 +165,7 @@ class Isolating:
             if rows is not None and rows.run.ended_at is None:
                 found.append(rows)
         runs = await self._restore(found)
-        self.report(rollback.put_back(runs, places, memory, self.slots, tx))
+        self.report(rollback.put_back(runs, places, memory, tx))
 
     async def _blame(self, entry: Input, exc: TurnFailed | rollback.Refused) -> None:
         """Handle an input that cannot be processed: fail its request, or quarantine its run."""

@@ -426,7 +426,7 @@ class Engine(Isolating):
 
     def _draft(self) -> Transaction:
         numbers, at = self._numbers, self._steady.look()
-        return Transaction(self.memory, at=at, random=self._chance, numbers=numbers)
+        return Transaction(self.memory, self.slots, at=at, random=self._chance, numbers=numbers)
 
     async def _commit_if_any(self, tx: Transaction) -> None:
         batch = tx.close()

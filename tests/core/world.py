@@ -167,7 +167,11 @@ class World:
     def aside(self, change: Callable[[Transaction], None]) -> None:
         """What the engine commits beside its turns."""
         tx = Transaction(
-            self.memory, at=self.moment, random=lambda: self.random, numbers=self.numbers
+            self.memory,
+            self.slots,
+            at=self.moment,
+            random=lambda: self.random,
+            numbers=self.numbers,
         )
         change(tx)
         self._commit(tx.close(), tx)
@@ -212,7 +216,7 @@ class World:
     def take_back(self, tx: Transaction) -> None:
         """What the engine does with a turn that was not committed."""
         places = rollback.forget(self.memory, tx)
-        rollback.restore_pools(tx, self.slots)
+        rollback.restore_pools(tx)
         rollback.recall_catalog(
             self.memory, list(self.rows.dags.values()), list(self.rows.files.values())
         )
@@ -221,7 +225,7 @@ class World:
             for run_no in tx.runs
             if run_no in self.rows.runs and self.rows.runs[run_no].ended_at is None
         ]
-        asking = rollback.put_back(runs, places, self.memory, self.slots, tx)
+        asking = rollback.put_back(runs, places, self.memory, tx)
         if asking:
             self.turn(*asking)
 

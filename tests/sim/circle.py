@@ -369,7 +369,7 @@ class Circle:
         """See ``Engine._take_back``. Afterwards the memory must match the rows."""
         node, memory = self.node, self.memory
         places = rollback.forget(memory, tx)
-        rollback.restore_pools(tx, self.slots)
+        rollback.restore_pools(tx)
         tables = node.tables
         rollback.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
         runs = [
@@ -377,7 +377,7 @@ class Circle:
             for run_no in tx.runs
             if run_no in tables.runs and tables.runs[run_no].ended_at is None
         ]
-        self.inbox.extend(rollback.put_back(runs, places, memory, self.slots, tx))
+        self.inbox.extend(rollback.put_back(runs, places, memory, tx))
         recovery.memory_is_what_rows_say(node)
         liveness.places_are_what_tasks_hold(node)
 
@@ -402,7 +402,11 @@ class Circle:
             return
         rollback.free_place(entry, self.memory, self.slots)
         quarantine = Transaction(
-            self.memory, at=node.steady.look(), random=node.rng.random, numbers=self._numbers
+            self.memory,
+            self.slots,
+            at=node.steady.look(),
+            random=node.rng.random,
+            numbers=self._numbers,
         )
         for run in rollback.blamed(entry, self.memory):
             if run.run_no != _run_of(entry, node):

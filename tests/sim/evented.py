@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from aioflow.core.crash_trials import may_host
+from aioflow.core.state.crash_trials import may_host
 from aioflow.core.state.memory import Memory
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.triggers.dag_triggers import host_role

@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from aioflow.core.crash_trials import may_host
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.scheduling.workers import Worker
 from aioflow.core.state.child_roles import async_role
+from aioflow.core.state.crash_trials import may_host
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 from aioflow.core.triggers.assignment import HOSTLESS, is_stopped, role_of
 from aioflow.model.dag import Body

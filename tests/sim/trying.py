@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.crash_trials import DAEMON
+from aioflow.core.state.crash_trials import DAEMON
 from aioflow.model.rows import OutboxRow
 from aioflow.protocol.effects import AssignTrigger, Effect
 from aioflow.protocol.outbox import TRIAL, Trial

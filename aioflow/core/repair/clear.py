@@ -11,7 +11,6 @@ from itertools import islice
 
 from aioflow.core.repair import execution, mark, selection
 from aioflow.core.runs import iterations, version_upgrade
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
@@ -91,7 +90,7 @@ def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
     return run.clearing is not None and run.row.quarantine is None
 
 
-def clear(request: ClearTasks, tx: Transaction, slots: Slots) -> tuple[int, RunState]:
+def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
     """Clear tasks. Return how many, and the state of their run.
 
     Raises:
@@ -120,7 +119,7 @@ def clear(request: ClearTasks, tx: Transaction, slots: Slots) -> tuple[int, RunS
         tx.batch.new_clears.append((run.run_no, request.key, count))
     if count or chosen.reexpanded:
         execution.hold(run, chosen, tx)
-        execution.begin(run, tx, slots, dag_version=dag_version)
+        execution.begin(run, tx, dag_version=dag_version)
     return count, run.state
 
 

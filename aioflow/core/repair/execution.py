@@ -25,7 +25,6 @@ from aioflow.core.repair.selection import FAILED, skipped_children
 from aioflow.core.runs import create, deadline_alerts, version_upgrade
 from aioflow.core.runs.iterations import reopen
 from aioflow.core.runs.run import outcome, resume
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way
 from aioflow.core.tasks import retry_budget, rewind, stream_expand
@@ -116,9 +115,7 @@ def under_way(run: Run, chosen: Clearing) -> list[_Place]:
     return [place for place in places if is_under_way(place.state)]
 
 
-def begin(
-    run: Run, tx: Transaction, slots: Slots, *, dag_version: DagVersion | None = None
-) -> None:
+def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -> None:
     """Clear the selected unmapped tasks. The rest follows.
 
     So their effects on other tasks are taken back before anything else is decided.
@@ -130,9 +127,9 @@ def begin(
     assert chosen is not None  # noqa: S101 - the caller holds it still
     _step_back(run, tx)
     if dag_version is not None:
-        _clear(run, under_way(run, chosen), tx, slots)
+        _clear(run, under_way(run, chosen), tx)
         version_upgrade.move(run, dag_version, tx)
-    _clear(run, list(islice(_unmapped_places(run, chosen), SLICE_TASKS)), tx, slots)
+    _clear(run, list(islice(_unmapped_places(run, chosen), SLICE_TASKS)), tx)
     tx.put_off(run)
 
 
@@ -161,44 +158,44 @@ def _step_back(run: Run, tx: Transaction) -> None:
         tx.reopen_run(run)
 
 
-def begin_mark(run: Run, tx: Transaction, slots: Slots) -> None:
+def begin_mark(run: Run, tx: Transaction) -> None:
     """Mark all tasks that fit in a slice, and all loops, which must not iterate meanwhile."""
-    _clear(run, list(_marked(run, in_loops=True)), tx, slots)
-    _mark(run, tx, slots)
+    _clear(run, list(_marked(run, in_loops=True)), tx)
+    _mark(run, tx)
     if run.clearing is not None:
         _step_back(run, tx)
 
 
-def go_on(run: Run, tx: Transaction, slots: Slots) -> None:
+def go_on(run: Run, tx: Transaction) -> None:
     """Execute the next slice, or resume the run."""
     if run.clearing is not None and run.clearing.mark is not None:
-        _mark(run, tx, slots)
+        _mark(run, tx)
         return
     places = _next(run)
     if not places:
-        _finish(run, tx, slots)
+        _finish(run, tx)
         return
-    _clear(run, places, tx, slots)
+    _clear(run, places, tx)
     rewind.shorten(run, tx)
     tx.put_off(run)
 
 
-def _mark(run: Run, tx: Transaction, slots: Slots) -> None:
+def _mark(run: Run, tx: Transaction) -> None:
     """Execute a slice of a mark, as far as rows are loaded. Resume the run if that is all."""
     rows, left = tx.memory.prefetched_tasks, SLICE_TASKS
     while run.clearing is not None:
         places = _next(run)
         at_hand = takewhile(lambda place: place.state.is_live or place.task_no in rows, places)
         done = list(islice(at_hand, left))
-        _clear(run, done, tx, slots)
+        _clear(run, done, tx)
         left -= len(done)
         if not places:
-            left -= mark_apply.stop_overtaken(run, tx, slots, left)
+            left -= mark_apply.stop_overtaken(run, tx, left)
         if left <= 0 or len(done) < len(places):
             tx.put_off(run)
             return
-        if not places and not mark_apply.overtake(run, tx, slots):
-            _finish(run, tx, slots)
+        if not places and not mark_apply.overtake(run, tx):
+            _finish(run, tx)
 
 
 def give_up(run: Run, tx: Transaction) -> None:
@@ -328,7 +325,7 @@ def _has(bits: bytes, index: int) -> bool:
 # ── execution of a slice ────────────────────────────────────────────────────────────────
 
 
-def _clear(run: Run, places: Iterable[_Place], tx: Transaction, slots: Slots) -> None:
+def _clear(run: Run, places: Iterable[_Place], tx: Transaction) -> None:
     """Clear or mark these tasks."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the callers looked
@@ -336,23 +333,23 @@ def _clear(run: Run, places: Iterable[_Place], tx: Transaction, slots: Slots) ->
     for place in places:
         position, index = place.position, place.map_index
         if place.is_marked:
-            mark_apply.end(run, position, index, tx, slots)
+            mark_apply.end(run, position, index, tx)
         elif place.state is TaskState.PENDING:
             remove(fresh(run, position, index), tx)
         elif position in chosen.unrun:
             _clear_unrun(run, place, tx)
         else:
-            task = _restart_task(run, place, tx, slots)
+            task = _restart_task(run, place, tx)
             if (index >= 0 and position in reexpanded) or index > rounds.get(position, index):
                 remove(task, tx)
             elif chosen.mark is not None:  # it may start again in this turn
                 run.cleared.hold(task.task_no, task)
 
 
-def _restart_task(run: Run, place: _Place, tx: Transaction, slots: Slots) -> TaskInstance:
+def _restart_task(run: Run, place: _Place, tx: Transaction) -> TaskInstance:
     if place.state.is_live:
         retry_budget.take_back(run, run.active_tasks[place.task_no])
-        old = stopped(run.active_tasks[place.task_no], tx, slots)
+        old = stopped(run.active_tasks[place.task_no], tx)
     else:
         row = tx.memory.prefetched_tasks[place.task_no]
         retry_budget.take_back(run, row)
@@ -371,7 +368,7 @@ def _clear_unrun(run: Run, place: _Place, tx: Transaction) -> None:
 # ── end ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _finish(run: Run, tx: Transaction, slots: Slots) -> None:
+def _finish(run: Run, tx: Transaction) -> None:
     """Resume the run after the last slice, or end it as it had ended."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the caller looked
@@ -400,11 +397,11 @@ def _finish(run: Run, tx: Transaction, slots: Slots) -> None:
         tx.reopen_run(run)
     if run.state is RunState.QUEUED:
         if run not in tx.memory.queued_runs.get(run.queue, ()):
-            create.run_reopened(run, tx, slots)
+            create.run_reopened(run, tx)
     elif run.row.quarantine is None:
         deadline_alerts.arm_timeout(run, tx)  # it may have been moved to another version
-        slots.offer_again(run)
-        resume(run, tx, slots)
+        tx.slots.offer_again(run)
+        resume(run, tx)
 
 
 def _pass_on(run: Run, tx: Transaction) -> None:

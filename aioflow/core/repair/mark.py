@@ -22,7 +22,6 @@ from aioflow.core.repair.selection import Chosen, named
 from aioflow.core.runs import previous
 from aioflow.core.runs.cancel import mark_ended, mark_live
 from aioflow.core.runs.evaluation import WHOLE
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import run_key
 from aioflow.core.state.task_instance import MappedTask, Run
@@ -94,7 +93,7 @@ def _children(
 # ── requests ────────────────────────────────────────────────────────────────────────────────
 
 
-def mark(request: Mark, tx: Transaction, slots: Slots) -> tuple[int, RunState]:
+def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
     """Mark tasks of a run, or the run itself.
 
     Returns:
@@ -104,7 +103,7 @@ def mark(request: Mark, tx: Transaction, slots: Slots) -> tuple[int, RunState]:
         RequestError: If there is no such run or task, or the run is being ended.
     """
     if not request.tasks:
-        return 0, _mark_run(request, tx, slots)
+        return 0, _mark_run(request, tx)
     memory = tx.memory
     loaded = memory.loaded.pop((request.run_id, None), UnknownRun(request.run_id))
     run = memory.find_run(request.run_id) or loaded
@@ -119,16 +118,16 @@ def mark(request: Mark, tx: Transaction, slots: Slots) -> tuple[int, RunState]:
     if count:
         chosen = _choose(run, places, request.state, memory.prefetched_tasks)
         execution.hold(run, chosen, tx)
-        execution.begin_mark(run, tx, slots)
+        execution.begin_mark(run, tx)
     return count, run.state
 
 
-def _mark_run(request: Mark, tx: Transaction, slots: Slots) -> RunState:
+def _mark_run(request: Mark, tx: Transaction) -> RunState:
     memory = tx.memory
     state = RunState.SUCCESS if request.state is TaskState.SUCCESS else RunState.FAILED
     active = memory.find_run(request.run_id)
     if active is not None:
-        return mark_live(active, state, tx, slots)
+        return mark_live(active, state, tx)
     row = memory.prefetched_runs.get(request.run_id)
     if row is None or row.ended_at is None:
         raise UnknownRun(request.run_id)

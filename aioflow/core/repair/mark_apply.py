@@ -17,7 +17,6 @@ from aioflow.core.repair import pending_clears
 from aioflow.core.repair.reset import dissolve, ended, forget_result, reset, stopped
 from aioflow.core.runs import iterations
 from aioflow.core.runs.evaluation import WHOLE, verdict
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way
 from aioflow.core.tasks import one_to_one, retry_budget, stream_expand
 from aioflow.core.tasks.readiness import fresh, is_cleared
@@ -40,13 +39,13 @@ _UNDER_WAY: Final = re.compile(
 # ── marked tasks ────────────────────────────────────────────────────────────────────────────
 
 
-def end(run: Run, position: int, index: int, tx: Transaction, slots: Slots) -> None:
+def end(run: Run, position: int, index: int, tx: Transaction) -> None:
     """End a task in the state of its mark."""
     assert run.clearing is not None  # noqa: S101 - the caller looked
     mark = run.clearing.mark
     assert mark is not None  # noqa: S101
     state, task_no = mark.state, run.task_no(position, index)
-    begun = _take_away(run, task_no, tx, slots)
+    begun = _take_away(run, task_no, tx)
     task = fresh(run, position, index)
     task.try_number, task.started_at = begun
     task.ended_at = max(tx.now, task.started_at or tx.now)  # the clock may have been set back
@@ -67,15 +66,13 @@ def marked(state: TaskState) -> Failure:
     return Failure(type="Marked", message=f"a person marked it {state.label}", reason=MARKED)
 
 
-def _take_away(
-    run: Run, task_no: TaskNo, tx: Transaction, slots: Slots
-) -> tuple[int, Timestamp | None]:
+def _take_away(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timestamp | None]:
     """Stop a task wherever it is. Return its try number, and when that started."""
     task, row = run.active_tasks.get(task_no), tx.memory.prefetched_tasks.get(task_no)
     if task is not None:
         retry_budget.end_otherwise(run, task)
         begun = task.try_number, task.started_at
-        restart(stopped(task, tx, slots), tx, keeps_items=True)
+        restart(stopped(task, tx), tx, keeps_items=True)
         return begun
     if row is None or row.state.is_live:
         return 0, None
@@ -137,7 +134,7 @@ def _close(run: Run, task: TaskInstance, state: TaskState, tx: Transaction) -> N
 # ── tasks after them ────────────────────────────────────────────────────────────────────────
 
 
-def overtake(run: Run, tx: Transaction, slots: Slots) -> bool:
+def overtake(run: Run, tx: Transaction) -> bool:
     """Stop unmapped tasks in progress whose trigger rule no longer says run.
 
     Returns:
@@ -158,7 +155,7 @@ def overtake(run: Run, tx: Transaction, slots: Slots) -> bool:
     # Their items are deleted, but a marked task keeps its state.
     reexpanded = (takers(run, whole) & run.groups.keys()) - {place[0] for place in mark.places}
     for position in whole:
-        _stop(run, run.task_no(position, WHOLE), tx, slots)
+        _stop(run, run.task_no(position, WHOLE), tx)
     pending_clears.store(run, _further(chosen, mark, whole, groups, reexpanded), tx)
     return True
 
@@ -203,7 +200,7 @@ def _may_be_overtaken(group: MappedTask) -> bool:
     return group.one_to_one is not None or verdict(group.run, group.position) is not Verdict.RUN
 
 
-def stop_overtaken(run: Run, tx: Transaction, slots: Slots, limit: int) -> int:
+def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
     """Stop children in progress whose trigger rule no longer says run.
 
     Args:
@@ -226,15 +223,15 @@ def stop_overtaken(run: Run, tx: Transaction, slots: Slots, limit: int) -> int:
                 group.one_to_one is None
                 or one_to_one.child_verdict(group, index) is not Verdict.RUN
             ):
-                _stop(run, group.first_task_no + index, tx, slots)
+                _stop(run, group.first_task_no + index, tx)
     return count
 
 
-def _stop(run: Run, task_no: TaskNo, tx: Transaction, slots: Slots) -> None:
+def _stop(run: Run, task_no: TaskNo, tx: Transaction) -> None:
     """Stop a task in progress that should not run, and reset it as if it had not started."""
     task = run.active_tasks[task_no]
     retry_budget.take_back(run, task)
-    restart(stopped(task, tx, slots), tx)
+    restart(stopped(task, tx), tx)
 
 
 # ── run ─────────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from aioflow.core.runs.run import leave
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import stream_consumer
 from aioflow.core.tasks.tries import keep_try
@@ -24,14 +23,14 @@ __all__ = (
 )
 
 
-def stopped(task: TaskInstance, tx: Transaction, slots: Slots) -> TaskInstance:
+def stopped(task: TaskInstance, tx: Transaction) -> TaskInstance:
     """Stop a task, wherever it runs or waits."""
     keep_try(task, TaskState.CANCELLED, None, tx)
-    lifecycle.stop(task, "cancelled", tx, slots)
+    lifecycle.stop(task, "cancelled", tx)
     stream_consumer.cancel(task, tx)
-    leave(task, tx, slots)
-    slots.stop_keeping(task)  # it does not wait any longer
-    slots.unblock(task)
+    leave(task, tx)
+    tx.slots.stop_keeping(task)  # it does not wait any longer
+    tx.slots.unblock(task)
     return task
 
 

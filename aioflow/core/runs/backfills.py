@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from aioflow.core.runs.cancel import cancel
 from aioflow.core.runs.create import check_conf, find, make_run
 from aioflow.core.scheduling import timetable
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import backfill_queue
 from aioflow.core.transaction import Transaction
@@ -232,7 +231,7 @@ def _at_once(row: BackfillRow) -> int:
     return BACK_AT_ONCE if row.is_reverse else SLOTS_AT_ONCE
 
 
-def go_on(entry: ContinueBackfill, tx: Transaction, slots: Slots) -> None:
+def go_on(entry: ContinueBackfill, tx: Transaction) -> None:
     """Create the next runs of a backfill up to its limit, or end it."""
     row = tx.memory.backfills.get(entry.backfill_no)
     spec = None if row is None else tx.memory.newest(row.dag_id)
@@ -247,7 +246,7 @@ def go_on(entry: ContinueBackfill, tx: Transaction, slots: Slots) -> None:
         _end(row, "failed", tx, failure="the DAG has no schedule any more")
         return
     try:
-        row = _fill(row, slots_found, tx, slots)
+        row = _fill(row, slots_found, tx)
     except RequestError as exc:
         _end(row, "failed", tx, failure=str(exc))
         return
@@ -259,7 +258,7 @@ def go_on(entry: ContinueBackfill, tx: Transaction, slots: Slots) -> None:
 
 
 def _fill(
-    row: BackfillRow, looked: Mapping[Timestamp, RunRow | None], tx: Transaction, slots: Slots
+    row: BackfillRow, looked: Mapping[Timestamp, RunRow | None], tx: Transaction
 ) -> BackfillRow:
     """Process the next fire times while the limit allows it.
 
@@ -273,7 +272,7 @@ def _fill(
             if _room(row, tx.memory) <= 0:
                 break
             made = CreateRun(dag_id=row.dag_id, conf=row.conf, logical_date=slot)
-            make_run(made, tx, slots, cause="backfill", backfill=row.backfill_no)
+            make_run(made, tx, cause="backfill", backfill=row.backfill_no)
             row = replace(row, made=row.made + 1)
         else:
             row = replace(row, skipped=row.skipped + 1)
@@ -289,7 +288,7 @@ def _room(row: BackfillRow, memory: Memory) -> int:
     return row.max_active - memory.active_runs.get(queue, 0) - waiting
 
 
-def cancel_backfill(backfill_no: int, tx: Transaction, slots: Slots) -> None:
+def cancel_backfill(backfill_no: int, tx: Transaction) -> None:
     """Stop creating runs for a backfill, and cancel its live ones.
 
     Raises:
@@ -301,7 +300,7 @@ def cancel_backfill(backfill_no: int, tx: Transaction, slots: Slots) -> None:
     _end(row, "cancelled", tx)
     for run in list(tx.memory.runs.objects.values()):
         if run.row.backfill == backfill_no:
-            cancel(run, tx, slots)
+            cancel(run, tx)
 
 
 def fail(backfill_no: int, reason: str, tx: Transaction) -> None:

@@ -11,7 +11,6 @@ from aioflow.core.repair import execution
 from aioflow.core.repair.mark_apply import marked
 from aioflow.core.runs import create, deadline_alerts
 from aioflow.core.runs.run import alert, end
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks import child_runs, stream_consumer
 from aioflow.core.tasks.readiness import cleared_places, fresh
@@ -25,20 +24,20 @@ from aioflow.protocol.commands import ForgetRun
 __all__ = ("cancel", "cancel_tasks", "mark_ended", "mark_live", "run_due")
 
 
-def cancel(run: Run, tx: Transaction, slots: Slots) -> RunState:
+def cancel(run: Run, tx: Transaction) -> RunState:
     """Cancel a run. Idempotent.
 
     The run has ended when the last of its tasks has, which may take several turns.
     """
     if run.state.is_live:
-        _cut_short(run, RunState.CANCELLED, tx, slots)
+        _cut_short(run, RunState.CANCELLED, tx)
     return run.state
 
 
-def mark_live(run: Run, state: RunState, tx: Transaction, slots: Slots) -> RunState:
+def mark_live(run: Run, state: RunState, tx: Transaction) -> RunState:
     """End a live run in this state; a run that is already ending is left alone."""
     if run.state.is_live:
-        _cut_short(run, state, tx, slots)
+        _cut_short(run, state, tx)
     return run.state
 
 
@@ -53,27 +52,25 @@ def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_told: bool) -> 
             tx.change_run(run, state=step, is_told=is_told)
 
 
-def run_due(run_no: RunNo, at: Timestamp, tx: Transaction, slots: Slots) -> None:
+def run_due(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
     """Handle a timer of a run: a deadline or its timeout."""
     deadline_alerts.told(run_no, at, tx)
     run = tx.memory.runs.get(run_no)
     if run is None or not deadline_alerts.is_timed_out(run, at, tx.memory):
         return
     alert(run, -1, _timed_out(run), tx)
-    _cut_short(run, RunState.FAILED, tx, slots, at)
+    _cut_short(run, RunState.FAILED, tx, at)
 
 
-def _cut_short(
-    run: Run, state: RunState, tx: Transaction, slots: Slots, at: Timestamp | None = None
-) -> None:
+def _cut_short(run: Run, state: RunState, tx: Transaction, at: Timestamp | None = None) -> None:
     was = run.state
     if was is RunState.QUEUED and state is not RunState.CANCELLED:
         tx.change_run(run, state=RunState.RUNNING)
     execution.give_up(run, tx)
     tx.change_run(run, state=state, is_told=at is not None)  # a person needs no callback
-    create.run_ended(run, was=was, tx=tx, slots=slots)
-    child_runs.ended(run, tx, slots)
-    cancel_tasks(run, tx, slots, at)
+    create.run_ended(run, was=was, tx=tx)
+    child_runs.ended(run, tx)
+    cancel_tasks(run, tx, at)
 
 
 def _timed_out(run: Run) -> Failure:
@@ -82,7 +79,7 @@ def _timed_out(run: Run) -> Failure:
     return Failure(type="RunTimeout", message=message, reason="run_timeout")
 
 
-def cancel_tasks(run: Run, tx: Transaction, slots: Slots, now: Timestamp | None = None) -> None:
+def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> None:
     """End the active and cleared tasks of a run that has ended; other pending tasks need no row.
 
     Triggers are stopped as ``cancelled``, which undoes the work they started; after a timeout
@@ -96,7 +93,7 @@ def cancel_tasks(run: Run, tx: Transaction, slots: Slots, now: Timestamp | None 
         if tx.is_full:
             tx.put_off(run)
             return
-        _stop(task, state, tx.steady if now is None else max(now, tx.steady), tx, slots)
+        _stop(task, state, tx.steady if now is None else max(now, tx.steady), tx)
     for position, map_index in list(islice(cleared_places(run), BATCH_ROWS)):
         if tx.is_full:
             break
@@ -119,15 +116,13 @@ def cancel_tasks(run: Run, tx: Transaction, slots: Slots, now: Timestamp | None 
     tx.effects.append(ForgetRun(run.run_no))
 
 
-def _stop(
-    task: TaskInstance, state: TaskState, now: Timestamp, tx: Transaction, slots: Slots
-) -> None:
+def _stop(task: TaskInstance, state: TaskState, now: Timestamp, tx: Transaction) -> None:
     run = task.run
     if run.state is RunState.FAILED and deadline_alerts.is_over(run, now, tx.memory):
-        lifecycle.stop(task, "timeout", tx, slots)
+        lifecycle.stop(task, "timeout", tx)
         task.failure = _timed_out(run)
     else:
-        lifecycle.stop(task, "cancelled", tx, slots)
+        lifecycle.stop(task, "cancelled", tx)
         stream_consumer.cancel(task, tx)  # work that its streams started is to be undone
         if run.state is not RunState.CANCELLED:
             task.failure = marked(state)
@@ -135,4 +130,4 @@ def _stop(
         if task.state is TaskState.RETRYING:
             task.start_no += 1  # the last start failed, and has its row
         tx.move(task, TaskState.PENDING)  # none of its outputs counts as complete
-    end(task, state, tx, slots)
+    end(task, state, tx)

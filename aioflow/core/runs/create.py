@@ -14,7 +14,6 @@ from aioflow.core.runs.conf import require_fit
 from aioflow.core.runs.run import begin
 from aioflow.core.runs.versions import arm_schedule, put_dag, slot_starts_at
 from aioflow.core.scheduling import clock_steps, timetable
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
@@ -80,7 +79,7 @@ def set_paused(dag_id: str, *, paused: bool, tx: Transaction) -> bool:
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 
 
-def create_run(request: CreateRun, tx: Transaction, slots: Slots) -> tuple[str, bool]:
+def create_run(request: CreateRun, tx: Transaction) -> tuple[str, bool]:
     """Create a run for a request. Return its id and whether it is new.
 
     Raises:
@@ -92,13 +91,12 @@ def create_run(request: CreateRun, tx: Transaction, slots: Slots) -> tuple[str, 
         return same, False
     if request.run_id is not None and _MADE_ID.fullmatch(request.run_id):
         raise RequestError(f"run id {request.run_id!r} has the form of a made one; choose another")
-    return make_run(request, tx, slots, cause="manual").row.run_id, True
+    return make_run(request, tx, cause="manual").row.run_id, True
 
 
 def make_run(
     request: CreateRun,
     tx: Transaction,
-    slots: Slots,
     *,
     cause: str,
     caller: TriggerNo | None = None,
@@ -118,7 +116,6 @@ def make_run(
     return _add_run(
         check_conf(request, tx),
         tx,
-        slots,
         cause=cause,
         run_id=request.run_id,
         logical_date=request.logical_date,
@@ -165,7 +162,6 @@ def _check_date(logical_date: Timestamp | None) -> None:
 def _add_run(
     dag_version: DagVersion,
     tx: Transaction,
-    slots: Slots,
     *,
     cause: str,
     run_id: str | None = None,
@@ -200,7 +196,7 @@ def _add_run(
     deadline_alerts.schedule(run, tx)
     previous.came_before(run, tx)
     if not rests(run, tx.memory):
-        begin_queued(run.queue, tx, slots)
+        begin_queued(run.queue, tx)
     return run
 
 
@@ -232,7 +228,7 @@ def _remember_run(run: Run, memory: Memory) -> None:
         memory.active_runs[queue] = memory.active_runs.get(queue, 0) + 1
 
 
-def run_ended(run: Run, *, was: RunState, tx: Transaction, slots: Slots) -> None:
+def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
     """Update counts and schedule after the end of a run, and start the next queued run."""
     memory, dag_id = tx.memory, run.row.dag_id
     if was is RunState.RUNNING:
@@ -241,7 +237,7 @@ def run_ended(run: Run, *, was: RunState, tx: Transaction, slots: Slots) -> None
         step_back(run, tx)
     deadline_alerts.write_off(run.run_no, tx)
     tx.eased_dags.add(dag_id)
-    begin_queued(run.queue, tx, slots)
+    begin_queued(run.queue, tx)
     if run.row.backfill is not None:
         tx.effects.append(ContinueBackfill(run.row.backfill))
     row = memory.dags.get(dag_id)
@@ -252,7 +248,7 @@ def run_ended(run: Run, *, was: RunState, tx: Transaction, slots: Slots) -> None
         return  # true of most ends; computing the start time takes a calendar
     at = slot_starts_at(row, memory, tx.now)
     if at is not None and at <= tx.now:
-        slot_due(dag_id, row.next_run_at, tx, slots)  # too many runs were queued before
+        slot_due(dag_id, row.next_run_at, tx)  # too many runs were queued before
     elif at is not None and is_continuous:
         arm_schedule(row, tx)
 
@@ -265,13 +261,13 @@ def step_back(run: Run, tx: Transaction) -> None:
         tx.eased_dags.add(run.row.dag_id)
 
 
-def run_reopened(run: Run, tx: Transaction, slots: Slots) -> None:
+def run_reopened(run: Run, tx: Transaction) -> None:
     """Queue a run again whose tasks were cleared, behind those already waiting."""
     _remember_run(run, tx.memory)
-    begin_queued(run.queue, tx, slots)
+    begin_queued(run.queue, tx)
 
 
-def begin_queued(queue: str, tx: Transaction, slots: Slots) -> None:
+def begin_queued(queue: str, tx: Transaction) -> None:
     """Start the oldest queued runs, as many as the limit of the DAG allows.
 
     One more is started if active runs depend on it and could never end otherwise. All runs of a
@@ -284,11 +280,11 @@ def begin_queued(queue: str, tx: Transaction, slots: Slots) -> None:
         if run is None:
             break
         waiting.remove(run)
-        _begin(run, tx, slots)
+        _begin(run, tx)
     needed = previous.needed_run(queue, memory) if waiting else None
     if needed is not None:
         waiting.remove(needed)
-        _begin(needed, tx, slots)
+        _begin(needed, tx)
 
 
 def rests(run: Run, memory: Memory) -> bool:
@@ -303,14 +299,14 @@ def _has_turn(run: Run, memory: Memory) -> bool:
     return run.row.backfill is not None or active < run.spec.max_active_runs
 
 
-def _begin(run: Run, tx: Transaction, slots: Slots) -> None:
+def _begin(run: Run, tx: Transaction) -> None:
     active, queue = tx.memory.active_runs, run.queue
     active[queue] = active.get(queue, 0) + 1
     tx.eased_dags.add(run.row.dag_id)
-    begin(run, tx, slots)
+    begin(run, tx)
 
 
-def slot_due(dag_id: str, at: Timestamp, tx: Transaction, slots: Slots) -> None:
+def slot_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
     """Create the run of a fire time that has come, and arm the next.
 
     Nothing is created while too many runs of the DAG are queued; the end of a run tries again.
@@ -323,7 +319,7 @@ def slot_due(dag_id: str, at: Timestamp, tx: Transaction, slots: Slots) -> None:
     if schedule is None:
         return
     if schedule.gap_us is not None:
-        _run_on(row, dag_version, schedule.gap_us, tx, slots)
+        _run_on(row, dag_version, schedule.gap_us, tx)
         return
     starts = slot_starts_at(row, tx.memory, tx.now)
     if starts is None:
@@ -336,12 +332,10 @@ def slot_due(dag_id: str, at: Timestamp, tx: Transaction, slots: Slots) -> None:
         schedule_alerts.held_back(row, dag_version.graph.spec, starts, tx)
         return
     row = schedule_alerts.told(row, dag_version.graph.spec, starts, tx)
-    _make_due(row, dag_version, min(room, MISSED_SLOTS_AT_ONCE), tx, slots)
+    _make_due(row, dag_version, min(room, MISSED_SLOTS_AT_ONCE), tx)
 
 
-def _make_due(
-    row: DagRow, dag_version: DagVersion, limit: int, tx: Transaction, slots: Slots
-) -> None:
+def _make_due(row: DagRow, dag_version: DagVersion, limit: int, tx: Transaction) -> None:
     """Create the runs of fire times that have come, as the DAG's policy for missed ones says."""
     spec, cursor = dag_version.graph.spec, row.next_run_at
     assert spec.schedule is not None  # noqa: S101 - checked by the caller
@@ -362,7 +356,7 @@ def _make_due(
         tx.effects.append(CreateMissingRuns(row.dag_id, cursor, tuple(due), following))
         return
     dealt = due[-1] if due else min(tx.now, (following or tx.now) - 1)
-    _put_made(row, dag_version, due, following, dealt, tx, slots)
+    _put_made(row, dag_version, due, following, dealt, tx)
 
 
 def _put_made(
@@ -372,17 +366,16 @@ def _put_made(
     following: Timestamp | None,
     dealt: Timestamp,
     tx: Transaction,
-    slots: Slots,
 ) -> None:
     last = max(dealt, row.last_slot) if clock_steps.is_ahead(row) and row.last_slot else dealt
     row = msgspec.structs.replace(row, next_run_at=following, last_slot=last)
     put_dag(row, tx)
     for slot in due:
-        _add_run(dag_version, tx, slots, cause="schedule", logical_date=slot)
+        _add_run(dag_version, tx, cause="schedule", logical_date=slot)
     arm_schedule(row, tx)
 
 
-def make_slots(entry: CreateMissingRuns, tx: Transaction, slots: Slots) -> None:
+def make_slots(entry: CreateMissingRuns, tx: Transaction) -> None:
     """Create the runs of due fire times, except those that already have one."""
     row = tx.memory.dags.get(entry.dag_id)
     known = tx.memory.found_ahead.get(entry.dag_id)
@@ -390,12 +383,10 @@ def make_slots(entry: CreateMissingRuns, tx: Transaction, slots: Slots) -> None:
         return  # its cursor was moved, which has armed the next fire time
     dag_version = tx.memory.dag_versions[row.version, entry.dag_id]
     due = [slot for slot in entry.slots if slot not in known]
-    _put_made(row, dag_version, due, entry.following, entry.slots[-1], tx, slots)
+    _put_made(row, dag_version, due, entry.following, entry.slots[-1], tx)
 
 
-def _run_on(
-    row: DagRow, dag_version: DagVersion, gap_us: int, tx: Transaction, slots: Slots
-) -> None:
+def _run_on(row: DagRow, dag_version: DagVersion, gap_us: int, tx: Transaction) -> None:
     """Create the next run of a DAG with a continuous schedule, unless one is active or queued."""
     memory, end = tx.memory, dag_version.graph.spec.end_date
     assert row.next_run_at is not None  # noqa: S101 - checked by the caller
@@ -406,7 +397,7 @@ def _run_on(
         return
     row = msgspec.structs.replace(row, next_run_at=slot + gap_us, last_slot=slot)
     put_dag(row, tx)
-    _add_run(dag_version, tx, slots, cause="schedule", logical_date=slot)
+    _add_run(dag_version, tx, cause="schedule", logical_date=slot)
     arm_schedule(row, tx)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import one_to_one
 from aioflow.core.transaction import Transaction
@@ -49,7 +48,7 @@ def exhausted(task: TaskInstance) -> Failure | None:
     return Failure(type="RoundsExhausted", message=message, reason="max_rounds")
 
 
-def go_round(run: Run, decider: int, tx: Transaction, slots: Slots) -> list[MappedTask]:
+def go_round(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
     """Add an iteration. Return the mapped tasks that must be evaluated, or whose new children must.
 
     A task before the loop may have been marked since; then the new iteration may not be allowed to
@@ -67,7 +66,7 @@ def go_round(run: Run, decider: int, tx: Transaction, slots: Slots) -> list[Mapp
             run.states[group.position] = TaskState.PENDING
             grown.append(group)
         elif not had_fresh:
-            slots.offer(group)
+            tx.slots.offer(group)
     return grown
 
 

@@ -16,7 +16,7 @@ from aioflow.core.runs import create, deadline_alerts, versions
 from aioflow.core.runs.cancel import cancel_tasks
 from aioflow.core.runs.run import resume
 from aioflow.core.scheduling import clock_steps
-from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.crash_trials import DAEMON
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run, TaskInstance
@@ -33,7 +33,7 @@ from aioflow.protocol.inputs import ContinueBackfill, Input, Restarted, TimerFir
 __all__ = ("damage_found", "give_up", "in_parts", "restarted", "set_aside", "stop_trigger", "tell")
 
 
-def restarted(entry: Restarted, tx: Transaction, slots: Slots) -> None:
+def restarted(entry: Restarted, tx: Transaction) -> None:
     """Continue from the rows. Idempotent."""
     memory = tx.memory
     if entry.runs is None or not entry.runs:
@@ -43,9 +43,9 @@ def restarted(entry: Restarted, tx: Transaction, slots: Slots) -> None:
         _suspect(tx, has_crashed=entry.has_crashed)
     numbers = memory.runs if entry.runs is None else entry.runs
     for run in [memory.runs[number] for number in numbers if number in memory.runs]:
-        _go_on(run, tx, slots)
+        _go_on(run, tx)
     if entry.runs is None or not entry.runs:
-        _go_on_with_dags(tx, slots)
+        _go_on_with_dags(tx)
 
 
 def in_parts(entry: Input, memory: Memory) -> Iterable[Input]:
@@ -137,7 +137,7 @@ def _suspect(tx: Transaction, *, has_crashed: bool) -> None:
     lives = [task for task in memory.active_tasks.objects.values() if task.run.state.is_live]
     running = [task for task in lives if task.state is TaskState.RUNNING]
     hosted = chain(assignment.hosted_before(memory), dag_triggers.hosted_before(memory))
-    crash_trials.crashed(crash_trials.DAEMON, running, tx, hosted if has_crashed else ())
+    crash_trials.crashed(DAEMON, running, tx, hosted if has_crashed else ())
     crash_trials.wake(tx)  # also for a trial that has not changed
     for task in lives:
         has_begun = task.resumed is not None or task.recorded
@@ -145,26 +145,26 @@ def _suspect(tx: Transaction, *, has_crashed: bool) -> None:
             memory.unclaimed.add(task.task_no)
 
 
-def _go_on(run: Run, tx: Transaction, slots: Slots) -> None:
+def _go_on(run: Run, tx: Transaction) -> None:
     if not run.state.is_live and run.clearing is None:
-        cancel_tasks(run, tx, slots)
+        cancel_tasks(run, tx)
     deadline_alerts.arm_timeout(run, tx)
-    slots.keep_all(run)
+    tx.slots.keep_all(run)
     for task in list(run.active_tasks.objects.values()):
-        _resume_live(task, tx, slots)
+        _resume_live(task, tx)
     for task_no, at in tx.memory.packing.instants(run):
         tx.effects.append(WakeAt(TimerFired(at, task_no)))
     for number, failure in crash_trials.guilty_triggers(tx.memory):
         wait = tx.memory.waits.get(number)  # this unpacks it; its timers are armed above
         if wait is not None and wait.run is run:
-            lifecycle.charge(wait, failure, tx, slots)
+            lifecycle.charge(wait, failure, tx)
     if run.clearing is not None:
         tx.put_off(run)
     elif run.state is RunState.RUNNING and run.row.quarantine is None:
-        resume(run, tx, slots)
+        resume(run, tx)
 
 
-def _resume_live(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+def _resume_live(task: TaskInstance, tx: Transaction) -> None:
     tx.wake_task(task, task.deadline_at)
     tx.wake_task(task, task.due_at)
     if task.wait is not None:
@@ -172,24 +172,24 @@ def _resume_live(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
     match task.state:
         case TaskState.RUNNING:
             failure = Failure(type="Interrupted", message="the daemon ended", reason="interrupted")
-            cut_short(task, failure, tx, slots)
+            cut_short(task, failure, tx)
         case TaskState.QUEUED:
-            slots.offer(task)
+            tx.slots.offer(task)
         case TaskState.SENSING if task.waits_for_host:
-            slots.offer(task)
+            tx.slots.offer(task)
         case TaskState.DEFERRED:
-            stream_consumer.go_on(task, tx, slots)
+            stream_consumer.go_on(task, tx)
         case _:
             pass
 
 
-def _go_on_with_dags(tx: Transaction, slots: Slots) -> None:
+def _go_on_with_dags(tx: Transaction) -> None:
     memory = tx.memory
     clock_steps.take_back(tx)
     for row in memory.dags.values():
         if not row.gone:
             versions.arm_schedule(row, tx)
-            create.begin_queued(row.dag_id, tx, slots)
+            create.begin_queued(row.dag_id, tx)
     event_runs.restarted(tx)
     for number, failure in crash_trials.guilty_triggers(memory):
         one = memory.dag_triggers.get(number)

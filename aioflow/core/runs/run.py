@@ -13,14 +13,13 @@ from collections.abc import Iterable
 from aioflow.core.repair import pending_clears
 from aioflow.core.runs import deadline_alerts, iterations, previous
 from aioflow.core.runs.evaluation import WHOLE, verdict
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.graph import Graph
 from aioflow.core.state.one_to_one import OneToOne
 from aioflow.core.state.scopes import is_ignorable
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import expand, one_to_one, stream_expand
 from aioflow.core.tasks.one_to_one import Entry
-from aioflow.core.tasks.readiness import fresh, retire
+from aioflow.core.tasks.readiness import fresh
 from aioflow.core.tasks.trigger_rules import Verdict
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import let_go
@@ -55,22 +54,22 @@ _FAILURE_AWAITED = frozenset(
 """Rules that expect a failed parent; such a failure does not make the run ``partial``."""
 
 
-def begin(run: Run, tx: Transaction, slots: Slots) -> None:
+def begin(run: Run, tx: Transaction) -> None:
     """Start a queued run: tasks that wait for no parent become ready."""
     tx.change_run(run, state=RunState.RUNNING, started_at=tx.now)
     deadline_alerts.arm_timeout(run, tx)
     if run.cleared or any(run.states):
-        resume(run, tx, slots)
+        resume(run, tx)
         return
     graph = run.graph
-    step(run, (p for p in graph.order if _waits_for_nobody(graph, p)), tx, slots)
+    step(run, (p for p in graph.order if _waits_for_nobody(graph, p)), tx)
 
 
 def _waits_for_nobody(graph: Graph, position: int) -> bool:
     return all(look.rule is TriggerRule.ALWAYS for look in graph.judged[position])
 
 
-def resume(run: Run, tx: Transaction, slots: Slots) -> None:
+def resume(run: Run, tx: Transaction) -> None:
     """Evaluate all undecided tasks of a restored run.
 
     Loops between two iterations are not evaluated; the next iteration is.
@@ -81,16 +80,15 @@ def resume(run: Run, tx: Transaction, slots: Slots) -> None:
     undecided = [p for p in run.graph.order if run.states[p] == TaskState.PENDING]
     for group in run.groups.values():
         if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
-            slots.offer(group)
-    step(run, undecided, tx, slots)
-    go_on(run, tx, slots)
+            tx.slots.offer(group)
+    step(run, undecided, tx)
+    go_on(run, tx)
 
 
 def end(
     task: TaskInstance,
     state: TaskState,
     tx: Transaction,
-    slots: Slots,
     *,
     at: Timestamp | None = None,
     skips: tuple[int, ...] = (),
@@ -114,19 +112,19 @@ def end(
     if task.spec.sensor is None:  # a sensor's deadline remains visible
         task.deadline_at = None
     run = task.run
-    leave(task, tx, slots)
+    leave(task, tx)
     if task.task_no in run.items and not task.spec.streams:
         tx.batch.gone_items.append(task.task_no)  # its result includes all items
         del run.items[task.task_no]
     if run.state is RunState.RUNNING:
-        grown = iterations.go_round(run, task.position, tx, slots) if again else []
+        grown = iterations.go_round(run, task.position, tx) if again else []
         follows = _ended(run, task.position, task.map_index, state, tx)
         for group in grown:
-            follows += [(group.position, WHOLE), *_judge_children(group, tx, slots)]
+            follows += [(group.position, WHOLE), *_judge_children(group, tx)]
         for position in skips:
             follows += _skip(run, position, task.map_index, tx)
-        _step(run, follows, tx, slots)
-        slots.unblock(task)
+        _step(run, follows, tx)
+        tx.slots.unblock(task)
     elif task.map_index < 0:  # its run was cut short: only tasks of the next run may follow
         run.states[task.position] = state
 
@@ -144,9 +142,9 @@ def _skip(run: Run, position: int, map_index: int, tx: Transaction) -> list[Entr
     return _ended(run, position, map_index, TaskState.SKIPPED, tx)
 
 
-def leave(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+def leave(task: TaskInstance, tx: Transaction) -> None:
     """Release everything that a task holds: its slot, triggers and durable calls."""
-    slots.release(task)
+    tx.slots.release(task)
     task.run.active_tasks.pop(task.task_no, None)
     tx.memory.active_tasks.pop(task.task_no, None)
     if task.waits or task.streams or task.resumed is not None:
@@ -238,12 +236,12 @@ def _ended(
     return entries
 
 
-def step(run: Run, first: Iterable[int], tx: Transaction, slots: Slots) -> None:
+def step(run: Run, first: Iterable[int], tx: Transaction) -> None:
     """Evaluate these tasks, and all that follow from them."""
-    _step(run, [(position, WHOLE) for position in first], tx, slots)
+    _step(run, [(position, WHOLE) for position in first], tx)
 
 
-def _step(run: Run, first: Iterable[Entry], tx: Transaction, slots: Slots) -> None:
+def _step(run: Run, first: Iterable[Entry], tx: Transaction) -> None:
     if run.clearing is not None:
         return  # all tasks are evaluated when the clear is complete
     agenda = deque(first)
@@ -251,9 +249,9 @@ def _step(run: Run, first: Iterable[Entry], tx: Transaction, slots: Slots) -> No
         position, index = agenda.popleft()
         group = run.groups.get(position)
         if index >= 0 and group is not None and group.one_to_one is not None:
-            agenda.extend(_judge_child(group, group.one_to_one, index, tx, slots))
+            agenda.extend(_judge_child(group, group.one_to_one, index, tx))
         elif run.states[position] == TaskState.PENDING:
-            agenda.extend(_judge(run, position, tx, slots))
+            agenda.extend(_judge(run, position, tx))
     if run.unfinished == 0 and run.state is RunState.RUNNING:
         tx.change_run(run, state=outcome(run), ended_at=tx.now)
         tx.effects.append(ForgetRun(run.run_no))
@@ -261,14 +259,14 @@ def _step(run: Run, first: Iterable[Entry], tx: Transaction, slots: Slots) -> No
         tx.ended_runs.append(run)
 
 
-def _judge(run: Run, position: int, tx: Transaction, slots: Slots) -> list[Entry]:
+def _judge(run: Run, position: int, tx: Transaction) -> list[Entry]:
     """Evaluate a task as a whole; return the tasks to evaluate next."""
     said = verdict(run, position)
     ended: TaskState | None
     if said is Verdict.RUN or (said is Verdict.WAIT and _may_open(run, position)):
         if position in run.graph.past and not previous.admits(run, position, tx):
             return []
-        ended = _make_ready(run, position, tx, slots)
+        ended = _make_ready(run, position, tx)
     elif said is Verdict.WAIT:
         return []
     else:
@@ -282,14 +280,14 @@ def _judge(run: Run, position: int, tx: Transaction, slots: Slots) -> list[Entry
     if group is None:
         return []
     entries = [(follower, WHOLE) for follower in run.graph.followers[position]]
-    return entries + _judge_children(group, tx, slots)
+    return entries + _judge_children(group, tx)
 
 
 def _may_open(run: Run, position: int) -> bool:
     return bool(run.graph.indexed[position]) and one_to_one.may_open(run, position)
 
 
-def _judge_children(group: MappedTask, tx: Transaction, slots: Slots) -> list[Entry]:
+def _judge_children(group: MappedTask, tx: Transaction) -> list[Entry]:
     """Evaluate the children that were not since the expansion; return the next tasks."""
     entries: list[Entry] = []
     pairing = group.one_to_one if group.run.clearing is None else None
@@ -299,13 +297,11 @@ def _judge_children(group: MappedTask, tx: Transaction, slots: Slots) -> list[En
             break
         tx.judged += 1
         pairing.judged += 1
-        entries += _judge_child(group, pairing, pairing.judged - 1, tx, slots)
+        entries += _judge_child(group, pairing, pairing.judged - 1, tx)
     return entries
 
 
-def _judge_child(
-    group: MappedTask, pairing: OneToOne, index: int, tx: Transaction, slots: Slots
-) -> list[Entry]:
+def _judge_child(group: MappedTask, pairing: OneToOne, index: int, tx: Transaction) -> list[Entry]:
     if group.states[index] != TaskState.PENDING:
         return []
     said = one_to_one.child_verdict(group, index)
@@ -316,21 +312,21 @@ def _judge_child(
         had_fresh = group.has_fresh
         pairing.let(index)
         if not had_fresh and group.has_fresh:
-            slots.offer(group)
+            tx.slots.offer(group)
         return []
     ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
     end_unstarted(run, position, ended, tx, map_index=index)
     return _ended(run, position, index, ended, tx)
 
 
-def go_on(run: Run, tx: Transaction, slots: Slots) -> None:
+def go_on(run: Run, tx: Transaction) -> None:
     """Evaluate the children for which an earlier turn had no capacity."""
     for group in list(run.groups.values()):
         if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:
-            step(run, [group.position], tx, slots)
+            step(run, [group.position], tx)
         is_judged = run.states[group.position] == TaskState.RUNNING  # else the task comes first
         if group.one_to_one is not None and is_judged and run.state is RunState.RUNNING:
-            _step(run, _judge_children(group, tx, slots), tx, slots)
+            _step(run, _judge_children(group, tx), tx)
 
 
 def _lacks_a_list(run: Run, position: int) -> bool:
@@ -343,17 +339,17 @@ def _lacks_a_list(run: Run, position: int) -> bool:
     return any(run.states[position] < TaskState.SUCCESS for position in plain)
 
 
-def _make_ready(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskState | None:
+def _make_ready(run: Run, position: int, tx: Transaction) -> TaskState | None:
     """Queue a task, or expand it; return its final state if it ended at once instead."""
     if run.spec.tasks[position].mapped is not None:
-        return _expand(run, position, tx, slots)
+        return _expand(run, position, tx)
     run.states[position] = TaskState.QUEUED
     task = fresh(run, position, -1)
     task.queued_at = tx.now
     tx.move(task, TaskState.QUEUED)
     run.active_tasks[task.task_no] = task
     tx.memory.active_tasks[task.task_no] = task
-    slots.offer(task)
+    tx.slots.offer(task)
     return None
 
 
@@ -375,17 +371,17 @@ def _end_children(run: Run, position: int, state: TaskState, tx: Transaction) ->
     return list(entries)
 
 
-def _expand(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskState | None:
+def _expand(run: Run, position: int, tx: Transaction) -> TaskState | None:
     if position in run.groups:  # it was cleared, and keeps its width
         run.states[position] = TaskState.RUNNING
         if run.groups[position].one_to_one is None:
-            slots.offer(run.groups[position])
+            tx.slots.offer(run.groups[position])
         return None
     spec = run.spec.tasks[position]
     assert spec.mapped is not None  # noqa: S101 - checked by the caller
     stream = stream_expand.source_of(run, position)
     if stream >= 0 and run.states[stream] < TaskState.SUCCESS:
-        stream_expand.open_group(run, position, tx, slots)
+        stream_expand.open_group(run, position, tx)
         return None
     if _lacks_a_list(run, position) or not one_to_one.is_known(run, position):
         return None
@@ -412,7 +408,7 @@ def _expand(run: Run, position: int, tx: Transaction, slots: Slots) -> TaskState
     if run.graph.indexed[position]:
         group.one_to_one = OneToOne(widths, group.width)
     else:
-        slots.offer(group)
+        tx.slots.offer(group)
     return None
 
 
@@ -433,7 +429,7 @@ def _make_group(run: Run, position: int, width: int, tx: Transaction) -> MappedT
         first_task_no=tx.numbers.take(numbers),
         is_open=is_open,
     )
-    retire(run, position, tx)
+    stream_expand.remove_unexpanded(run, position, tx)
     group = run.groups[position] = MappedTask(run, row)
     run.states[position] = TaskState.RUNNING
     tx.change_group(group, -1)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 
-from aioflow.core.crash_trials import DAEMON, on_trial, process_on_trial
 from aioflow.core.scheduling.ready import SENSOR_QUEUE, START_QUEUE, Ready, head, is_hosted_sensor
 from aioflow.core.scheduling.workers import Grant, Worker, best_idle, expected_us
+from aioflow.core.state.crash_trials import DAEMON, on_trial, process_on_trial
 from aioflow.core.state.graph import is_identifier
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance

@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.core.runs import create
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks import durable_calls
 from aioflow.core.tasks.tries import requeue
@@ -27,7 +26,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _WENT_WELL = frozenset({RunState.SUCCESS, RunState.PARTIAL})
 
 
-def call(task: TaskInstance, report: RunCalled, tx: Transaction, slots: Slots) -> None:
+def call(task: TaskInstance, report: RunCalled, tx: Transaction) -> None:
     """Start a run for a coroutine, which is suspended until the run has ended if it waits for it.
 
     If the run cannot be created, the failure is recorded as the answer and the coroutine continues.
@@ -38,7 +37,7 @@ def call(task: TaskInstance, report: RunCalled, tx: Transaction, slots: Slots) -
     request = CreateRun(dag_id=report.dag_id, conf=report.conf)
     try:
         caller = number if report.waits else None
-        run = create.make_run(request, tx, slots, cause="task", caller=caller)
+        run = create.make_run(request, tx, cause="task", caller=caller)
     except RequestError as exc:
         failure, arguments = _refused(exc)
         durable_calls.record(
@@ -51,14 +50,14 @@ def call(task: TaskInstance, report: RunCalled, tx: Transaction, slots: Slots) -
         durable_calls.record(task, report, RecordState.ANSWERED, tx, answer=answer)
         durable_calls.confirm(task, report.ordinal, tx, answer, None)
         return
-    durable_calls.park(task, report, tx, slots)
+    durable_calls.park(task, report, tx)
     until = durable_calls.deadline(task, None, tx.steady)
     kwargs = _encode({"dag": run.row.dag_id, "run_id": run.row.run_id})
     task.waits = (durable_calls.wait_for(task, 0, (RUN, kwargs), until, tx, number=number),)
     tx.wake_task(task, until)
 
 
-def ended(run: Run, tx: Transaction, slots: Slots) -> None:
+def ended(run: Run, tx: Transaction) -> None:
     """Resume the task that waits for a run, now that the run is in its final state."""
     caller = run.row.caller
     wait = None if caller is None else tx.memory.waits.get(caller)
@@ -74,7 +73,7 @@ def ended(run: Run, tx: Transaction, slots: Slots) -> None:
         durable_calls.give_answer(task, _encode(arguments), failure, tx)
     tx.drop_wait(wait)
     wait.task, task.waits = None, ()
-    requeue(task, tx, slots)
+    requeue(task, tx)
 
 
 def _refused(problem: RequestError) -> tuple[Failure, bytes]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.execution_timeout import try_ends_at
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks.tries import requeue, unpark
@@ -78,13 +77,11 @@ def emit(task: TaskInstance, report: EventEmitted, tx: Transaction) -> None:
         confirm(task, report.ordinal, tx)
 
 
-def await_triggers(
-    task: TaskInstance, report: Awaiting, tx: Transaction, slots: Slots
-) -> list[TriggerInstance]:
+def await_triggers(task: TaskInstance, report: Awaiting, tx: Transaction) -> list[TriggerInstance]:
     """Suspend a coroutine that waits, and release its slot. Return the triggers to assign."""
     if report.ordinal != task.recorded:
         raise ValueError(f"call {report.ordinal} of task {task.task_no} after {task.recorded}")
-    park(task, report, tx, slots)
+    park(task, report, tx)
     until = deadline(task, report.timeout_us, tx.steady)
     triggers = report.triggers or ((SLEEP, b"\x80"),)
     task.waits = tuple(
@@ -109,16 +106,14 @@ def open_stream(
     return wait
 
 
-def next_event(
-    task: TaskInstance, report: NextEventRequested, tx: Transaction, slots: Slots
-) -> Failure | None:
+def next_event(task: TaskInstance, report: NextEventRequested, tx: Transaction) -> Failure | None:
     """Answer with the next event, or suspend. Return the failure of the stream if it failed."""
     if report.ordinal != task.recorded or task.state is not TaskState.RUNNING:
         return None  # repeated report
     wait = task.streams.get(report.stream)
     payload = None if wait is None else event_stream.consume(wait, tx)
     if payload is None and wait is not None and not event_stream.is_over(wait):
-        park(task, report, tx, slots)
+        park(task, report, tx)
         task.waits = (wait,)
         task.deadline_at = deadline(task, report.timeout_us, tx.steady)
         tx.wake_task(task, task.deadline_at)
@@ -165,7 +160,7 @@ def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> bool:
     return True
 
 
-def time_out(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+def time_out(task: TaskInstance, tx: Transaction) -> None:
     """Answer a call whose deadline has come: a sleep is complete, any other call raises."""
     failure = None
     if task.open_kind != SLEEP:
@@ -174,31 +169,30 @@ def time_out(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
         failure = Failure(type="TimeoutError", message=message, reason="timeout")
     give_answer(task, None, failure, tx)
     task.deadline_at = None
-    requeue(task, tx, slots)
+    requeue(task, tx)
 
 
-def not_parked(task: TaskInstance, report: NotSuspended, tx: Transaction, slots: Slots) -> None:
+def not_parked(task: TaskInstance, report: NotSuspended, tx: Transaction) -> None:
     """Run a coroutine again from the start, uncharged, because its host no longer had it."""
     if task.start_no == report.start_no and task.state is TaskState.RUNNING:
         unpark(task)
-        slots.release(task)
-        slots.unblock(task)
-        requeue(task, tx, slots)
+        tx.slots.release(task)
+        tx.slots.unblock(task)
+        requeue(task, tx)
 
 
 def park(
     task: TaskInstance,
     report: Awaiting | NextEventRequested | RunCalled,
     tx: Transaction,
-    slots: Slots,
 ) -> None:
     """Record an open call, suspend its coroutine and release the slot."""
     record(task, report, RecordState.OPEN, tx)
     task.open_kind = report.kind
     task.parked_start = task.start_no
     tx.move(task, TaskState.DEFERRED)
-    slots.release(task)
-    slots.unblock(task)
+    tx.slots.release(task)
+    tx.slots.unblock(task)
 
 
 def confirm(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
-from aioflow.core.transaction import Transaction
-from aioflow.model.states import TaskState
 
-__all__ = ("cleared_places", "fresh", "is_cleared", "retire", "rewind")
+__all__ = ("cleared_places", "fresh", "is_cleared", "rewind")
 
 
 def fresh(run: Run, position: int, map_index: int) -> TaskInstance:
@@ -45,15 +43,6 @@ def is_cleared(group: MappedTask) -> bool:
     """Return whether any child of a mapped task was cleared and is pending."""
     first = group.first_task_no
     return next(group.run.cleared.between(first, first + group.width), None) is not None
-
-
-def retire(run: Run, position: int, tx: Transaction) -> None:
-    """Remove the row that a task has from an earlier end without expansion; it expands now."""
-    task_no = run.task_no(position, -1)
-    if task_no in run.cleared:
-        task = fresh(run, position, -1)
-        tx.move(task, TaskState.REMOVED)
-        run.removed[task_no] = task.start_no
 
 
 def rewind(group: MappedTask) -> None:

@@ -8,7 +8,6 @@ no event, the task is ``deferred`` and holds no slot.
 
 from __future__ import annotations
 
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks import stream_producer
 from aioflow.core.tasks.durable_calls import deadline
@@ -56,7 +55,6 @@ def take(
     task: TaskInstance,
     report: TriggerFired,
     tx: Transaction,
-    slots: Slots,
 ) -> None:
     """Store an event. The first of a batch waits for others, up to the delay of its operator."""
     stream = wait.stream
@@ -67,54 +65,54 @@ def take(
         return
     spec = _spec(task)
     if len(stream.pending) >= spec.batch or not spec.delay_us:
-        go_on(task, tx, slots)
+        go_on(task, tx)
     elif before == 0:
         tx.wake_task(task, tx.steady + spec.delay_us)
 
 
-def ended(wait: TriggerInstance, failure: Failure | None, tx: Transaction, slots: Slots) -> None:
+def ended(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
     """Record the end of the trigger. The task is resumed when it has consumed all events."""
     event_stream.close(wait, failure, tx)
     task = wait.task
     if task is not None and _waits_for(task, wait):
-        go_on(task, tx, slots)
+        go_on(task, tx)
 
 
-def handled(task: TaskInstance, report: EventsHandled, tx: Transaction, slots: Slots) -> None:
+def handled(task: TaskInstance, report: EventsHandled, tx: Transaction) -> None:
     """Consume the events that an operator handled, store its items, and continue or succeed."""
     wait = task.resumed
     assert wait is not None  # noqa: S101 - a start that handles events has their stream
     assert wait.stream is not None  # noqa: S101 - as above
     while wait.stream.pending and wait.stream.pending[0][0] < report.upto:
         event_stream.consume(wait, tx)
-    capped = stream_producer.give(task, report.items, tx, slots)
+    capped = stream_producer.give(task, report.items, tx)
     if capped is not None:
-        stream_producer.too_many(task, capped, tx, slots)
+        stream_producer.too_many(task, capped, tx)
         return
     if report.is_last:
         result = Succeeded(task.task_no, task.start_no, report.began_at, report.at)
-        succeed(task, result, tx, slots)
+        succeed(task, result, tx)
         return
     forget_calls(task, 0, tx)
     task.interruptions = 0
     tx.move(task, TaskState.DEFERRED)
-    slots.release(task)
-    slots.unblock(task)
+    tx.slots.release(task)
+    tx.slots.unblock(task)
     begin_to_wait(task, wait, tx)
-    go_on(task, tx, slots)
+    go_on(task, tx)
 
 
-def go_on(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+def go_on(task: TaskInstance, tx: Transaction) -> None:
     """Resume a waiting task if there are events, or end it if its stream has ended."""
     wait = task.wait
     if wait is None or wait.stream is None or not _waits_for(task, wait):
         return
-    if wait.stream.pending and stream_producer.has_room(task, slots):
-        _resume(task, wait, tx, slots)
+    if wait.stream.pending and stream_producer.has_room(task, tx.slots):
+        _resume(task, wait, tx)
     elif wait.stream.pending:
         tx.memory.backpressured[task.task_no] = task
     elif event_stream.is_over(wait):
-        _close(task, wait, tx, slots)
+        _close(task, wait, tx)
 
 
 def cancel(task: TaskInstance, tx: Transaction) -> None:
@@ -147,21 +145,21 @@ def wait_again(task: TaskInstance, tx: Transaction) -> None:
     host(wait, tx)
 
 
-def _resume(task: TaskInstance, wait: TriggerInstance, tx: Transaction, slots: Slots) -> None:
+def _resume(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> None:
     task.waits, task.resumed, task.deadline_at = (), wait, None
-    requeue(task, tx, slots)
+    requeue(task, tx)
 
 
-def _close(task: TaskInstance, wait: TriggerInstance, tx: Transaction, slots: Slots) -> None:
+def _close(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> None:
     if wait.row.failure is not None:
-        fail_or_retry(task, wait.row.failure, tx, slots)
+        fail_or_retry(task, wait.row.failure, tx)
         return
     spec = _spec(task)
     if task.spec.streams and not (spec.method and wait.row.next_method):
         now = tx.now  # nothing is left to call and its items are stored: no slot needed
-        succeed(task, Succeeded(task.task_no, task.start_no, now, now), tx, slots)
+        succeed(task, Succeeded(task.task_no, task.start_no, now, now), tx)
         return
-    _resume(task, wait, tx, slots)
+    _resume(task, wait, tx)
 
 
 def _waits_for(task: TaskInstance, wait: TriggerInstance) -> bool:

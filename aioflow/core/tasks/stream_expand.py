@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import MappedTask, Run
 from aioflow.core.tasks.expand import WIDTH_LIMIT
-from aioflow.core.tasks.readiness import retire
+from aioflow.core.tasks.readiness import fresh
 from aioflow.core.transaction import Transaction
 from aioflow.model.rows import ExpansionRow
 from aioflow.model.states import TaskState
@@ -52,9 +51,9 @@ def has_begun(run: Run, position: int) -> bool:
     return source >= 0 and run.states[source] < TaskState.SUCCESS and given(run, source) > 0
 
 
-def open_group(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
+def open_group(run: Run, position: int, tx: Transaction) -> None:
     """Expand a mapped task over the items so far."""
-    retire(run, position, tx)
+    remove_unexpanded(run, position, tx)
     limit = min(run.spec.tasks[position].map_limit, WIDTH_LIMIT)
     row = ExpansionRow(
         run_no=run.run_no,
@@ -67,10 +66,10 @@ def open_group(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
     tx.change_group(group, -1)
     run.states[position] = TaskState.RUNNING
     run.widen(position, group.width + 1)
-    slots.offer(group)
+    tx.slots.offer(group)
 
 
-def grow(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
+def grow(run: Run, position: int, tx: Transaction) -> None:
     """Add a child for each new item."""
     group = run.groups[position]
     tx.change_group(group, group.width)
@@ -80,7 +79,7 @@ def grow(run: Run, position: int, tx: Transaction, slots: Slots) -> None:
         group.grow()
     run.widen(position, more + 1)
     if not had_fresh and group.has_fresh:
-        slots.offer(group)
+        tx.slots.offer(group)
 
 
 def close(run: Run, position: int, tx: Transaction) -> Iterator[int]:
@@ -160,3 +159,12 @@ def given(run: Run, source: int) -> int:
     """Return the number of items of a stream; 0 once it was cleared."""
     items = run.items.get(run.task_no(source, -1))
     return 0 if items is None else items.count
+
+
+def remove_unexpanded(run: Run, position: int, tx: Transaction) -> None:
+    """Remove the row that a task has from an earlier end without expansion; it expands now."""
+    task_no = run.task_no(position, -1)
+    if task_no in run.cleared:
+        task = fresh(run, position, -1)
+        tx.move(task, TaskState.REMOVED)
+        run.removed[task_no] = task.start_no

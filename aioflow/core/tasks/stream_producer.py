@@ -26,7 +26,7 @@ from aioflow.protocol.reports import ItemYielded
 __all__ = ("full_window", "give", "go_on", "has_room", "take", "too_many")
 
 
-def take(task: TaskInstance, report: ItemYielded, tx: Transaction, slots: Slots) -> None:
+def take(task: TaskInstance, report: ItemYielded, tx: Transaction) -> None:
     """Store an item that a generator yielded. Items of an earlier try are known by their index."""
     if task.state is not TaskState.RUNNING:
         return
@@ -35,9 +35,9 @@ def take(task: TaskInstance, report: ItemYielded, tx: Transaction, slots: Slots)
     if report.index > count:
         raise ValueError(f"item {report.index} of task {task.task_no} after {count}")
     if report.index == count:
-        capped = give(task, [report.payload], tx, slots)
+        capped = give(task, [report.payload], tx)
         if capped is not None:
-            too_many(task, capped, tx, slots)
+            too_many(task, capped, tx)
             return
         if task.interruptions:  # it made progress since it was interrupted
             task.interruptions = 0
@@ -45,18 +45,16 @@ def take(task: TaskInstance, report: ItemYielded, tx: Transaction, slots: Slots)
     tx.memory.backpressured[task.task_no] = task
 
 
-def too_many(task: TaskInstance, capped: FanOutCapped, tx: Transaction, slots: Slots) -> None:
+def too_many(task: TaskInstance, capped: FanOutCapped, tx: Transaction) -> None:
     """Fail a task that yielded more items than allowed. Children that have started continue."""
     if task.is_hosted or task.worker >= 0:
         tx.effects.append(stop_of(task, task.start_no, "failed"))
-    slots.release(task)
+    tx.slots.release(task)
     failure = Failure(type="FanOutCapped", message=str(capped), reason="fanout_cap")
-    fail(task, failure, tx, slots)
+    fail(task, failure, tx)
 
 
-def give(
-    task: TaskInstance, payloads: Sequence[bytes], tx: Transaction, slots: Slots
-) -> FanOutCapped | None:
+def give(task: TaskInstance, payloads: Sequence[bytes], tx: Transaction) -> FanOutCapped | None:
     """Add items to the output of a task, and children for them.
 
     Returns:
@@ -77,18 +75,18 @@ def give(
         tx.new_item(task, given.count, payload)
         given.add(payload)
     if spec.streams:
-        _feed(task, tx, slots)
+        _feed(task, tx)
     return capped
 
 
-def _feed(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+def _feed(task: TaskInstance, tx: Transaction) -> None:
     run = task.run
     takers = stream_expand.takers(run, task.position)
     for taker in takers:
         group = run.groups.get(taker)
         if group is not None and group.is_open:
-            stream_expand.grow(run, taker, tx, slots)
-    step(run, [taker for taker in takers if taker not in run.groups], tx, slots)
+            stream_expand.grow(run, taker, tx)
+    step(run, [taker for taker in takers if taker not in run.groups], tx)
 
 
 def has_room(task: TaskInstance, slots: Slots) -> bool:
@@ -133,7 +131,7 @@ def _has_one_at_work(group: MappedTask) -> bool:
     )
 
 
-def go_on(tx: Transaction, slots: Slots) -> list[TaskInstance]:
+def go_on(tx: Transaction) -> list[TaskInstance]:
     """Confirm the stored items to backpressured tasks whose consumers have capacity now.
 
     Returns:
@@ -145,7 +143,7 @@ def go_on(tx: Transaction, slots: Slots) -> list[TaskInstance]:
         if tx.memory.active_tasks.get(task_no) is not task:
             del held[task_no]
         elif task.state is TaskState.RUNNING:
-            if not has_room(task, slots):
+            if not has_room(task, tx.slots):
                 continue
             del held[task_no]
             if not task.is_hosted:
@@ -154,7 +152,7 @@ def go_on(tx: Transaction, slots: Slots) -> list[TaskInstance]:
             upto = 0 if given is None else given.count
             taken = ItemsStored(task_no, task.start_no, upto)
             tx.effects.append(ConfirmCall(taken, task.run.async_role))
-        elif task.state is TaskState.DEFERRED and has_room(task, slots):
+        elif task.state is TaskState.DEFERRED and has_room(task, tx.slots):
             del held[task_no]
             waiting.append(task)
         elif task.state is not TaskState.DEFERRED:

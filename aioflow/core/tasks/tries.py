@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from aioflow.core import crash_trials
 from aioflow.core.runs import iterations
 from aioflow.core.runs.run import AT_HAND_BYTES, alert, end
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.scheduling.workers import Grant
 from aioflow.core.state.execution_timeout import time_limit
 from aioflow.core.state.task_instance import Run, TaskInstance
@@ -141,12 +140,12 @@ def keep_try(
     )
 
 
-def succeed(task: TaskInstance, report: Succeeded, tx: Transaction, slots: Slots) -> None:
+def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
     """End a task whose try returned. Keep its result for the database and for dependent tasks."""
     run, position = task.run, task.position
     exhausted = iterations.exhausted(task) if report.again else None
     if exhausted is not None:
-        fail(task, exhausted, tx, slots)
+        fail(task, exhausted, tx)
         return
     if task.spec.streams:
         given = run.items.get(task.task_no)
@@ -175,7 +174,6 @@ def succeed(task: TaskInstance, report: Succeeded, tx: Transaction, slots: Slots
         task,
         TaskState.SUCCESS,
         tx,
-        slots,
         at=report.at,
         skips=report.skips,
         again=report.again,
@@ -197,7 +195,6 @@ def fail_or_retry(
     task: TaskInstance,
     failure: Failure,
     tx: Transaction,
-    slots: Slots,
     *,
     retryable: bool = True,
     retry_after_us: int | None = None,
@@ -214,43 +211,41 @@ def fail_or_retry(
         )
     over = None if at is None else retry_budget.spend(task, failure, tx)
     if at is None or over is not None:
-        fail(task, over or failure, tx, slots)
+        fail(task, over or failure, tx)
         return
     keep_try(task, TaskState.FAILED, failure, tx)
     task.failure = failure
     task.due_at = at
     tx.move(task, TaskState.RETRYING)
     _rewind(task, tx)
-    slots.release(task)
-    slots.unblock(task)
+    tx.slots.release(task)
+    tx.slots.unblock(task)
     tx.wake_task(task, at)
 
 
-def fail(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
+def fail(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     """Fail a task for good."""
     keep_try(task, TaskState.FAILED, failure, tx)
     task.failure = failure
     if failure.reason in {"fanout_cap", "sensor_timeout"}:
         alert(task.run, task.position, failure, tx)
-    end(task, TaskState.FAILED, tx, slots)
+    end(task, TaskState.FAILED, tx)
 
 
-def cut_short(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
+def cut_short(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     """Requeue a task whose shared process died, unless the task itself killed it.
 
     A task is never charged for the code that ran beside it, see ``crash_trials``.
     """
     guilt = crash_trials.guilt(task.task_no, tx.memory)
     if guilt is None:
-        interrupt(task, failure, None, tx, slots)
+        interrupt(task, failure, None, tx)
     else:
         alert(task.run, task.position, guilt, tx)
-        interrupt(task, guilt, 0, tx, slots)
+        interrupt(task, guilt, 0, tx)
 
 
-def interrupt(
-    task: TaskInstance, failure: Failure, limit: int | None, tx: Transaction, slots: Slots
-) -> None:
+def interrupt(task: TaskInstance, failure: Failure, limit: int | None, tx: Transaction) -> None:
     """Requeue a task that was interrupted by the infrastructure, or fail it beyond the limit.
 
     Args:
@@ -259,16 +254,16 @@ def interrupt(
     task.interruptions += 1
     unpark(task)
     task.started_at = task.ends_at = None  # the lost time does not count
-    slots.release(task)
-    slots.unblock(task)
+    tx.slots.release(task)
+    tx.slots.unblock(task)
     if limit is not None and task.interruptions > limit:
         message = f"interrupted {task.interruptions} times; the last time: {failure.message}"
-        fail(task, Failure(type=failure.type, message=message, reason="interrupted"), tx, slots)
+        fail(task, Failure(type=failure.type, message=message, reason="interrupted"), tx)
         return
-    requeue(task, tx, slots)
+    requeue(task, tx)
 
 
-def await_code(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
+def await_code(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     """Delay a try whose code was missing on disk, and restore the code.
 
     The try number is unchanged.
@@ -277,24 +272,22 @@ def await_code(task: TaskInstance, failure: Failure, tx: Transaction, slots: Slo
     task.due_at = tx.steady + CODE_AGAIN_US
     tx.move(task, TaskState.RETRYING)
     unpark(task)
-    slots.release(task)
-    slots.unblock(task)
+    tx.slots.release(task)
+    tx.slots.unblock(task)
     tx.wake_task(task, task.due_at)
     tx.effects.append(RestoreCode((task.run.row.version,)))
 
 
-def requeue(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+def requeue(task: TaskInstance, tx: Transaction) -> None:
     """Queue a task for a slot again, within the same try."""
     if task.state is not TaskState.QUEUED:
         tx.move(task, TaskState.QUEUED)
     task.due_at = None
     task.queued_at = tx.now
-    slots.offer(task)
+    tx.slots.offer(task)
 
 
-def look_again(
-    task: TaskInstance, tx: Transaction, slots: Slots, *, recheck_in_us: int | None = None
-) -> None:
+def look_again(task: TaskInstance, tx: Transaction, *, recheck_in_us: int | None = None) -> None:
     """Reschedule a sensor that was not ready, or that ignores its failure, until its next poke.
 
     The next poke starts from the beginning, whatever this one waited for.
@@ -315,12 +308,12 @@ def look_again(
         tx.touch(task)
     else:
         tx.move(task, TaskState.SENSING)
-    slots.release(task)
-    slots.unblock(task)
+    tx.slots.release(task)
+    tx.slots.unblock(task)
     tx.wake_task(task, task.due_at)
 
 
-def wake_due(task: TaskInstance, at: Timestamp, tx: Transaction, slots: Slots) -> None:
+def wake_due(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
     """Handle a timer for a retry or a poke."""
     if task.due_at != at:
         return  # an outdated timer
@@ -330,12 +323,12 @@ def wake_due(task: TaskInstance, at: Timestamp, tx: Transaction, slots: Slots) -
         else:
             task.try_number += 1
         task.started_at = task.ends_at = None
-        requeue(task, tx, slots)
+        requeue(task, tx)
     elif task.state is TaskState.SENSING:
-        requeue(task, tx, slots)
+        requeue(task, tx)
 
 
-def time_out_sensor(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
+def time_out_sensor(task: TaskInstance, tx: Transaction) -> None:
     """Fail or skip a sensor that has timed out, and alert. It is never retried."""
     sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - only sensors sense
@@ -348,9 +341,9 @@ def time_out_sensor(task: TaskInstance, tx: Transaction, slots: Slots) -> None:
         keep_try(task, TaskState.SKIPPED, failure, tx)
         task.failure = failure
         alert(task.run, task.position, failure, tx)
-        end(task, TaskState.SKIPPED, tx, slots)
+        end(task, TaskState.SKIPPED, tx)
     else:
-        fail(task, failure, tx, slots)
+        fail(task, failure, tx)
 
 
 def forget_event(task: TaskInstance, tx: Transaction) -> None:
@@ -379,15 +372,15 @@ def _rewind(task: TaskInstance, tx: Transaction) -> None:
     forget_event(task, tx)
 
 
-def drop_record(task: TaskInstance, report: RecordDropped, tx: Transaction, slots: Slots) -> None:
+def drop_record(task: TaskInstance, report: RecordDropped, tx: Transaction) -> None:
     """Drop the records that the current code no longer matches, as its author requested."""
     if task.state is not TaskState.RUNNING:
         return
     forget_calls(task, report.first, tx)
     if report.starts_over:
-        slots.release(task)
-        slots.unblock(task)
-        requeue(task, tx, slots)
+        tx.slots.release(task)
+        tx.slots.unblock(task)
+        requeue(task, tx)
 
 
 def forget_calls(task: TaskInstance, first: int, tx: Transaction) -> None:

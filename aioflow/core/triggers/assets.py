@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.dag_triggers import DagTrigger, PendingAssetEvent
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import event_runs
@@ -40,7 +39,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(MadeAnew)
 
 
-def settle(tx: Transaction, slots: Slots) -> None:
+def settle(tx: Transaction) -> None:
     """Record the asset events of this turn for their DAGs. Each DAG starts one run at most."""
     standing = tx.memory.dag_triggers
     taken: dict[TriggerNo, DagTrigger] = {}
@@ -51,12 +50,12 @@ def settle(tx: Transaction, slots: Slots) -> None:
                 taken[taker.row.trigger_no] = taker
     tx.asset_events.clear()
     for taker in taken.values():
-        _go_on(taker, tx, slots)
+        _go_on(taker, tx)
     tx.placed_dags += sorted(tx.eased_dags)  # fewer runs wait: pending events may start one
     while tx.placed_dags:  # pending events may meet another condition, or start a run again
         one = standing.of(tx.placed_dags.pop())
         if one is not None:
-            _go_on(one, tx, slots)
+            _go_on(one, tx)
 
 
 def is_met(condition: AssetCondition, there: set[str]) -> bool:
@@ -115,7 +114,7 @@ def _told(event: NamedEventRow) -> bytes:
     return _encode({**of, **more, "extra": told.extra})
 
 
-def _go_on(one: DagTrigger, tx: Transaction, slots: Slots) -> None:
+def _go_on(one: DagTrigger, tx: Transaction) -> None:
     """Start a run with all pending events, if they meet the condition."""
     memory, dag_id = tx.memory, one.row.dag_id
     spec = spec_of(one, memory)
@@ -136,6 +135,6 @@ def _go_on(one: DagTrigger, tx: Transaction, slots: Slots) -> None:
     }
     last = max(event.sequence for events in pending.values() for event in events)
     payload = _encode({TRIGGERING_EVENTS: told})
-    fate = event_runs.start(one, spec, last, None, payload, tx, slots)
+    fate = event_runs.start(one, spec, last, None, payload, tx)
     for events in pending.values():
         tx.batch.of_dags.fates += [FateChange(event.event_no, *fate) for event in events]

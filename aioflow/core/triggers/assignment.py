@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from aioflow.core.crash_trials import may_host, may_host_all
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of, own_role
+from aioflow.core.state.crash_trials import may_host, may_host_all
 from aioflow.core.state.dag_version import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.packing import PackedTask, TaskShape

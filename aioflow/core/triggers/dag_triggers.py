@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from aioflow.core.crash_trials import bar, is_barred, may_host
+from aioflow.core.crash_trials import bar
 from aioflow.core.state.child_roles import QUARANTINE, TRIGGERS
+from aioflow.core.state.crash_trials import is_barred, may_host
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction

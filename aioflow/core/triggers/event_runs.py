@@ -16,7 +16,6 @@ import msgspec
 
 from aioflow.core.runs import create
 from aioflow.core.runs.cancel import cancel
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Fire
@@ -76,7 +75,7 @@ def _stored_key(key: str) -> str:
     return key[:KEY_LENGTH].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def fire(one: DagTrigger, report: TriggerFired, tx: Transaction, slots: Slots) -> None:
+def fire(one: DagTrigger, report: TriggerFired, tx: Transaction) -> None:
     """Process an event, unless it is known.
 
     An event is also dropped if an earlier one of its assignment was not processed: the next
@@ -91,13 +90,11 @@ def fire(one: DagTrigger, report: TriggerFired, tx: Transaction, slots: Slots) -
     key = (one.row.trigger_no, None if report.key is None else _stored_key(report.key))
     if report.key is None or key not in known:
         known.add(key)
-        _store(one, spec, report, tx, slots)
+        _store(one, spec, report, tx)
     _credit(one, tx)
 
 
-def _store(
-    one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, tx: Transaction, slots: Slots
-) -> None:
+def _store(one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, tx: Transaction) -> None:
     number, sequence = one.row.trigger_no, one.row.sequence
     key = None if report.key is None else _stored_key(report.key)
     tx.memory.crash_suspects.clear(number)
@@ -111,7 +108,7 @@ def _store(
         fate, reason = Fate.REFUSED, f"its key holds a NUL, or has over {KEY_LENGTH} characters"
         _tell(one, sequence, reason, tx)
     elif spec.debounce_us is None:
-        fate, run_no, reason = start(one, spec, sequence, report.key, report.payload, tx, slots)
+        fate, run_no, reason = start(one, spec, sequence, report.key, report.payload, tx)
     else:
         _hold(one, spec.debounce_us, event_no, report, tx)
     tx.fires.append(Fire(one.row.class_path, report.key))
@@ -145,7 +142,7 @@ def _hold(
         wake(one, due_at, tx)
 
 
-def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction, slots: Slots) -> None:
+def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction) -> None:
     """Process a timer of a DAG's trigger: assign it again, or start a run for its held event."""
     one = tx.memory.dag_triggers.get(trigger_no)
     if one is None:
@@ -165,7 +162,7 @@ def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction, slots: Slots) -> 
         change = FateChange(held.event_no, Fate.REFUSED, None, "its DAG wants no events any more")
     else:
         of = (held.sequence, held.key, held.payload)
-        change = FateChange(held.event_no, *start(one, spec, *of, tx, slots))
+        change = FateChange(held.event_no, *start(one, spec, *of, tx))
     tx.batch.of_dags.fates.append(change)
 
 
@@ -184,7 +181,6 @@ def start(
     key: str | None,
     payload: bytes,
     tx: Transaction,
-    slots: Slots,
 ) -> tuple[Fate, int | None, str | None]:
     """Create the run of an event. Return the outcome of the event."""
     memory, dag_id = tx.memory, one.row.dag_id
@@ -197,8 +193,8 @@ def start(
         request = CreateRun(dag_id=dag_id, conf=conf, logical_date=date)
         if spec.if_running == "cancel_old":
             create.check_conf(request, tx)  # a run that cannot be created cancels none
-            _cancel_old(one, tx, slots)
-        run = create.make_run(request, tx, slots, cause=BY_EVENT)
+            _cancel_old(one, tx)
+        run = create.make_run(request, tx, cause=BY_EVENT)
     except RequestError as exc:
         _tell(one, sequence, str(exc), tx)
         return Fate.REFUSED, None, str(exc)[:1_000]
@@ -239,7 +235,7 @@ def _slot(key: str | None) -> Timestamp:
     return int(key)
 
 
-def _cancel_old(one: DagTrigger, tx: Transaction, slots: Slots) -> None:
+def _cancel_old(one: DagTrigger, tx: Transaction) -> None:
     """Cancel runs that earlier events started: the last one, and those that are queued."""
     memory, dag_id = tx.memory, one.row.dag_id
     old = [run for run in memory.queued_runs.get(dag_id, ()) if run.row.cause == BY_EVENT]
@@ -247,7 +243,7 @@ def _cancel_old(one: DagTrigger, tx: Transaction, slots: Slots) -> None:
     if last is not None and last not in old:
         old.append(last)
     for run in old:
-        cancel(run, tx, slots)
+        cancel(run, tx)
 
 
 def _tell(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:

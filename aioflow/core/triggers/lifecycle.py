@@ -11,7 +11,6 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.core.runs.run import alert, end
-from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks import durable_calls, stream_consumer
 from aioflow.core.tasks.tries import (
@@ -62,7 +61,7 @@ __all__ = (
 )
 
 
-def defer(task: TaskInstance, report: Deferred, tx: Transaction, slots: Slots) -> None:
+def defer(task: TaskInstance, report: Deferred, tx: Transaction) -> None:
     """Defer a task to a trigger, and free its slot."""
     forget_event(task, tx)
     if task.resumed is not None:  # a stream that has ended, or that it does not need any more
@@ -87,8 +86,8 @@ def defer(task: TaskInstance, report: Deferred, tx: Transaction, slots: Slots) -
         window=0 if task.spec.events is None else task.spec.events.window,
     )
     _begin(task, row, tx)
-    slots.release(task)
-    slots.unblock(task)
+    tx.slots.release(task)
+    tx.slots.unblock(task)
 
 
 def _begin(task: TaskInstance, row: TriggerRow, tx: Transaction) -> None:
@@ -136,9 +135,9 @@ def start(task: TaskInstance, tx: Transaction) -> None:
     _begin(task, row, tx)
 
 
-def await_triggers(task: TaskInstance, report: Awaiting, tx: Transaction, slots: Slots) -> None:
+def await_triggers(task: TaskInstance, report: Awaiting, tx: Transaction) -> None:
     """Suspend a coroutine until the triggers of one durable call have fired."""
-    for wait in durable_calls.await_triggers(task, report, tx, slots):
+    for wait in durable_calls.await_triggers(task, report, tx):
         host(wait, tx)
 
 
@@ -149,32 +148,30 @@ def open_stream(task: TaskInstance, report: StreamOpened, tx: Transaction) -> No
         host(wait, tx)
 
 
-def next_event(
-    task: TaskInstance, report: NextEventRequested, tx: Transaction, slots: Slots
-) -> None:
+def next_event(task: TaskInstance, report: NextEventRequested, tx: Transaction) -> None:
     """Give a coroutine the next event of a stream, or suspend it until there is one."""
-    failure = durable_calls.next_event(task, report, tx, slots)
+    failure = durable_calls.next_event(task, report, tx)
     if failure is not None:
-        stop(task, "cancelled", tx, slots)
-        fail_or_retry(task, failure, tx, slots)
+        stop(task, "cancelled", tx)
+        fail_or_retry(task, failure, tx)
 
 
-def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction, slots: Slots) -> None:
+def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
     """Resume the task of a trigger with its event. Only a stream takes later events."""
     task = wait.task
     if report.hosting != wait.hosting or wait.state is not TriggerState.WAITING or task is None:
         return
     if wait.is_handled:
-        stream_consumer.take(wait, task, report, tx, slots)
+        stream_consumer.take(wait, task, report, tx)
         return
     if wait.stream is not None:
         event_stream.take(wait, report, tx)
         if durable_calls.is_after(task, wait) and durable_calls.answer_next(task, wait, tx):
-            requeue(task, tx, slots)
+            requeue(task, tx)
         return
     tx.fires.append(wait.fire(report.key))
     if wait.row.ordinal < 0 and (report.ends or not wait.row.next_method):
-        _end_task(wait, task, report, tx, slots)
+        _end_task(wait, task, report, tx)
         return
     if wait.row.ordinal < 0:
         tx.move_wait(wait, TriggerState.FIRED, event=report.payload, key=report.key)
@@ -183,7 +180,7 @@ def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction, slots: Sl
         _let_go_of_waits(task, wait, tx)
     else:
         return
-    requeue(task, tx, slots)
+    requeue(task, tx)
 
 
 def _end_task(
@@ -191,7 +188,6 @@ def _end_task(
     task: TaskInstance,
     report: TriggerFired,
     tx: Transaction,
-    slots: Slots,
 ) -> None:
     """End the task with an event, without a worker."""
     _let_go_of_waits(task, wait, tx)
@@ -202,16 +198,16 @@ def _end_task(
             result = Succeeded(
                 task.task_no, task.start_no, report.at, report.at, body, size, report.width
             )
-            succeed(task, result, tx, slots)
+            succeed(task, result, tx)
         case "skipped":
             keep_try(task, TaskState.SKIPPED, None, tx)
-            end(task, TaskState.SKIPPED, tx, slots, at=report.at)
+            end(task, TaskState.SKIPPED, tx, at=report.at)
         case "":
-            fail_or_retry(task, _leads_nowhere(wait), tx, slots)
+            fail_or_retry(task, _leads_nowhere(wait), tx)
         case _:
             message = msgspec.msgpack.decode(report.payload, type=str)
             failure = Failure(type="TaskFailedEvent", message=message, reason="raised")
-            fail_or_retry(task, failure, tx, slots)
+            fail_or_retry(task, failure, tx)
 
 
 def _leads_nowhere(wait: TriggerInstance) -> Failure:
@@ -241,9 +237,7 @@ def _let_go_of_waits(
     task.waits = tuple(wait for wait in task.waits if wait.is_handled)
 
 
-def trigger_ended(
-    wait: TriggerInstance, report: TriggerEnded, tx: Transaction, slots: Slots
-) -> None:
+def trigger_ended(wait: TriggerInstance, report: TriggerEnded, tx: Transaction) -> None:
     """Process the release of a trigger by its host: on command, after its event or a failure."""
     if report.hosting != wait.hosting:
         return
@@ -256,14 +250,14 @@ def trigger_ended(
     elif wait.state is TriggerState.WAITING and _lacks_code(report):
         _await_code(wait, tx)
     elif wait.state is TriggerState.WAITING and wait.stream is not None:
-        _end_stream(wait, report.failure, tx, slots)
+        _end_stream(wait, report.failure, tx)
     elif wait.state is TriggerState.WAITING:
         failure = report.failure or Failure(
             type="TriggerFailed",
             message=f"{wait.row.class_path} ended without an event",
             reason="trigger_ended",
         )
-        _fail(wait, failure, tx, slots)
+        _fail(wait, failure, tx)
 
 
 def _lacks_code(report: TriggerEnded) -> bool:
@@ -298,27 +292,24 @@ def _tell(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
     tx.effects.append(Warn(f"a trigger went wrong in letting go: {failure.message}", facts))
 
 
-def _end_stream(
-    wait: TriggerInstance, failure: Failure | None, tx: Transaction, slots: Slots
-) -> None:
+def _end_stream(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
     task = wait.task
     if wait.is_handled:
-        stream_consumer.ended(wait, failure, tx, slots)
+        stream_consumer.ended(wait, failure, tx)
         return
     event_stream.close(wait, failure, tx)
     if task is None or not durable_calls.is_after(task, wait) or not event_stream.is_over(wait):
         return  # it learns of the end when it has consumed the rest
     if failure is not None:
-        _fail(wait, failure, tx, slots)
+        _fail(wait, failure, tx)
     elif durable_calls.answer_next(task, wait, tx):
-        requeue(task, tx, slots)
+        requeue(task, tx)
 
 
 def _fail(
     wait: TriggerInstance,
     failure: Failure,
     tx: Transaction,
-    slots: Slots,
     *,
     retryable: bool = True,
 ) -> None:
@@ -331,16 +322,16 @@ def _fail(
     unpark(task, tx, "cancelled")
     sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "ignore" and failure.reason == "trigger":
-        look_again(task, tx, slots)  # its error is in the log of the task
+        look_again(task, tx)  # its error is in the log of the task
     elif sensor is not None and sensor.on_error == "skip":  # as when it pokes by itself
         keep_try(task, TaskState.SKIPPED, failure, tx)
         task.failure = failure
-        end(task, TaskState.SKIPPED, tx, slots)
+        end(task, TaskState.SKIPPED, tx)
     else:
-        fail_or_retry(task, failure, tx, slots, retryable=retryable)
+        fail_or_retry(task, failure, tx, retryable=retryable)
 
 
-def fail_parked(task: TaskInstance, report: Failed, tx: Transaction, slots: Slots) -> None:
+def fail_parked(task: TaskInstance, report: Failed, tx: Transaction) -> None:
     """Fail a coroutine that ended after reporting a wait that was not answered yet."""
     if task.state is not TaskState.DEFERRED or report.interrupted:
         unpark(task)  # its waits continue, and then it runs again from the top
@@ -351,34 +342,33 @@ def fail_parked(task: TaskInstance, report: Failed, tx: Transaction, slots: Slot
         task,
         report.failure,
         tx,
-        slots,
         retryable=report.retryable,
         retry_after_us=report.retry_after_us,
     )
 
 
-def time_out(task: TaskInstance, at: Timestamp, tx: Transaction, slots: Slots) -> None:
+def time_out(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
     """Process the deadline of a wait."""
     wait = task.wait
     if wait is not None and stream_consumer.has_batch(wait):
-        stream_consumer.go_on(task, tx, slots)  # it has waited for a full batch long enough
+        stream_consumer.go_on(task, tx)  # it has waited for a full batch long enough
         return
     if wait is None or at != (task.deadline_at if wait.stream else wait.row.deadline_at):
         return  # it waits for something else by now
     ends_try = task.ends_at is not None and task.ends_at <= max(at, tx.steady)
     if wait.row.ordinal >= 0 and not ends_try:
-        durable_calls.time_out(task, tx, slots)
+        durable_calls.time_out(task, tx)
         _let_go_of_waits(task, None, tx, reason="timeout")
         return
     if wait.row.timeout_method and not ends_try:
-        _resume_late(task, wait, tx, slots)
+        _resume_late(task, wait, tx)
         return
     failure = Failure(
         type="TaskTimeout", message=_too_long(task, wait, ends_try=ends_try), reason="timeout"
     )
     _let_go_of_waits(task, None, tx, reason="timeout")
     unpark(task, tx, "timeout")
-    fail_or_retry(task, failure, tx, slots)
+    fail_or_retry(task, failure, tx)
 
 
 def _too_long(task: TaskInstance, wait: TriggerInstance, *, ends_try: bool) -> str:
@@ -395,7 +385,7 @@ def _too_long(task: TaskInstance, wait: TriggerInstance, *, ends_try: bool) -> s
     return f"{row.class_path} gave no event in {limit / 1e6:g} s"
 
 
-def _resume_late(task: TaskInstance, wait: TriggerInstance, tx: Transaction, slots: Slots) -> None:
+def _resume_late(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> None:
     """Resume the task in its timeout method, without an event."""
     let_go(wait, "timeout", tx)
     row = msgspec.structs.replace(
@@ -411,10 +401,10 @@ def _resume_late(task: TaskInstance, wait: TriggerInstance, tx: Transaction, slo
     late = TriggerInstance(row, task.run, task)
     tx.new_wait(late)
     task.waits, task.resumed = (), late
-    requeue(task, tx, slots)
+    requeue(task, tx)
 
 
-def lose_host(lost: HostLost, tx: Transaction, slots: Slots) -> None:
+def lose_host(lost: HostLost, tx: Transaction) -> None:
     """Release the triggers of a lost host. Only the trigger whose code killed it is charged."""
     isolation.blame(lost, tx)
     memory = tx.memory
@@ -431,23 +421,23 @@ def lose_host(lost: HostLost, tx: Transaction, slots: Slots) -> None:
         return
     failure = isolation.failure_of_culprit(culprit.row.class_path, lost, memory)
     if failure is not None and culprit.stream is not None:
-        _end_stream(culprit, failure, tx, slots)
+        _end_stream(culprit, failure, tx)
     elif failure is not None:
-        _fail(culprit, failure, tx, slots)
+        _fail(culprit, failure, tx)
 
 
-def charge(wait: TriggerInstance, failure: Failure, tx: Transaction, slots: Slots) -> None:
+def charge(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
     """Fail the task of a trigger that has killed the daemon, without retries."""
     task = wait.task
     if task is not None:
         alert(task.run, task.position, failure, tx)
     if wait.stream is not None:
-        _end_stream(wait, failure, tx, slots)
+        _end_stream(wait, failure, tx)
     else:
-        _fail(wait, failure, tx, slots, retryable=False)
+        _fail(wait, failure, tx, retryable=False)
 
 
-def stop(task: TaskInstance, reason: str, tx: Transaction, slots: Slots) -> None:
+def stop(task: TaskInstance, reason: str, tx: Transaction) -> None:
     """Remove a task from its host, worker or triggers. The caller changes its row."""
     for wait in task.waits:
         if wait.state is TriggerState.WAITING and wait.stream is None:
@@ -455,4 +445,4 @@ def stop(task: TaskInstance, reason: str, tx: Transaction, slots: Slots) -> None
     unpark(task, tx, reason)
     if task.worker >= 0 or task.is_hosted:
         tx.effects.append(stop_of(task, task.start_no, reason))
-    slots.release(task)
+    tx.slots.release(task)

@@ -1,0 +1,92 @@
+"""What a crash trial permits to start: the tasks on trial, and the triggers that may be hosted.
+
+``core.crash_trials`` decides who is on trial; this module only reads the trial in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aioflow.core.scheduling.ready import is_start, still_waits
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import TaskInstance
+from aioflow.model.ids import TaskNo, TriggerNo
+from aioflow.protocol.outbox import Span, Trial
+
+__all__ = (
+    "DAEMON",
+    "hosted_only",
+    "is_barred",
+    "known_tasks",
+    "may_host",
+    "may_host_all",
+    "on_trial",
+    "process_on_trial",
+    "waits_to_start",
+)
+
+
+DAEMON = "daemon"
+"""The daemon with all its processes, as the process that died. A dead async host has its role."""
+
+
+def process_on_trial(memory: Memory) -> str | None:
+    """Return the process in which only suspects may start; ``None`` if there is none.
+
+    If it is a host, tasks start in workers and in other hosts as usual.
+    """
+    trial = memory.trial
+    return None if trial is None or not trial.groups else trial.process
+
+
+def on_trial(memory: Memory) -> list[TaskInstance]:
+    """Return the suspects that may start and wait for that."""
+    trial = memory.trial
+    if trial is None or not trial.groups:
+        return []
+    return [task for task in known_tasks(trial.groups[0], memory) if waits_to_start(task)]
+
+
+def may_host_all(memory: Memory) -> bool:
+    """Return whether no trigger of a task is held back."""
+    return hosted_only(memory.trial) is None
+
+
+def may_host(number: TriggerNo, memory: Memory) -> bool:
+    """Return whether trials permit assigning a trigger to a host."""
+    trial = memory.trial
+    if trial is None or is_barred(number, memory):
+        return trial is None
+    only = hosted_only(trial)
+    if only is None:
+        return True
+    span, has_begun = only
+    is_in = span.first <= number < span.end
+    return has_begun and is_in and (span.count == 1 or number not in dict(trial.alone))
+
+
+def is_barred(number: TriggerNo, memory: Memory) -> bool:
+    """Return whether the trigger of a DAG has killed the daemon with the DAG's current version."""
+    trial, one = memory.trial, memory.dag_triggers.get(number)
+    version = None if trial is None else dict(trial.barred).get(number)
+    if version is None or one is None:
+        return False
+    row = memory.dags.get(one.row.dag_id)
+    return row is not None and row.version == version
+
+
+def known_tasks(numbers: Iterable[TaskNo], memory: Memory) -> list[TaskInstance]:
+    """Return the tasks with these numbers that are active."""
+    return [task for n in numbers if (task := memory.active_tasks.objects.get(n)) is not None]
+
+
+def waits_to_start(task: TaskInstance) -> bool:
+    """Return whether a task is ready to start again."""
+    return still_waits(task) and not is_start(task)
+
+
+def hosted_only(trial: Trial | None) -> tuple[Span, bool] | None:
+    """Return the only triggers that may be hosted, and whether they may; ``None`` if all may."""
+    if trial is None or trial.process != DAEMON or not trial.groups or not trial.spans:
+        return None
+    return trial.spans[0], trial.has_begun
